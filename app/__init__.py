@@ -1,0 +1,1 @@
+"""How people meet the planner: command line, figures, dashboard."""

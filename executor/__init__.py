@@ -1,0 +1,1 @@
+"""The plan made real with torch: instantiate, prove, measure, train."""

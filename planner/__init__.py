@@ -1,0 +1,1 @@
+"""The search for the best layout, and the rules that say which layouts are legal."""
