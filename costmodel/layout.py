@@ -1,0 +1,171 @@
+"""How one job is split: `ParallelLayout` is one split, `LayoutTable` is many of them as columns.
+
+Both have the same field names, so a cost function written with numpy broadcasting takes either. Categorical
+columns of the table are small integers into the tuples `SCHEDULES`, `RECOMPUTES`, `CP_KINDS`, `AXIS_ORDERS`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.workload import TrainingJob
+
+Quantity: TypeAlias = float | npt.NDArray[Any]
+"""A number, or an array of numbers that broadcasts against its neighbours."""
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"]
+Recompute = Literal["none", "selective", "selective-op", "full"]
+CpKind = Literal["ring", "ulysses", "allgather"]
+
+SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective-op", "full")
+CP_KINDS: tuple[CpKind, ...] = ("ring", "ulysses", "allgather")
+AXIS_ORDERS: tuple[tuple[str, ...], ...] = tuple(itertools.permutations(("pp", "dp", "cp", "tp")))
+DEFAULT_AXIS_ORDER = AXIS_ORDERS[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelLayout:
+    """One way to split a training job over `num_gpus` = dp·cp·tp·pp GPUs.
+
+    `ep` and `expert_tp` re-use the dp·cp·tp block of a stage: experts are split over `ep`, each expert's matrices
+    over `expert_tp`, and replicated dp·cp·tp/(ep·expert_tp) times. `shard_degree` is the number of ranks that
+    share one copy of the sharded state (ZeRO, HSDP); None means all dp·cp of them. `axis_order` goes from the
+    slowest-varying axis to the fastest (neighbours on the fabric).
+    """
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+    virtual_stages: int = 1
+    microbatch_size: int = 1
+    schedule: Schedule = "1f1b"
+    zero_stage: int = 0
+    shard_degree: int | None = None
+    recompute: Recompute = "none"
+    sequence_parallel: bool = False
+    cp_kind: CpKind = "ring"
+    axis_order: tuple[str, ...] = DEFAULT_AXIS_ORDER
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs the layout uses."""
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def expert_dp(self) -> int:
+        """Replicas of each expert shard, at least one."""
+        return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+
+    @property
+    def effective_shard_degree(self) -> int:
+        """Ranks sharing one copy of the sharded state."""
+        return self.dp * self.cp if self.shard_degree is None else self.shard_degree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutTable:
+    """Many layouts, one array per field; `shard_degree` is always a number here."""
+
+    tp: npt.NDArray[np.int64]
+    pp: npt.NDArray[np.int64]
+    dp: npt.NDArray[np.int64]
+    cp: npt.NDArray[np.int64]
+    ep: npt.NDArray[np.int64]
+    expert_tp: npt.NDArray[np.int64]
+    virtual_stages: npt.NDArray[np.int64]
+    microbatch_size: npt.NDArray[np.int64]
+    schedule: npt.NDArray[np.int64]
+    zero_stage: npt.NDArray[np.int64]
+    shard_degree: npt.NDArray[np.int64]
+    recompute: npt.NDArray[np.int64]
+    sequence_parallel: npt.NDArray[np.bool_]
+    cp_kind: npt.NDArray[np.int64]
+    axis_order: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Count the layouts."""
+        return len(self.tp)
+
+    @property
+    def num_gpus(self) -> npt.NDArray[np.int64]:
+        """GPUs each layout uses."""
+        return self.dp * self.cp * self.tp * self.pp
+
+    @property
+    def expert_dp(self) -> npt.NDArray[np.int64]:
+        """Replicas of each expert shard, at least one."""
+        return np.maximum(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+
+    @property
+    def effective_shard_degree(self) -> npt.NDArray[np.int64]:
+        """Ranks sharing one copy of the sharded state."""
+        return self.shard_degree
+
+    @staticmethod
+    def of(layouts: Sequence[ParallelLayout]) -> LayoutTable:
+        """Columns of a sequence of layouts."""
+        columns: dict[str, npt.NDArray[Any]] = {}
+        for field in fields(ParallelLayout):
+            values = [_encode(layout, field.name) for layout in layouts]
+            columns[field.name] = np.array(values, dtype=bool if field.name == "sequence_parallel" else np.int64)
+        return LayoutTable(**columns)
+
+    def layout(self, index: int) -> ParallelLayout:
+        """Give back one row as a `ParallelLayout` (a shard degree of dp·cp becomes None)."""
+        row = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        plain = {name: int(value) for name, value in row.items()}
+        return ParallelLayout(
+            **{name: plain[name] for name in _DEGREES},
+            schedule=SCHEDULES[plain["schedule"]],
+            recompute=RECOMPUTES[plain["recompute"]],
+            cp_kind=CP_KINDS[plain["cp_kind"]],
+            axis_order=AXIS_ORDERS[plain["axis_order"]],
+            sequence_parallel=bool(row["sequence_parallel"]),
+            shard_degree=None if plain["shard_degree"] == plain["dp"] * plain["cp"] else plain["shard_degree"],
+        )
+
+    def take(self, index: npt.NDArray[Any]) -> LayoutTable:
+        """Rows chosen by an index or mask array."""
+        return LayoutTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage")
+_CODES: dict[str, tuple[Any, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTES,
+    "cp_kind": CP_KINDS,
+    "axis_order": AXIS_ORDERS,
+}
+
+
+def _encode(layout: ParallelLayout, name: str) -> int:
+    """Give the integer that stands for one field in a table."""
+    if name == "shard_degree":
+        return layout.effective_shard_degree
+    value = getattr(layout, name)
+    return _CODES[name].index(value) if name in _CODES else int(value)
+
+
+@overload
+def num_microbatches(layout: ParallelLayout, job: TrainingJob) -> int: ...
+@overload
+def num_microbatches(layout: LayoutTable, job: TrainingJob) -> npt.NDArray[np.int64]: ...
+def num_microbatches(layout: ParallelLayout | LayoutTable, job: TrainingJob) -> int | npt.NDArray[np.int64]:
+    """Microbatches one pipeline runs per step, at least one: global batch / (dp · microbatch size).
+
+    >>> num_microbatches(ParallelLayout(dp=4, microbatch_size=2), TrainingJob(sequence_length=8, global_batch_size=64))
+    8
+    """
+    if isinstance(layout, ParallelLayout):
+        return max(1, job.global_batch_size // (layout.dp * layout.microbatch_size))
+    return np.maximum(1, job.global_batch_size // (layout.dp * layout.microbatch_size))

@@ -1,0 +1,138 @@
+"""Software stacks: what a training engine overlaps, fuses, keeps in memory and allows.
+
+The same layout runs differently under Megatron-LM of 2021 and torchtitan of 2025. Each field of `SoftwareStack`
+has a physical meaning; its values are data (``data/stacks.toml``) with their source.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from costmodel.layout import CpKind, Recompute, Schedule
+
+_FILE = Path(__file__).parent / "data" / "stacks.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareStack:
+    """One training engine as the cost model sees it.
+
+    Attributes:
+        name: The name users give to ``--stack``.
+        frameworks: Beginnings of the `framework` column of measured runs that this profile describes.
+        flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
+        fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
+        dropout: Training drops activations out and stores the masks.
+        vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
+        tp_overlap_share: Share of tensor-parallel communication that can hide under its GEMM, 0…1.
+        gradient_overlap: Gradient reduction runs under the backward pass.
+        parameter_overlap: The all-gather of updated parameters runs under the forward pass.
+        fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
+        expert_overlap_share: Share of expert all-to-all that can hide under compute, 0…1.
+        cp_overlap: Context-parallel exchanges hide under attention of the previous block.
+        p2p_overlap: Pipeline sends hide under compute when interleaved.
+        cuda_graphs: Kernels are launched from captured graphs.
+        host_s_per_layer: Host time to launch one layer's forward, seconds.
+        host_s_per_collective: Host time to launch one collective, seconds.
+        weight_bytes: Bytes per parameter of the weights that compute reads.
+        gradient_bytes: Bytes per parameter of the stored gradient.
+        optimizer_bytes: Bytes per parameter of master weights and moments, and of whatever else is sharded
+            with them.
+        gradient_reduce_bytes: Bytes per parameter of gradient communication.
+        parameter_gather_bytes: Bytes per parameter of parameter all-gathers.
+        fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
+        schedules: Pipeline schedules it has.
+        recomputes: Recompute policies it has.
+        cp_kinds: Context-parallel exchanges it has.
+        zero_stages: ZeRO stages it has.
+        zero_stages_with_pipeline: ZeRO stages it allows when pp > 1.
+        expert_parallel: It can split experts.
+        tensor_parallel: It can split matrices.
+        microbatches_at_least_stages: A pipeline needs at least pp microbatches.
+        interleaved_multiple_of_stages: Interleaving needs microbatches divisible by pp.
+        uneven_stages: Stages may have different numbers of layers.
+        sequence_parallel_default: Sequence parallelism is on whenever tp > 1 unless a run says otherwise.
+        context_bytes: CUDA context and libraries on a GPU, outside the allocator.
+        communicator_bytes: Buffers of one collective communicator.
+        fragmentation: Reserved over allocated memory of the caching allocator, at least 1.
+        bucket_bytes: Largest gradient bucket under reduction.
+        source: Where the values come from.
+        as_of: Date of that source.
+    """
+
+    name: str
+    description: str
+    frameworks: tuple[str, ...] = ()
+    flash_attention: bool = True
+    fused_elementwise: bool = True
+    dropout: bool = False
+    vocab_parallel_loss: bool = True
+    tp_overlap_share: float = 0.0
+    gradient_overlap: bool = True
+    parameter_overlap: bool = True
+    fsdp_prefetch: bool = True
+    expert_overlap_share: float = 0.0
+    cp_overlap: bool = True
+    p2p_overlap: bool = True
+    cuda_graphs: bool = False
+    host_s_per_layer: float = 0.0
+    host_s_per_collective: float = 0.0
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    optimizer_bytes: float = 12.0
+    gradient_reduce_bytes: float = 4.0
+    parameter_gather_bytes: float = 2.0
+    fp8_weight_copies: float = 0.0
+    schedules: tuple[Schedule, ...] = ("1f1b",)
+    recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
+    cp_kinds: tuple[CpKind, ...] = ("ring",)
+    zero_stages: tuple[int, ...] = (0, 1)
+    zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
+    expert_parallel: bool = True
+    tensor_parallel: bool = True
+    microbatches_at_least_stages: bool = False
+    interleaved_multiple_of_stages: bool = True
+    uneven_stages: bool = True
+    sequence_parallel_default: bool = True
+    context_bytes: float = 0.0
+    communicator_bytes: float = 0.0
+    fragmentation: float = 1.0
+    bucket_bytes: float = 0.0
+    source: str = ""
+    as_of: str = ""
+
+
+@functools.cache
+def stacks() -> Mapping[str, SoftwareStack]:
+    """Every shipped profile by name."""
+    from topology.decode import read_toml, structure
+
+    table = read_toml(_FILE)
+    return {name: structure({"name": name, **entry}, SoftwareStack, f"{_FILE.name}: {name}") for name, entry in table.items()}
+
+
+def stack(name: str) -> SoftwareStack:
+    """Give the profile of this name, leniently spelled.
+
+    >>> stack("torchtitan").flash_attention
+    True
+    """
+    from topology.names import resolve
+
+    profiles = stacks()
+    return profiles[resolve(name, tuple(profiles), "stack")]
+
+
+def stack_of_framework(framework: str) -> SoftwareStack:
+    """Give the profile that describes a `framework` column; the longest matching beginning wins.
+
+    >>> stack_of_framework("Megatron-LM + zero-bubble").name
+    'megatron-lm-2021'
+    """
+    profiles = stacks()
+    lowered = framework.lower()
+    matches = [(len(start), name) for name, s in profiles.items() for start in s.frameworks if start.lower() in lowered]
+    return profiles[max(matches)[1]] if matches else profiles["megatron-core"]
