@@ -1,0 +1,27 @@
+"""What went wrong, why, and the change that fixes it: the one exception for every wrong input."""
+
+from collections.abc import Sequence
+
+
+class InputError(Exception):
+    """A wrong input, answered in three lines; the command line turns it into exit code 2."""
+
+    def __init__(self, what: str, cause: str, fix: str) -> None:
+        """Keep the three lines apart, so that a caller can print, serialise or test each."""
+        super().__init__(what, cause, fix)
+        self.what = what
+        self.cause = cause
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Return the three-line error."""
+        return f"error: {self.what}\ncause: {self.cause}\nhelp: {self.fix}"
+
+
+class UnknownNameError(InputError):
+    """A name that matches nothing, or several things; `suggestions` lists the candidates, best first."""
+
+    def __init__(self, what: str, cause: str, fix: str, suggestions: Sequence[str] = ()) -> None:
+        """Keep the suggestions beside the three lines."""
+        super().__init__(what, cause, fix)
+        self.suggestions = tuple(suggestions)

@@ -1,0 +1,82 @@
+"""What a cluster is, in words: the declarative form that TOML files hold and a plan stores.
+
+A fabric is given either by `tiers` (regular leaf-spine-core, rail-optimised or not) or by `switches`
+(a named tree, for fabrics that are not regular), never by both.
+"""
+
+from dataclasses import dataclass
+
+from topology.gpu import Gpu
+
+SCALEUPS = ("nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie")
+"""How GPUs of one node reach each other: all through a switch, pairwise, bridged in pairs, or over PCIe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpec:
+    """`count` equal nodes (hosts). Bandwidths are per direction; scale-up bandwidth is per GPU.
+
+    `nodes_per_domain` hosts share one scale-up domain (18 trays of 4 in an NVL72 rack, else 1).
+    `host_bandwidth_bytes_per_s` is a GPU's own path to the host and its NIC (PCIe or C2C).
+    `switch` names the leaf the nodes hang on when the cluster lists `switches`.
+    """
+
+    gpu: str
+    count: int
+    gpus_per_node: int
+    scaleup: str
+    scaleup_bandwidth_bytes_per_s: float
+    scaleup_latency_s: float = 0.0
+    nodes_per_domain: int = 1
+    host_bandwidth_bytes_per_s: float
+    nics_per_node: int
+    nic_bandwidth_bytes_per_s: float
+    nic_latency_s: float = 0.0
+    name: str = ""
+    switch: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSpec:
+    """A tier of switches: units of `nodes_per_unit` nodes, `oversubscription` = bandwidth in over out."""
+
+    name: str
+    nodes_per_unit: int
+    oversubscription: float = 1.0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchSpec:
+    """A switch of a fabric given as a tree; the root has no parent."""
+
+    name: str
+    parent: str = ""
+    uplink_bandwidth_bytes_per_s: float = 0.0
+    latency_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them."""
+
+    name: str
+    nodes: tuple[NodeSpec, ...]
+    tiers: tuple[TierSpec, ...] = ()
+    switches: tuple[SwitchSpec, ...] = ()
+    rail_optimized: bool = True
+    fabric: str = ""
+    usd_per_gpu_hour: float | None = None
+    price_source: str = ""
+    price_as_of: str = ""
+    gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        """Return the number of GPUs."""
+        return sum(node.count * node.gpus_per_node for node in self.nodes)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes (hosts)."""
+        return sum(node.count for node in self.nodes)
