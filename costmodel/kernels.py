@@ -1,37 +1,58 @@
-"""Seconds of one kernel on one GPU: measured utilisation where there is a table, a roofline elsewhere.
+"""Seconds of one kernel on one GPU: measured tables where there are any, carried over elsewhere.
 
-Legend: m tokens (rows), n outputs, k inputs of a GEMM; all numeric arguments are floats or arrays and
-broadcast. Every function returns a `KernelTime`, which says which entries were extrapolated.
+Legend: m tokens (rows), n outputs, k inputs of a GEMM; G experts on this GPU. All numeric arguments are
+floats or arrays and broadcast. Every function returns a `KernelTime`, which says which entries were
+extrapolated. Attention has its own file, `costmodel.attention`, and is re-exported here.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.attention import attention_decode, attention_prefill
+from costmodel.calibration import Calibration, measured_ratio
+from costmodel.grids import Bools, Floats, interpolate, outside, stacked
+from costmodel.kernel_time import KernelTime, floats
+from costmodel.references import Reference, gemm_reference, stand_in
 from topology.gpu import Gpu
 
-from costmodel.calibration import Calibration
+__all__ = [
+    "KernelTime",
+    "attention_decode",
+    "attention_prefill",
+    "busiest_rank_load",
+    "elementwise",
+    "gemm",
+    "grouped_gemm",
+    "moe_ffn",
+]
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
-    """Seconds of a kernel (array), where they were extrapolated (bool array), and from what."""
-
-    seconds: Floats
-    extrapolated: NDArray[np.bool_]
-    source: str
+TILE = 32  # elements: the narrowest tile edge of tensor-core GEMM kernels; partial tiles cost as full ones
 
 
 def gemm(cal: Calibration, gpu: Gpu, dtype: str, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> KernelTime:
     """Seconds of C[m,n] = A[m,k]·B[k,n].
 
-    dtype: bf16, fp16, fp8, mxfp8, fp4; int8 and int4 mean weight-only (bf16 math on narrow weights).
+        log t = multilinear in (log m, log n, log k) between measured nodes; beyond them t ∝ m·n·k;
+        n and k are rounded up to whole tiles
+
+    Args:
+        cal: tables.
+        gpu: the GPU.
+        dtype: bf16, fp16, fp8, mxfp8, fp4, …; int8 and int4 mean weight-only (bf16 math, narrow weights).
+        m: rows (tokens), at least 1.
+        n: outputs.
+        k: inputs.
+
+    Source: aiconfigurator-core GEMM tables (see `data/kernels/fits.json`).
     """
-    m, n, k = (np.asarray(x, dtype=np.float64) for x in (m, n, k))
-    weight, act = _operand_bytes(dtype)
-    return _roofline(cal, gpu, dtype, 2 * m * n * k, act * m * k + weight * n * k + 2 * m * n)
+    shape = stacked(floats(m), floats(n), floats(k))
+    np.maximum(shape, 1.0, out=shape)
+    shape[1:] = np.ceil(shape[1:] / TILE) * TILE
+    reference = gemm_reference(cal, gpu, dtype)
+    seconds, beyond = _table_seconds(reference, shape)
+    if cal.measurements:
+        seconds = _corrected(cal, gpu, dtype, shape, seconds)
+    return KernelTime(seconds=seconds, extrapolated=beyond, source=reference.source)
 
 
 def grouped_gemm(
@@ -43,54 +64,43 @@ def grouped_gemm(
     k: ArrayLike,
     num_local_experts: ArrayLike,
 ) -> KernelTime:
-    """Seconds of `num_local_experts` GEMMs [tokens_per_expert, k]·[k, n] in one launch."""
-    one = gemm(cal, gpu, dtype, tokens_per_expert, n, k)
-    seconds = one.seconds * np.asarray(num_local_experts, dtype=np.float64)
-    return KernelTime(seconds=seconds, extrapolated=np.ones_like(seconds, dtype=bool), source=one.source)
+    """Seconds of the GEMMs of G experts, each [rows, k]·[k, n], in one launch.
+
+        t = g · gemm(rows/hit, n·G·hit, k),   hit = 1 − exp(−rows)
+
+    One launch fills the GPU as a single GEMM with the same flop and the same weight bytes does; with few
+    rows per expert only a share `hit` of the experts is touched at all (Poisson arrivals). g is the measured
+    slow-down of grouped kernels against that ideal.
+
+    Args:
+        cal: tables.
+        gpu: the GPU.
+        dtype: as in `gemm`.
+        tokens_per_expert: mean rows per local expert (may be below 1).
+        n: outputs of one expert.
+        k: inputs of one expert.
+        num_local_experts: G.
+    """
+    rows = np.maximum(floats(tokens_per_expert), 1e-9)
+    hit = -np.expm1(-rows)
+    one = gemm(cal, gpu, dtype, rows / hit, floats(n) * num_local_experts * hit, k)
+    by_architecture = cal.fits()["grouped_slowdown"]
+    slowdown = by_architecture.get(gpu.architecture, by_architecture["hopper"])
+    source = f"{one.source}; grouped ×{slowdown}"
+    return KernelTime(seconds=one.seconds * slowdown, extrapolated=one.extrapolated, source=source)
 
 
-def attention_prefill(
-    cal: Calibration,
-    gpu: Gpu,
-    *,
-    batch: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    query_tokens: ArrayLike,
-    kv_tokens: ArrayLike,
-    head_dim: ArrayLike,
-    causal: bool = True,
-    window: float | None = None,
-) -> KernelTime:
-    """Seconds of fused attention forward over whole sequences; heads are those of one GPU (after TP)."""
-    batch, heads, kv_heads, query_tokens, kv_tokens, head_dim = (
-        np.asarray(x, dtype=np.float64) for x in (batch, heads, kv_heads, query_tokens, kv_tokens, head_dim)
-    )
-    seen = kv_tokens if not causal else kv_tokens - query_tokens / 2
-    if window is not None:
-        seen = np.minimum(seen, window)
-    flop = 4 * batch * heads * query_tokens * seen * head_dim / 0.7
-    bytes_ = 4 * batch * head_dim * (heads * query_tokens + kv_heads * kv_tokens)
-    return _roofline(cal, gpu, "bf16", flop, bytes_)
+def elementwise(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTime:
+    """Seconds of memory-bound passes that read and write `moved_bytes` in all: bytes / (e_b·bandwidth).
 
-
-def attention_decode(
-    cal: Calibration,
-    gpu: Gpu,
-    *,
-    batch: ArrayLike,
-    heads: ArrayLike,
-    kv_heads: ArrayLike,
-    kv_tokens: ArrayLike,
-    head_dim: ArrayLike,
-    kv_dtype_bytes: float = 2.0,
-) -> KernelTime:
-    """Seconds of one decode step of attention: one query token per sequence over `kv_tokens` of cache."""
-    batch, heads, kv_heads, kv_tokens, head_dim = (
-        np.asarray(x, dtype=np.float64) for x in (batch, heads, kv_heads, kv_tokens, head_dim)
-    )
-    bytes_ = 2 * kv_dtype_bytes * batch * kv_heads * kv_tokens * head_dim
-    return _roofline(cal, gpu, "bf16", 4 * batch * heads * kv_tokens * head_dim, bytes_)
+    e_b is the share of the data-sheet bandwidth that the largest memory-bound kernels of the tables reach.
+    Launches are not counted here: the host side of a stack knows how many there are.
+    """
+    name = stand_in(cal, gpu)
+    rate = cal.fits()["gpus"][name]["memory_efficiency"] * gpu.memory_bandwidth_bytes_per_s
+    seconds = floats(moved_bytes) / rate
+    known = np.full(seconds.shape, name != gpu.name)
+    return KernelTime(seconds=seconds, extrapolated=known, source=f"memory efficiency of {name}")
 
 
 def moe_ffn(
@@ -107,43 +117,75 @@ def moe_ffn(
     moe_ep: ArrayLike = 1,
     skew: float = 0.0,
 ) -> KernelTime:
-    """Seconds of the fused gated MoE FFN on one rank; `tokens` are those of the whole EP group.
+    """Seconds of the gated FFN of routed experts on the busiest rank (routing and dispatch apart).
 
-    skew: exponent of the power law of expert popularity (0 balanced, 1.01 and 1.2 as measured).
+        rows = tokens·top_k/E · (load of the busiest rank);  t = grouped(rows, 2F/tp, H) + grouped(rows, H, F/tp)
+
+    Args:
+        cal: tables.
+        gpu: the GPU.
+        dtype: as in `gemm`.
+        tokens: tokens entering the layer from all ranks that share these experts.
+        hidden_size: H.
+        intermediate_size: F of one expert, before moe_tp.
+        top_k: experts per token.
+        num_experts: E, routed experts.
+        moe_tp: ranks that split one expert.
+        moe_ep: ranks that split the set of experts; G = E/moe_ep.
+        skew: exponent of the power law of expert popularity; 0 is balanced.
     """
-    tokens, hidden_size, intermediate_size, top_k, num_experts, moe_tp, moe_ep = (
-        np.asarray(x, dtype=np.float64)
-        for x in (tokens, hidden_size, intermediate_size, top_k, num_experts, moe_tp, moe_ep)
-    )
-    local = num_experts / moe_ep
-    per_expert = tokens * top_k / num_experts * (1 + skew)
-    inter = intermediate_size / moe_tp
-    up = grouped_gemm(cal, gpu, dtype, per_expert, 2 * inter, hidden_size, local)
-    down = grouped_gemm(cal, gpu, dtype, per_expert, hidden_size, inter, local)
+    experts, ranks = floats(num_experts), floats(moe_ep)
+    inner = floats(intermediate_size) / moe_tp
+    local = experts / ranks
+    rows = floats(tokens) * top_k / experts * busiest_rank_load(experts, ranks, skew)
+    up = grouped_gemm(cal, gpu, dtype, rows, 2 * inner, hidden_size, local)
+    down = grouped_gemm(cal, gpu, dtype, rows, hidden_size, inner, local)
     return KernelTime(
         seconds=up.seconds + down.seconds, extrapolated=up.extrapolated | down.extrapolated, source=up.source
     )
 
 
-def elementwise(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTime:
-    """Seconds of memory-bound passes that move `moved_bytes` (read + written): bytes / (e_b · bandwidth)."""
-    bytes_ = np.asarray(moved_bytes, dtype=np.float64)
-    return _roofline(cal, gpu, "bf16", np.zeros_like(bytes_), bytes_)
+def busiest_rank_load(num_experts: ArrayLike, ranks: ArrayLike, skew: float) -> Floats:
+    """Load of the busiest rank over the mean load (≥ 1), experts dealt round-robin by popularity.
+
+        p_j ∝ j^(−skew), j = 1…E;   load = ranks · Σ_i p_{1 + i·ranks}
+
+    >>> float(busiest_rank_load(8, 8, 0.0))
+    1.0
+    >>> float(busiest_rank_load(4, 2, 1.0).round(3))
+    1.28
+    """
+    e, r = np.broadcast_arrays(floats(num_experts), floats(ranks))
+    if skew == 0.0:
+        return np.ones(e.shape)
+    pairs = {pair: _load(*pair, skew) for pair in set(zip(e.ravel().tolist(), r.ravel().tolist(), strict=True))}
+    flat = [pairs[pair] for pair in zip(e.ravel().tolist(), r.ravel().tolist(), strict=True)]
+    return np.array(flat).reshape(e.shape)
 
 
-def _roofline(cal: Calibration, gpu: Gpu, dtype: str, flop: Floats, bytes_: Floats) -> KernelTime:
-    fits = cal.fits()["roofline"]
-    fit = fits.get(gpu.architecture, fits["hopper"])
-    peaks = gpu.peak_flop_per_s
-    peak = peaks.get({"mxfp8": "fp8", "int8": "bf16", "int4": "bf16"}.get(dtype, dtype), peaks["bf16"])
-    compute = flop / (fit["compute_efficiency"] * peak)
-    memory = bytes_ / (fit["memory_efficiency"] * gpu.memory_bandwidth_bytes_per_s)
-    seconds = np.maximum(compute, memory)
-    seconds = seconds + np.where(seconds > 0, fit["launch_s"], 0.0)
-    return KernelTime(seconds=seconds, extrapolated=np.ones_like(seconds, dtype=bool), source="roofline")
+def _load(num_experts: float, ranks: float, skew: float) -> float:
+    popularity = np.arange(1, int(num_experts) + 1, dtype=np.float64) ** -skew
+    return float(ranks * popularity[:: max(int(ranks), 1)].sum() / popularity.sum())
 
 
-def _operand_bytes(dtype: str) -> tuple[float, float]:
-    """Return bytes of one weight and of one activation entering a GEMM of `dtype`."""
-    narrow = {"fp8": (1.0, 1.0), "mxfp8": (1.0, 1.0), "fp4": (0.5, 0.5), "int8": (1.0, 2.0), "int4": (0.5, 2.0)}
-    return narrow.get(dtype, (2.0, 2.0))
+def _table_seconds(reference: Reference, shape: Floats) -> tuple[Floats, Bools]:
+    """Return seconds off the table, carried over if need be, and where that left what was measured."""
+    grid = reference.grid
+    last = grid.last.reshape((-1,) + (1,) * (shape.ndim - 1))
+    seconds = np.exp(interpolate(grid, shape)) * np.maximum(shape / last, 1.0).prod(axis=0)
+    if reference.exact:
+        return seconds, outside(grid, shape)
+    m, n, k = shape
+    ratio = reference.wanted.seconds(m, n, k) / reference.table.seconds(m, n, k)
+    floor = np.minimum(reference.launch_s, seconds)
+    return floor + (seconds - floor) * ratio, np.ones(seconds.shape, dtype=bool)
+
+
+def _corrected(cal: Calibration, gpu: Gpu, dtype: str, shape: Floats, seconds: Floats) -> Floats:
+    """Return `seconds` pulled to the user's own GEMM measurements of this GPU and dtype, if any."""
+    mine = cal.measured("gemm", gpu=gpu.name, dtype=dtype)
+    if not mine:
+        return seconds
+    points = np.array([[float(m.inputs[axis]) for m in mine] for axis in ("m", "n", "k")])
+    modelled, _ = _table_seconds(gemm_reference(cal, gpu, dtype), points)
+    return seconds * measured_ratio(points, np.array([m.value for m in mine]) / modelled, shape)

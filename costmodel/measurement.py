@@ -22,12 +22,12 @@ class Measurement:
 
     what: str
     cluster: str
-    inputs: Mapping[str, str | float]
+    inputs: Mapping[str, str | float] = field(hash=False)
     value: float
     unit: str
     repeats: int
     p10: float
     p50: float
     p90: float
-    software: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict, hash=False)
     when: str = ""
