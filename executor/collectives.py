@@ -1,0 +1,63 @@
+"""Collectives on plain tensors along any dimension, the few that the executor needs.
+
+Everything goes through torch's functional collective operators, so the same call is traced by fake tensors, counted
+by a dispatch mode, and run by gloo or NCCL. A group of one rank costs nothing and issues nothing.
+
+Legend: ``n`` ranks of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+Group = Any
+"""A torch ``ProcessGroup``; torch is untyped here."""
+
+_functional = torch.ops._c10d_functional  # noqa: SLF001 - the operators every functional collective lowers to
+
+
+def all_gather(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """Concatenate every rank's `x` along `dim`: shape[dim] becomes n·shape[dim]."""
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return x
+    moved = x.transpose(0, dim).contiguous()
+    gathered = _functional.wait_tensor(_functional.all_gather_into_tensor(moved, ranks, group.group_name))
+    return gathered.transpose(0, dim).contiguous()
+
+
+def reduce_scatter(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+    """Sum `x` over the ranks and keep this rank's slice of `dim`: shape[dim] becomes shape[dim]/n."""
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return x
+    moved = x.transpose(0, dim).contiguous()
+    scattered = _functional.wait_tensor(
+        _functional.reduce_scatter_tensor(moved, "sum", ranks, group.group_name)
+    )
+    return scattered.transpose(0, dim).contiguous()
+
+
+def all_reduce(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
+    """Reduce `x` over the ranks into a new tensor of the same shape."""
+    if dist.get_world_size(group) == 1:
+        return x
+    return _functional.wait_tensor(_functional.all_reduce(x.contiguous(), op, group.group_name))
+
+
+def all_to_all(
+    x: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None, group: Group
+) -> torch.Tensor:
+    """Send `sent[r]` rows of `x` to rank r and stack the `received[r]` rows that come from it (None: equal parts)."""
+    ranks = dist.get_world_size(group)
+    if ranks == 1:
+        return x
+    equal = [x.shape[0] // ranks] * ranks
+    arriving, leaving = list(received or equal), list(sent or equal)
+    return _functional.wait_tensor(
+        _functional.all_to_all_single(x.contiguous(), arriving, leaving, group.group_name)
+    )

@@ -1,0 +1,286 @@
+"""Attention of a sequence, whole or split over the context-parallel axis (ring, Ulysses, all-gathered keys).
+
+Ring and all-gather cut the sequence into 2·c chunks and give rank r chunks r and 2c−1−r ("zigzag"), so that causal
+work is equal on every rank (Llama 3 §3.3.2); Ulysses (Jacobs 2023) needs contiguous parts, and trades heads for
+sequence with two all-to-alls.
+
+Legend: ``B`` sequences, ``S`` sequence length, ``h`` query heads, ``g`` key/value heads, ``d`` head size, ``c`` ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from executor import attention_blocks
+from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
+
+SEQUENCE = 2  # inside this file activations are (B, h, S, d)
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextAxis:
+    """This rank's place on the context-parallel axis and how keys meet queries there."""
+
+    group: Group
+    size: int
+    rank: int
+    kind: str
+
+
+def sequence_positions(length: int, size: int, rank: int, kind: str) -> torch.Tensor:
+    """Positions of the tokens that one rank of the axis holds, shape (S/c,).
+
+    >>> sequence_positions(8, 2, 0, "ring").tolist(), sequence_positions(8, 2, 1, "ulysses").tolist()
+    ([0, 1, 6, 7], [4, 5, 6, 7])
+    """
+    if kind == "ulysses" or size == 1:
+        part = length // size
+        return torch.arange(rank * part, (rank + 1) * part)
+    chunks = torch.arange(length).view(2 * size, length // (2 * size))
+    return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    sinks: torch.Tensor | None = None,
+    context: ContextAxis | None = None,
+) -> torch.Tensor:
+    """Causal attention of q (B, S/c, h, d) on k, v (B, S/c, g, d), result (B, S/c, h, d of v).
+
+    `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in the
+    softmax but carries no value. Windows and sinks have no ring kernel here, so such layers gather keys instead.
+    """
+    width = v.shape[-1]
+    if width < q.shape[-1]:  # MLA: flash kernels want one head size
+        v = functional.pad(v, (0, q.shape[-1] - width))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if context is None or context.size == 1:
+        out = _whole(q, k, v, scale, window, sinks)
+    elif context.kind == "ulysses":
+        out = _ulysses(q, k, v, scale, window, sinks, context)
+    elif context.kind == "ring" and window is None and sinks is None:
+        out = _Ring.apply(q, k, v, scale, context)
+    else:
+        out = _gathered(q, k, v, scale, window, sinks, context)
+    return out.transpose(1, 2)[..., :width]
+
+
+def _whole(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    window: int | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention when this rank has the whole sequence."""
+    if sinks is None and (window is None or window >= q.shape[SEQUENCE]):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+    positions = torch.arange(q.shape[SEQUENCE], device=q.device)
+    return _masked(q, k, v, scale, _visible(positions, positions, window), sinks)
+
+
+def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Which keys each query may see, (q, k) booleans: the past, and at most `window` of it."""
+    age = queries[:, None] - keys[None, :]
+    return age >= 0 if window is None else (age >= 0) & (age < window)
+
+
+def _masked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    visible: torch.Tensor,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention under an explicit mask, with sinks when there are any."""
+    if sinks is None:
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, scale=scale, enable_gqa=True
+        )
+    repeat = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    scores = scores.masked_fill(~visible, NEVER)
+    sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    return weights.to(v.dtype) @ v
+
+
+# ── all-gathered keys ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _GatherKeys(torch.autograd.Function):
+    """All-gather along the sequence; gradients of every rank's queries are summed back to the owner."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return all_gather(x, SEQUENCE, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return reduce_scatter(gradients[0], SEQUENCE, ctx.group), None
+
+
+def _gathered(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    context: ContextAxis,
+) -> torch.Tensor:
+    """Gather all keys and values, attend the local queries to them under a position mask."""
+    length = q.shape[SEQUENCE] * context.size
+    owned = [sequence_positions(length, context.size, rank, context.kind) for rank in range(context.size)]
+    keys = torch.cat(owned).to(q.device)
+    visible = _visible(owned[context.rank].to(q.device), keys, window)
+    every_k, every_v = _GatherKeys.apply(k, context.group), _GatherKeys.apply(v, context.group)
+    return _masked(q, every_k, every_v, scale, visible, sinks)
+
+
+# ── Ulysses ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _SwapHeadsAndSequence(torch.autograd.Function):
+    """All-to-all from (B, h, S/c, d) to (B, h/c, S, d), or back; its gradient is the opposite exchange."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, to_heads: bool) -> torch.Tensor:
+        ctx.group, ctx.to_heads = group, to_heads
+        return _exchange(x, group, to_heads=to_heads)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _exchange(gradients[0], ctx.group, to_heads=not ctx.to_heads), None, None
+
+
+def _exchange(x: torch.Tensor, group: Group, *, to_heads: bool) -> torch.Tensor:
+    """Split one of (heads, sequence) over the ranks and join the other."""
+    cut, join = (1, SEQUENCE) if to_heads else (SEQUENCE, 1)
+    ranks = dist.get_world_size(group)
+    parts = torch.stack(x.chunk(ranks, cut))
+    return torch.cat(all_to_all(parts, None, None, group).unbind(0), join)
+
+
+def _ulysses(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float,
+    window: int | None,
+    sinks: torch.Tensor | None,
+    context: ContextAxis,
+) -> torch.Tensor:
+    """Trade sequence for heads, attend to whole sequences, trade back."""
+    q, k, v = (_SwapHeadsAndSequence.apply(x, context.group, True) for x in (q, k, v))  # noqa: FBT003
+    mine = None if sinks is None else sinks.chunk(context.size)[context.rank]
+    out = _whole(q, k, v, scale, window, mine)
+    result: torch.Tensor = _SwapHeadsAndSequence.apply(out, context.group, False)  # noqa: FBT003
+    return result
+
+
+# ── ring ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _start_shift(tensors: list[torch.Tensor], axis: ContextAxis) -> tuple[list[torch.Tensor], list[Any]]:
+    """Begin sending `tensors` to the next rank of the ring and receiving those of the previous one."""
+    after = dist.get_global_rank(axis.group, (axis.rank + 1) % axis.size)
+    before = dist.get_global_rank(axis.group, (axis.rank - 1) % axis.size)
+    arriving = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
+    sends = [dist.P2POp(dist.isend, x, after, axis.group) for x in tensors]
+    receives = [dist.P2POp(dist.irecv, x, before, axis.group) for x in arriving]
+    return arriving, dist.batch_isend_irecv(sends + receives)
+
+
+def _wait(work: list[Any]) -> None:
+    """Wait for a shift."""
+    for one in work:
+        one.wait()
+
+
+def _visible_part(source: int, rank: int, length: int) -> tuple[slice, slice, bool]:
+    """Queries and keys that meet when rank `rank` holds the keys of rank `source`, and whether they are causal.
+
+    With zigzag chunks (r, 2c−1−r): own keys are causal; earlier ranks' first chunk is seen by all queries; all keys
+    of later ranks are seen by the second chunk of queries alone.
+    """
+    half = length // 2
+    if source == rank:
+        return slice(None), slice(None), True
+    if source < rank:
+        return slice(None), slice(0, half), False
+    return slice(half, None), slice(None), False
+
+
+class _Ring(torch.autograd.Function):
+    """Zigzag ring attention: keys and values travel, partial results are merged by their log-sum-exp."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: ContextAxis
+    ) -> torch.Tensor:
+        out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        lse = torch.full(q.shape[:-1], NEVER, dtype=torch.float32, device=q.device)
+        states = []
+        keys, values = k.contiguous(), v.contiguous()
+        for step in range(axis.size):
+            last = step == axis.size - 1
+            arriving, work = ([], []) if last else _start_shift([keys, values], axis)
+            queries, seen, causal = _visible_part(
+                (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
+            )
+            block = attention_blocks.forward(
+                q[:, :, queries], keys[:, :, seen], values[:, :, seen], scale, causal=causal
+            )
+            states.append(block.state)
+            out[:, :, queries], lse[:, :, queries] = attention_blocks.merge(
+                out[:, :, queries], lse[:, :, queries], block
+            )
+            _wait(work)
+            keys, values = (keys, values) if last else arriving
+        result = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, result, lse)
+        ctx.scale, ctx.axis, ctx.states = scale, axis, states
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        axis, scale = ctx.axis, ctx.scale
+        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        gradient_k, gradient_v = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v))
+        travelling = [k.contiguous(), v.contiguous(), gradient_k, gradient_v]
+        for step in range(axis.size):
+            keys, values, dk, dv = travelling
+            queries, seen, causal = _visible_part(
+                (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
+            )
+            part = tuple(x.contiguous() for x in (q[:, :, queries], keys[:, :, seen], values[:, :, seen]))
+            block = attention_blocks.Block(
+                out[:, :, queries].contiguous(), lse[:, :, queries].contiguous(), ctx.states[step]
+            )
+            d_part = attention_blocks.backward(
+                gradients[0][:, :, queries].contiguous(), part, block, scale, causal=causal
+            )
+            for total, where, more in zip((dq, dk, dv), (queries, seen, seen), d_part, strict=True):
+                total[:, :, where] += more
+            last = step == axis.size - 1  # gradients travel with their keys and come home after c shifts
+            arriving, work = _start_shift(travelling[2:] if last else travelling, axis)
+            _wait(work)
+            travelling = arriving
+        return dq.to(q.dtype), travelling[-2].to(k.dtype), travelling[-1].to(v.dtype), None, None

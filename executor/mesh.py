@@ -1,0 +1,100 @@
+"""Where each rank stands: the plan's axes as DeviceMeshes, and the finer meshes that state is sharded over.
+
+The root mesh has the plan's axes in the plan's order. Two more meshes cut the same ranks differently: `dense` splits
+the data-parallel ranks into replicas of shards (ZeRO, HSDP), `expert` cuts a stage's dp·cp·tp block into expert
+replicas, expert groups and expert-tensor groups (`ParallelLayout` says how).
+
+Legend: ``pp dp cp tp`` the plan's axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from costmodel.layout import ParallelLayout
+
+AXES = ("pp", "dp", "cp", "tp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meshes:
+    """The meshes of one layout; `expert` is None unless experts are split or sharded on their own."""
+
+    layout: ParallelLayout
+    root: DeviceMesh
+    dense: DeviceMesh
+    expert: DeviceMesh | None
+
+    def group(self, axis: str) -> Any:
+        """Process group of this rank along a root axis."""
+        return self.root.get_group(axis)
+
+    def coordinate(self, axis: str) -> int:
+        """Place of this rank along an axis of any of the meshes."""
+        for mesh in (self.root, self.dense, self.expert):
+            if mesh is not None and axis in mesh.mesh_dim_names:
+                return int(mesh.get_local_rank(axis))
+        raise KeyError(axis)
+
+    @property
+    def shard_mesh(self) -> DeviceMesh:
+        """Mesh that FSDP shards dense state over: one dimension, or replicas of shards."""
+        return (
+            self.dense["shard"] if self.dense["replicate"].size() == 1 else self.dense["replicate", "shard"]
+        )
+
+    @property
+    def expert_shard_mesh(self) -> DeviceMesh:
+        """Mesh that FSDP shards expert state over."""
+        if self.expert is None:
+            return self.shard_mesh
+        names = ("expert_replicate", "expert_shard")
+        return self.expert["expert_shard"] if self.expert[names[0]].size() == 1 else self.expert[names]
+
+
+def rank_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
+    """Ranks as an array of shape (pp, dp, cp, tp), whatever the order in which the axes are laid out.
+
+    >>> rank_grid(ParallelLayout(tp=2, pp=2, axis_order=("tp", "dp", "cp", "pp"))).reshape(2, 2).tolist()
+    [[0, 2], [1, 3]]
+    """
+    sizes = tuple(getattr(layout, axis) for axis in layout.axis_order)
+    ranks = np.arange(layout.num_gpus).reshape(sizes)
+    return ranks.transpose([layout.axis_order.index(axis) for axis in AXES])
+
+
+def dense_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
+    """Ranks as (pp, replicate, shard, tp): ZeRO-0 replicates everything, otherwise shards span the shard degree."""
+    shard = layout.effective_shard_degree if layout.zero_stage else 1
+    return rank_grid(layout).reshape(layout.pp, -1, shard, layout.tp)
+
+
+def expert_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
+    """Ranks as (pp, expert_replicate, expert_shard, ep, expert_tp), cut from each stage's block in the plan's order."""
+    inner = [axis for axis in layout.axis_order if axis != "pp"]
+    block = rank_grid(layout).transpose([AXES.index(axis) for axis in ("pp", *inner)]).reshape(layout.pp, -1)
+    shard = min(layout.effective_shard_degree, layout.expert_dp) if layout.zero_stage else 1
+    return block.reshape(layout.pp, layout.expert_dp // shard, shard, layout.ep, layout.expert_tp)
+
+
+def build_meshes(layout: ParallelLayout, device_type: str, *, experts: bool) -> Meshes:
+    """Create the process groups of a layout; every rank must call this, `experts` says whether the model has any."""
+    order = layout.axis_order
+    sizes = tuple(getattr(layout, axis) for axis in order)
+    root = DeviceMesh(device_type, torch.arange(layout.num_gpus).reshape(sizes), mesh_dim_names=order)
+    dense = DeviceMesh(
+        device_type,
+        torch.from_numpy(dense_grid(layout).copy()),
+        mesh_dim_names=("stage", "replicate", "shard", "tensor"),
+    )
+    if not experts:
+        return Meshes(layout=layout, root=root, dense=dense, expert=None)
+    names = ("expert_stage", "expert_replicate", "expert_shard", "ep", "expert_tp")
+    expert = DeviceMesh(device_type, torch.from_numpy(expert_grid(layout).copy()), mesh_dim_names=names)
+    return Meshes(layout=layout, root=root, dense=dense, expert=expert)

@@ -1,0 +1,273 @@
+"""A decoder-only transformer from a `ModelSpec`: plain torch modules under Hugging Face parameter names.
+
+One class covers the catalogued families: grouped-query, multi-head or latent attention, windows and sinks, RMS or
+layer norm, rotary or learned positions, gated or plain feed-forward, experts with shared ones and leading dense
+layers. A model may hold any consecutive part of the layers (a pipeline stage) under the names of the whole.
+Modules carry their parallel axes as plain attributes, None until `executor.parallelize` sets them.
+
+Legend: ``B`` sequences, ``S`` sequence length of this rank, ``H`` hidden size, ``V`` vocabulary.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from costmodel.model import ModelSpec
+from executor.activations import LayerNorm, RmsNorm, deinterleave, rotary_tables, rotate, swiglu
+from executor.context import ContextAxis, attend
+from executor.experts import MoE
+from executor.tensor_parallel import Linear, RowLinear, TensorAxis, VocabEmbedding, enter, local
+
+NORM_EPSILON = 1e-5
+ROTARY_BASE = 10_000.0
+
+Rope = tuple[torch.Tensor, torch.Tensor] | None
+
+
+def norm(spec: ModelSpec, size: int) -> nn.Module:
+    """Build the family's norm."""
+    if spec.norm == "rmsnorm":
+        return RmsNorm(size, NORM_EPSILON)
+    return LayerNorm(size, NORM_EPSILON, offset=1.0 if spec.norm == "layernorm1p" else 0.0)
+
+
+def is_sliding(spec: ModelSpec, layer: int) -> bool:
+    """Whether this layer's attention is windowed: full layers are spread evenly, each closing a group of windowed ones.
+
+    >>> from costmodel.model_catalog import model
+    >>> [is_sliding(model("gpt-oss-20b"), layer) for layer in range(4)]
+    [True, False, True, False]
+    """
+    full = spec.num_layers - spec.num_sliding_layers
+    return (layer + 1) * full // spec.num_layers == layer * full // spec.num_layers
+
+
+class Attention(nn.Module):
+    """Multi-head or grouped-query attention."""
+
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__()
+        H, d, bias = spec.hidden_size, spec.head_dim, spec.qkv_bias
+        self.q_proj = Linear(H, spec.num_attention_heads * d, bias=bias)
+        self.k_proj = Linear(H, spec.num_key_value_heads * d, bias=bias)
+        self.v_proj = Linear(H, spec.num_key_value_heads * d, bias=bias)
+        self.o_proj = RowLinear(spec.num_attention_heads * d, H, bias=spec.attention_output_bias)
+        self.q_norm = RmsNorm(d, NORM_EPSILON) if spec.qk_norm else None
+        self.k_norm = RmsNorm(d, NORM_EPSILON) if spec.qk_norm else None
+        self.sinks = nn.Parameter(torch.zeros(spec.num_attention_heads)) if spec.attention_sinks else None
+        self.head_dim = d
+        self.window = spec.sliding_window if is_sliding(spec, layer) else None
+        self.axis: TensorAxis | None = None
+        self.context: ContextAxis | None = None
+        self.recompute_core = False
+
+    def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+        """Attend over the sequence of x (B, S, H)."""
+        x = enter(x, self.axis)
+        q, k, v = (
+            proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if rope is not None:
+            q, k = rotate(q, rope), rotate(k, rope)
+        sinks = None if self.sinks is None else local(self.sinks)
+        core = functools.partial(
+            attend, scale=self.head_dim**-0.5, window=self.window, sinks=sinks, context=self.context
+        )
+        return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V2 §2.1): low-rank queries, keys and values, and one shared rotary key."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        H, heads = spec.hidden_size, spec.num_attention_heads
+        self.nope, self.rope, self.value = spec.qk_nope_head_dim, spec.qk_rope_head_dim, spec.v_head_dim
+        self.rank = spec.kv_lora_rank
+        self.low_rank_queries = spec.q_lora_rank > 0
+        if self.low_rank_queries:
+            self.q_a_proj = Linear(H, spec.q_lora_rank, bias=False)
+            self.q_a_layernorm = norm(spec, spec.q_lora_rank)
+            self.q_b_proj = Linear(spec.q_lora_rank, spec.query_size, bias=False)
+        else:
+            self.q_proj = Linear(H, spec.query_size, bias=False)
+        self.kv_a_proj_with_mqa = Linear(H, self.rank + self.rope, bias=False)
+        self.kv_a_layernorm = norm(spec, self.rank)
+        self.kv_b_proj = Linear(self.rank, heads * (self.nope + self.value), bias=False)
+        self.o_proj = RowLinear(heads * self.value, H, bias=spec.attention_output_bias)
+        self.axis: TensorAxis | None = None
+        self.context: ContextAxis | None = None
+        self.recompute_core = False
+
+    def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+        """Attend over the sequence of x (B, S, H)."""
+        x = enter(x, self.axis)
+        q = self._queries(x).unflatten(-1, (-1, self.nope + self.rope))
+        latent, shared = self.kv_a_proj_with_mqa(x).split((self.rank, self.rope), -1)
+        kv = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (-1, self.nope + self.value))
+        k_plain, v = kv.split((self.nope, self.value), -1)
+        q_plain, q_turned = q.split((self.nope, self.rope), -1)
+        k_turned = deinterleave(shared.unsqueeze(2))
+        q_turned = deinterleave(q_turned)
+        if rope is not None:
+            q_turned, k_turned = rotate(q_turned, rope), rotate(k_turned, rope)
+        q = torch.cat((q_plain, q_turned), -1)
+        k = torch.cat((k_plain, k_turned.expand(*k_plain.shape[:-1], self.rope)), -1)
+        core = functools.partial(attend, scale=(self.nope + self.rope) ** -0.5, context=self.context)
+        return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
+
+    def _queries(self, x: torch.Tensor) -> torch.Tensor:
+        """Queries, through their low rank when the model has one."""
+        queries: torch.Tensor = (
+            self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.low_rank_queries else self.q_proj(x)
+        )
+        return queries
+
+
+class FeedForward(nn.Module):
+    """Gated (SwiGLU) or plain (GELU) feed-forward block."""
+
+    def __init__(self, spec: ModelSpec, width: int) -> None:
+        super().__init__()
+        H, bias = spec.hidden_size, spec.mlp_bias
+        self.gate_proj = Linear(H, width, bias=bias) if spec.gated_mlp else None
+        self.up_proj = Linear(H, width, bias=bias)
+        self.down_proj = RowLinear(width, H, bias=bias)
+        self.axis: TensorAxis | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Transform each token of x (B, S, H)."""
+        x = enter(x, self.axis)
+        up = self.up_proj(x)
+        inner = (
+            functional.gelu(up, approximate="tanh")
+            if self.gate_proj is None
+            else swiglu(self.gate_proj(x), up)
+        )
+        result: torch.Tensor = self.down_proj(inner)
+        return result
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward with residuals; four-norm families also normalise what they add."""
+
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__()
+        H = spec.hidden_size
+        self.input_layernorm = norm(spec, H)
+        self.self_attn = LatentAttention(spec) if spec.is_mla else Attention(spec, layer)
+        self.post_attention_layernorm = norm(spec, H)
+        four = spec.norms_per_layer == 4
+        self.pre_feedforward_layernorm = norm(spec, H) if four else None
+        self.post_feedforward_layernorm = norm(spec, H) if four else None
+        self.mlp: nn.Module
+        if spec.is_moe and layer >= spec.num_dense_layers:
+            shared = FeedForward(spec, spec.shared_expert_size) if spec.shared_expert_size else None
+            self.mlp = MoE(spec, shared)
+        else:
+            self.mlp = FeedForward(spec, spec.intermediate_size)
+        self.recompute: Callable[[], tuple[Any, Any]] | bool = False
+
+    def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+        """Transform x (B, S, H), keeping only its input until the backward pass when told to recompute."""
+        if not self.recompute or not torch.is_grad_enabled():
+            return self._layer(x, rope)
+        context = {} if self.recompute is True else {"context_fn": self.recompute}
+        result: torch.Tensor = checkpoint(
+            self._layer, x, rope, use_reentrant=False, preserve_rng_state=False, **context
+        )
+        return result
+
+    def _layer(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+        attended = self.self_attn(self.input_layernorm(x), rope)
+        if self.pre_feedforward_layernorm is None or self.post_feedforward_layernorm is None:
+            x = x + attended
+            result: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
+            return result
+        x = x + self.post_attention_layernorm(attended)
+        gemma: torch.Tensor = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        return gemma
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and final norm; a pipeline stage has only some of them."""
+
+    def __init__(self, spec: ModelSpec, layers: range, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.embed_tokens = VocabEmbedding(spec.vocab_size, spec.hidden_size) if first else None
+        learned = first and spec.learned_positions > 0
+        self.embed_positions = nn.Embedding(spec.learned_positions, spec.hidden_size) if learned else None
+        self.layers = nn.ModuleDict({str(i): DecoderLayer(spec, i) for i in layers})
+        self.norm = norm(spec, spec.hidden_size) if last else None
+
+
+class CausalLM(nn.Module):
+    """Tokens (or, past the first stage, hidden states) to logits (or, before the last stage, hidden states)."""
+
+    def __init__(self, spec: ModelSpec, layers: range, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.spec = spec
+        self.model = Decoder(spec, layers, first=first, last=last)
+        self.lm_head = Linear(spec.hidden_size, spec.vocab_size, bias=False) if last else None
+        if spec.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        self.axis: TensorAxis | None = None
+        self.positions: torch.Tensor | None = None
+        self.rotary_size = (
+            0 if spec.learned_positions else (spec.qk_rope_head_dim if spec.is_mla else spec.head_dim)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute this part of the model for tokens (B, S) or hidden states (B, S, H)."""
+        positions = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
+        if self.model.embed_tokens is not None:
+            x = self._with_positions(self.model.embed_tokens(x), positions)
+        rope = rotary_tables(positions, self.rotary_size, ROTARY_BASE) if self.rotary_size else None
+        for layer in self.model.layers.values():
+            x = layer(x, rope)
+        if self.lm_head is None or self.model.norm is None:
+            return x
+        logits: torch.Tensor = self.lm_head(enter(self.model.norm(x), self.axis))
+        return logits
+
+    def _with_positions(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Add learned positions when the family has them."""
+        if self.model.embed_positions is None:
+            return x
+        table = local(self.model.embed_positions.weight)
+        if self.axis is not None and self.axis.sequence_parallel:
+            positions = positions.chunk(self.axis.size)[self.axis.rank]
+        return x + functional.embedding(positions, table)
+
+
+def _call(core: Callable[..., torch.Tensor], *inputs: torch.Tensor, recompute: bool) -> torch.Tensor:
+    """Run a function, forgetting its insides until the backward pass when asked."""
+    if not recompute or not torch.is_grad_enabled():
+        return core(*inputs)
+    result: torch.Tensor = checkpoint(core, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return result
+
+
+def build_model(
+    spec: ModelSpec,
+    *,
+    layers: range | None = None,
+    first: bool = True,
+    last: bool = True,
+    device: str | torch.device = "meta",
+) -> CausalLM:
+    """Build the model, or the part of it with these layers, without values on ``meta`` until materialised.
+
+    `first` parts embed tokens, `last` parts end in logits. Values come from `executor.weights.initialize`.
+    """
+    with torch.device(device):
+        return CausalLM(spec, range(spec.num_layers) if layers is None else layers, first=first, last=last)
