@@ -1,0 +1,97 @@
+"""The answer of the cost model for one layout: time, memory, money and energy, each as parts that sum.
+
+A `TimeBreakdown` holds only what lengthens the step; communication hidden under compute is reported beside the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from costmodel.memory import MemoryBreakdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBreakdown:
+    """Where one optimizer step goes, on the pipeline rank that sets the pace; the parts sum to `total_s`.
+
+    Attributes:
+        compute_s: Forward and backward kernels of all microbatches.
+        recompute_s: Forward work repeated in the backward.
+        tp_s: Exposed tensor-parallel collectives.
+        cp_s: Exposed context-parallel transfers.
+        ep_s: Exposed expert all-to-alls.
+        pp_s: Exposed pipeline sends.
+        dp_s: Exposed gradient and parameter collectives, stragglers included.
+        bubble_s: Waiting for other pipeline ranks.
+        optimizer_s: Parameter update.
+        host_s: Time in which the GPU waits for the host to launch, and fixed work per step.
+        hidden_s: Communication that runs under compute, by axis; outside the sum.
+    """
+
+    compute_s: float
+    recompute_s: float = 0.0
+    tp_s: float = 0.0
+    cp_s: float = 0.0
+    ep_s: float = 0.0
+    pp_s: float = 0.0
+    dp_s: float = 0.0
+    bubble_s: float = 0.0
+    optimizer_s: float = 0.0
+    host_s: float = 0.0
+    hidden_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of one step: the sum of every part but `hidden_s`."""
+        return float(sum(getattr(self, part.name) for part in fields(self) if part.name != "hidden_s"))
+
+    @property
+    def exposed_communication_s(self) -> float:
+        """Seconds in which the step waits for some link."""
+        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one training step costs under one layout, and how sure the model is.
+
+    Attributes:
+        time: Parts of the step; they sum to `step_time_s`.
+        step_time_s: Seconds of one optimizer step.
+        lower_s: Lower end of the 80 % band of the step.
+        upper_s: Upper end of it.
+        memory_by_stage: One breakdown per pipeline rank.
+        peak_memory_bytes: Total of the fullest rank.
+        memory_lower_bytes: Lower end of the 80 % band of the peak.
+        memory_upper_bytes: Upper end of it.
+        mfu: Model FLOPs (6·active parameters·tokens plus attention, no recompute) over peak FLOPs of all GPUs.
+        hfu: The same with the recomputed FLOPs.
+        tokens_per_s_per_gpu: Tokens of the global batch per second and GPU.
+        usd_per_step: Money for one step, None without a price.
+        usd_per_billion_tokens: Money for 1e9 tokens, None without a price.
+        wh_per_step: Energy of one step at the GPUs' design power, in Wh.
+        wh_per_billion_tokens: The same for 1e9 tokens.
+        bound_by: The largest part of the step in words.
+        assumptions: What was taken for granted, one sentence each.
+        provenance: Where each calibrated number came from, and what was extrapolated.
+    """
+
+    time: TimeBreakdown
+    step_time_s: float
+    lower_s: float
+    upper_s: float
+    memory_by_stage: tuple[MemoryBreakdown, ...]
+    peak_memory_bytes: float
+    memory_lower_bytes: float
+    memory_upper_bytes: float
+    mfu: float
+    hfu: float
+    tokens_per_s_per_gpu: float
+    usd_per_step: float | None
+    usd_per_billion_tokens: float | None
+    wh_per_step: float
+    wh_per_billion_tokens: float
+    bound_by: str
+    assumptions: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()

@@ -1,0 +1,153 @@
+"""One layout as its pipeline sees it: what a layer costs, what the ends cost, and how a split becomes a step.
+
+The stage solver chooses how many layers of each run of identical layers a pipeline rank holds, and how many of them
+it recomputes. Everything it needs is linear in those counts, so the same few numbers serve the solver, the exact
+dynamic program that checks it, and the estimate that is printed.
+
+Legend: ``n[s,k]`` layers of run ``k`` on rank ``s`` · ``r[s,k]`` recomputed ones · ``M`` microbatches · ``t_s``
+seconds of one microbatch on rank ``s`` · ``u_s`` seconds rank ``s`` needs after its last microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCosts:
+    """Costs of one layout, before its layers are split over pipeline ranks.
+
+    Attributes:
+        runs: Layers in each run of identical layers, in model order.
+        layer_s: Per run, forward and backward of one layer and microbatch, exposed communication included.
+        recompute_s: Per run, what recomputing one layer adds.
+        static_bytes: Per run, weights, gradients and optimizer of one layer on one rank.
+        saved_bytes: Per run, activations one layer keeps per microbatch in flight.
+        saved_bytes_recomputed: The same if the layer is recomputed.
+        fixed_s: Per rank, seconds per microbatch of what is not a layer (embedding, head).
+        fixed_static_bytes: Per rank, bytes of what is not a layer.
+        fixed_activation_bytes: Per rank, activations that do not grow with the microbatches in flight (logits).
+        in_flight: Per rank, microbatches whose activations are kept at once.
+        working_bytes: Transient bytes on every rank.
+        recompute_working_bytes: Added on a rank that recomputes any layer.
+        tail_layer_s: Shape (forms, runs): seconds after the last microbatch per layer, one row per linear form.
+        tail_fixed_s: Shape (forms, ranks): the part of each form that is not a layer.
+        num_microbatches: Microbatches per step and pipeline.
+        bubble_weight: Share of the other ranks' time that the schedule leaves as bubble (1 for 1F1B, 1/V interleaved).
+        constant_s: Seconds of the step that depend on no split.
+        capacity_bytes: What a rank may hold.
+    """
+
+    runs: tuple[int, ...]
+    layer_s: tuple[float, ...]
+    recompute_s: tuple[float, ...]
+    static_bytes: tuple[float, ...]
+    saved_bytes: tuple[float, ...]
+    saved_bytes_recomputed: tuple[float, ...]
+    fixed_s: tuple[float, ...]
+    fixed_static_bytes: tuple[float, ...]
+    fixed_activation_bytes: tuple[float, ...]
+    in_flight: tuple[float, ...]
+    working_bytes: float
+    recompute_working_bytes: float
+    tail_layer_s: tuple[tuple[float, ...], ...]
+    tail_fixed_s: tuple[tuple[float, ...], ...]
+    num_microbatches: int
+    bubble_weight: float
+    constant_s: float
+    capacity_bytes: float
+
+    @property
+    def num_ranks(self) -> int:
+        """Pipeline ranks the layers are split over."""
+        return len(self.fixed_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSplit:
+    """Layers of each run on each pipeline rank, and how many layers of the rank are recomputed.
+
+    Attributes:
+        layers_of_stage: Shape (ranks, runs).
+        recompute_of_stage: Shape (ranks,); the layers that free most bytes per added second are taken first.
+    """
+
+    layers_of_stage: tuple[tuple[int, ...], ...]
+    recompute_of_stage: tuple[int, ...]
+
+
+def recompute_order(costs: StageCosts) -> tuple[int, ...]:
+    """Runs in the order in which a rank recomputes their layers: most bytes freed per added second first."""
+    freed = np.subtract(costs.saved_bytes, costs.saved_bytes_recomputed)
+    seconds = np.maximum(costs.recompute_s, 1e-30)
+    return tuple(int(run) for run in np.argsort(-freed / seconds, kind="stable"))
+
+
+def recomputed_layers(costs: StageCosts, split: StageSplit) -> Vector:
+    """Recomputed layers of each run on each rank, shape (ranks, runs)."""
+    left = np.asarray(split.recompute_of_stage, dtype=float)
+    layers = np.asarray(split.layers_of_stage, dtype=float)
+    recomputed = np.zeros_like(layers)
+    for run in recompute_order(costs):
+        recomputed[:, run] = np.minimum(layers[:, run], left)
+        left = left - recomputed[:, run]
+    return recomputed
+
+
+def microbatch_seconds(costs: StageCosts, split: StageSplit) -> Vector:
+    """Seconds of one microbatch on each rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
+    layers = np.asarray(split.layers_of_stage, dtype=float)
+    return np.asarray(
+        layers @ np.asarray(costs.layer_s)
+        + recomputed_layers(costs, split) @ np.asarray(costs.recompute_s)
+        + np.asarray(costs.fixed_s)
+    )
+
+
+def tail_seconds(costs: StageCosts, split: StageSplit) -> Vector:
+    """Seconds after the last microbatch on each rank: u_s = max_j (Σ_k n[s,k]·tail_layer_s[j,k] + tail_fixed_s[j,s])."""
+    layers = np.asarray(split.layers_of_stage, dtype=float)
+    forms = layers @ np.asarray(costs.tail_layer_s).T + np.asarray(costs.tail_fixed_s).T
+    return np.asarray(forms.max(axis=1))
+
+
+def step_time(costs: StageCosts, split: StageSplit) -> float:
+    """Seconds of one optimizer step.
+
+    ``T = M·max_s t_s + β·(Σ_s t_s − max_s t_s) + max_s u_s + constant``: every microbatch passes the slowest rank,
+    the other ranks fill and drain the pipeline once (β of it shows), then gradients are reduced and parameters
+    updated. For 1F1B with equal ranks this is the closed form (M + P − 1)·t; for unequal ranks it lies between the
+    lower bound max_s(M·t_s + Σ_{j<s} t_j) and the upper bound (M − 1)·max t + Σ t, and equals the latter.
+    """
+    t = microbatch_seconds(costs, split)
+    slowest = float(t.max())
+    filling = costs.bubble_weight * (float(t.sum()) - slowest)
+    tail = float(tail_seconds(costs, split).max())
+    return costs.num_microbatches * slowest + filling + tail + costs.constant_s
+
+
+def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
+    """Bytes of each rank: state, activations of the microbatches in flight, and transient buffers."""
+    layers = np.asarray(split.layers_of_stage, dtype=float)
+    recomputed = recomputed_layers(costs, split)
+    activations = (layers - recomputed) @ np.asarray(costs.saved_bytes) + recomputed @ np.asarray(
+        costs.saved_bytes_recomputed
+    )
+    return np.asarray(
+        layers @ np.asarray(costs.static_bytes)
+        + np.asarray(costs.fixed_static_bytes)
+        + np.asarray(costs.in_flight) * activations
+        + np.asarray(costs.fixed_activation_bytes)
+        + costs.working_bytes
+        + (recomputed.sum(axis=1) > 0) * costs.recompute_working_bytes
+    )
+
+
+def fits(costs: StageCosts, split: StageSplit) -> bool:
+    """Whether every rank stays within its capacity."""
+    return bool((memory_of_stages(costs, split) <= costs.capacity_bytes).all())
