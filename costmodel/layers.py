@@ -4,102 +4,172 @@ One rank's share is described: pass a `ShardShape` of degrees (numbers, or array
 field of every `Op` broadcasts. With all degrees 1 the table is the whole layer, and its parameters sum to
 `model.layer_parameters` exactly.
 
-Legend: ``B`` microbatch sequences, ``S`` sequence length, ``T`` = B·S/cp tokens of a rank, ``H`` hidden size,
-``a`` query heads, ``g`` key/value heads, ``d`` head size, ``F`` feed-forward size, ``E`` experts, ``K`` experts
-per token, ``V`` vocabulary.
+Legend: ``T`` tokens of a rank, ``H`` hidden size, ``V`` vocabulary, ``S`` sequence length.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
 
+from costmodel.attention_ops import attended_pairs, attention_ops, kind_pairs, linear_dtype
+from costmodel.feed_forward_ops import dense_ops, expert_ops
 from costmodel.layout import Quantity
-from costmodel.model import LayerKind, ModelSpec
+from costmodel.model import LayerKind, ModelSpec, layer_runs, norm_parameters
+from costmodel.ops import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    Op,
+    ShardShape,
+    communicate,
+    elementwise,
+    enter_tensor_parallel,
+    gemm,
+    leave_tensor_parallel,
+)
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 
-OpKind = Literal["gemm", "grouped_gemm", "attention", "elementwise", "collective"]
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
-Axis = Literal["tp", "cp", "ep", "expert_tp", "dp"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardShape:
-    """What one rank sees of a layer: the degrees that cut it, and one microbatch.
-
-    `sequence_length` is that of the job (before cp). Fields are numbers or arrays that broadcast together.
-    """
-
-    tp: Quantity = 1
-    cp: Quantity = 1
-    ep: Quantity = 1
-    expert_tp: Quantity = 1
-    microbatch_size: Quantity = 1
-    sequence_length: Quantity
-    sequence_parallel: Quantity = False
-
-    @property
-    def tokens(self) -> Quantity:
-        """Tokens of one microbatch on one rank: B·S/cp."""
-        return self.microbatch_size * self.sequence_length / self.cp
-
-    @property
-    def sequence_shards(self) -> Quantity:
-        """Ranks that share the activations outside tensor-parallel regions: tp if sequence parallel, else 1."""
-        return self.sequence_parallel * (self.tp - 1) + 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Op:
-    """One operation of a forward pass on one rank; unused fields are zero.
-
-    A GEMM computes (m, k) @ (k, n), `count` times; its backward is the two GEMMs (m, n, k → k, n) and
-    (k, m, n), derived by the reader. A grouped GEMM runs `experts` of them with m rows each. `flop` and `bytes`
-    (HBM traffic) are the forward pass of all `count`. `saved_bytes` is what autograd keeps of the op until its
-    backward. A collective has its `collective`, `axis`, and `collective_bytes` in the convention of
-    `costmodel.collectives.collective_time`; `phase` says when it runs.
-    """
-
-    name: str
-    kind: OpKind
-    dtype: str = "bf16"
-    count: Quantity = 1
-    m: Quantity = 0
-    n: Quantity = 0
-    k: Quantity = 0
-    experts: Quantity = 0
-    batch: Quantity = 0
-    heads: Quantity = 0
-    kv_heads: Quantity = 0
-    query_tokens: Quantity = 0
-    kv_tokens: Quantity = 0
-    head_dim: Quantity = 0
-    window: int | None = None
-    windowed_share: float = 0.0
-    fused: bool = True
-    flop: Quantity = 0
-    bytes: Quantity = 0
-    parameters: Quantity = 0
-    saved_bytes: Quantity = 0
-    collective: Collective | None = None
-    axis: Axis | None = None
-    collective_bytes: Quantity = 0
-    phase: Literal["forward", "backward"] = "forward"
+__all__ = [
+    "Op",
+    "ShardShape",
+    "attended_pairs",
+    "communicate",
+    "embedding_ops",
+    "forward_flop",
+    "head_ops",
+    "layer_ops",
+    "model_flop_per_step",
+]
 
 
 def layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """Operations of one layer's forward pass on one rank, then the collectives only its backward has."""
-    return ()
+    """Operations of one layer on one rank: attention block, then feed-forward block, each normed and added."""
+    if kind.mlp == "dense":
+        feed_forward = dense_ops(model, model.intermediate_size, job, stack, shard)
+    else:
+        feed_forward = expert_ops(model, job, stack, shard)
+    after = model.norms_per_layer > 2
+    return (
+        _norm(model, "attention_norm", stack, shard, keeps_layer_input=True),
+        *_cast(model, "attention_cast", job, shard),
+        *attention_ops(model, kind, job, stack, shard),
+        *((_norm(model, "attention_post_norm", stack, shard),) if after else ()),
+        _residual(model, "attention_residual", stack, shard),
+        _norm(model, "mlp_norm", stack, shard),
+        *_cast(model, "mlp_cast", job, shard),
+        *feed_forward,
+        *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
+        _residual(model, "mlp_residual", stack, shard),
+    )
 
 
-def embedding_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
-    """Operations of the token embedding on the first stage."""
-    return ()
+def embedding_ops(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout."""
+    T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
+    lookup = elementwise(
+        "embedding",
+        traffic_bytes=2 * HALF_BYTES * T * H,
+        saved_bytes=t * H * stack.dropout,
+        parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
+    )
+    return (lookup, *leave_tensor_parallel("embedding", shard, H)[:2])
 
 
 def head_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
-    """Final norm, output projection, and the loss over the vocabulary, on the last stage."""
-    return ()
+    """Final norm, output projection on a vocabulary shard, and the fp32 loss over the logits of the last stage.
+
+    The projection of a tied model has no parameters of its own here. The loss reads the logits, writes and reads
+    their fp32 softmax.
+    """
+    T, H = shard.tokens, model.hidden_size
+    logits = T * model.vocab_size / shard.tp
+    projection = gemm(
+        "head",
+        m=T,
+        n=model.vocab_size / shard.tp,
+        k=H,
+        saved_elements=shard.sharded_tokens * H,
+        output_elements=0,
+    )
+    loss = elementwise(
+        "loss", traffic_bytes=logits * (HALF_BYTES + 2 * FLOAT_BYTES), saved_bytes=FLOAT_BYTES * logits
+    )
+    return (
+        _norm(model, "final_norm", stack, shard),
+        *enter_tensor_parallel("head", shard, H),
+        replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
+        loss,
+    )
+
+
+def forward_flop(ops: Sequence[Op]) -> Quantity:
+    """Floating-point operations of the forward pass of these operations on one rank."""
+    return sum((op.flop for op in ops), start=0.0)
+
+
+def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
+    """Model FLOPs of one training step: 3 × forward, causal attention counted once, nothing recomputed.
+
+    flop = 3·tokens·(2·matmul parameters active per token) + 3·attention, attention = 2·a·(d_qk + d_v)·pairs a
+    layer and sequence, pairs = S²/2 (or the window's). Embedding lookups are free; the head counts.
+    The palm-style convention (arXiv 2204.02311 appendix B) counts pairs = S² instead.
+
+    >>> from costmodel.model_catalog import model
+    >>> job = TrainingJob(sequence_length=8192, global_batch_size=1)
+    >>> round(model_flop_per_step(model("llama-3.1-8b"), job) / (6 * 8030261248 * 8192), 3)
+    1.068
+    """
+    from costmodel.stack import stack
+
+    shard = ShardShape(sequence_length=float(job.sequence_length))
+    ideal = stack("ideal")
+    layers = sum(
+        run.count * forward_flop(layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)
+    )
+    head = forward_flop(head_ops(model, job, ideal, shard))
+    return float(3 * job.global_batch_size * (layers + head))
+
+
+def _norm(
+    model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, keeps_layer_input: bool = False
+) -> Op:
+    """Give a normalisation over the hidden size: reads, writes, keeps its input (unfused: an fp32 copy passes by)."""
+    size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
+    return elementwise(
+        name,
+        traffic_bytes=size * (2 if stack.fused_elementwise else 4),
+        saved_bytes=size,
+        saved_bytes_op=size if keeps_layer_input else 0,
+        parameters=norm_parameters(model, model.hidden_size),
+    )
+
+
+def _residual(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape) -> Op:
+    """Addition to the residual stream: 2 reads, 1 write, and with dropout a one-byte mask that is kept."""
+    elements = shard.sharded_tokens * model.hidden_size
+    return elementwise(
+        name, traffic_bytes=(3 * HALF_BYTES + stack.dropout) * elements, saved_bytes=elements * stack.dropout
+    )
+
+
+def _cast(model: ModelSpec, name: str, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:
+    """Quantisation of a block's inputs to eight bits: read two bytes, write the value and its transpose.
+
+    Both linears of the block are counted: their inputs have H and the inner width of the block.
+    """
+    if linear_dtype(job) != "fp8":
+        return ()
+    inner = model.num_attention_heads * model.value_head_dim
+    if name != "attention_cast":
+        inner = (
+            model.moe_intermediate_size * model.num_experts_per_token
+            if model.is_moe
+            else model.intermediate_size
+        )
+    elements = shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
+    return (elementwise(name, traffic_bytes=4 * elements, count=2),)

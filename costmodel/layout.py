@@ -117,7 +117,9 @@ class LayoutTable:
         columns: dict[str, npt.NDArray[Any]] = {}
         for field in fields(ParallelLayout):
             values = [_encode(layout, field.name) for layout in layouts]
-            columns[field.name] = np.array(values, dtype=bool if field.name == "sequence_parallel" else np.int64)
+            columns[field.name] = np.array(
+                values, dtype=bool if field.name == "sequence_parallel" else np.int64
+            )
         return LayoutTable(**columns)
 
     def layout(self, index: int) -> ParallelLayout:
@@ -131,7 +133,9 @@ class LayoutTable:
             cp_kind=CP_KINDS[plain["cp_kind"]],
             axis_order=AXIS_ORDERS[plain["axis_order"]],
             sequence_parallel=bool(row["sequence_parallel"]),
-            shard_degree=None if plain["shard_degree"] == plain["dp"] * plain["cp"] else plain["shard_degree"],
+            shard_degree=None
+            if plain["shard_degree"] == plain["dp"] * plain["cp"]
+            else plain["shard_degree"],
         )
 
     def take(self, index: npt.NDArray[Any]) -> LayoutTable:

@@ -43,7 +43,10 @@ class SoftwareStack:
             with them.
         gradient_reduce_bytes: Bytes per parameter of gradient communication.
         parameter_gather_bytes: Bytes per parameter of parameter all-gathers.
+        gathers_from_master: At ZeRO-3 the low-precision weights exist only while gathered.
         fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
+        loss_bytes_per_logit: Bytes per logit alive at the peak of the loss: logits, their fp32 copy or softmax, and
+            its gradient.
         schedules: Pipeline schedules it has.
         recomputes: Recompute policies it has.
         cp_kinds: Context-parallel exchanges it has.
@@ -85,7 +88,9 @@ class SoftwareStack:
     optimizer_bytes: float = 12.0
     gradient_reduce_bytes: float = 4.0
     parameter_gather_bytes: float = 2.0
+    gathers_from_master: bool = False
     fp8_weight_copies: float = 0.0
+    loss_bytes_per_logit: float = 10.0
     schedules: tuple[Schedule, ...] = ("1f1b",)
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     cp_kinds: tuple[CpKind, ...] = ("ring",)
@@ -111,7 +116,10 @@ def stacks() -> Mapping[str, SoftwareStack]:
     from topology.decode import read_toml, structure
 
     table = read_toml(_FILE)
-    return {name: structure({"name": name, **entry}, SoftwareStack, f"{_FILE.name}: {name}") for name, entry in table.items()}
+    return {
+        name: structure({"name": name, **entry}, SoftwareStack, f"{_FILE.name}: {name}")
+        for name, entry in table.items()
+    }
 
 
 def stack(name: str) -> SoftwareStack:
@@ -134,5 +142,10 @@ def stack_of_framework(framework: str) -> SoftwareStack:
     """
     profiles = stacks()
     lowered = framework.lower()
-    matches = [(len(start), name) for name, s in profiles.items() for start in s.frameworks if start.lower() in lowered]
+    matches = [
+        (len(start), name)
+        for name, s in profiles.items()
+        for start in s.frameworks
+        if start.lower() in lowered
+    ]
     return profiles[max(matches)[1]] if matches else profiles["megatron-core"]

@@ -80,4 +80,6 @@ class ServingJob:
 def _require_positive(what: str, name: str, value: float) -> None:
     """Raise unless the value is a positive finite number."""
     if not 0 < value < float("inf"):
-        raise InputError(what=f"{what} is not possible", cause=f"{name} = {value}", fix=f"give a positive {name}")
+        raise InputError(
+            what=f"{what} is not possible", cause=f"{name} = {value}", fix=f"give a positive {name}"
+        )

@@ -1,0 +1,98 @@
+"""Bytes that one layer's forward pass leaves behind for its backward, under each recompute policy.
+
+Sums over the per-layer table, so that one description of a layer gives time and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import RECOMPUTES, Quantity
+from costmodel.ops import HALF_BYTES, Op, ShardShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShare:
+    """One rank's share of a layer, for one microbatch.
+
+    Attributes:
+        parameters: Parameters on the rank, routed experts excluded.
+        expert_parameters: Parameters of the rank's routed experts.
+        saved_bytes: Activations kept, one entry per policy of `layout.RECOMPUTES` (``full``: the layer's input).
+        working_bytes: Largest set of temporaries while one linear runs backward.
+    """
+
+    parameters: Quantity
+    expert_parameters: Quantity
+    saved_bytes: tuple[Quantity, ...]
+    working_bytes: Quantity
+
+    def take(self, index: npt.NDArray[np.intp]) -> LayerShare:
+        """Entries chosen by an index array, for every field."""
+
+        def at(value: Quantity) -> Quantity:
+            return (
+                value[index] if isinstance(value, np.ndarray) and value.ndim else np.full(len(index), value)
+            )
+
+        return LayerShare(
+            parameters=at(self.parameters),
+            expert_parameters=at(self.expert_parameters),
+            saved_bytes=tuple(at(saved) for saved in self.saved_bytes),
+            working_bytes=at(self.working_bytes),
+        )
+
+
+def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> LayerShare:
+    """Sums over the operations of one layer (or of the embedding or the head)."""
+    experts = [op for op in ops if op.kind == "grouped_gemm"]
+    expert_parameters = _total([op.parameters for op in experts])
+    return LayerShare(
+        parameters=_total([op.parameters for op in ops]) - expert_parameters,
+        expert_parameters=expert_parameters,
+        saved_bytes=tuple(saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES),
+        working_bytes=working_bytes(ops),
+    )
+
+
+def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: int) -> Quantity:
+    """Activations that stay between forward and backward of one microbatch of one layer, bytes.
+
+    Without fused attention, GQA or gating this is Korthikanti et al. 2022, equations 1–4 and table 2:
+    none T·H·(34 + 5·a·S/H), selective 34·T·H, each divided over tp as they state; full 2·T·H.
+
+    Args:
+        ops: The layer's operations.
+        policy: One of `layout.RECOMPUTES`.
+        shard: How the layer is cut.
+        hidden_size: H.
+
+    Returns:
+        Bytes on one rank.
+    """
+    if policy == "full":
+        return HALF_BYTES * shard.sharded_tokens * hidden_size
+    if policy == "selective":
+        return _total([op.saved_bytes_selective for op in ops])
+    if policy == "selective-op":
+        return _total([op.saved_bytes_op for op in ops])
+    return _total([op.saved_bytes for op in ops])
+
+
+def working_bytes(ops: Sequence[Op]) -> Quantity:
+    """Largest temporaries of one linear's backward: gradient of its output, its whole input, that one's gradient."""
+    linears = [op for op in ops if op.kind in ("gemm", "grouped_gemm")]
+    sizes = [HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in linears]
+    largest: Quantity = 0.0
+    for size in sizes:
+        largest = np.maximum(largest, size)
+    return largest
+
+
+def _total(values: Sequence[Quantity]) -> Quantity:
+    """Sum of numbers and arrays."""
+    return sum(values, start=0.0)

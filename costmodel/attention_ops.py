@@ -1,0 +1,211 @@
+"""The attention block of a layer as operations: projections, positions, attention core, context exchange.
+
+Legend: ``T`` tokens of a rank, ``S`` sequence length, ``H`` hidden size, ``a`` query heads, ``g`` key/value heads,
+``d`` head size, ``q`` and ``r`` the query and key/value ranks of latent attention.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.layout import CP_KINDS, Quantity
+from costmodel.model import LayerKind, ModelSpec
+from costmodel.ops import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    Op,
+    ShardShape,
+    communicate,
+    elementwise,
+    enter_tensor_parallel,
+    gemm,
+    leave_tensor_parallel,
+)
+from costmodel.stack import SoftwareStack
+from costmodel.workload import TrainingJob
+
+
+def attended_pairs(query_tokens: Quantity, window: int | None = None) -> Quantity:
+    """Query–key pairs of one causal head over one sequence: S·w − w²/2 with w = min(S, window).
+
+    The diagonal is counted half, as in the S²/2 of published FLOP formulas.
+
+    >>> float(attended_pairs(4096.0)), float(attended_pairs(4096.0, 1024))
+    (8388608.0, 3670016.0)
+    """
+    w = query_tokens if window is None else np.minimum(query_tokens, window)
+    return query_tokens * w - w * w / 2
+
+
+def kind_pairs(model: ModelSpec, kind: LayerKind, sequence_length: Quantity) -> Quantity:
+    """Average causal pairs per head and sequence over the layers of a kind (windowed and full ones)."""
+    full = attended_pairs(sequence_length)
+    if kind.sliding_share == 0:
+        return full
+    windowed = attended_pairs(sequence_length, model.sliding_window)
+    return (1 - kind.sliding_share) * full + kind.sliding_share * windowed
+
+
+def attention_ops(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Give the attention block from the normed input to the summed output, without norm and residual."""
+    T, H, tp = shard.tokens, model.hidden_size, shard.tp
+    project = _latent_projections if model.is_mla else _grouped_projections
+    value_width = model.num_attention_heads * model.value_head_dim / tp
+    output = gemm(
+        "attention_output",
+        m=T,
+        n=H,
+        k=value_width,
+        dtype=linear_dtype(job),
+        bias=H * model.attention_output_bias,
+        saved_elements=T * value_width,
+        output_elements=shard.sharded_tokens * H,
+    )
+    return (
+        *enter_tensor_parallel("attention", shard, H),
+        *project(model, job, stack, shard),
+        *_context_exchange(model, shard),
+        *_core(model, kind, stack, shard),
+        output,
+        *leave_tensor_parallel("attention", shard, H),
+    )
+
+
+def linear_dtype(job: TrainingJob) -> str:
+    """What linear layers multiply in."""
+    return "fp8" if job.is_fp8 else "bf16"
+
+
+def local_kv_heads(model: ModelSpec, tp: Quantity) -> Quantity:
+    """Key/value heads on a rank: g/tp, and one replica each when tp exceeds g."""
+    return np.maximum(model.num_key_value_heads / tp, 1)
+
+
+def _grouped_projections(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Query, key and value projections, head norms and rotary positions of grouped-query attention."""
+    T, H, d = shard.tokens, model.hidden_size, model.head_dim
+    heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
+    width = (heads + 2 * kv_heads) * d
+    qk_bytes = HALF_BYTES * T * (heads + kv_heads) * d
+    qkv = gemm(
+        "qkv",
+        m=T,
+        n=width,
+        k=H,
+        dtype=linear_dtype(job),
+        bias=width * model.qkv_bias,
+        saved_elements=shard.sharded_tokens * H,
+    )
+    norms = elementwise(
+        "qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=qk_bytes, parameters=2 * d, count=2
+    )
+    passes = 2 if stack.fused_elementwise else 4
+    positions = elementwise("rotary", traffic_bytes=passes * qk_bytes, count=2)
+    return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
+
+
+def _latent_projections(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Down- and up-projections of latent attention; the down-projections are replicated over tp."""
+    T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
+    q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
+    heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(job)
+    query_width = heads * model.qk_head_dim
+    kv_width = heads * (model.qk_nope_head_dim + model.v_head_dim)
+    down = gemm("kv_down", m=t, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
+    norm = elementwise("kv_norm", traffic_bytes=4 * t * r, saved_bytes=HALF_BYTES * t * r, parameters=r)
+    up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=t * r)
+    passes = 2 if stack.fused_elementwise else 4
+    rotary = elementwise("rotary", traffic_bytes=passes * HALF_BYTES * T * (2 * query_width), count=3)
+    if not q:
+        query: tuple[Op, ...] = (gemm("query", m=T, n=query_width, k=H, dtype=dtype, saved_elements=0),)
+    else:
+        query = (
+            gemm("query_down", m=t, n=q, k=H, dtype=dtype, saved_elements=0),
+            elementwise("query_norm", traffic_bytes=4 * t * q, saved_bytes=HALF_BYTES * t * q, parameters=q),
+            gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=t * q),
+        )
+    return (*query, down, norm, up, rotary)
+
+
+def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
+    """Exchange of context parallelism: keys and values around (ring, all-gather), or heads for tokens (Ulysses).
+
+    Ring and all-gather move the keys and values of the whole sequence to every rank, and back again with their
+    gradients in the backward pass. Ulysses sends each rank's q, k, v out and its output back (arXiv 2309.14509).
+    """
+    T, cp = shard.tokens, shard.cp
+    heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
+    if model.is_mla:
+        kv_heads = heads
+    kv_bytes = HALF_BYTES * T * kv_heads * (model.qk_head_dim + model.value_head_dim)
+    q_and_out_bytes = HALF_BYTES * T * heads * (model.qk_head_dim + model.value_head_dim)
+    ulysses = shard.cp_kind == CP_KINDS.index("ulysses")
+    gathered = kv_bytes * cp * (cp > 1) * (1 - ulysses)
+    swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
+    return (
+        communicate("context_gather", "all_gather", "cp", gathered),
+        communicate("context_regather", "all_gather", "cp", gathered, "backward"),
+        communicate("context_gradient_scatter", "reduce_scatter", "cp", gathered, "backward"),
+        communicate("context_swap", "all_to_all", "cp", swapped),
+        communicate("context_gradient_swap", "all_to_all", "cp", swapped, "backward"),
+    )
+
+
+def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
+
+    Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its output is
+    kept by the projection after it. Unfused attention keeps, per score, the softmax (2 bytes) and with dropout
+    its mask (1) and output (2): 5·a·S²·B (Korthikanti et al. 2022, §4.1).
+    """
+    T, S, tp = shard.tokens, shard.sequence_length, shard.tp
+    heads = model.num_attention_heads / tp
+    kv_heads = heads if model.is_mla else local_kv_heads(model, tp)
+    dims = model.qk_head_dim + model.value_head_dim
+    ulysses = (shard.cp_kind == CP_KINDS.index("ulysses")) * (shard.cp - 1) + 1
+    qkv_bytes = HALF_BYTES * T * (heads * model.qk_head_dim + kv_heads * dims)
+    out_bytes = HALF_BYTES * T * heads * model.value_head_dim
+    pairs = kind_pairs(model, kind, S) if stack.flash_attention else S * S
+    scores = T * S * heads
+    kept = FLOAT_BYTES * T * heads if stack.flash_attention else HALF_BYTES * scores
+    core = Op(
+        name="attention",
+        kind="attention",
+        batch=shard.microbatch_size,
+        heads=heads / ulysses,
+        kv_heads=np.maximum(kv_heads / ulysses, 1),
+        query_tokens=S / shard.cp * ulysses,
+        kv_tokens=S,
+        head_dim=model.qk_head_dim,
+        value_head_dim=model.value_head_dim,
+        window=model.sliding_window if kind.sliding_share else None,
+        windowed_share=kind.sliding_share,
+        fused=stack.flash_attention,
+        flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
+        bytes=qkv_bytes + out_bytes + (0 if stack.flash_attention else 2 * HALF_BYTES * scores),
+        parameters=heads * model.attention_sinks,
+        saved_bytes=qkv_bytes + kept,
+        saved_bytes_selective=qkv_bytes,
+        saved_bytes_op=out_bytes + kept,
+    )
+    if stack.flash_attention:
+        return (core,)
+    return (core, _softmax(scores, dropout=stack.dropout))
+
+
+def _softmax(scores: Quantity, *, dropout: bool) -> Op:
+    """Scale-mask-softmax over all scores, and attention dropout: its mask and output are kept."""
+    return Op(
+        name="softmax",
+        kind="elementwise",
+        count=1 + dropout,
+        bytes=scores * (4 + 5 * dropout),
+        saved_bytes=scores * 3 * dropout,
+        saved_bytes_op=0,
+    )

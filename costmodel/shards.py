@@ -1,0 +1,52 @@
+"""Distinct ways a table of layouts cuts a layer: costs of a layer are computed once per cut and gathered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import LayoutTable
+from costmodel.ops import ShardShape
+from costmodel.workload import TrainingJob
+
+_LARGEST_KEY = 2**62  # keys are int64
+
+
+def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt.NDArray[np.intp]]:
+    """Distinct cuts of a layer among the layouts, and for each layout the index of its own.
+
+    Returns:
+        A `ShardShape` of float arrays, one entry per distinct cut, and an index of the length of the table.
+
+    >>> from costmodel.layout import ParallelLayout
+    >>> table = LayoutTable.of([ParallelLayout(tp=2, dp=4), ParallelLayout(tp=4), ParallelLayout(tp=2, pp=4)])
+    >>> shard, index = unique_shards(table, TrainingJob(sequence_length=8, global_batch_size=64))
+    >>> shard.tp.tolist(), index.tolist()
+    ([2.0, 4.0], [0, 1, 0])
+    """
+    columns = {
+        "tp": table.tp,
+        "cp": table.cp,
+        "ep": table.ep,
+        "expert_tp": table.expert_tp,
+        "microbatch_size": table.microbatch_size,
+        "sequence_parallel": table.sequence_parallel.astype(np.int64),
+        "cp_kind": table.cp_kind,
+    }
+    _, first, index = np.unique(row_key(list(columns.values())), return_index=True, return_inverse=True)
+    cuts = {name: column[first].astype(np.float64) for name, column in columns.items()}
+    return ShardShape(sequence_length=float(job.sequence_length), **cuts), index
+
+
+def row_key(columns: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """One integer per row that is equal exactly when all (non-negative integer) columns are."""
+    key, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        span = int(column.max(initial=0)) + 1
+        if size * span > _LARGEST_KEY:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            size = len(key)
+        key, size = key * span + column, size * span
+    return key
