@@ -1,0 +1,104 @@
+"""The command line: `plan [OPTIONS]` plans a training job, `plan COMMAND` does everything else.
+
+Only the command that was asked for is imported, and every command imports its heavy parts when it runs, so
+that `plan --help` answers at once. To add a command: put a function `command` in `app/commands/NAME.py` and
+one line in `COMMANDS`. A command prints through `app.output.emit`, returns an exit code (None means 0), and
+raises `InputError` for anything the user can fix.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.errors import ANSWERED, INTERRUPTED, run_guarded
+from topology.errors import InputError
+
+DEFAULT_COMMAND: Final = "train"
+COMMANDS: Final[dict[str, str]] = {}
+_HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
+
+`plan --model 70b --gpus 32` plans a training job (short for `plan train`).
+
+Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
+3 internal error, 130 interrupted.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code and never raises."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without block characters still gets its answer
+    debug = "--debug" in arguments
+    words = [word for word in arguments if word != "--debug"]
+    return run_guarded(lambda: _dispatch(words), debug=debug)
+
+
+def _dispatch(words: list[str]) -> int:
+    """Build the program around the chosen command and run it."""
+    chosen = _chosen_command(words)
+    if chosen == DEFAULT_COMMAND and words[:1] != [DEFAULT_COMMAND]:
+        words = [DEFAULT_COMMAND, *words]
+    try:
+        result = build_app(chosen)(words, standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except typer.TyperException as error:
+        raise InputError(
+            what=error.format_message().rstrip(".") or "unreadable command line",
+            cause=f"plan {' '.join(words)}",
+            fix=f"see `plan {chosen} --help`" if chosen else f"the commands are {', '.join(COMMANDS)}",
+        ) from error
+    return result if isinstance(result, int) else ANSWERED
+
+
+def _chosen_command(words: list[str]) -> str:
+    """Which command to import: none for the program's own help, version, or a word that is no command."""
+    if not words or words[0] in ("--help", "--version", "--install-completion", "--show-completion"):
+        return ""
+    if words[0].startswith("-"):
+        return DEFAULT_COMMAND
+    return words[0] if words[0] in COMMANDS else ""
+
+
+def build_app(chosen: str = "") -> typer.Typer:
+    """Build the program: every command by name and summary, only the chosen one with its options."""
+    program = typer.Typer(
+        name="plan", help=_HELP, rich_markup_mode=None, add_completion=False, no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )  # fmt: skip
+    program.callback(invoke_without_command=True, help=_HELP)(_program_options)
+    for name, summary in COMMANDS.items():
+        program.command(name, help=summary)(_load(name) if name == chosen else _listed_only)
+    return program
+
+
+def _program_options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Answer the flags of the program itself."""
+    if version:
+        from importlib.metadata import version as installed
+
+        sys.stdout.write(f"meshplan {installed('meshplan')}\n")
+        raise typer.Exit(ANSWERED)
+
+
+def _load(name: str) -> Callable[..., Any]:
+    """Import one command."""
+    function: Callable[..., Any] = import_module(f"app.commands.{name}").command
+    return function
+
+
+def _listed_only() -> None:
+    """Stand in for a command that was not asked for: listed by its summary, not imported."""

@@ -1,0 +1,85 @@
+"""How an error leaves the program: three lines on stderr and an exit code, never a traceback.
+
+An `InputError` knows what is wrong, the numbers behind it and the change that fixes it; everything else that
+escapes a command is a defect of ours and says so in three lines too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from topology.errors import InputError
+
+ANSWERED = 0
+NO_FEASIBLE_PLAN = 1
+BAD_INPUT = 2
+INTERNAL_ERROR = 3
+INTERRUPTED = 130
+BROKEN_PIPE = 0
+"""The reader of our output went away: it has what it wanted."""
+
+
+class NoFeasiblePlanError(InputError):
+    """The question is well put and its answer is no."""
+
+
+def three_lines(error: InputError) -> str:
+    """Give the text of an error: what, the numbers, the change that fixes it; one line each.
+
+    >>> print(three_lines(InputError(what="unknown model 71b", cause="70 models are known", fix="try 70b")))
+    error: unknown model 71b
+    cause: 70 models are known
+    help:  try 70b
+    """
+    return f"error: {_line(error.what)}\ncause: {_line(error.cause)}\nhelp:  {_line(error.fix)}"
+
+
+def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
+    """Run a command and turn whatever escapes it into an exit code, explained on stderr."""
+    try:
+        return action()
+    except InputError as error:
+        _tell(three_lines(error))
+        return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError) else BAD_INPUT
+    except KeyboardInterrupt:
+        _tell("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _close_stdout()
+    except Exception as error:  # noqa: BLE001 - the last door: a defect is reported as one, not as a traceback
+        if debug:
+            traceback.print_exc(file=sys.stderr)
+        _tell(three_lines(_defect(error)))
+        return INTERNAL_ERROR
+
+
+def _defect(error: Exception) -> InputError:
+    """Describe an exception that no input should be able to raise."""
+    place = traceback.extract_tb(error.__traceback__)
+    where = f" at {os.path.basename(place[-1].filename)}:{place[-1].lineno}" if place else ""  # noqa: PTH119 - a label
+    return InputError(
+        what="this is a defect in meshplan, not in your input",
+        cause=f"{type(error).__name__}: {error}{where}",
+        fix="run the same command with --debug and report the traceback",
+    )
+
+
+def _line(text: str) -> str:
+    """Keep a message on one line and free of control characters (names come from files we did not write)."""
+    flat = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in flat)
+
+
+def _tell(text: str) -> None:
+    """Write to stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _close_stdout() -> int:
+    """Keep the interpreter from complaining about the closed pipe at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE

@@ -1,0 +1,58 @@
+"""The flags that sub-commands share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), or the path of a config.json."),
+]
+Gpus: TypeAlias = Annotated[str | None, typer.Option("--gpus", "-n", help="Number of GPUs.", metavar="N")]
+GpuName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--gpu", help="GPU kind (see plan gpus); the default is h100-sxm.", metavar="NAME"),
+]
+ClusterName: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Cluster name, or the path of a TOML file.", metavar="NAME|FILE"),
+]
+SequenceLength: TypeAlias = Annotated[
+    str | None, typer.Option("--sequence-length", "-s", help="Tokens in one sequence.", metavar="N")
+]
+GlobalBatchSize: TypeAlias = Annotated[
+    str | None, typer.Option("--global-batch-size", "-b", help="Sequences in one step.", metavar="N")
+]
+Precision: TypeAlias = Annotated[
+    str | None, typer.Option("--precision", help="bf16 (default), fp16, fp8 or mxfp8.", metavar="DTYPE")
+]
+Stack: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),
+]
+Objective: TypeAlias = Annotated[
+    str | None, typer.Option("--objective", help="What the best plan is best at; the default is step-time.")
+]
+Tokens: TypeAlias = Annotated[
+    str | None, typer.Option("--tokens", help="Tokens to train on (15T), for totals in time and dollars.")
+]
+Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Time to finish in (30d, 12h).")]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Pin any field: layout.tp=8, job.optimizer=adamw … (repeat).", metavar="FIELD=VALUE"
+    ),
+]
+Top: TypeAlias = Annotated[
+    str | None, typer.Option("--top", help="How many plans to show; the default is 5.")
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+OutputFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")
+]
+OutputFormat: TypeAlias = Annotated[
+    str | None, typer.Option("--format", help="table, json, csv or markdown.", metavar="FORMAT")
+]
