@@ -22,7 +22,8 @@ class LayerShare:
     Attributes:
         parameters: Parameters on the rank, routed experts excluded.
         expert_parameters: Parameters of the rank's routed experts.
-        saved_bytes: Activations kept, one entry per policy of `layout.RECOMPUTES` (``full``: the layer's input).
+        saved_bytes: Activations kept, one entry per policy of `layout.RECOMPUTES` (``full``: the layer's
+            input).
         working_bytes: Largest set of temporaries while one linear runs backward.
     """
 
@@ -84,7 +85,7 @@ def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: 
 
 
 def working_bytes(ops: Sequence[Op]) -> Quantity:
-    """Largest temporaries of one linear's backward: gradient of its output, its whole input, that one's gradient."""
+    """Largest temporaries of one linear running backward: its input, and the gradients of input and output."""
     linears = [op for op in ops if op.kind in ("gemm", "grouped_gemm")]
     sizes = [HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in linears]
     largest: Quantity = 0.0

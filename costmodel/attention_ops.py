@@ -1,7 +1,7 @@
 """The attention block of a layer as operations: projections, positions, attention core, context exchange.
 
-Legend: ``T`` tokens of a rank, ``S`` sequence length, ``H`` hidden size, ``a`` query heads, ``g`` key/value heads,
-``d`` head size, ``q`` and ``r`` the query and key/value ranks of latent attention.
+Legend: ``T`` tokens of a rank, ``S`` sequence length, ``H`` hidden size, ``a`` query heads, ``g``
+key/value heads, ``d`` head size, ``q`` and ``r`` the query and key/value ranks of latent attention.
 """
 
 from __future__ import annotations
@@ -134,10 +134,11 @@ def _latent_projections(
 
 
 def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
-    """Exchange of context parallelism: keys and values around (ring, all-gather), or heads for tokens (Ulysses).
+    """Exchange keys and values among context ranks (ring, all-gather), or heads for tokens (Ulysses).
 
-    Ring and all-gather move the keys and values of the whole sequence to every rank, and back again with their
-    gradients in the backward pass. Ulysses sends each rank's q, k, v out and its output back (arXiv 2309.14509).
+    Ring and all-gather move the keys and values of the whole sequence to every rank, and back again with
+    their gradients in the backward pass. Ulysses sends each rank's q, k, v out and its output back (arXiv
+    2309.14509).
     """
     T, cp = shard.tokens, shard.cp
     heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
@@ -160,9 +161,9 @@ def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
 def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
 
-    Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its output is
-    kept by the projection after it. Unfused attention keeps, per score, the softmax (2 bytes) and with dropout
-    its mask (1) and output (2): 5·a·S²·B (Korthikanti et al. 2022, §4.1).
+    Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its
+    output is kept by the projection after it. Unfused attention keeps, per score, the softmax (2 bytes)
+    and with dropout its mask (1) and output (2): 5·a·S²·B (Korthikanti et al. 2022, §4.1).
     """
     T, S, tp = shard.tokens, shard.sequence_length, shard.tp
     heads = model.num_attention_heads / tp

@@ -1,7 +1,7 @@
-"""The feed-forward block of a layer as operations: dense, or routed experts with all-to-all, and shared experts.
+"""The feed-forward block of a layer as operations: dense, or routed and shared experts.
 
-Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` feed-forward size, ``E`` experts, ``K`` experts per token.
-Routing is taken as balanced: every expert receives the same number of tokens.
+Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` feed-forward size, ``E`` experts, ``K`` experts
+per token. Routing is taken as balanced: every expert receives the same number of tokens.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def routed_tokens(model: ModelSpec, shard: ShardShape) -> Quantity:
 def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Give routed experts between dispatch and combine, and the shared experts beside them.
 
-    The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies over
-    ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert.
+    The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
+    over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert.
     """
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
@@ -108,7 +108,7 @@ def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sh
 
 
 def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
-    """Shared experts: a dense feed-forward on every token, cut over tp, whose input the router already keeps."""
+    """Shared experts: a dense feed-forward on every token, cut over tp; the router keeps its input."""
     if not model.shared_expert_size:
         return ()
     return (
@@ -158,8 +158,8 @@ def _matrices(
 def _activation(model: ModelSpec, name: str, elements: Quantity, stack: SoftwareStack) -> Op:
     """Activation between the matrices: keeps its input; unfused and gated, also the activated gate.
 
-    Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or product
-    pass of 2.
+    Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
+    product pass of 2.
     """
     gates = 1 + model.gated_mlp
     extra = 0 if stack.fused_elementwise else 1

@@ -1,4 +1,4 @@
-"""The per-layer table: every operation of a layer with its sizes, FLOPs, bytes, parameters and saved activations.
+"""The per-layer table: every operation with its sizes, FLOPs, bytes, parameters and saved activations.
 
 One rank's share is described: pass a `ShardShape` of degrees (numbers, or arrays of many layouts) and every
 field of every `Op` broadcasts. With all degrees 1 the table is the whole layer, and its parameters sum to
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.attention_ops import attended_pairs, attention_ops, kind_pairs, linear_dtype
+from costmodel.attention_ops import attended_pairs, attention_ops, linear_dtype
 from costmodel.feed_forward_ops import dense_ops, expert_ops
 from costmodel.layout import Quantity
 from costmodel.model import LayerKind, ModelSpec, layer_runs, norm_parameters
@@ -46,7 +46,7 @@ __all__ = [
 def layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """Operations of one layer on one rank: attention block, then feed-forward block, each normed and added."""
+    """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
     if kind.mlp == "dense":
         feed_forward = dense_ops(model, model.intermediate_size, job, stack, shard)
     else:
@@ -66,9 +66,7 @@ def layer_ops(
     )
 
 
-def embedding_ops(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[Op, ...]:
+def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout."""
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
     lookup = elementwise(
@@ -80,11 +78,11 @@ def embedding_ops(
     return (lookup, *leave_tensor_parallel("embedding", shard, H)[:2])
 
 
-def head_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
-    """Final norm, output projection on a vocabulary shard, and the fp32 loss over the logits of the last stage.
+def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Final norm, output projection on a vocabulary shard, and fp32 loss of the last stage.
 
-    The projection of a tied model has no parameters of its own here. The loss reads the logits, writes and reads
-    their fp32 softmax.
+    The projection of a tied model has no parameters of its own here. The loss reads the logits, writes
+    and reads their fp32 softmax.
     """
     T, H = shard.tokens, model.hidden_size
     logits = T * model.vocab_size / shard.tp
@@ -131,14 +129,14 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
     layers = sum(
         run.count * forward_flop(layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)
     )
-    head = forward_flop(head_ops(model, job, ideal, shard))
+    head = forward_flop(head_ops(model, ideal, shard))
     return float(3 * job.global_batch_size * (layers + head))
 
 
 def _norm(
     model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, keeps_layer_input: bool = False
 ) -> Op:
-    """Give a normalisation over the hidden size: reads, writes, keeps its input (unfused: an fp32 copy passes by)."""
+    """Give a norm over the hidden size: reads, writes, keeps its input (unfused: through an fp32 copy)."""
     size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
     return elementwise(
         name,

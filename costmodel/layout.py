@@ -34,10 +34,10 @@ DEFAULT_AXIS_ORDER = AXIS_ORDERS[0]
 class ParallelLayout:
     """One way to split a training job over `num_gpus` = dp·cp·tp·pp GPUs.
 
-    `ep` and `expert_tp` re-use the dp·cp·tp block of a stage: experts are split over `ep`, each expert's matrices
-    over `expert_tp`, and replicated dp·cp·tp/(ep·expert_tp) times. `shard_degree` is the number of ranks that
-    share one copy of the sharded state (ZeRO, HSDP); None means all dp·cp of them. `axis_order` goes from the
-    slowest-varying axis to the fastest (neighbours on the fabric).
+    `ep` and `expert_tp` re-use the dp·cp·tp block of a stage: experts are split over `ep`, each expert's
+    matrices over `expert_tp`, and replicated dp·cp·tp/(ep·expert_tp) times. `shard_degree` is the number
+    of ranks that share one copy of the sharded state (ZeRO, HSDP); None means all dp·cp of them.
+    `axis_order` goes from the slowest-varying axis to the fastest (neighbours on the fabric).
     """
 
     tp: int = 1
@@ -167,9 +167,11 @@ def num_microbatches(layout: LayoutTable, job: TrainingJob) -> npt.NDArray[np.in
 def num_microbatches(layout: ParallelLayout | LayoutTable, job: TrainingJob) -> int | npt.NDArray[np.int64]:
     """Microbatches one pipeline runs per step, at least one: global batch / (dp · microbatch size).
 
-    >>> num_microbatches(ParallelLayout(dp=4, microbatch_size=2), TrainingJob(sequence_length=8, global_batch_size=64))
+    >>> job = TrainingJob(sequence_length=8, global_batch_size=64)
+    >>> num_microbatches(ParallelLayout(dp=4, microbatch_size=2), job)
     8
     """
     if isinstance(layout, ParallelLayout):
         return max(1, job.global_batch_size // (layout.dp * layout.microbatch_size))
-    return np.maximum(1, job.global_batch_size // (layout.dp * layout.microbatch_size))
+    counts: npt.NDArray[np.int64] = job.global_batch_size // (layout.dp * layout.microbatch_size)
+    return np.maximum(1, counts)

@@ -1,7 +1,8 @@
 """Bytes on one GPU: parameters and their state, saved activations, transient buffers, and the runtime's own.
 
-The memory of a stage is linear in its layers, so the same pieces serve the estimate of one layout, the scoring of
-many (every field has one entry per layout), and the solver that places layers and chooses recomputation:
+The memory of a stage is linear in its layers, so the same pieces serve the estimate of one layout, the
+scoring of many (every field has one entry per layout), and the solver that places layers and chooses
+recomputation:
 
     stage = state of its layers and ends + in_flight · ((layers − recomputed) · saved + recomputed · input)
             + loss + working set + one layer's activations if any is recomputed + runtime
@@ -125,8 +126,8 @@ def in_flight(
     >>> float(in_flight(SCHEDULES.index("1f1b"), 8, 1, 64, 2))
     6.0
 
-    Sources: Narayanan et al. 2021 §2.2 and Megatron-LM's warm-up count; Qi et al. 2023 (ZB-H1); Qi et al. 2024
-    (ZBV); DeepSeek-V3 report, table 2 (DualPipe).
+    Sources: Narayanan et al. 2021 §2.2 and Megatron-LM's warm-up count; Qi et al. 2023 (ZB-H1); Qi et al.
+    2024 (ZBV); DeepSeek-V3 report, table 2 (DualPipe).
     """
     P, V, M, s = pp, virtual_stages, num_microbatches, stage
     held = {
@@ -158,8 +159,8 @@ def memory_pieces(
     table = LayoutTable.of([layout]) if isinstance(layout, ParallelLayout) else layout
     shard, index = unique_shards(table, job)
     H = model.hidden_size
-    embedding = layer_share(embedding_ops(model, job, stack, shard), shard, H).take(index)
-    head = layer_share(head_ops(model, job, stack, shard), shard, H).take(index)
+    embedding = layer_share(embedding_ops(model, stack, shard), shard, H).take(index)
+    head = layer_share(head_ops(model, stack, shard), shard, H).take(index)
     layers = tuple(
         _layer_memory(
             layer_share(layer_ops(model, run.kind, job, stack, shard), shard, H).take(index),
@@ -201,7 +202,7 @@ def stage_parts(
     first: Quantity,
     last: Quantity,
 ) -> Mapping[str, Quantity]:
-    """Peak memory of one stage, part by part under the field names of `MemoryBreakdown`; broadcasts over layouts.
+    """Peak memory of one stage by field name of `MemoryBreakdown`; broadcasts over layouts.
 
     Args:
         pieces: From `memory_pieces`.
@@ -223,7 +224,8 @@ def stage_parts(
 
     def state(part: str) -> Quantity:
         """One part of the state of the stage's layers and ends."""
-        at_ends = first * getattr(pieces.embedding.state, part) + last * getattr(pieces.head.state, part)
+        at_ends: Quantity = first * getattr(pieces.embedding.state, part)
+        at_ends = at_ends + last * getattr(pieces.head.state, part)
         return at_ends + _sum(n * getattr(layer.state, part) for layer, n, _ in runs)
 
     return {
@@ -296,7 +298,7 @@ def _layer_memory(
     full = RECOMPUTES.index("full")
     policy = np.where(table.recompute == full, 0, table.recompute)
     parameters = share.parameters + share.expert_parameters
-    saved = np.choose(policy, share.saved_bytes)
+    saved = np.choose(policy, [np.asarray(kept) for kept in share.saved_bytes])
     return LayerMemory(
         state=state_bytes(share.parameters, share.expert_parameters, table, stack, job),
         saved_bytes=saved,
@@ -319,4 +321,5 @@ def _sum(values: Iterable[Quantity]) -> Quantity:
 
 def _largest(values: Sequence[Quantity]) -> Quantity:
     """Entry-wise maximum of arrays."""
-    return np.maximum.reduce([np.asarray(value) for value in values])
+    largest: Quantity = np.maximum.reduce([np.asarray(value) for value in values])
+    return largest

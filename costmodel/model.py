@@ -25,8 +25,8 @@ LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typin
 class LayerKind:
     """What distinguishes one transformer layer from another of the same model.
 
-    `sliding_share` is the fraction of the layers of this kind whose attention is windowed: alternating patterns
-    (Gemma, gpt-oss) are one kind whose costs are the average of their layers.
+    `sliding_share` is the fraction of the layers of this kind whose attention is windowed: alternating
+    patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers.
     """
 
     attention: AttentionKind

@@ -1,4 +1,4 @@
-"""One operation of a layer on one rank, and the constructors that give its FLOPs, bytes and saved activations.
+"""One operation of a layer on one rank, and constructors giving its FLOPs, bytes and saved activations.
 
 Legend: ``B`` microbatch sequences, ``S`` sequence length, ``T`` = B·S/cp tokens of a rank, ``H`` hidden size.
 """
@@ -24,8 +24,8 @@ LINEAR_INPUT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "fp32": 4}
 class ShardShape:
     """What one rank sees of a layer: the degrees that cut it, and one microbatch.
 
-    `sequence_length` is that of the job (before cp); `cp_kind` is a code of `layout.CP_KINDS`. Fields are numbers
-    or arrays that broadcast together.
+    `sequence_length` is that of the job (before cp); `cp_kind` is a code of `layout.CP_KINDS`. Fields are
+    numbers or arrays that broadcast together.
     """
 
     sequence_length: Quantity
@@ -59,10 +59,10 @@ class Op:
 
     A GEMM computes (m, k) @ (k, n), `count` times; its backward is the two GEMMs (m, n) @ (n, k) and
     (k, m) @ (m, n), derived by the reader. A grouped GEMM runs `experts` of them with m rows each. `flop` and
-    `bytes` (HBM traffic) are those of the whole forward operation. `saved_bytes` is what autograd keeps of the
-    operation until its backward; the two fields after it say what stays under the recompute policies
-    ``selective`` (attention core recomputed) and ``selective-op`` (matmul outputs kept, the rest recomputed).
-    A collective has its `collective`, `axis` and `collective_bytes` in the convention of
+    `bytes` (HBM traffic) are those of the whole forward operation. `saved_bytes` is what autograd keeps
+    of the operation until its backward; the two fields after it say what stays under the recompute
+    policies ``selective`` (attention core recomputed) and ``selective-op`` (matmul outputs kept, the rest
+    recomputed). A collective has its `collective`, `axis` and `collective_bytes` in the convention of
     `costmodel.collectives.collective_time`; `phase` says when it runs.
     """
 
@@ -205,10 +205,11 @@ def communicate(
 
 
 def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
-    """Collectives where activations enter a tensor-parallel region (Korthikanti et al. 2022, figure 5, ``g``).
+    """Collectives entering a tensor-parallel region (``g`` of Korthikanti et al. 2022, figure 5).
 
-    With sequence parallelism: all-gather forward; backward the reduce-scatter of its gradient, and the all-gather
-    that brings the saved shard back for the weight gradient. Without: all-reduce of the gradient.
+    With sequence parallelism: all-gather forward; backward the reduce-scatter of its gradient, and the
+    all-gather that brings the saved shard back for the weight gradient. Without: all-reduce of the
+    gradient.
     """
     message = HALF_BYTES * shard.tokens * hidden_size * (shard.tp > 1)
     sharded = message * shard.sequence_parallel
@@ -221,7 +222,7 @@ def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tup
 
 
 def leave_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
-    """Collectives where partial sums leave a tensor-parallel region (Korthikanti et al. 2022, figure 5, ``ḡ``)."""
+    """Collectives leaving a tensor-parallel region (``ḡ`` of Korthikanti et al. 2022, figure 5)."""
     message = HALF_BYTES * shard.tokens * hidden_size * (shard.tp > 1)
     sharded = message * shard.sequence_parallel
     return (

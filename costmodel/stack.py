@@ -1,7 +1,7 @@
 """Software stacks: what a training engine overlaps, fuses, keeps in memory and allows.
 
-The same layout runs differently under Megatron-LM of 2021 and torchtitan of 2025. Each field of `SoftwareStack`
-has a physical meaning; its values are data (``data/stacks.toml``) with their source.
+The same layout runs differently under Megatron-LM of 2021 and torchtitan of 2025. Each field of
+`SoftwareStack` has a physical meaning; its values are data (``data/stacks.toml``) with their source.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SoftwareStack:
         parameter_gather_bytes: Bytes per parameter of parameter all-gathers.
         gathers_from_master: At ZeRO-3 the low-precision weights exist only while gathered.
         fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
-        loss_bytes_per_logit: Bytes per logit alive at the peak of the loss: logits, their fp32 copy or softmax, and
-            its gradient.
+        loss_bytes_per_logit: Bytes per logit alive at the peak of the loss: logits, their fp32 copy or
+            softmax, and its gradient.
         schedules: Pipeline schedules it has.
         recomputes: Recompute policies it has.
         cp_kinds: Context-parallel exchanges it has.

@@ -1,6 +1,7 @@
 """Bytes of parameters and their training state on one rank, under ZeRO sharding.
 
-Legend: ``w``, ``g``, ``o`` bytes per parameter of weights, gradients and optimizer; ``N`` ranks sharing a shard.
+Legend: ``w``, ``g``, ``o`` bytes per parameter of weights, gradients and optimizer; ``N`` ranks sharing a
+shard.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def state_bytes(
     stack: SoftwareStack,
     job: TrainingJob,
 ) -> State:
-    """Weights, gradients and optimizer state of a rank's parameters (Rajbhandari et al. 2020, figure 1), bytes.
+    """Weights, gradients and optimizer state of a rank's parameters, in bytes.
 
-    ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
-    separate w at ZeRO-3. N is the shard degree for dense parameters, and its share of the expert replicas for
-    experts.
+    Rajbhandari et al. 2020, figure 1: ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that
+    gathers from its master weights keeps no separate w at ZeRO-3. N is the shard degree for dense
+    parameters, and its share of the expert replicas for experts.
 
     Args:
         parameters: Parameters of the rank that data parallelism replicates, experts excluded.
@@ -73,8 +74,8 @@ def state_bytes(
 def unit_bytes(parameters: Quantity, table: LayoutTable, stack: SoftwareStack) -> Quantity:
     """Transient bytes of one sharded unit (a layer) around its compute at ZeRO-3: zero below.
 
-    The unit's weights are gathered, the next one's too if prefetched, and its whole gradient exists in the gather
-    precision and in the reduction's before it is scattered.
+    The unit's weights are gathered, the next one's too if prefetched, and its whole gradient exists in
+    the gather precision and in the reduction's before it is scattered.
 
     Args:
         parameters: Parameters of the unit on a rank before sharding, experts included.

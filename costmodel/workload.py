@@ -15,8 +15,8 @@ Optimizer = Literal["adamw"]
 class TrainingJob:
     """One pre-training job: how long a sequence is, how many make a step, and what the user is bound by.
 
-    `global_batch_size` counts sequences. `total_tokens`, `deadline_s` and `budget_usd` are optional limits that
-    objectives other than the step time read.
+    `global_batch_size` counts sequences. `total_tokens`, `deadline_s` and `budget_usd` are optional
+    limits that objectives other than the step time read.
     """
 
     sequence_length: int
