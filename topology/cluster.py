@@ -4,11 +4,17 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
+from topology.decode import unstructure
+from topology.derive import derive
 from topology.gpu import Gpu
 from topology.hierarchy import Hierarchy
 from topology.spec import ClusterSpec
+from topology.wiring import build_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +38,18 @@ class Cluster:
     def num_gpus(self) -> int:
         """Return the number of GPUs."""
         return self.spec.num_gpus
+
+    @cached_property
+    def graph(self) -> "nx.Graph":
+        """Return the whole graph: one vertex per GPU, switch and NIC. Large clusters take a second."""
+        return build_graph(self.spec)
+
+    @cached_property
+    def hierarchy(self) -> Hierarchy:
+        """Return the hierarchy, derived from the folded graph where the cluster is regular."""
+        return derive(build_graph(self.spec, folded=True), self.gpu)
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that change when anything that decides a plan changes."""
+        facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

@@ -40,7 +40,7 @@ def _canonical_unit(unit: str) -> str:
     if unit.endswith("bps"):
         return unit[:-3].lower() + "bit/s"
     if unit.endswith(("Bps", "/sec")):
-        return unit[:-2 if unit.endswith("ps") else -4].lower() + "/s"
+        return unit[: -2 if unit.endswith("ps") else -4].lower() + "/s"
     return unit.lower()
 
 

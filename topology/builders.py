@@ -1,0 +1,170 @@
+"""Clusters from specs, from machines of the catalog, and the default one of a GPU."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from topology.cluster import Cluster
+from topology.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines
+from topology.errors import InputError
+from topology.gpu import Gpu
+from topology.names import resolve
+from topology.prices import price_at, price_of
+from topology.spec import ClusterSpec, NodeSpec, TierSpec
+from topology.spec_rules import MAX_GPUS, require_valid
+from topology.wiring import in_tree_order
+
+GPU_ALIASES: Mapping[str, str] = {
+    "a100": "a100-sxm-80gb",
+    "a100-80gb": "a100-sxm-80gb",
+    "a100-40gb": "a100-sxm-40gb",
+    "h100": "h100-sxm",
+    "h800": "h800-sxm",
+    "h200": "h200-sxm",
+    "b200": "b200-sxm",
+    "b300": "b300-sxm",
+    "gh200": "gh200-96gb",
+    "v100": "v100-sxm-32gb",
+    "4090": "rtx-4090",
+}
+"""What the short name of a GPU family means: its SXM part."""
+
+
+def build(spec: ClusterSpec) -> Cluster:
+    """Return the cluster a spec describes; raises `InputError` with everything that is wrong with it."""
+    require_valid(spec)
+    if spec.switches:
+        spec = replace(spec, nodes=in_tree_order(spec))
+    own = {gpu.name: gpu for gpu in spec.gpus}
+    kinds = {node.gpu: own.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
+    gpu = common_gpu(list(kinds.values()))
+    differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
+    return Cluster(spec=spec, gpu=gpu, notes=(differ,) if len(kinds) > 1 else ())
+
+
+def gpu_named(name: str) -> Gpu:
+    """Return a GPU of the catalog by a lenient name."""
+    sheets = gpu_sheets()
+    return sheets[resolve(name, sheets, "GPU", GPU_ALIASES)].gpu()
+
+
+def common_gpu(kinds: Sequence[Gpu]) -> Gpu:
+    """Return the GPU that every kind can stand in for: lowest peaks, least memory, slowest memory."""
+    slowest = min(kinds, key=lambda gpu: (gpu.peak("bf16"), gpu.memory_bytes, gpu.name))
+    dtypes = [d for d in slowest.peak_flop_per_s if all(d in gpu.peak_flop_per_s for gpu in kinds)]
+    return replace(
+        slowest,
+        peak_flop_per_s={dtype: min(gpu.peak_flop_per_s[dtype] for gpu in kinds) for dtype in dtypes},
+        memory_bytes=min(gpu.memory_bytes for gpu in kinds),
+        memory_bandwidth_bytes_per_s=min(gpu.memory_bandwidth_bytes_per_s for gpu in kinds),
+        tdp_w=max(gpu.tdp_w for gpu in kinds),
+    )
+
+
+def default_cluster(
+    gpu_name: str,
+    num_gpus: int,
+    *,
+    gpus_per_node: int | None = None,
+    nic_bandwidth_bytes_per_s: float | None = None,
+    oversubscription: float = 1.0,
+) -> Cluster:
+    """Return `num_gpus` of a GPU in its reference machine, rail-optimised.
+
+    Args:
+        gpu_name: a GPU of the catalog, leniently.
+        num_gpus: how many; part of one node, or whole nodes.
+        gpus_per_node: GPUs of one host, when it differs from the reference machine.
+        nic_bandwidth_bytes_per_s: one NIC per GPU of this rate, instead of the machine's NICs.
+        oversubscription: bandwidth into over bandwidth out of a leaf.
+    """
+    sheets = gpu_sheets()
+    sheet = sheets[resolve(gpu_name, sheets, "GPU", GPU_ALIASES)]
+    machine = machines()[sheet.machine]
+    per_node = gpus_per_node or machine.gpus_per_node
+    machine = replace(machine, gpus_per_node=per_node, nics_per_node=_nics(machine, per_node))
+    if nic_bandwidth_bytes_per_s is not None:
+        machine = replace(machine, nics_per_node=per_node)
+    spec = machine_spec(machine, num_gpus, oversubscription=oversubscription)
+    if nic_bandwidth_bytes_per_s is not None:
+        nodes = tuple(replace(n, nic_bandwidth_bytes_per_s=nic_bandwidth_bytes_per_s) for n in spec.nodes)
+        spec = replace(spec, nodes=nodes)
+    return build(replace(spec, name=f"{num_gpus}x {sheet.name}"))
+
+
+def machine_spec(machine: Machine, num_gpus: int, *, oversubscription: float = 1.0) -> ClusterSpec:
+    """Return the spec of `num_gpus` in machines of a kind, joined by the fabric the machine is sold with."""
+    hosts, per_host = _hosts(machine, num_gpus)
+    per_domain = _hosts_per_domain(hosts, machine.nodes_per_domain)
+    tiers = tuple(
+        TierSpec(
+            name=tier.name,
+            nodes_per_unit=tier.domains_per_unit * per_domain,
+            oversubscription=oversubscription if index == 0 else 1.0,
+            latency_s=link_latency_s("switch"),
+        )
+        for index, tier in enumerate(fabrics()[machine.fabric].tiers)
+    )
+    price = price_at(machine) if machine.usd_per_hour is not None else price_of(machine.gpu)
+    return ClusterSpec(
+        name=machine.name,
+        nodes=(machine_node(machine, hosts, gpus_per_node=per_host, nodes_per_domain=per_domain),),
+        tiers=tiers,
+        rail_optimized=machine.rail_optimized,
+        fabric=machine.fabric,
+        usd_per_gpu_hour=price.usd_per_gpu_hour if price else None,
+        price_source=f"{price.machine} on demand, {price.source}" if price else "",
+        price_as_of=price.as_of if price else "",
+    )
+
+
+def machine_node(
+    machine: Machine, count: int, *, gpus_per_node: int | None = None, nodes_per_domain: int | None = None
+) -> NodeSpec:
+    """Return `count` machines of a kind as one node entry of a spec."""
+    sheet = gpu_sheets()[machine.gpu]
+    per_node = gpus_per_node or machine.gpus_per_node
+    return NodeSpec(
+        gpu=machine.gpu,
+        count=count,
+        gpus_per_node=per_node,
+        scaleup=machine.scaleup,
+        scaleup_bandwidth_bytes_per_s=sheet.scaleup_bandwidth_bytes_per_s,
+        scaleup_latency_s=link_latency_s("pcie" if machine.scaleup == "pcie" else "nvlink"),
+        nodes_per_domain=nodes_per_domain or machine.nodes_per_domain,
+        host_bandwidth_bytes_per_s=sheet.host_bandwidth_bytes_per_s,
+        nics_per_node=_nics(machine, per_node),
+        nic_bandwidth_bytes_per_s=machine.nic_bandwidth_bytes_per_s,
+        nic_latency_s=link_latency_s("nic"),
+    )
+
+
+def _nics(machine: Machine, gpus_per_node: int) -> int:
+    """Return the NICs that go with a part of a machine's GPUs, or with more of them."""
+    return -(-machine.nics_per_node * gpus_per_node // machine.gpus_per_node)
+
+
+def _hosts(machine: Machine, num_gpus: int) -> tuple[int, int]:
+    """Return how many hosts hold `num_gpus`, and how many GPUs of each are used."""
+    per_node = machine.gpus_per_node
+    if not 0 < num_gpus <= MAX_GPUS:
+        cause = f"{num_gpus} is not between 1 and {MAX_GPUS}"
+        raise InputError("the number of GPUs is not usable", cause, f"ask for a multiple of {per_node} GPUs")
+    if num_gpus % per_node == 0:
+        return num_gpus // per_node, per_node
+    if num_gpus < per_node and per_node % num_gpus == 0:
+        return 1, num_gpus
+    near = sorted({max(per_node, num_gpus // per_node * per_node), -(-num_gpus // per_node) * per_node})
+    cause = f"{num_gpus} % {per_node} = {num_gpus % per_node}; only a single node can be used in part"
+    fix = f"ask for {' or '.join(map(str, near))} GPUs"
+    raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}", cause, fix)
+
+
+def _hosts_per_domain(hosts: int, most: int) -> int:
+    """Return how many hosts of each scale-up domain are used: equally many, when that wastes less than half.
+
+    >>> _hosts_per_domain(32, 18), _hosts_per_domain(36, 18), _hosts_per_domain(19, 18)
+    (16, 18, 18)
+    """
+    if hosts <= most:
+        return hosts
+    return next((size for size in range(most, most // 2, -1) if hosts % size == 0), most)

@@ -1,0 +1,102 @@
+"""Clusters from a user's TOML file: what the file leaves out is taken from the named machine or GPU."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from topology.builders import GPU_ALIASES, gpu_named, machine_node
+from topology.datasheets import gpu_sheets, machines
+from topology.decode import read_toml, structure, unstructure
+from topology.errors import InputError, UnknownNameError
+from topology.names import resolve
+from topology.spec import ClusterSpec, NodeSpec
+
+
+def is_path(name: str | Path) -> bool:
+    """Return whether a cluster is named by a file: it ends in .toml, has a separator, or exists."""
+    text = str(name)
+    return (
+        isinstance(name, Path) or text.endswith(".toml") or "/" in text or "\\" in text or Path(text).exists()
+    )
+
+
+def read_cluster(path: str | Path) -> ClusterSpec:
+    """Return the spec a TOML file describes.
+
+    A `[[nodes]]` table needs `count` and either `gpu` or `machine`; every other key overrides that
+    machine's. A `[[gpus]]` table whose `name` is a catalog GPU overrides its keys for this cluster.
+    """
+    raw = read_toml(path)
+    raw.setdefault("name", Path(path).stem)
+    if isinstance(raw.get("nodes"), list):
+        own = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
+        raw["nodes"] = [_fill_node(table, own, f"{path}: nodes[{i}]") for i, table in enumerate(raw["nodes"])]
+    if isinstance(raw.get("gpus"), list):
+        raw["gpus"] = [_fill_gpu(table) for table in raw["gpus"]]
+    return structure(raw, ClusterSpec, str(path))
+
+
+def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
+    """Return a cluster of one kind of node with another number of GPUs.
+
+    Only a regular fabric can grow or shrink; a tree of named switches is what it is.
+    """
+    if num_gpus == spec.num_gpus:
+        return spec
+    if len(spec.nodes) != 1 or spec.switches:
+        cause = f"it describes {spec.num_gpus} GPUs, and its nodes or switches are not all alike"
+        raise InputError(
+            f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {spec.num_gpus}"
+        )
+    (node,) = spec.nodes
+    if num_gpus <= 0 or num_gpus % node.gpus_per_node:
+        cause = f"its nodes have {node.gpus_per_node} GPUs, and {num_gpus} is not a multiple"
+        near = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node
+        raise InputError(f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {near}")
+    return replace(spec, nodes=(replace(node, count=num_gpus // node.gpus_per_node),))
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [table for table in value if isinstance(table, dict)] if isinstance(value, list) else []
+
+
+def _fill_node(table: object, own_gpus: set[str], where: str) -> object:
+    """Return a node table with the keys it leaves out, from the machine or the GPU it names."""
+    if not isinstance(table, dict):
+        return table
+    given = dict(table)
+    machine = given.pop("machine", None)
+    gpu = given.get("gpu")
+    if isinstance(machine, str):
+        base = machines()[_resolve(machine, machines(), "machine", where)]
+    elif isinstance(gpu, str) and gpu not in own_gpus:
+        given["gpu"] = _resolve(gpu, gpu_sheets(), "GPU", where, GPU_ALIASES)
+        base = machines()[gpu_sheets()[given["gpu"]].machine]
+    elif isinstance(gpu, str) and gpu in gpu_sheets():
+        base = machines()[gpu_sheets()[gpu].machine]
+    else:
+        return given if machine is None else {**given, "machine": machine}
+    defaults = unstructure(machine_node(base, 1))
+    optional = {field.name for field in fields(NodeSpec)} - {"count", "name", "switch"}
+    return {key: value for key, value in defaults.items() if key in optional} | given
+
+
+def _fill_gpu(table: object) -> object:
+    """Return a GPU table with the keys it leaves out, when it names a GPU of the catalog."""
+    if isinstance(table, dict) and table.get("name") in gpu_sheets():
+        base = unstructure(gpu_named(table["name"]))
+        peaks = table.get("peak_flop_per_s", {})
+        merged = base["peak_flop_per_s"] | peaks if isinstance(peaks, dict) else peaks
+        return base | table | {"peak_flop_per_s": merged}
+    return table
+
+
+def _resolve(
+    name: str, known: Mapping[str, object], kind: str, where: str, aliases: Mapping[str, str] | None = None
+) -> str:
+    """Return the full name, saying in which file and table an unknown one stands."""
+    try:
+        return resolve(name, known, kind, aliases)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{where}: {error.what}", error.cause, error.fix, error.suggestions) from None
