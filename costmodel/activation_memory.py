@@ -15,6 +15,9 @@ from costmodel.layout import RECOMPUTES, Quantity
 from costmodel.ops import HALF_BYTES, Op, ShardShape
 
 
+LINEAR = ("gemm", "grouped_gemm")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShare:
     """One rank's share of a layer, for one microbatch.
@@ -24,13 +27,15 @@ class LayerShare:
         expert_parameters: Parameters of the rank's routed experts.
         saved_bytes: Activations kept, one entry per policy of `layout.RECOMPUTES` (``full``: the layer's
             input).
-        working_bytes: Largest set of temporaries while one linear runs backward.
+        working_bytes: Largest set of temporaries while one operation runs backward.
+        matrix_parameters: Parameters of the distinct matrices of a layer: dense ones, and one expert's.
     """
 
     parameters: Quantity
     expert_parameters: Quantity
     saved_bytes: tuple[Quantity, ...]
     working_bytes: Quantity
+    matrix_parameters: Quantity
 
     def take(self, index: npt.NDArray[np.intp]) -> LayerShare:
         """Entries chosen by an index array, for every field."""
@@ -45,6 +50,7 @@ class LayerShare:
             expert_parameters=at(self.expert_parameters),
             saved_bytes=tuple(at(saved) for saved in self.saved_bytes),
             working_bytes=at(self.working_bytes),
+            matrix_parameters=at(self.matrix_parameters),
         )
 
 
@@ -57,6 +63,7 @@ def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> Layer
         expert_parameters=expert_parameters,
         saved_bytes=tuple(saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES),
         working_bytes=working_bytes(ops),
+        matrix_parameters=_total([op.n * op.k for op in ops if op.kind in LINEAR]),
     )
 
 
@@ -85,9 +92,16 @@ def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: 
 
 
 def working_bytes(ops: Sequence[Op]) -> Quantity:
-    """Largest temporaries of one linear running backward: its input, and the gradients of input and output."""
-    linears = [op for op in ops if op.kind in ("gemm", "grouped_gemm")]
-    sizes = [HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in linears]
+    """Largest temporaries of one operation backward, in bytes.
+
+    A linear needs its whole input and the gradients of input and output; unfused attention needs the gradients of
+    the scores before and after softmax.
+    """
+    sizes = [
+        HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in ops if op.kind in LINEAR
+    ]
+    unfused = [op for op in ops if op.kind == "attention" and not op.fused]
+    sizes += [2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens for op in unfused]
     largest: Quantity = 0.0
     for size in sizes:
         largest = np.maximum(largest, size)

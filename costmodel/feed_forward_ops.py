@@ -45,7 +45,8 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     """Give routed experts between dispatch and combine, and the shared experts beside them.
 
     The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
-    over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert.
+    over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert. Routing weights are
+    applied at the activation, so that combining keeps nothing.
     """
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
@@ -70,7 +71,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         *_expert_traffic("dispatch", "all_gather", sent, shard, model),
         *_experts(model, job, stack, shard),
         *_expert_traffic("combine", "reduce_scatter", sent, shard, model),
-        elementwise("unpermute", traffic_bytes=2 * sent, saved_bytes=sent),
+        elementwise("unpermute", traffic_bytes=2 * sent),
         *shared,
     )
 

@@ -1,7 +1,8 @@
 """A Hugging Face ``config.json`` as a `ModelSpec`.
 
-Each family states its sizes under its own keys and leaves others to the defaults of its configuration class
-in ``transformers``; one small function per family knows both. Everything wrong with a file is reported at once.
+Each family states its sizes under its own keys and leaves others to the defaults of its configuration
+in ``transformers``; one small function per family knows both. Everything wrong with a file is reported at
+once.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ scoring of many (every field has one entry per layout), and the solver that plac
 recomputation:
 
     stage = state of its layers and ends + in_flight · ((layers − recomputed) · saved + recomputed · input)
-            + loss + working set + one layer's activations if any is recomputed + runtime
+            + loss + working set + one layer's activations if any is recomputed
+
+and what the GPU shows is fragmentation · stage + runtime.
 
 Legend: ``P`` stages, ``M`` microbatches, ``V`` chunks of a rank, ``s`` index of a stage.
 """
@@ -61,7 +63,7 @@ class LayerMemory:
         state: Its parameters and their state.
         saved_bytes: Activations kept until its backward under the layout's policy (``full``: as ``none``).
         saved_bytes_recomputed: Activations kept if the whole layer is recomputed: its input.
-        working_bytes: Temporaries of its backward, and its gathered parameters when those are sharded.
+        working_bytes: Temporaries of its backward, weight-gradient scratch, and gathered sharded parameters.
         recompute_working_bytes: Activations that exist while it is recomputed.
     """
 
@@ -92,7 +94,7 @@ class MemoryPieces:
         recompute_working_bytes: Added on a stage that recomputes any layer.
         buffer_bytes: Gradient buckets, on every stage.
         runtime_bytes: CUDA context and communicator buffers, on every GPU.
-        fragmentation: Reserved over allocated bytes of what comes and goes.
+        fragmentation: Reserved over allocated bytes of everything but the runtime.
     """
 
     layers: tuple[LayerMemory, ...]
@@ -228,14 +230,15 @@ def stage_parts(
         at_ends = at_ends + last * getattr(pieces.head.state, part)
         return at_ends + _sum(n * getattr(layer.state, part) for layer, n, _ in runs)
 
-    return {
+    allocated = {
         "weights_bytes": state("weights_bytes"),
         "gradients_bytes": state("gradients_bytes"),
         "optimizer_bytes": state("optimizer_bytes"),
         "activations_bytes": activations,
         "buffers_bytes": buffers,
-        "overhead_bytes": pieces.runtime_bytes + (pieces.fragmentation - 1) * (activations + buffers),
     }
+    overhead = pieces.runtime_bytes + (pieces.fragmentation - 1) * _sum(allocated.values())
+    return {**allocated, "overhead_bytes": overhead}
 
 
 def stage_memory(
@@ -303,7 +306,9 @@ def _layer_memory(
         state=state_bytes(share.parameters, share.expert_parameters, table, stack, job),
         saved_bytes=saved,
         saved_bytes_recomputed=share.saved_bytes[full],
-        working_bytes=share.working_bytes + unit_bytes(parameters, table, stack),
+        working_bytes=share.working_bytes
+        + unit_bytes(parameters, table, stack)
+        + stack.gradient_scratch_bytes * share.matrix_parameters,
         recompute_working_bytes=share.saved_bytes[0] - share.saved_bytes[full],
     )
 

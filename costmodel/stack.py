@@ -62,6 +62,8 @@ class SoftwareStack:
         communicator_bytes: Buffers of one collective communicator.
         fragmentation: Reserved over allocated memory of the caching allocator, at least 1.
         bucket_bytes: Largest gradient bucket under reduction.
+        gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
+            accumulation keeps as a placeholder gradient.
         source: Where the values come from.
         as_of: Date of that source.
     """
@@ -106,6 +108,7 @@ class SoftwareStack:
     communicator_bytes: float = 0.0
     fragmentation: float = 1.0
     bucket_bytes: float = 0.0
+    gradient_scratch_bytes: float = 0.0
     source: str = ""
     as_of: str = ""
 
