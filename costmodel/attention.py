@@ -33,9 +33,9 @@ def visible_pairs(query_tokens: ArrayLike, kv_tokens: ArrayLike, window: float |
     3.5
     """
     s = floats(kv_tokens)
-    before = s - query_tokens
+    before = s - floats(query_tokens)
     if window is None:
-        return (s**2 - before**2) / 2
+        return np.asarray((s**2 - before**2) / 2)
     return _seen(s, window) - _seen(before, window)
 
 
@@ -80,7 +80,7 @@ def attention_prefill(
     name, grid = _table(cal, gpu, "prefill", PREFILL_AXES)
     everything = floats(query_tokens) * floats(kv_tokens)
     pairs = visible_pairs(query_tokens, kv_tokens, window) if causal else everything
-    at = stacked(floats(batch) * heads, np.sqrt(2 * pairs))
+    at = stacked(floats(batch) * floats(heads), np.sqrt(2 * pairs))
     padded = np.ceil(floats(head_dim) / HEAD_DIM_STEP) * HEAD_DIM_STEP
     by_architecture = cal.fits()["softmax_channels"]
     channels = by_architecture.get(gpu.architecture, by_architecture["hopper"])
@@ -89,7 +89,7 @@ def attention_prefill(
     floor = np.minimum(cal.fits()["gpus"][name]["launch_s"], measured)
     seconds = floor + (measured - floor) * work * _compute_ratio(cal, gpu, name)
     if cache_write:
-        moved = 4 * floats(batch) * kv_heads * query_tokens * head_dim
+        moved = 4 * floats(batch) * floats(kv_heads) * floats(query_tokens) * floats(head_dim)
         passes = cal.fits()["attention"]["cache_write_passes"][name]
         seconds = seconds + passes * moved / gpu.memory_bandwidth_bytes_per_s
     flagged = beyond | (padded != TABLE_HEAD_DIM) | (name != gpu.name)
@@ -143,7 +143,7 @@ def attention_decode(
 def _seen(x: Floats, window: float) -> Floats:
     """Return Σ min(position, w) over the first x tokens, in the continuum."""
     full = np.minimum(x, window)
-    return full**2 / 2 + window * (x - full)
+    return np.asarray(full**2 / 2 + window * (x - full))
 
 
 def _table(cal: Calibration, gpu: Gpu, kind: str, axes: tuple[str, ...]) -> tuple[str, Grid]:

@@ -101,4 +101,4 @@ def measured_ratio(points: Floats, ratios: Floats, at: Floats) -> Floats:
     away = np.log(at.reshape(axes, -1, 1)) - np.log(points[:, None, :])
     weight = 1 / ((away**2).sum(axis=0) + 1e-12)
     level = np.log(np.clip(ratios, 1 / LARGEST_RATIO, LARGEST_RATIO))
-    return np.exp((weight @ level) / weight.sum(axis=1)).reshape(rest)
+    return np.asarray(np.exp((weight @ level) / weight.sum(axis=1)).reshape(rest))

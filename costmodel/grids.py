@@ -83,14 +83,15 @@ def interpolate(grid: Grid, coordinates: Floats) -> Floats:
         half = values.shape[0] // 2
         low = values[:half]
         values = low + (values[half:] - low) * axis_fraction
-    return values[0].reshape(rest)
+    log_value: Floats = values[0].reshape(rest)
+    return log_value
 
 
 def outside(grid: Grid, coordinates: Floats) -> Bools:
     """Return where any coordinate lies beyond the axes, shape (…)."""
     shape = (-1,) + (1,) * (coordinates.ndim - 1)
-    beyond: Bools = (coordinates > grid.last.reshape(shape)) | (coordinates < grid.first.reshape(shape))
-    return beyond.any(axis=0)
+    beyond = (coordinates > grid.last.reshape(shape)) | (coordinates < grid.first.reshape(shape))
+    return np.asarray(beyond.any(axis=0))
 
 
 def monotone(log_values: Floats, axes: Sequence[int]) -> Floats:

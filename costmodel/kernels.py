@@ -83,7 +83,8 @@ def grouped_gemm(
     """
     rows = np.maximum(floats(tokens_per_expert), 1e-9)
     hit = -np.expm1(-rows)
-    one = gemm(cal, gpu, dtype, rows / hit, floats(n) * num_local_experts * hit, k)
+    outputs = floats(n) * floats(num_local_experts) * hit
+    one = gemm(cal, gpu, dtype, rows / hit, outputs, k)
     by_architecture = cal.fits()["grouped_slowdown"]
     slowdown = by_architecture.get(gpu.architecture, by_architecture["hopper"])
     source = f"{one.source}; grouped ×{slowdown}"
@@ -119,7 +120,8 @@ def moe_ffn(
 ) -> KernelTime:
     """Seconds of the gated FFN of routed experts on the busiest rank (routing and dispatch apart).
 
-        rows = tokens·top_k/E · (load of the busiest rank);  t = grouped(rows, 2F/tp, H) + grouped(rows, H, F/tp)
+        rows = tokens·top_k/E · (load of the busiest rank)
+        t = grouped(rows, 2F/tp, H) + grouped(rows, H, F/tp)
 
     Args:
         cal: tables.
@@ -135,9 +137,9 @@ def moe_ffn(
         skew: exponent of the power law of expert popularity; 0 is balanced.
     """
     experts, ranks = floats(num_experts), floats(moe_ep)
-    inner = floats(intermediate_size) / moe_tp
+    inner = floats(intermediate_size) / floats(moe_tp)
     local = experts / ranks
-    rows = floats(tokens) * top_k / experts * busiest_rank_load(experts, ranks, skew)
+    rows = floats(tokens) * floats(top_k) / experts * busiest_rank_load(experts, ranks, skew)
     up = grouped_gemm(cal, gpu, dtype, rows, 2 * inner, hidden_size, local)
     down = grouped_gemm(cal, gpu, dtype, rows, hidden_size, inner, local)
     return KernelTime(
@@ -158,9 +160,9 @@ def busiest_rank_load(num_experts: ArrayLike, ranks: ArrayLike, skew: float) -> 
     e, r = np.broadcast_arrays(floats(num_experts), floats(ranks))
     if skew == 0.0:
         return np.ones(e.shape)
-    pairs = {pair: _load(*pair, skew) for pair in set(zip(e.ravel().tolist(), r.ravel().tolist(), strict=True))}
-    flat = [pairs[pair] for pair in zip(e.ravel().tolist(), r.ravel().tolist(), strict=True)]
-    return np.array(flat).reshape(e.shape)
+    pairs = list(zip(e.ravel().tolist(), r.ravel().tolist(), strict=True))
+    loads = {pair: _load(*pair, skew) for pair in set(pairs)}
+    return np.array([loads[pair] for pair in pairs]).reshape(e.shape)
 
 
 def _load(num_experts: float, ranks: float, skew: float) -> float:

@@ -1,9 +1,10 @@
 """Dollars and watt-hours of a step and of a billion tokens."""
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
+from costmodel.grids import Floats
+from costmodel.kernel_time import floats
+
 SECONDS_PER_HOUR = 3600.0
 BILLION = 10**9
 
@@ -14,7 +15,7 @@ def usd(seconds: ArrayLike, num_gpus: ArrayLike, usd_per_gpu_hour: float) -> Flo
     >>> float(usd(3600.0, 8, 2.5))
     20.0
     """
-    return np.asarray(seconds, dtype=np.float64) * num_gpus * usd_per_gpu_hour / SECONDS_PER_HOUR
+    return floats(seconds) * floats(num_gpus) * (usd_per_gpu_hour / SECONDS_PER_HOUR)
 
 
 def watt_hours(seconds: ArrayLike, num_gpus: ArrayLike, watts_per_gpu: float) -> Floats:
@@ -23,7 +24,7 @@ def watt_hours(seconds: ArrayLike, num_gpus: ArrayLike, watts_per_gpu: float) ->
     >>> float(watt_hours(3600.0, 2, 700.0))
     1400.0
     """
-    return np.asarray(seconds, dtype=np.float64) * num_gpus * watts_per_gpu / SECONDS_PER_HOUR
+    return floats(seconds) * floats(num_gpus) * (watts_per_gpu / SECONDS_PER_HOUR)
 
 
 def per_billion_tokens(amount_per_step: ArrayLike, tokens_per_step: ArrayLike) -> Floats:
@@ -32,5 +33,4 @@ def per_billion_tokens(amount_per_step: ArrayLike, tokens_per_step: ArrayLike) -
     >>> float(per_billion_tokens(2.0, 4_000_000))
     500.0
     """
-    share = BILLION / np.asarray(tokens_per_step, dtype=np.float64)
-    return np.asarray(amount_per_step, dtype=np.float64) * share
+    return floats(amount_per_step) * (BILLION / floats(tokens_per_step))

@@ -94,9 +94,10 @@ def stand_in(cal: Calibration, gpu: Gpu) -> str:
     fits = cal.fits()
     if gpu.name in fits["gpus"]:
         return gpu.name
-    by_name: str | None = fits["stand_ins"]["by_name"].get(gpu.name)
-    by_architecture: str = fits["stand_ins"]["by_architecture"].get(gpu.architecture, fits["stand_ins"]["other"])
-    return by_name or by_architecture
+    stand_ins = fits["stand_ins"]
+    twin: str | None = stand_ins["by_name"].get(gpu.name)
+    nearest: str = stand_ins["by_architecture"].get(gpu.architecture, stand_ins["other"])
+    return twin or nearest
 
 
 def achievable(cal: Calibration, gpu: Gpu) -> float:
@@ -110,7 +111,7 @@ def precision_on(gpu: Gpu, dtype: str) -> Precision:
     """Return how `gpu` runs `dtype`; without fp8 or fp4 units the narrow weights are widened to bf16."""
     if dtype not in PRECISIONS:
         known = ", ".join(sorted(PRECISIONS))
-        raise InputError(f"unknown precision {dtype}", f"kernels are known for {known}", "choose one of these")
+        raise InputError(f"unknown precision {dtype}", f"kernels are known for {known}", "choose one")
     precision = PRECISIONS[dtype]
     if precision.peak == "fp4" and "fp4" not in gpu.peak_flop_per_s:
         return _INT4

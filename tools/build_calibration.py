@@ -25,6 +25,14 @@ TABLES = "aiconfigurator-core 0.12.0 measured tables (Apache-2.0)"
 GEMM_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 512, 768, 1024, 1280, 1536, 1792, 2048)
 GEMM_ROWS += (2304, 2560, 2816, 3072, 3328, 3584, 3840, 4096, 4352, 8192, 16384, 32768)
 SPIKE = np.log(1.15)  # a node this far above what a larger problem takes is a measurement glitch
+LARGER = tuple(2.0**power for power in range(30, 35))  # 1 to 16 GiB, beyond the single-node tables
+LARGE_MESSAGES = {
+    "a100-sxm-80gb": "8xA100 NVLink3",
+    "h200-sxm": "8xH200 NVLink4",
+    "b200-sxm": "p6-b200 8xB200 NVLink5 + 8x400G EFAv4",
+}
+WIDER_TWIN = {"gb200": "b200-sxm", "gb300": "b300-sxm"}  # 4-GPU trays, measured to 4: the HGX twin gives 8
+NODE = 8
 HEAD_DIM = 128  # of every attention table
 GIGA, TERA = 10**9, 10**12
 LARGE_BYTES = 2 * 10**8  # beyond every L2 cache here
@@ -46,6 +54,12 @@ ACHIEVED_NAMES = CATALOG_NAMES | {
 }
 COLLECTIVES = {"all_reduce": "all_reduce", "all_gather": "all_gather"}
 COLLECTIVES |= {"reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
+
+
+def measured(data: Path, table: str, gpu: str) -> pd.DataFrame:
+    """Return the rows of a parquet table that were measured on a GPU."""
+    frame = pd.read_parquet(data / "kernels" / f"{table}.parquet")
+    return frame[frame.gpu == gpu]
 
 
 def nodes(frame: pd.DataFrame, axes: list[str]) -> tuple[list[Floats], Floats]:
@@ -85,7 +99,7 @@ def steadied(log_values: Floats, axes: list[int]) -> Floats:
 
 def gemm_tables(data: Path, gpu: str) -> dict[str, Floats]:
     """Return the GEMM grids of a GPU by dtype, rows thinned to `GEMM_ROWS`."""
-    frame = pd.read_parquet(data / "kernels" / "gemm.parquet").query("gpu == @gpu")
+    frame = measured(data, "gemm", gpu)
     out: dict[str, Floats] = {}
     for dtype, rows in frame.groupby("dtype"):
         axes, log_values = nodes(rows, ["m", "n", "k"])
@@ -101,7 +115,7 @@ def prefill_table(data: Path, gpu: str, bandwidth: float) -> tuple[dict[str, Flo
     The measured kernels also write the KV cache: seconds = T(batch·heads, tokens) + c·(K,V bytes)/bandwidth,
     with the c that leaves the smallest spread among shapes of equal batch·heads.
     """
-    frame = pd.read_parquet(data / "kernels" / "attention_prefill.parquet").query("gpu == @gpu")
+    frame = measured(data, "attention_prefill", gpu)
     frame = frame.assign(prefill_batch_heads=frame.batch_size * frame.num_heads)
     frame = frame.rename(columns={"query_tokens": "prefill_tokens"})
     axes = ["prefill_batch_heads", "prefill_tokens"]
@@ -121,13 +135,14 @@ def prefill_table(data: Path, gpu: str, bandwidth: float) -> tuple[dict[str, Flo
 
 def decode_table(data: Path, gpu: str) -> dict[str, Floats]:
     """Return the decode grid of a GPU: batch·kv_heads, cached tokens, query heads per kv head."""
-    frame = pd.read_parquet(data / "kernels" / "attention_decode.parquet").query("gpu == @gpu")
+    frame = measured(data, "attention_decode", gpu)
     group = frame.num_heads // frame.num_key_value_heads
     frame = frame.assign(
         decode_batch_kv_heads=frame.batch_size * frame.num_key_value_heads,
         decode_group=2 ** np.round(np.log2(group)).astype(int),
     )
-    frame = frame[np.log2(frame.decode_batch_kv_heads) % 1 == 0].rename(columns={"kv_tokens": "decode_tokens"})
+    frame = frame[np.log2(frame.decode_batch_kv_heads) % 1 == 0]
+    frame = frame.rename(columns={"kv_tokens": "decode_tokens"})
     axes = ["decode_batch_kv_heads", "decode_tokens", "decode_group"]
     grid_axes, log_values = nodes(frame, axes)
     table = steadied(filled(log_values, grid_axes, (1.0, 1.0, 0.0)), [0, 1, 2])
@@ -143,9 +158,35 @@ def collective_tables(data: Path) -> dict[str, dict[str, Floats]]:
         tables: dict[str, Floats] = {}
         for op, of_op in rows.groupby("op"):
             (counts, sizes), log_values = nodes(of_op, ["num_gpus", "bytes"])
-            tables |= {f"nccl_{op}": log_values, "nccl_gpus": counts, "nccl_bytes": sizes}
+            tables[f"nccl_{op}"] = continued(log_values, sizes)
+            tables |= {"nccl_gpus": counts, "nccl_bytes": np.append(sizes, LARGER)}
         out[str(gpu)] = tables
+    for gpu, system in LARGE_MESSAGES.items():
+        out[gpu]["nccl_all_reduce"][-1, -len(LARGER) :] = large_all_reduce(data, system, out[gpu])
+    for gpu, twin in WIDER_TWIN.items():
+        for op in COLLECTIVES.values():
+            own, other = out[gpu][f"nccl_{op}"], out[twin][f"nccl_{op}"]
+            out[gpu][f"nccl_{op}"] = np.vstack([own, other[-1] + own[-1] - other[-2]])
+        out[gpu]["nccl_gpus"] = out[twin]["nccl_gpus"]
     return out
+
+
+def continued(log_values: Floats, sizes: Floats) -> Floats:
+    """Append the sizes of `LARGER`, where time keeps growing as over the last measured interval."""
+    last, before = np.exp(log_values[:, -1]), np.exp(log_values[:, -2])
+    slope = (last - before) / (sizes[-1] - sizes[-2])
+    beyond = last[:, None] + slope[:, None] * (np.array(LARGER) - sizes[-1])
+    return np.hstack([log_values, np.log(beyond)])
+
+
+def large_all_reduce(data: Path, system: str, tables: dict[str, Floats]) -> Floats:
+    """Return log seconds at `LARGER` from a published run, at the level our own table has at 512 MiB."""
+    frame = pd.read_csv(data / "kernels" / "nccl_published.csv")
+    rows = frame[(frame.system == system) & (frame.n_nodes == 1) & (frame.n_gpus == NODE)]
+    rows = rows[rows.notes.str.contains("nccl-tests|NVLS on|torch", na=False)].set_index("bytes")
+    seconds = 2 * (NODE - 1) / NODE * rows.index / (rows.busbw_GBps * GIGA)
+    level = tables["nccl_all_reduce"][-1, -len(LARGER) - 1] - np.log(seconds[LARGER[0] / 2])
+    return np.log(seconds[list(LARGER)].to_numpy()) + level
 
 
 def single(tables: dict[str, Floats]) -> dict[str, np.ndarray]:
@@ -192,7 +233,8 @@ def achievable_shares(data: Path) -> dict[str, float]:
     """Return the measured share of the dense bf16 peak that a large matmul reaches, by catalog name."""
     frame = pd.read_csv(data / "hardware.csv").dropna(subset=["mamf_bf16_tflops"])
     shares = frame.mamf_bf16_tflops / frame.bf16_tflops
-    found = {ACHIEVED_NAMES[name]: round(float(share), 3) for name, share in zip(frame.name, shares, strict=True)}
+    names = frame.name.map(ACHIEVED_NAMES)
+    found = {name: round(float(share), 3) for name, share in zip(names, shares, strict=True)}
     return found | {"l40s": large_gemm_share(data, "l40s", float(frame_peak(data, "L40S")))}
 
 
@@ -203,7 +245,8 @@ def frame_peak(data: Path, name: str) -> float:
 
 def large_gemm_share(data: Path, gpu: str, peak: float) -> float:
     """Return the 99th percentile of achieved over peak flop/s in a GPU's bf16 GEMM table."""
-    frame = pd.read_parquet(data / "kernels" / "gemm.parquet").query("gpu == @gpu and dtype == 'bf16'")
+    frame = measured(data, "gemm", gpu)
+    frame = frame[frame.dtype == "bf16"]
     rate = 2.0 * frame.m * frame.n * frame.k / frame.latency_s
     return round(float(rate.quantile(0.99)) / peak, 3)
 
