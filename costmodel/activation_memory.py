@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +15,13 @@ import numpy.typing as npt
 from costmodel.layout import RECOMPUTES, Quantity
 from costmodel.ops import HALF_BYTES, Op, ShardShape
 
-
+Floats: TypeAlias = npt.NDArray[np.float64]
 LINEAR = ("gemm", "grouped_gemm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShare:
-    """One rank's share of a layer, for one microbatch.
+    """One rank's share of a layer, for one microbatch; arrays with one entry per distinct cut.
 
     Attributes:
         parameters: Parameters on the rank, routed experts excluded.
@@ -31,39 +32,25 @@ class LayerShare:
         matrix_parameters: Parameters of the distinct matrices of a layer: dense ones, and one expert's.
     """
 
-    parameters: Quantity
-    expert_parameters: Quantity
-    saved_bytes: tuple[Quantity, ...]
-    working_bytes: Quantity
-    matrix_parameters: Quantity
-
-    def take(self, index: npt.NDArray[np.intp]) -> LayerShare:
-        """Entries chosen by an index array, for every field."""
-
-        def at(value: Quantity) -> Quantity:
-            return (
-                value[index] if isinstance(value, np.ndarray) and value.ndim else np.full(len(index), value)
-            )
-
-        return LayerShare(
-            parameters=at(self.parameters),
-            expert_parameters=at(self.expert_parameters),
-            saved_bytes=tuple(at(saved) for saved in self.saved_bytes),
-            working_bytes=at(self.working_bytes),
-            matrix_parameters=at(self.matrix_parameters),
-        )
+    parameters: Floats
+    expert_parameters: Floats
+    saved_bytes: Floats
+    working_bytes: Floats
+    matrix_parameters: Floats
 
 
 def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> LayerShare:
-    """Sums over the operations of one layer (or of the embedding or the head)."""
+    """Sums over the operations of one layer (or of the embedding or the head), one entry per cut."""
     experts = [op for op in ops if op.kind == "grouped_gemm"]
     expert_parameters = _total([op.parameters for op in experts])
+    kept = [saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES]
+    zero = np.zeros(np.shape(shard.tp))
     return LayerShare(
-        parameters=_total([op.parameters for op in ops]) - expert_parameters,
-        expert_parameters=expert_parameters,
-        saved_bytes=tuple(saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES),
-        working_bytes=working_bytes(ops),
-        matrix_parameters=_total([op.n * op.k for op in ops if op.kind in LINEAR]),
+        parameters=zero + _total([op.parameters for op in ops]) - expert_parameters,
+        expert_parameters=zero + expert_parameters,
+        saved_bytes=np.stack([zero + of_policy for of_policy in kept]),
+        working_bytes=zero + working_bytes(ops),
+        matrix_parameters=zero + _total([op.n * op.k for op in ops if op.kind in LINEAR]),
     )
 
 
@@ -94,8 +81,8 @@ def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: 
 def working_bytes(ops: Sequence[Op]) -> Quantity:
     """Largest temporaries of one operation backward, in bytes.
 
-    A linear needs its whole input and the gradients of input and output; unfused attention needs the gradients of
-    the scores before and after softmax.
+    A linear needs its whole input and the gradients of input and output; unfused attention needs the
+    gradients of the scores before and after softmax.
     """
     sizes = [
         HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in ops if op.kind in LINEAR

@@ -18,14 +18,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from costmodel.activation_memory import LayerShare, layer_share
 from costmodel.layers import embedding_ops, head_ops, layer_ops
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Quantity, num_microbatches
 from costmodel.model import ModelSpec, layer_runs
+from costmodel.ops import Op
 from costmodel.shards import unique_shards
 from costmodel.stack import SoftwareStack
-from costmodel.state_memory import State, state_bytes, unit_bytes
+from costmodel.state_memory import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
 from costmodel.workload import TrainingJob
 
 V_SHAPED = ("zbv", "dualpipev")
@@ -160,33 +162,19 @@ def memory_pieces(
     """
     table = LayoutTable.of([layout]) if isinstance(layout, ParallelLayout) else layout
     shard, index = unique_shards(table, job)
-    H = model.hidden_size
-    embedding = layer_share(embedding_ops(model, stack, shard), shard, H).take(index)
-    head = layer_share(head_ops(model, stack, shard), shard, H).take(index)
-    layers = tuple(
-        _layer_memory(
-            layer_share(layer_ops(model, run.kind, job, stack, shard), shard, H).take(index),
-            table,
-            stack,
-            job,
-        )
-        for run in layer_runs(model)
-    )
-    logits = table.microbatch_size * (job.sequence_length / table.cp) * (model.vocab_size / table.tp)
-    mask = embedding.saved_bytes[0]
-    held = in_flight(table.schedule, table.pp, table.virtual_stages, num_microbatches(table, job), 0)
-    tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * H / table.tp
-    head_parameters = head.parameters + tied_copy
+    each = bytes_per_parameter(table, stack, job)
+    context = _Context(model, job, stack, table, index, each)
+
+    def share(ops: Sequence[Op]) -> LayerShare:
+        """Sums over operations, once per distinct cut."""
+        return layer_share(ops, shard, model.hidden_size)
+
+    shares = [share(layer_ops(model, run.kind, job, stack, shard)) for run in layer_runs(model)]
+    layers = tuple(_layer_memory(of_run, context) for of_run in shares)
     return MemoryPieces(
         layers=layers,
-        embedding=EndMemory(
-            state=state_bytes(embedding.parameters, 0, table, stack, job),
-            activation_bytes=mask * held + unit_bytes(embedding.parameters, table, stack),
-        ),
-        head=EndMemory(
-            state=state_bytes(head_parameters, 0, table, stack, job),
-            activation_bytes=stack.loss_bytes_per_logit * logits + unit_bytes(head_parameters, table, stack),
-        ),
+        embedding=_embedding_memory(share(embedding_ops(model, stack, shard)), context),
+        head=_head_memory(share(head_ops(model, stack, shard)), context),
         working_bytes=_largest([layer.working_bytes for layer in layers]),
         recompute_working_bytes=_largest([layer.recompute_working_bytes for layer in layers]),
         buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),
@@ -294,22 +282,55 @@ def memory_by_stage(
     return tuple(stages)
 
 
-def _layer_memory(
-    share: LayerShare, table: LayoutTable, stack: SoftwareStack, job: TrainingJob
-) -> LayerMemory:
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What every piece reads: the question, the layouts, and how each cuts a layer."""
+
+    model: ModelSpec
+    job: TrainingJob
+    stack: SoftwareStack
+    table: LayoutTable
+    index: npt.NDArray[np.intp]
+    each: BytesPerParameter
+
+
+def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     """Pieces of one layer under each layout's own policy and sharding."""
-    full = RECOMPUTES.index("full")
-    policy = np.where(table.recompute == full, 0, table.recompute)
-    parameters = share.parameters + share.expert_parameters
-    saved = np.choose(policy, [np.asarray(kept) for kept in share.saved_bytes])
+    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    policy = np.where(at.table.recompute == full, none, at.table.recompute)
+    parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
+    working = share.working_bytes + at.stack.gradient_scratch_bytes * share.matrix_parameters
     return LayerMemory(
-        state=state_bytes(share.parameters, share.expert_parameters, table, stack, job),
-        saved_bytes=saved,
-        saved_bytes_recomputed=share.saved_bytes[full],
-        working_bytes=share.working_bytes
-        + unit_bytes(parameters, table, stack)
-        + stack.gradient_scratch_bytes * share.matrix_parameters,
-        recompute_working_bytes=share.saved_bytes[0] - share.saved_bytes[full],
+        state=state_bytes(at.each, parameters, experts),
+        saved_bytes=share.saved_bytes[policy, at.index],
+        saved_bytes_recomputed=share.saved_bytes[full][at.index],
+        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack),
+        recompute_working_bytes=(share.saved_bytes[none] - share.saved_bytes[full])[at.index],
+    )
+
+
+def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
+    """The embedding: its table, and the dropout masks of the microbatches in flight on the first stage."""
+    table, parameters = at.table, share.parameters[at.index]
+    masks = share.saved_bytes[0][at.index]
+    if np.any(masks):
+        M = num_microbatches(table, at.job)
+        masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
+    return EndMemory(
+        state=state_bytes(at.each, parameters),
+        activation_bytes=masks + unit_bytes(parameters, table, at.stack),
+    )
+
+
+def _head_memory(share: LayerShare, at: _Context) -> EndMemory:
+    """The head: its projection (a tied one is held again when pp > 1), the logits and their loss."""
+    table, model = at.table, at.model
+    tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
+    parameters = share.parameters[at.index] + tied_copy
+    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / table.tp)
+    return EndMemory(
+        state=state_bytes(at.each, parameters),
+        activation_bytes=at.stack.loss_bytes_per_logit * logits + unit_bytes(parameters, table, at.stack),
     )
 
 

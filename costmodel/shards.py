@@ -12,6 +12,7 @@ from costmodel.ops import ShardShape
 from costmodel.workload import TrainingJob
 
 _LARGEST_KEY = 2**62  # keys are int64
+_LARGEST_TABLE = 2**22  # entries; sorting is cheaper beyond
 
 
 def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt.NDArray[np.intp]]:
@@ -35,13 +36,16 @@ def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt
         "sequence_parallel": table.sequence_parallel.astype(np.int64),
         "cp_kind": table.cp_kind,
     }
-    _, first, index = np.unique(row_key(list(columns.values())), return_index=True, return_inverse=True)
+    first, index = distinct_rows(list(columns.values()))
     cuts = {name: column[first].astype(np.float64) for name, column in columns.items()}
     return ShardShape(sequence_length=float(job.sequence_length), **cuts), index
 
 
-def row_key(columns: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """One integer per row that is equal exactly when all (non-negative integer) columns are."""
+def distinct_rows(columns: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Where each distinct row of non-negative integer columns occurs, and which one each row is.
+
+    Rows become one integer each; when those are small a table replaces the sort.
+    """
     key, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         span = int(column.max(initial=0)) + 1
@@ -49,4 +53,11 @@ def row_key(columns: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
             key = np.unique(key, return_inverse=True)[1].astype(np.int64)
             size = len(key)
         key, size = key * span + column, size * span
-    return key
+    if size > _LARGEST_TABLE:
+        _, first, index = np.unique(key, return_index=True, return_inverse=True)
+        return first, index
+    place = np.full(size, -1, dtype=np.intp)
+    place[key] = np.arange(len(key))
+    first = place[place >= 0]
+    place[key[first]] = np.arange(len(first))
+    return first, place[key]

@@ -7,8 +7,10 @@ shard.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from costmodel.layout import LayoutTable, Quantity
 from costmodel.stack import SoftwareStack
@@ -29,46 +31,70 @@ class State:
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
 
-def state_bytes(
-    parameters: Quantity,
-    expert_parameters: Quantity,
-    table: LayoutTable,
-    stack: SoftwareStack,
-    job: TrainingJob,
-) -> State:
-    """Weights, gradients and optimizer state of a rank's parameters, in bytes.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesPerParameter:
+    """Bytes of state that one parameter of a rank leaves on it after sharding, one entry per layout."""
 
-    Rajbhandari et al. 2020, figure 1: ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that
-    gathers from its master weights keeps no separate w at ZeRO-3. N is the shard degree for dense
-    parameters, and its share of the expert replicas for experts.
+    dense: State
+    expert: State
+
+
+def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> BytesPerParameter:
+    """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
+
+    ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
+    separate w at ZeRO-3. N is the shard degree for dense parameters, and its share of the expert replicas
+    for experts.
 
     Args:
-        parameters: Parameters of the rank that data parallelism replicates, experts excluded.
-        expert_parameters: Parameters of the rank's routed experts.
         table: The layouts; zero_stage, shard_degree and expert replicas are read.
         stack: Bytes per parameter.
         job: Precision: eight-bit training keeps copies of the matrices.
 
     Returns:
-        The three parts, one entry per layout.
+        Bytes per dense and per expert parameter.
     """
-    dense, expert = parameters, expert_parameters
     copies = table.dp * table.cp
     dense_ranks = np.minimum(table.shard_degree, copies)
-    expert_ranks = np.maximum(1, table.expert_dp * dense_ranks / copies)
-    z = table.zero_stage
-
-    def kept(stage: int) -> Quantity:
-        """Parameters whose state stays on the rank when sharding starts at this ZeRO stage."""
-        return np.where(z >= stage, dense / dense_ranks + expert / expert_ranks, dense + expert)
-
-    resident = 1 - (z >= 3) * stack.gathers_from_master
+    expert_ranks = np.maximum(1.0, table.expert_dp * (dense_ranks / copies))
+    stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
     weight_bytes = stack.weight_bytes + stack.fp8_weight_copies * job.is_fp8
+    resident = 1 - stages[2] * stack.gathers_from_master
+
+    def after(ranks: npt.NDArray[Any]) -> State:
+        """Bytes per parameter when sharded state is divided over so many ranks."""
+        share = 1 / ranks
+        return State(
+            weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
+            gradients_bytes=stack.gradient_bytes * np.where(stages[1], share, 1.0),
+            optimizer_bytes=stack.optimizer_bytes * np.where(stages[0], share, 1.0),
+        )
+
+    return BytesPerParameter(dense=after(dense_ranks), expert=after(expert_ranks))
+
+
+def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters: Quantity = 0.0) -> State:
+    """Weights, gradients and optimizer state of a rank's parameters, in bytes.
+
+    Args:
+        each: From `bytes_per_parameter`.
+        parameters: Parameters of the rank that data parallelism replicates, experts excluded.
+        expert_parameters: Parameters of the rank's routed experts.
+
+    Returns:
+        The three parts, one entry per layout.
+    """
+    if not np.any(expert_parameters):
+        return State(**{part: parameters * getattr(each.dense, part) for part in _PARTS})
     return State(
-        weights_bytes=weight_bytes * kept(3) * resident,
-        gradients_bytes=stack.gradient_bytes * kept(2),
-        optimizer_bytes=stack.optimizer_bytes * kept(1),
+        **{
+            part: parameters * getattr(each.dense, part) + expert_parameters * getattr(each.expert, part)
+            for part in _PARTS
+        }
     )
+
+
+_PARTS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 
 
 def unit_bytes(parameters: Quantity, table: LayoutTable, stack: SoftwareStack) -> Quantity:
