@@ -1,0 +1,116 @@
+"""A door to OR-Tools CP-SAT that opens quickly.
+
+`ortools.sat.python.cp_model` imports pandas, which takes longer than most plans; the solver itself and its
+text format do not need it. So a model is written here in the solver's own text format and handed over.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Variable = int
+"""Index of a variable; ~index is the negation of a boolean."""
+
+LARGEST_INTEGER = 2**53
+"""Coefficients and bounds stay below it, so that sums of a few thousand terms cannot overflow 64 bits."""
+
+
+@dataclass(slots=True)
+class IntegerModel:
+    """A linear model over integers under construction: variables, constraints, one objective to minimise."""
+
+    _lines: list[str] = field(default_factory=list)
+    _bounds: list[tuple[int, int]] = field(default_factory=list)
+    _objective: str = ""
+    _hint: dict[Variable, int] = field(default_factory=dict)
+
+    def variable(self, low: int, high: int) -> Variable:
+        """Add an integer variable within low…high."""
+        self._bounds.append((low, high))
+        return len(self._bounds) - 1
+
+    def boolean(self) -> Variable:
+        """Add a variable that is 0 or 1."""
+        return self.variable(0, 1)
+
+    def require(
+        self,
+        terms: Mapping[Variable, int],
+        low: int | None,
+        high: int | None,
+        *,
+        only_if: Iterable[Variable] = (),
+    ) -> None:
+        """Require low ≤ Σ coefficient·variable ≤ high; `only_if` literals must hold for it to bind."""
+        literals = "".join(f"enforcement_literal:{literal} " for literal in only_if)
+        lowest, highest = -(2**62) if low is None else low, 2**62 if high is None else high
+        self._lines.append(
+            f"constraints{{{literals}linear{{{_terms(terms)} domain:{lowest} domain:{highest}}}}}"
+        )
+
+    def minimise(self, terms: Mapping[Variable, int]) -> None:
+        """Set the objective Σ coefficient·variable."""
+        self._objective = f"objective{{{_terms(terms)}}}"
+
+    def hint(self, values: Mapping[Variable, int]) -> None:
+        """Suggest a solution to start from."""
+        self._hint.update(values)
+
+    def text(self) -> str:
+        """Write the model in the text format of `CpModelProto`."""
+        variables = [f"variables{{domain:{low} domain:{high}}}" for low, high in self._bounds]
+        hint = "".join(f"vars:{variable} values:{value} " for variable, value in sorted(self._hint.items()))
+        return "\n".join(
+            [*variables, *self._lines, self._objective, f"solution_hint{{{hint}}}" if hint else ""]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the solver found: values of every variable (none when infeasible) and a bound."""
+
+    status: Literal["optimal", "feasible", "infeasible", "unknown"]
+    values: tuple[int, ...] = ()
+    objective: int = 0
+    bound: int = 0
+
+
+def solve(model: IntegerModel, *, work_limit: float) -> Answer:
+    """Solve a model deterministically: one worker, a fixed seed, a limit counted in work.
+
+    Args:
+        model: what to solve.
+        work_limit: deterministic time of CP-SAT, close to seconds on one core.
+    """
+    engine: Any = importlib.import_module("ortools.sat.python.cp_model_helper")
+
+    proto = engine.CpModelProto()
+    if not proto.parse_text_format(model.text()):
+        raise ValueError("the solver refused the text of a model")
+    parameters = engine.SatParameters()
+    parameters.num_workers = 1
+    parameters.random_seed = 1
+    parameters.max_deterministic_time = work_limit
+    wrapper = engine.SolveWrapper()
+    wrapper.set_parameters(parameters)
+    response = wrapper.solve(proto)
+    names: dict[str, Literal["optimal", "feasible", "infeasible", "unknown"]] = {
+        "OPTIMAL": "optimal",
+        "FEASIBLE": "feasible",
+        "INFEASIBLE": "infeasible",
+    }
+    return Answer(
+        status=names.get(response.status.name, "unknown"),
+        values=tuple(response.solution),
+        objective=round(response.objective_value),
+        bound=round(response.best_objective_bound),
+    )
+
+
+def _terms(terms: Mapping[Variable, int]) -> str:
+    return " ".join(
+        f"vars:{variable} coeffs:{coefficient}" for variable, coefficient in terms.items() if coefficient
+    )

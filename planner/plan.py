@@ -1,0 +1,126 @@
+"""The answer of the planner as data: what was asked, what is proposed, and how sure the search is.
+
+Everything here is a frozen dataclass that round-trips through JSON exactly; no solver is imported, so that
+the executor, the command line and the dashboard can read a plan without one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from costmodel.estimate import Estimate
+from costmodel.layout import ParallelLayout
+from costmodel.model import ModelSpec
+from costmodel.workload import TrainingJob
+from topology.decode import structure, unstructure
+from topology.errors import InputError
+from topology.mesh import Mesh
+from topology.spec import ClusterSpec
+
+SCHEMA_VERSION = 1
+
+Objective = Literal["step-time", "cost", "gpus", "memory"]
+OBJECTIVES: tuple[Objective, ...] = ("step-time", "cost", "gpus", "memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What is asked: a model, a cluster, a job, the software that runs it, and what "best" means.
+
+    `objective` is ``step-time`` (shortest optimizer step), ``cost`` (least money per token), ``gpus``
+    (fewest GPUs that meet `job.deadline_s` for `job.total_tokens`) or ``memory`` (largest headroom among
+    plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
+    ``{"tp": 8}``.
+    """
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    job: TrainingJob
+    stack: str = "megatron-core"
+    objective: Objective = "step-time"
+    pins: Mapping[str, Any] = field(default_factory=dict)
+    top: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimality:
+    """The certificate of a search.
+
+    `enumerated` layouts were considered; `pruned` counts those dismissed by each rule or bound, `solved`
+    those whose stages were decided by the solver. `bound_s` is a value no layout of the space can beat, in
+    the unit of the objective; `gap` is (incumbent − bound) / incumbent.
+    """
+
+    status: Literal["proven", "best-found"]
+    bound_s: float
+    gap: float
+    enumerated: int
+    pruned: Mapping[str, int]
+    solved: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another plan worth considering: how it differs, what it gives up, and whether the model can tell."""
+
+    layout: ParallelLayout
+    layers_of_stage: tuple[int, ...]
+    recompute_of_stage: tuple[int, ...]
+    step_time_s: float
+    lower_s: float
+    upper_s: float
+    peak_memory_bytes: float
+    slower_by: float
+    tied: bool
+    difference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One proposed way to run the job.
+
+    `layers_of_stage` counts layers per virtual stage in model order (pp · virtual_stages numbers);
+    `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers).
+    """
+
+    request: PlanRequest
+    layout: ParallelLayout
+    layers_of_stage: tuple[int, ...]
+    recompute_of_stage: tuple[int, ...]
+    mesh: Mesh
+    estimate: Estimate
+    alternatives: tuple[Alternative, ...]
+    optimality: Optimality
+    search_time_s: float
+    idle_gpus: int = 0
+    assumptions: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def to_json(plan: Plan) -> str:
+    """Write a plan as one JSON document; every float is printed so that it reads back exactly."""
+    return json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def from_json(text: str, where: str = "plan") -> Plan:
+    """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as broken:
+        raise InputError(
+            what=f"{where} is not a JSON document",
+            cause=str(broken),
+            fix="pass a file written by `plan --json`",
+        ) from broken
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            what=f"{where} cannot be read by this version",
+            cause=f"schema_version is {version!r}, expected {SCHEMA_VERSION}",
+            fix="write the plan again with `plan --json`",
+        )
+    return structure(data, Plan, where)

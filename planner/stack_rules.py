@@ -1,0 +1,256 @@
+"""Rules of machinery: what the software stack, the schedule and the hardware allow.
+
+Legend: ``P`` pipeline ranks, ``M`` microbatches per step, ``V`` virtual stages per rank.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from costmodel.layout import CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
+from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
+
+CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
+"""Virtual stages a schedule is defined for; interleaving takes any number from two up."""
+
+MICROBATCHES_PER_STAGE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "interleaved": 1, "zbv": 1, "dualpipev": 2}
+"""Microbatches per pipeline rank below which a schedule never reaches its steady state."""
+
+_INTERLEAVED = SCHEDULES.index("interleaved")
+
+
+def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
+    return [every.index(name) for name in names]
+
+
+def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
+    return (t.pp > 1) & ~np.isin(t.schedule, _codes(s.stack.schedules, SCHEDULES))
+
+
+def _schedule(s: Setting, x: ParallelLayout) -> Violation:
+    return _not_offered(s, "schedule", x.schedule, s.stack.schedules)
+
+
+def _not_offered(s: Setting, field: str, value: object, offered: tuple[object, ...]) -> Violation:
+    """Build the violation of a choice that the stack does not have."""
+    names = ", ".join(str(name) for name in offered) or "none"
+    return Violation(
+        rule=f"{field.replace('_', '-')}-offered",
+        message=f"{field} = {value}, but {s.stack.name} has only {names}",
+        have=0,
+        need=1,
+        unit="",
+        hint=f"use {field}={next(iter(offered), 'none')}, or another stack",
+    )
+
+
+def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:
+    fixed = np.array([CHUNKS_OF_SCHEDULE.get(name, 0) for name in SCHEDULES])[t.schedule]
+    wrong = np.where(t.schedule == _INTERLEAVED, t.virtual_stages < 2, t.virtual_stages != fixed)
+    return np.asarray(np.where(t.pp == 1, t.virtual_stages != 1, wrong), dtype=bool)
+
+
+def _chunks(_: Setting, x: ParallelLayout) -> Violation:
+    need = 1 if x.pp == 1 else CHUNKS_OF_SCHEDULE.get(x.schedule, 2)
+    least = "at least " * (x.pp > 1 and x.schedule == "interleaved")
+    why = "without a pipeline (pp = 1)" if x.pp == 1 else f"with schedule {x.schedule}"
+    return Violation(
+        rule="virtual-stages",
+        message=f"virtual_stages = {x.virtual_stages}, must be {least}{need} {why}",
+        have=x.virtual_stages,
+        need=need,
+        unit="stages",
+        hint=f"set virtual_stages={need}, or change the schedule",
+    )
+
+
+def _fill_broken(s: Setting, t: LayoutTable) -> Mask:
+    per_stage = np.array([_microbatches_per_stage(s, name) for name in SCHEDULES])[t.schedule]
+    return (t.pp > 1) & (num_microbatches(t, s.job) < per_stage * t.pp)
+
+
+def _microbatches_per_stage(s: Setting, schedule: str) -> int:
+    strict = s.stack.microbatches_at_least_stages or schedule not in ("gpipe", "1f1b")
+    return MICROBATCHES_PER_STAGE[schedule] if strict else 0
+
+
+def _fill(s: Setting, x: ParallelLayout) -> Violation:
+    M, need = num_microbatches(x, s.job), _microbatches_per_stage(s, x.schedule) * x.pp
+    return Violation(
+        rule="pipeline-fill",
+        message=f"global_batch_size / (dp·microbatch_size) = {s.job.global_batch_size} / "
+        f"({x.dp}·{x.microbatch_size})"
+        f" = {M} microbatches for {x.pp} stages; {x.schedule} on {s.stack.name} needs {need}",
+        have=M,
+        need=need,
+        unit="microbatches",
+        hint="use a smaller pp, dp or microbatch_size, or a larger batch",
+    )
+
+
+def _groups_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not s.stack.interleaved_multiple_of_stages:
+        return False
+    ragged = num_microbatches(t, s.job) % t.pp != 0
+    return np.asarray((t.pp > 1) & (t.schedule == _INTERLEAVED) & ragged, dtype=bool)
+
+
+def _groups(s: Setting, x: ParallelLayout) -> Violation:
+    M = num_microbatches(x, s.job)
+    return Violation(
+        rule="interleaving-groups",
+        message=f"microbatches % pp = {M} % {x.pp} = {M % x.pp}, must be 0: {s.stack.name} interleaves "
+        "microbatches "
+        f"in groups of pp; global_batch_size / (dp·microbatch_size) = {s.job.global_batch_size} / "
+        f"({x.dp}·{x.microbatch_size})",
+        have=M % x.pp,
+        need=0,
+        unit="microbatches",
+        hint=f"use pp={largest_divisor(M, x.pp)} or schedule=1f1b",
+    )
+
+
+def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
+    with_pipeline = np.isin(t.zero_stage, s.stack.zero_stages_with_pipeline)
+    return np.asarray(
+        ~np.where(t.pp > 1, with_pipeline, np.isin(t.zero_stage, s.stack.zero_stages)), dtype=bool
+    )
+
+
+def _zero(s: Setting, x: ParallelLayout) -> Violation:
+    offered = s.stack.zero_stages_with_pipeline if x.pp > 1 else s.stack.zero_stages
+    found = _not_offered(s, "zero_stage", x.zero_stage, offered)
+    if x.pp == 1 or x.zero_stage not in s.stack.zero_stages:
+        return found
+    return Violation(
+        rule=found.rule,
+        message=f"{found.message} when pp = {x.pp} > 1",
+        have=0,
+        need=1,
+        unit="",
+        hint=found.hint,
+    )
+
+
+def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
+    ragged = (t.dp * t.cp) % np.maximum(t.shard_degree, 1) != 0
+    return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
+
+
+def _shard(_: Setting, x: ParallelLayout) -> Violation:
+    ranks, degree = x.dp * x.cp, x.effective_shard_degree
+    best = largest_divisor(ranks, degree)
+    remainder = ranks % degree if degree > 0 else ranks
+    return Violation(
+        rule="shard-degree",
+        message=f"(dp·cp) % shard_degree = ({x.dp}·{x.cp}) % {degree} = {remainder}, must be 0",
+        have=remainder,
+        need=0,
+        unit="ranks",
+        hint=f"use shard_degree={best}",
+    )
+
+
+def _recompute_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(~np.isin(t.recompute, _codes(s.stack.recomputes, RECOMPUTES)), dtype=bool)
+
+
+def _recompute(s: Setting, x: ParallelLayout) -> Violation:
+    return _not_offered(s, "recompute", x.recompute, s.stack.recomputes)
+
+
+def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
+    return (t.cp > 1) & ~np.isin(t.cp_kind, _codes(s.stack.cp_kinds, CP_KINDS))
+
+
+def _cp_kind(s: Setting, x: ParallelLayout) -> Violation:
+    return _not_offered(s, "cp_kind", x.cp_kind, s.stack.cp_kinds)
+
+
+def _tensor_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    return np.asarray(False if s.stack.tensor_parallel else t.tp > 1, dtype=bool)
+
+
+def _tensor(s: Setting, x: ParallelLayout) -> Violation:
+    return _not_offered(s, "tp", x.tp, (1,))
+
+
+def _expert_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    return np.asarray(False if s.stack.expert_parallel else t.ep > 1, dtype=bool)
+
+
+def _expert(s: Setting, x: ParallelLayout) -> Violation:
+    return _not_offered(s, "ep", x.ep, (1,))
+
+
+def _sequence_parallel_broken(_: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(t.sequence_parallel & (t.tp == 1), dtype=bool)
+
+
+def _sequence_parallel(_: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="sequence-parallel",
+        message=f"sequence_parallel splits the sequence over tp = {x.tp} ranks, needs tp ≥ 2",
+        have=x.tp,
+        need=2,
+        unit="ranks",
+        hint="set sequence_parallel=false, or tp=2 or more",
+    )
+
+
+def _fp8_broken(s: Setting, _: LayoutTable) -> bool:
+    return s.job.is_fp8 and "fp8" not in s.cluster.gpu.peak_flop_per_s
+
+
+def _fp8(s: Setting, _: ParallelLayout) -> Violation:
+    gpu = s.cluster.gpu
+    return Violation(
+        rule="fp8-hardware",
+        message=f"precision = {s.job.precision}, but {gpu.name} multiplies only "
+        f"{', '.join(gpu.peak_flop_per_s)}",
+        have=0,
+        need=1,
+        unit="",
+        hint="use precision bf16, or a GPU with fp8 tensor cores",
+    )
+
+
+_rule = functools.partial(Rule, lenient_at_one=False)
+
+STACK_RULES: tuple[Rule, ...] = (
+    _rule(name="fp8-hardware", fields=(), broken=_fp8_broken, explain=_fp8),
+    _rule(name="tp-offered", fields=("tp",), broken=_tensor_broken, explain=_tensor),
+    _rule(name="ep-offered", fields=("ep",), broken=_expert_broken, explain=_expert),
+    _rule(name="schedule-offered", fields=("schedule", "pp"), broken=_schedule_broken, explain=_schedule),
+    _rule(
+        name="virtual-stages",
+        fields=("virtual_stages", "schedule", "pp"),
+        broken=_chunks_broken,
+        explain=_chunks,
+    ),
+    _rule(
+        name="pipeline-fill",
+        fields=("pp", "dp", "microbatch_size", "schedule"),
+        broken=_fill_broken,
+        explain=_fill,
+    ),
+    _rule(
+        name="interleaving-groups",
+        fields=("pp", "dp", "microbatch_size", "schedule"),
+        broken=_groups_broken,
+        explain=_groups,
+    ),
+    _rule(name="zero-stage-offered", fields=("zero_stage", "pp"), broken=_zero_broken, explain=_zero),
+    _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
+    _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
+    _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),
+    _rule(
+        name="sequence-parallel",
+        fields=("sequence_parallel", "tp"),
+        broken=_sequence_parallel_broken,
+        explain=_sequence_parallel,
+    ),
+)
+"""What a stack has or lacks, judged after the arithmetic."""

@@ -1,0 +1,281 @@
+"""An exact dynamic program over pipeline ranks: bounds a layout, seeds the solver, and checks it in tests.
+
+Given the layers a rank holds, the fewest recomputed layers that fit are known in closed form, so a rank's
+time depends only on which layers it takes. Layers are consecutive, hence the state after ``s`` ranks is how
+many layers are consumed, and the least possible slowest rank, the least possible sum of ranks and the least
+possible longest tail are three programs over the same tables. Together they bound the step from below.
+
+When ranks hold several chunks and the model several runs of layers, the order of layers is relaxed: every
+layer costs as little as the cheapest run (still a bound), and a split is completed from the number of
+layers per rank.
+
+Legend: ``A`` states (layers consumed), ``W`` choices of a rank (layers it takes), ``P`` ranks, ``K`` runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
+from planner.chunks import layers_of_chunks, runs_of_ranks
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+EVENNESS = 1e-6
+"""Weight of unevenness when a seed is chosen among splits of equal time; it never enters a bound."""
+
+THRESHOLDS = 4
+"""Values of the slowest rank tried one by one before the bound falls back on the least sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBound:
+    """Known without a solver: no split beats `bound_s`; `split` (if any fits) takes `seed_s`."""
+
+    bound_s: float
+    split: StageSplit | None
+    seed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTables:
+    """Per rank, what each choice costs; infinite where impossible.
+
+    Attributes:
+        taken: Layers of each choice, shape (W,).
+        counts: Layers of each run when a choice ends at a state, shape (A, W, K), or (1, W, K) with one run.
+        before: State before a choice that ends at a state, shape (A, W); negative where there is none.
+        seconds: Microbatch seconds, shape (P, A or 1, W).
+        tails: Seconds after the last microbatch, shape (P, A or 1, W).
+        recomputed: Fewest layers to recompute, shape (P, A or 1, W).
+    """
+
+    taken: Integers
+    counts: Integers
+    before: Integers
+    seconds: Floats
+    tails: Floats
+    recomputed: Integers
+
+
+def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
+    """Bound the step time over all splits and propose one, in about a millisecond."""
+    simple = costs if is_exact(costs, chunk_ranks) else cheapest_layers(costs)
+    per_rank = len(chunk_ranks) // costs.num_ranks
+    everything = sum(costs.runs) - (costs.num_ranks - 1) * per_rank
+    width = min(everything, per_rank + 2 * math.ceil(sum(costs.runs) / costs.num_ranks) + 2)
+    tables = rank_tables(simple, per_rank, width)
+    if width < everything and not np.isfinite(_least(tables, tables.seconds, np.maximum)):
+        width = everything
+        tables = rank_tables(simple, per_rank, width)
+    bound_s, paths = _bound(simple, tables, cut_off=width < everything)
+    bound_s += _excess_s(costs, simple)
+    seeds = [_complete(costs, chunk_ranks, tables, path) for path in paths]
+    fitting = [(step_time(costs, split), i, split) for i, split in enumerate(seeds) if fits(costs, split)]
+    if not fitting:
+        return StageBound(bound_s=bound_s, split=None, seed_s=math.inf)
+    seed_s, _, split = min(fitting, key=lambda found: found[:2])
+    return StageBound(bound_s=min(bound_s, seed_s), split=split, seed_s=seed_s)
+
+
+def is_exact(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> bool:
+    """Whether the states describe every split exactly: one chunk per rank, or one run of layers."""
+    return len(chunk_ranks) == costs.num_ranks or len(costs.runs) == 1
+
+
+def cheapest_layers(costs: StageCosts) -> StageCosts:
+    """Relax several runs to one whose layers all cost as little as the cheapest run in every respect."""
+    freed = max(a - b for a, b in zip(costs.saved_bytes, costs.saved_bytes_recomputed, strict=True))
+    saved = min(costs.saved_bytes)
+    return replace(
+        costs,
+        runs=(sum(costs.runs),),
+        layer_s=(min(costs.layer_s),),
+        recompute_s=(min(costs.recompute_s),),
+        static_bytes=(min(costs.static_bytes),),
+        saved_bytes=(saved,),
+        saved_bytes_recomputed=(saved - freed,),
+        tail_layer_s=tuple((min(form),) for form in costs.tail_layer_s),
+    )
+
+
+def _excess_s(costs: StageCosts, simple: StageCosts) -> float:
+    """Seconds of the fill-and-drain sum that the relaxation of `cheapest_layers` leaves out."""
+    if costs is simple:
+        return 0.0
+    least = simple.layer_s[0]
+    return costs.bubble_weight * sum(n * (t - least) for n, t in zip(costs.runs, costs.layer_s, strict=True))
+
+
+def exact_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> tuple[float, StageSplit | None]:
+    """Best step time over every split, by trying every slowest rank and longest tail; slow, and never wrong.
+
+    Only where `is_exact`.
+    """
+    per_rank = len(chunk_ranks) // costs.num_ranks
+    tables = rank_tables(costs, per_rank, sum(costs.runs) - (costs.num_ranks - 1) * per_rank)
+    best_s, best = math.inf, None
+    for slowest in np.unique(tables.seconds[np.isfinite(tables.seconds)]):
+        for tail in np.unique(tables.tails[np.isfinite(tables.tails)]):
+            allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
+            path = _path(tables, np.where(allowed, tables.seconds, np.inf))
+            if path:
+                split = _split_of_path(tables, path)
+                if step_time(costs, split) < best_s:
+                    best_s, best = step_time(costs, split), split
+    return best_s, best
+
+
+def rank_tables(costs: StageCosts, least: int, most: int) -> RankTables:
+    """Tabulate every rank's time, tail and recomputed layers when it takes `least` to `most` layers."""
+    total = sum(costs.runs)
+    taken = np.arange(least, most + 1)
+    at = np.arange(total + 1)
+    before = at[:, None] - taken
+    if len(costs.runs) == 1:
+        counts = taken[None, :, None]
+    else:
+        ends = np.cumsum(costs.runs)
+        consumed = np.stack(
+            [np.clip(at - (e - n), 0, n) for e, n in zip(ends, costs.runs, strict=True)], axis=-1
+        )
+        counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
+    again, again_s, possible = _fewest_recomputed(costs, counts)
+    seconds = counts @ np.asarray(costs.layer_s) + again_s + np.asarray(costs.fixed_s)[:, None, None]
+    forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
+    ends_s = [counts @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
+    tails = np.max(ends_s, axis=0)
+    return RankTables(
+        taken=taken,
+        counts=counts,
+        before=before,
+        seconds=np.where(possible, seconds, np.inf),
+        tails=np.where(possible, tails, np.inf),
+        recomputed=again,
+    )
+
+
+def _fewest_recomputed(costs: StageCosts, counts: Integers) -> tuple[Integers, Floats, npt.NDArray[np.bool_]]:
+    """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
+    held = np.asarray(costs.in_flight)[:, None, None]
+    fixed = (
+        np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
+    )
+    need = counts @ np.asarray(costs.static_bytes) + held * (counts @ np.asarray(costs.saved_bytes)) + fixed
+    need = need - costs.capacity_bytes
+    must = need > 0
+    need = need + np.where(must, costs.recompute_working_bytes, 0.0)
+    again, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
+    for k in recompute_order(costs):
+        freed = held * (costs.saved_bytes[k] - costs.saved_bytes_recomputed[k])
+        if costs.saved_bytes[k] <= costs.saved_bytes_recomputed[k]:
+            continue
+        take = np.where(must, np.clip(np.ceil(need / freed), 0, counts[..., k]), 0).astype(np.int64)
+        again, seconds, need = again + take, seconds + take * costs.recompute_s[k], need - take * freed
+    return again, seconds, ~must | (need <= 0)
+
+
+def _bound(costs: StageCosts, tables: RankTables, *, cut_off: bool) -> tuple[float, list[list[int]]]:
+    """Bound over all splits, and the splits of least sum for each slowest rank that was tried.
+
+    (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
+    tried with its own least sum, or beyond them, where the next value and the unrestricted least sum bound
+    it.
+    """
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    slowest = _least(tables, tables.seconds, np.maximum)
+    if not np.isfinite(slowest):
+        return math.inf, []
+    tail = _least(tables, tables.tails, np.maximum) + costs.constant_s
+    total = _least(tables, tables.seconds, np.add)
+    later = np.unique(tables.seconds[tables.seconds > slowest])
+    values = [slowest, *later[np.isfinite(later)][: THRESHOLDS - 1]]
+    beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
+    if cut_off:  # a rank taking more layers than tabulated, and the least the layers can sum to
+        work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
+        beyond, total = min(beyond, (int(tables.taken[-1]) + 1) * min(costs.layer_s)), min(total, work)
+    bounds, paths = [(M - beta) * beyond + beta * total], []
+    for value in values:
+        path = _path(tables, _evened(tables, value))
+        paths.append(path)
+        bounds.append((M - beta) * value + beta * _least(tables, _capped(tables, value), np.add))
+    return min(bounds) + tail, paths
+
+
+def _capped(tables: RankTables, slowest: float) -> Floats:
+    return np.where(tables.seconds <= slowest, tables.seconds, np.inf)
+
+
+def _evened(tables: RankTables, slowest: float) -> Floats:
+    """Times that prefer even splits among those of equal sum."""
+    capped = _capped(tables, slowest)
+    return capped + EVENNESS * capped**2 / slowest
+
+
+def _least(tables: RankTables, values: Floats, combine: np.ufunc) -> float:
+    """Least combined value of consuming all layers rank by rank."""
+    reached = _start(tables)
+    for rank in values:
+        reached = combine(reached[tables.before], rank).min(axis=1)
+        reached = np.append(reached, np.full(len(tables.taken) + int(tables.taken[0]), np.inf))
+    return float(reached[len(tables.before) - 1])
+
+
+def _start(tables: RankTables) -> Floats:
+    """Nothing is consumed yet; states that do not exist (reached by negative indices) are infinite."""
+    reached = np.full(len(tables.before) + len(tables.taken) + int(tables.taken[0]), np.inf)
+    reached[0] = 0.0
+    return reached
+
+
+def _path(tables: RankTables, values: Floats) -> list[int]:
+    """Choices of every rank that consume all layers with the least sum of values; empty when impossible."""
+    reached, choices = _start(tables), []
+    pad = np.full(len(tables.taken) + int(tables.taken[0]), np.inf)
+    for rank in values:
+        ways = reached[tables.before] + rank
+        choices.append(ways.argmin(axis=1))
+        reached = np.append(ways.min(axis=1), pad)
+    at = len(tables.before) - 1
+    if not np.isfinite(reached[at]):
+        return []
+    path = [at]
+    for choice in reversed(choices):
+        path.append(int(tables.before[path[-1], choice[path[-1]]]))
+    return path[::-1]
+
+
+def _split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
+    """Split whose ranks end at the states of a path."""
+    rows, again = [], []
+    for s, (start, end) in enumerate(itertools.pairwise(path)):
+        choice = end - start - int(tables.taken[0])
+        at = end if len(tables.counts) > 1 else 0
+        rows.append(tuple(int(n) for n in tables.counts[at, choice]))
+        again.append(int(tables.recomputed[s, at, choice]))
+    return StageSplit(layers_of_stage=tuple(rows), recompute_of_stage=tuple(again))
+
+
+def _complete(
+    costs: StageCosts, chunk_ranks: tuple[int, ...], tables: RankTables, path: list[int]
+) -> StageSplit:
+    """Turn a path into a split of the real model."""
+    if is_exact(costs, chunk_ranks):
+        return _split_of_path(tables, path)
+    return consecutive_split(costs, chunk_ranks, tuple(b - a for a, b in itertools.pairwise(path)))
+
+
+def consecutive_split(
+    costs: StageCosts, chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...]
+) -> StageSplit:
+    """Split that follows from the layers of every rank: runs by position, the fewest recomputed layers."""
+    rows = runs_of_ranks(chunk_ranks, layers_of_chunks(chunk_ranks, layers_of_rank), costs.runs)
+    again, _, _ = _fewest_recomputed(costs, np.array(rows)[:, None, :])
+    ranks = range(costs.num_ranks)
+    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(int(again[s, s, 0]) for s in ranks))

@@ -1,0 +1,120 @@
+"""The stage solver, the dynamic program and brute force agree on every split of small pipelines."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.layout import ParallelLayout
+from costmodel.stage_costs import StageCosts, StageSplit, fits, step_time
+from planner.chunks import layers_of_chunks, ranks_of_chunks, runs_of_ranks
+from planner.stage_program import bound_stages, exact_split, is_exact
+from planner.stages import solve_stages
+
+RELATIVE = 1e-6  # the documented rounding of the solver
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[StageCosts, tuple[int, ...]]:
+    """Costs of a small pipeline, often with too little memory to keep every activation."""
+    ranks, virtual_stages = draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (2, 3)]))
+    chunks = ranks * virtual_stages
+    runs = draw(st.sampled_from([(chunks,), (chunks + 1,), (chunks + 3,), (1, chunks), (2, chunks + 1)]))
+    numbers = st.floats(0.1, 2.0)
+    per_run = st.tuples(*[numbers] * len(runs))
+    per_rank = st.tuples(*[st.floats(0.0, 1.0)] * ranks)
+    saved, kept = draw(per_run), draw(st.floats(0.0, 1.0))
+    held = tuple(float(ranks - s) for s in range(ranks))
+    costs = StageCosts(
+        runs=runs,
+        layer_s=draw(per_run),
+        recompute_s=draw(per_run),
+        static_bytes=tuple(1e9 * x for x in draw(per_run)),
+        saved_bytes=tuple(1e9 * x for x in saved),
+        saved_bytes_recomputed=tuple(1e9 * kept * x for x in saved),
+        fixed_s=draw(per_rank),
+        fixed_static_bytes=tuple(1e9 * x for x in draw(per_rank)),
+        fixed_activation_bytes=tuple(1e9 * x for x in draw(per_rank)),
+        in_flight=held,
+        working_bytes=1e8,
+        recompute_working_bytes=2e8,
+        tail_layer_s=(draw(per_run), draw(per_run)),
+        tail_fixed_s=(draw(per_rank), draw(per_rank)),
+        num_microbatches=draw(st.integers(1, 16)),
+        bubble_weight=draw(st.sampled_from([0.0, 1 / 3, 0.5, 1.0])),
+        constant_s=0.1,
+        capacity_bytes=draw(st.floats(2e9, 4e10)),
+    )
+    schedule = "1f1b" if virtual_stages == 1 else "interleaved"
+    layout = ParallelLayout(pp=ranks, virtual_stages=virtual_stages, schedule=schedule)
+    return costs, ranks_of_chunks(layout)
+
+
+def every_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> list[StageSplit]:
+    """All splits of a pipeline by exhaustive enumeration, legal memory or not."""
+    total, ranks = sum(costs.runs), costs.num_ranks
+    least = len(chunk_ranks) // ranks
+    splits = []
+    for layers in itertools.product(range(least, total + 1), repeat=ranks):
+        if sum(layers) == total:
+            rows = runs_of_ranks(chunk_ranks, layers_of_chunks(chunk_ranks, layers), costs.runs)
+            again = itertools.product(*(range(n + 1) for n in layers))
+            splits.extend(StageSplit(layers_of_stage=rows, recompute_of_stage=r) for r in again)
+    return splits
+
+
+def brute_force(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> float:
+    """Least step time over all splits that fit."""
+    times = (step_time(costs, split) for split in every_split(costs, chunk_ranks) if fits(costs, split))
+    return min(times, default=math.inf)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_the_solver_finds_the_optimum_of_exhaustive_search(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
+    """CP-SAT returns a split that fits and is as fast as the best of all splits."""
+    costs, chunk_ranks = drawn
+    best_s = brute_force(costs, chunk_ranks)
+    found = solve_stages(costs, chunk_ranks, seed=bound_stages(costs, chunk_ranks).split)
+    assert found.step_time_s == pytest.approx(best_s, rel=RELATIVE)
+    assert (found.split is None) == math.isinf(best_s)
+    if found.split is not None:
+        assert fits(costs, found.split)
+        assert found.status == "proven"
+        assert found.bound_s <= best_s
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_the_dynamic_program_equals_the_solver(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
+    """Where states describe splits exactly, the dynamic program and CP-SAT give the same step time."""
+    costs, chunk_ranks = drawn
+    if is_exact(costs, chunk_ranks):
+        best_s, _ = exact_split(costs, chunk_ranks)
+        assert solve_stages(costs, chunk_ranks).step_time_s == pytest.approx(best_s, rel=RELATIVE)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pipelines())
+def test_no_split_beats_the_bound(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
+    """The bound of the dynamic program is admissible, and its seed is a real split that fits."""
+    costs, chunk_ranks = drawn
+    bound = bound_stages(costs, chunk_ranks)
+    assert bound.bound_s <= brute_force(costs, chunk_ranks) * (1 + RELATIVE)
+    if bound.split is not None:
+        assert fits(costs, bound.split)
+        assert bound.seed_s == step_time(costs, bound.split)
+
+
+@settings(max_examples=50, deadline=None)
+@given(pipelines())
+def test_nothing_is_found_below_the_optimum(drawn: tuple[StageCosts, tuple[int, ...]]) -> None:
+    """With a cutoff just below the optimum the solver proves that no split beats it."""
+    costs, chunk_ranks = drawn
+    best_s = brute_force(costs, chunk_ranks)
+    if math.isfinite(best_s):
+        found = solve_stages(costs, chunk_ranks, cutoff_s=best_s * (1 - 10 * RELATIVE))
+        assert found.status == "none"
+        assert math.isinf(found.bound_s)
