@@ -19,7 +19,9 @@ from app.errors import ANSWERED, INTERRUPTED, run_guarded
 from topology.errors import InputError
 
 DEFAULT_COMMAND: Final = "train"
-COMMANDS: Final[dict[str, str]] = {}
+COMMANDS: Final[dict[str, str]] = {
+    "diff": "Compare two plans.",
+}
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
 
 `plan --model 70b --gpus 32` plans a training job (short for `plan train`).

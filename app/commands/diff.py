@@ -1,0 +1,26 @@
+"""`plan diff A.json B.json`: what differs between two plans, and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.options import AsJson, OutputFile, OutputFormat
+
+
+def command(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="A plan written by plan --json.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="The plan to compare it with.")],
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
+) -> int:
+    """Compare two plans: request, layout, time, memory, money."""
+    from app.output import emit
+    from app.plan_diff import diff_answer
+    from app.plan_file import read_plan
+
+    answer = diff_answer(read_plan(first), read_plan(second), str(first), str(second))
+    return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -1,0 +1,58 @@
+"""A sign of life on stderr when an answer takes longer than half a second."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final
+
+PATIENCE_S: Final = 0.5
+_REFRESH_S: Final = 0.2
+
+
+@contextmanager
+def waiting(what: str, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Say on stderr what is being waited for, once it takes longer than `patience_s`.
+
+    On a terminal the line counts the seconds and disappears; elsewhere it is written once.
+    """
+    with _Ticker(what, patience_s):
+        yield
+
+
+class _Ticker:
+    """A thread that writes the line until it is told to stop."""
+
+    def __init__(self, what: str, patience_s: float) -> None:
+        self._what = what
+        self._patience_s = patience_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _tick(self) -> None:
+        """Wait, then write until done."""
+        started = time.monotonic()
+        if self._done.wait(self._patience_s):
+            return
+        if not sys.stderr.isatty():
+            sys.stderr.write(f"{self._what} …\n")
+            sys.stderr.flush()
+            return
+        while not self._done.wait(_REFRESH_S):
+            sys.stderr.write(f"\r{self._what} … {time.monotonic() - started:.1f} s")
+            sys.stderr.flush()
+        sys.stderr.write("\r\033[K")
+        sys.stderr.flush()
