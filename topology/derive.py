@@ -93,12 +93,12 @@ def _network_levels(graph: "nx.Graph") -> tuple[tuple[Level, ...], tuple[str, ..
     """Return the levels that switches make, and what is not symmetric about them."""
     levels: list[Level] = []
     notes: list[str] = []
-    latency = 0.0
+    latency, total = 0.0, g.gpu_count(graph, graph)
     for tier in range(1, g.top_tier(graph) + 1):
         units = units_at(graph, tier)
-        if len(units) == 1:
+        if units[0].gpus == total:
             break
-        size, uplink, problem = _common_unit(units, g.gpu_count(graph, graph))
+        size, uplink, problem = _common_unit(units, total)
         latency += 2 * max(unit.latency_s for unit in units)
         name = "node" if tier == 1 else _role_below(graph, tier)
         levels.append(Level(name=name, unit_gpus=size, uplink_bytes_per_s=uplink, latency_s=latency))

@@ -7,6 +7,7 @@ the fewest members a group has in a unit it does not fit into (`m = g`: it fits)
 communicates at once, as one program on all GPUs does.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,9 +103,9 @@ def ring_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:
     """
     size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     rate = _scaleup_rate(h, size, stride, _innermost_ring_share(h, size, stride))
-    for level in h.levels:
+    for level, above_node in _boundaries(h):
         members = members_per_unit(size, stride, level.unit_gpus)
-        if level.unit_gpus <= h.gpus_per_node:
+        if not above_node:
             limit = members * level.uplink_bytes_per_s
         else:
             straddling = np.maximum(1, _busiest_unit(size, stride, level.unit_gpus, ring=True))
@@ -128,9 +129,9 @@ def all_to_all_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:
     rate = _scaleup_rate(h, size, stride, size / np.maximum(1, size - 1))
     if h.scaleup.kind == "nvlink-mesh":
         rate = _scaleup_rate(h, size, stride, size / max(1, h.gpus_per_node - 1))
-    for level in h.levels:
+    for level, above_node in _boundaries(h):
         members = members_per_unit(size, stride, level.unit_gpus)
-        if level.unit_gpus <= h.gpus_per_node:
+        if not above_node:
             limit = level.uplink_bytes_per_s * size / np.maximum(1, size - members)
         else:
             leaving = np.maximum(1, _busiest_unit(size, stride, level.unit_gpus, ring=False))
@@ -155,14 +156,14 @@ def p2p_bandwidth(h: Hierarchy, stride: Count, size: Count = 2) -> Rate:
     if h.scaleup.kind == "nvlink-mesh":
         pair /= max(1, h.gpus_per_node - 1)
     rate = np.full(np.broadcast_shapes(size.shape, stride.shape), pair)
-    for level in h.levels:
+    for level, above_node in _boundaries(h):
         unit = level.unit_gpus
         flows = _hops_leaving_unit(size, stride, unit)
-        planes = _planes(h, level)
+        planes = h.rails if above_node else _planes(h, level)
         width = max(1, h.gpus_per_host // planes)
         on_one = flows // h.gpus_per_host * width + np.minimum(flows % h.gpus_per_host, width)
         capacity = h.gpus_per_host / planes * level.uplink_bytes_per_s
-        if unit > h.gpus_per_node:
+        if above_node:
             capacity *= unit / h.gpus_per_host
         else:
             on_one = np.minimum(flows, width)
@@ -171,13 +172,19 @@ def p2p_bandwidth(h: Hierarchy, stride: Count, size: Count = 2) -> Rate:
     return rate
 
 
+def _boundaries(h: Hierarchy) -> Iterator[tuple[Level, bool]]:
+    """Yield each level and whether it lies above the node, where links are shared and not a GPU's own."""
+    above_node = False
+    for level in h.levels:
+        yield level, above_node
+        above_node = above_node or level.unit_gpus == h.gpus_per_node
+
+
 def _planes(h: Hierarchy, level: Level) -> int:
-    """Return the separate ways out of a host at a level: its own links inside, NICs at it, rails above."""
+    """Return the separate ways out of a host: a link per GPU inside the node, its NICs at it."""
     if level.unit_gpus < h.gpus_per_node:
         return h.gpus_per_host
-    if level.unit_gpus == h.gpus_per_node:
-        return max(1, min(h.nics_per_node, h.gpus_per_host))
-    return h.rails
+    return max(1, min(h.nics_per_node, h.gpus_per_host))
 
 
 def _scaleup_rate(h: Hierarchy, size: Rate | Counts, stride: Count, share: Rate) -> Rate:
