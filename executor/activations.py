@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch import nn
+from torch.nn import functional
 
 from executor.tensor_parallel import local
 

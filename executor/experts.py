@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch import nn
+from torch.nn import functional
 
 from costmodel.model import ModelSpec
 from executor.activations import swiglu
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
-from executor.tensor_parallel import Linear, local
+from executor.linear import DelayedGradients, Linear, grouped
+from executor.tensor_parallel import local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,38 +108,27 @@ class Experts(nn.Module):
         self.up_proj_bias = nn.Parameter(torch.zeros(E, inner)) if wide else None
         self.down_proj_bias = nn.Parameter(torch.zeros(E, H)) if wide else None
         self.axis: ExpertAxis | None = None
+        self.delayed: DelayedGradients | None = None
 
     def forward(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Apply expert e to its `counts[e]` consecutive rows (…, H); with expert_tp the result is a partial sum."""
-        down_bias = self.down_proj_bias
         share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
-        up, up_bias, down = local(self.up_proj), _local(self.up_proj_bias), local(self.down_proj)
-        gate, gate_bias = _local(self.gate_proj), _local(self.gate_proj_bias)
-        inner = _grouped(rows, up, counts, up_bias)
-        if gate is None:
+        inner = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
+        if self.gate_proj is None:
             inner = functional.gelu(inner, approximate="tanh")
         else:
-            inner = swiglu(_grouped(rows, gate, counts, gate_bias), inner)
-        return _grouped(inner, down, counts, None if down_bias is None else local(down_bias) / share)
+            inner = swiglu(self._multiply(rows, counts, self.gate_proj, self.gate_proj_bias), inner)
+        return self._multiply(inner, counts, self.down_proj, self.down_proj_bias, share)
 
-
-def _local(parameter: torch.Tensor | None) -> torch.Tensor | None:
-    """Local part of a parameter that may be absent."""
-    return None if parameter is None else local(parameter)
-
-
-def _grouped(
-    rows: torch.Tensor, weight: torch.Tensor, counts: list[int], bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Multiply each expert's rows by its matrix: rows (Σ counts, k), weight (E, n, k), result (Σ counts, n)."""
-    if len(set(counts)) == 1:  # balanced: one batched product
-        grouped = rows.view(len(counts), counts[0], rows.shape[-1]) @ weight.transpose(-1, -2)
-        return (grouped if bias is None else grouped + bias.unsqueeze(1)).flatten(0, 1)
-    parts = [
-        functional.linear(part, weight[e], None if bias is None else bias[e])
-        for e, part in enumerate(rows.split(counts))
-    ]
-    return torch.cat(parts)
+    def _multiply(
+        self, rows: torch.Tensor, counts: list[int], weight: nn.Parameter, bias: nn.Parameter | None, share: int = 1
+    ) -> torch.Tensor:
+        """Multiply each expert's rows by its matrix and add its bias (a `share`-th of it)."""
+        result = grouped(rows, weight, counts, self.delayed)
+        if bias is None:
+            return result
+        expert = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(rows.device)
+        return result + (local(bias) / share)[expert]
 
 
 class MoE(nn.Module):

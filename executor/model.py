@@ -15,15 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from costmodel.model import ModelSpec
 from executor.activations import LayerNorm, RmsNorm, deinterleave, rotary_tables, rotate, swiglu
 from executor.context import ContextAxis, attend
 from executor.experts import MoE
-from executor.tensor_parallel import Linear, RowLinear, TensorAxis, VocabEmbedding, enter, local
+from executor.linear import Linear, RowLinear
+from executor.tensor_parallel import TensorAxis, VocabEmbedding, enter, local
 
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
@@ -218,13 +219,17 @@ class CausalLM(nn.Module):
         self.spec = spec
         self.model = Decoder(spec, layers, first=first, last=last)
         self.lm_head = Linear(spec.hidden_size, spec.vocab_size, bias=False) if last else None
-        if spec.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.tie_weights()
         self.axis: TensorAxis | None = None
         self.positions: torch.Tensor | None = None
         self.rotary_size = (
             0 if spec.learned_positions else (spec.qk_rope_head_dim if spec.is_mla else spec.head_dim)
         )
+
+    def tie_weights(self) -> None:
+        """Make the head the embedding, where the family ties them and this part has both."""
+        if self.spec.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
+            self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute this part of the model for tokens (B, S) or hidden states (B, S, H)."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from executor.collectives import Group, all_gather, all_reduce, reduce_scatter
 
@@ -102,25 +102,6 @@ def leave(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
         return x
     result: torch.Tensor = (_ScatterSequence if axis.sequence_parallel else _Reduce).apply(x, axis.group)
     return result
-
-
-class Linear(nn.Linear):
-    """A projection by the rows of its weight that this rank holds (column-parallel when split)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Project the last dimension."""
-        return functional.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
-
-
-class RowLinear(nn.Linear):
-    """A projection by the columns of its weight that this rank holds; results are summed, then the bias is added."""
-
-    axis: TensorAxis | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Project the last dimension and leave the split region."""
-        y = leave(functional.linear(x, local(self.weight)), self.axis)
-        return y if self.bias is None else y + local(self.bias)
 
 
 class VocabEmbedding(nn.Embedding):

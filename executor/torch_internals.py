@@ -43,3 +43,25 @@ def quiet_known_warnings() -> None:
 
 
 _HARMLESS: tuple[str, ...] = ()
+
+
+def reduce_gradients(module: Any) -> None:
+    """Reduce gradients that FSDP has been told to keep, and free its gathered weights.
+
+    FSDP does this in its own hooks; zero-bubble schedules finish weight gradients outside of autograd and must ask.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    module.set_is_last_backward(True)
+    module.set_reshard_after_backward(True)
+    module.set_requires_gradient_sync(True)
+    root = fully_shard.state(module)
+    for state in root._state_ctx.all_states:  # noqa: SLF001
+        groups = (
+            state._fsdp_param_groups  # noqa: SLF001
+            if hasattr(state, "_fsdp_param_groups")
+            else [group for group in (state._fsdp_param_group,) if group is not None]  # noqa: SLF001
+        )
+        for group in groups:
+            group.post_backward()
+    root._root_post_backward_final_callback()  # noqa: SLF001

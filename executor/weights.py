@@ -48,6 +48,7 @@ def materialize(model: CausalLM, device: torch.device) -> None:
     """Give a model built on ``meta`` real storage, values undefined."""
     if any(parameter.is_meta for parameter in model.parameters()):
         model.to_empty(device=device)
+        model.tie_weights()
     if model.positions is not None:
         model.positions = model.positions.to(device)
 
