@@ -66,11 +66,11 @@ def grouped_gemm(
 ) -> KernelTime:
     """Seconds of the GEMMs of G experts, each [rows, k]·[k, n], in one launch.
 
-        t = g · gemm(rows/hit, n·G·hit, k),   hit = 1 − exp(−rows)
+        t = gemm(rows/hit, n·G·hit, k),   hit = 1 − exp(−rows)
 
     One launch fills the GPU as a single GEMM with the same flop and the same weight bytes does; with few
-    rows per expert only a share `hit` of the experts is touched at all (Poisson arrivals). g is the measured
-    slow-down of grouped kernels against that ideal.
+    rows per expert only a share `hit` of the experts is touched at all (Poisson arrivals). This is the ideal:
+    measured fused serving kernels reach it with few rows and lose to it with many (`moe_ffn`).
 
     Args:
         cal: tables.
@@ -85,10 +85,8 @@ def grouped_gemm(
     hit = -np.expm1(-rows)
     outputs = floats(n) * floats(num_local_experts) * hit
     one = gemm(cal, gpu, dtype, rows / hit, outputs, k)
-    by_architecture = cal.fits()["grouped_slowdown"]
-    slowdown = by_architecture.get(gpu.architecture, by_architecture["hopper"])
-    source = f"{one.source}; grouped ×{slowdown}"
-    return KernelTime(seconds=one.seconds * slowdown, extrapolated=one.extrapolated, source=source)
+    source = f"{one.source}; grouped as one launch"
+    return KernelTime(seconds=one.seconds, extrapolated=one.extrapolated, source=source)
 
 
 def elementwise(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTime:
@@ -121,7 +119,9 @@ def moe_ffn(
     """Seconds of the gated FFN of routed experts on the busiest rank (routing and dispatch apart).
 
         rows = tokens·top_k/E · (load of the busiest rank)
-        t = grouped(rows, 2F/tp, H) + grouped(rows, H, F/tp)
+        t = t_f + r(rows/hit, F/tp) · [grouped(rows, 2F/tp, H) + grouped(rows, H, F/tp)]
+
+    t_f is what routing and permuting cost at least; r is measured over ideal time of fused kernels.
 
     Args:
         cal: tables.
@@ -142,9 +142,10 @@ def moe_ffn(
     rows = floats(tokens) * floats(top_k) / experts * busiest_rank_load(experts, ranks, skew)
     up = grouped_gemm(cal, gpu, dtype, rows, 2 * inner, hidden_size, local)
     down = grouped_gemm(cal, gpu, dtype, rows, hidden_size, inner, local)
-    return KernelTime(
-        seconds=up.seconds + down.seconds, extrapolated=up.extrapolated | down.extrapolated, source=up.source
-    )
+    ideal = up.seconds + down.seconds
+    ratio, fixed, source = _fused_moe(cal, gpu, dtype, rows, inner)
+    flagged = up.extrapolated | down.extrapolated | (source is None)
+    return KernelTime(seconds=fixed + ratio * ideal, extrapolated=flagged, source=source or up.source)
 
 
 def busiest_rank_load(num_experts: ArrayLike, ranks: ArrayLike, skew: float) -> Floats:
@@ -168,6 +169,20 @@ def busiest_rank_load(num_experts: ArrayLike, ranks: ArrayLike, skew: float) -> 
 def _load(num_experts: float, ranks: float, skew: float) -> float:
     popularity = np.arange(1, int(num_experts) + 1, dtype=np.float64) ** -skew
     return float(ranks * popularity[:: max(int(ranks), 1)].sum() / popularity.sum())
+
+
+def _fused_moe(
+    cal: Calibration, gpu: Gpu, dtype: str, rows: Floats, inner: Floats
+) -> tuple[Floats, float, str | None]:
+    """Return measured over ideal time of fused MoE kernels, fixed seconds, and the table (None: no data)."""
+    name = stand_in(cal, gpu)
+    table = {"fp16": "bf16", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(dtype, dtype)
+    grid = cal.grid(name, f"moe_{table}", ("moe_rows", "moe_inner"))
+    if grid is None:
+        return np.ones(()), 0.0, None
+    rows = np.maximum(rows, 1e-9)
+    ratio = np.exp(interpolate(grid, stacked(rows / -np.expm1(-rows), np.maximum(inner, 1.0))))
+    return ratio, float(cal.fits()["moe_fixed_s"][name][table]), f"MoE {table} table of {name}"
 
 
 def _table_seconds(reference: Reference, shape: Floats) -> tuple[Floats, Bools]:

@@ -131,7 +131,7 @@ def _find(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
     measured: Mapping[str, Any] = fits["gpus"][name]
     share = achievable(cal, gpu) / fits["achievable_share"][name]
     wanted = Roofline(
-        flop_per_s=gpu.peak(precision.peak) * share * fits["realised_gain"].get(precision.peak, 1.0),
+        flop_per_s=gpu.peak(precision.peak) * share,
         bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         precision=precision,
     )

@@ -1,6 +1,6 @@
 """Build `costmodel/data/kernels/` from the measured kernel tables (development only; needs pandas, pyarrow).
 
-    python tools/build_calibration.py ../shared/data
+    PYTHONPATH=. python tools/build_calibration.py ../shared/data
 
 Reads gemm, attention, moe_ffn parquet files and the nccl CSV files; writes one `<gpu>.npz` per GPU with
 log seconds on rectangular grids, and `fits.json` with the scalar constants, each with its source. Every
@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from build_moe_tables import moe_tables
 
 from costmodel.grids import Floats, monotone
+from topology.gpu import Gpu
 
 OUTPUT = Path(__file__).resolve().parent.parent / "costmodel" / "data" / "kernels"
 AS_OF = "2026-11-21"
@@ -261,6 +263,33 @@ def attention_fits(data: Path, gpus: list[str], passes: dict[str, float]) -> dic
     }
 
 
+def add_moe_tables(data: Path, facts: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Add the MoE tables to the files just written, which they build on; return the fixed seconds."""
+    fixed: dict[str, dict[str, float]] = {}
+    for name in facts.index:
+        gpu = Gpu(
+            name=name,
+            architecture=str(facts.loc[name, "arch"]).lower(),
+            peak_flop_per_s=peaks(facts.loc[name]),
+            memory_bytes=float(facts.loc[name, "mem_gb"]) * GIGA,
+            memory_bandwidth_bytes_per_s=float(facts.loc[name, "mem_bw_gbps"]) * GIGA,
+            tdp_w=float(facts.loc[name, "tdp_w"]),
+            source=str(facts.loc[name, "source"]),
+            as_of=AS_OF,
+        )
+        tables, fixed[name] = moe_tables(data, gpu)
+        with np.load(OUTPUT / f"{name}.npz") as before:
+            kept = {key: before[key] for key in before.files}
+        np.savez_compressed(OUTPUT / f"{name}.npz", **kept, **single(tables))
+    return fixed
+
+
+def write_fits(fits: dict[str, object]) -> None:
+    """Write the scalar constants."""
+    text = json.dumps(fits, indent=1, sort_keys=True) + "\n"
+    (OUTPUT / "fits.json").write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     """Build everything."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -279,7 +308,9 @@ def main() -> None:
     fits = {"source": TABLES, "as_of": AS_OF, "gpus": gpus, "achievable_share": achievable_shares(data)}
     fits["attention"] = attention_fits(data, list(gpus), passes)
     fits |= json.loads((Path(__file__).parent / "calibration_constants.json").read_text(encoding="utf-8"))
-    (OUTPUT / "fits.json").write_text(json.dumps(fits, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    write_fits(fits)
+    fits["moe_fixed_s"] = add_moe_tables(data, facts)
+    write_fits(fits)
 
 
 if __name__ == "__main__":
