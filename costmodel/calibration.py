@@ -15,6 +15,7 @@ import numpy as np
 
 from costmodel.grids import Floats, Grid
 from costmodel.measurement import Measurement
+from topology.gpu import Gpu
 
 DATA = Path(__file__).parent / "data" / "kernels"
 LARGEST_RATIO = 30.0  # a measurement further than this from the model is a mistake, not a correction
@@ -57,12 +58,12 @@ class Calibration:
         grid: Grid | None = self.tables[key]
         return grid
 
-    def measured(self, what: str, **inputs: str) -> tuple[Measurement, ...]:
-        """Return the user's measurements of `what` whose inputs equal the given ones."""
+    def measured(self, what: str, gpu: Gpu, dtype: str = "") -> tuple[Measurement, ...]:
+        """Return the user's measurements of `what` on this GPU in this data type."""
         return tuple(
             m
             for m in self.measurements
-            if m.what == what and all(m.inputs.get(name) == value for name, value in inputs.items())
+            if (m.what, m.gpu, m.dtype) == (what, gpu.name, dtype) and m.unit == "s"
         )
 
 

@@ -165,10 +165,10 @@ def _corrected(
     cal: Calibration, h: Hierarchy, op: str, message_bytes: Floats, group: Group, seconds: Floats
 ) -> Floats:
     """Return seconds pulled to the user's own measurements of this collective, if any."""
-    mine = cal.measured(op)
+    mine = cal.measured(op, h.gpu)
     if not mine:
         return seconds
-    b, n, s = np.array([[float(m.inputs[key]) for m in mine] for key in ("bytes", "size", "stride")])
+    b, n, s = np.array([[m.inputs[key] for m in mine] for key in ("bytes", "size", "stride")])
     plain = Calibration(directory=cal.directory, tables=cal.tables)
     ratios = np.array([m.value for m in mine]) / collective_time(plain, h, op, b, n, s)
     at = stacked(message_bytes, group.size.astype(np.float64), group.stride.astype(np.float64))

@@ -97,7 +97,13 @@ def elementwise(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTim
     """
     name = stand_in(cal, gpu)
     rate = cal.fits()["gpus"][name]["memory_efficiency"] * gpu.memory_bandwidth_bytes_per_s
-    seconds = floats(moved_bytes) / rate
+    moved = floats(moved_bytes)
+    seconds = moved / rate
+    mine = cal.measured("elementwise", gpu)
+    if mine:
+        points = np.array([[m.inputs["bytes"] for m in mine]])
+        ratios = np.array([m.value for m in mine]) * rate / points[0]
+        seconds = seconds * measured_ratio(points, ratios, np.maximum(moved, 1.0)[None])
     known = np.full(seconds.shape, name != gpu.name)
     return KernelTime(seconds=seconds, extrapolated=known, source=f"memory efficiency of {name}")
 
@@ -200,9 +206,9 @@ def _table_seconds(reference: Reference, shape: Floats) -> tuple[Floats, Bools]:
 
 def _corrected(cal: Calibration, gpu: Gpu, dtype: str, shape: Floats, seconds: Floats) -> Floats:
     """Return `seconds` pulled to the user's own GEMM measurements of this GPU and dtype, if any."""
-    mine = cal.measured("gemm", gpu=gpu.name, dtype=dtype)
+    mine = cal.measured("gemm", gpu, dtype)
     if not mine:
         return seconds
-    points = np.array([[float(m.inputs[axis]) for m in mine] for axis in ("m", "n", "k")])
+    points = np.array([[m.inputs[axis] for m in mine] for axis in ("m", "n", "k")])
     modelled, _ = _table_seconds(gemm_reference(cal, gpu, dtype), points)
     return seconds * measured_ratio(points, np.array([m.value for m in mine]) / modelled, shape)

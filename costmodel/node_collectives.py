@@ -11,6 +11,7 @@ from costmodel.calibration import Calibration
 from costmodel.grids import Bools, Floats, Grid, interpolate, outside, stacked
 from topology.hierarchy import Counts, Hierarchy, ring_bandwidth
 
+SAME_BANDWIDTH = 0.1  # data sheets round; a node this close to the measured one is the same
 AXES = ("nccl_gpus", "nccl_bytes")
 
 
@@ -58,20 +59,17 @@ def table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
 
 def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     fits = cal.fits()
-    measured = fits["scaleup_bytes_per_s"]
-    switched = h.scaleup.kind == "nvswitch"
-    own = h.gpu.name
-    on_pcie = own in fits["pcie_tables"]
-    if own in measured and switched != on_pcie:
-        same = np.isclose(h.scaleup.bandwidth_bytes_per_s, measured[own], rtol=0.1) or on_pcie
-        return own, bool(same)
-    if not switched:
-        return (fits["pcie_tables"][0], False) if h.scaleup.kind == "pcie" else ("h100-sxm", False)
+    own, measured = h.gpu.name, fits["scaleup_bytes_per_s"]
+    if h.scaleup.kind == "pcie":
+        hosts = fits["pcie_tables"]
+        name = hosts["by_name"].get(own, hosts["default"])
+        return name, name == own
+    on_pcie = fits["pcie_tables"]["by_name"]
     stand_ins = fits["stand_ins"]
-    name = stand_ins["by_name"].get(own) or stand_ins["by_architecture"].get(h.gpu.architecture)
-    usable = name in measured and name not in fits["pcie_tables"]
-    name = name if usable else "h100-sxm"
-    return name, bool(np.isclose(h.scaleup.bandwidth_bytes_per_s, measured[name], rtol=0.1))
+    nearest = own, stand_ins["by_name"].get(own), stand_ins["by_architecture"].get(h.gpu.architecture)
+    name = next((n for n in nearest if n in measured and n not in on_pcie), stand_ins["other"])
+    alike = np.isclose(h.scaleup.bandwidth_bytes_per_s, measured[name], rtol=SAME_BANDWIDTH)
+    return name, bool(alike and h.scaleup.kind == "nvswitch" and name == own)
 
 
 def _as_measured(op: str, h: Hierarchy) -> tuple[str, float]:

@@ -47,7 +47,7 @@ CATALOG_NAMES = {
 }
 ACHIEVED_NAMES = CATALOG_NAMES | {
     "A100-PCIe-80GB": "a100-pcie-80gb",
-    "GH200-96GB": "gh200",
+    "GH200-96GB": "gh200-96gb",
     "B300-SXM": "b300-sxm",
     "GB200": "gb200",
     "MI300X": "mi300x",
