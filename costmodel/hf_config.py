@@ -79,13 +79,13 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     family = config.get("model_type", _MISSING)
     if family == "gemma3" and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
-    if family not in _FAMILIES:
+    if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {family!r} is not known"
         raise InputError(
             f"{source or name} describes no model", cause, f"known: {', '.join(sorted(_FAMILIES))}"
         )
     reader = _Reader(config=config)
-    sizes = _FAMILIES[str(family)](reader)
+    sizes = _FAMILIES[family](reader)
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)

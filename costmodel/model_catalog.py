@@ -34,6 +34,8 @@ def model(name_or_path: str) -> ModelSpec:
         from costmodel.hf_config import read_config
 
         return read_config(name_or_path)
+    if name_or_path in _table()["models"]:
+        return _entry(name_or_path)
     return _entry(resolve(name_or_path, model_names(), "model", _table()["aliases"]))
 
 
