@@ -23,9 +23,10 @@ OUTPUT = Path(__file__).resolve().parent.parent / "costmodel" / "data" / "kernel
 AS_OF = "2026-11-21"
 TABLES = "aiconfigurator-core 0.12.0 measured tables (Apache-2.0)"
 
-# Rows of GEMM: those that tile evenly; their +1 neighbours only serve to reject outliers.
+# Rows of GEMM: those that tile evenly; one row more runs another, often slower kernel and is not smooth.
 GEMM_ROWS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 512, 768, 1024, 1280, 1536, 1792, 2048)
 GEMM_ROWS += (2304, 2560, 2816, 3072, 3328, 3584, 3840, 4096, 4352, 8192, 16384, 32768)
+ROUNDS = 3  # of isotonic fits over all axes
 SPIKE = np.log(1.15)  # a node this far above what a larger problem takes is a measurement glitch
 LARGER = tuple(2.0**power for power in range(30, 35))  # 1 to 16 GiB, beyond the single-node tables
 LARGE_MESSAGES = {
@@ -92,22 +93,48 @@ def filled(log_values: Floats, axes: list[Floats], powers: Sequence[float] = (1.
 
 
 def steadied(log_values: Floats, axes: list[int]) -> Floats:
-    """Cut spikes above the time of any larger problem (which could be padded to), then make monotone."""
+    """Cut spikes above the time of any larger problem (which could be padded to), then make monotone.
+
+    Least-squares isotonic fits along one axis after another, repeated, leave next to nothing for the
+    envelopes that end it exactly monotone.
+    """
     lower = log_values
     for axis in axes:
         lower = np.flip(np.minimum.accumulate(np.flip(lower, axis), axis=axis), axis)
-    return monotone(np.minimum(log_values, lower + SPIKE), axes)
+    steady = np.minimum(log_values, lower + SPIKE)
+    for _ in range(ROUNDS):
+        for axis in axes:
+            steady = np.apply_along_axis(isotonic, axis, steady)
+    return monotone(steady, axes)
+
+
+def isotonic(values: Floats) -> Floats:
+    """Return the nearest rising sequence in least squares (pool adjacent violators)."""
+    if (np.diff(values) >= 0).all():
+        return values
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in values:
+        means.append(float(value))
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            size = sizes[-2] + sizes[-1]
+            means[-2] = (means[-2] * sizes[-2] + means[-1] * sizes[-1]) / size
+            sizes[-2] = size
+            means.pop()
+            sizes.pop()
+    return np.repeat(means, sizes)
 
 
 def gemm_tables(data: Path, gpu: str) -> dict[str, Floats]:
-    """Return the GEMM grids of a GPU by dtype, rows thinned to `GEMM_ROWS`."""
+    """Return the GEMM grids of a GPU by dtype, of the rows in `GEMM_ROWS`."""
     frame = measured(data, "gemm", gpu)
+    frame = frame[frame.m.isin(GEMM_ROWS)]
     out: dict[str, Floats] = {}
     for dtype, rows in frame.groupby("dtype"):
         axes, log_values = nodes(rows, ["m", "n", "k"])
-        keep = np.isin(axes[0], GEMM_ROWS)
-        out[f"gemm_{dtype}"] = steadied(filled(log_values, axes), [0, 1, 2])[keep]
-        out |= {"gemm_m": axes[0][keep], "gemm_n": axes[1], "gemm_k": axes[2]}
+        out[f"gemm_{dtype}"] = steadied(filled(log_values, axes), [0, 1, 2])
+        out |= {"gemm_m": axes[0], "gemm_n": axes[1], "gemm_k": axes[2]}
     return out
 
 
