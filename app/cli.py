@@ -17,17 +17,21 @@ import typer
 
 from app.errors import ANSWERED, INTERRUPTED, run_guarded
 from topology.errors import InputError
+from topology.names import suggest
 
 DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {
     "diff": "Compare two plans.",
+    "models": "List the models that can be named, or describe one.",
+    "topology": "Show a cluster's levels and what each axis gets on it.",
+    "gpus": "List GPUs and machines with peaks, memory and prices.",
 }
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
 
 `plan --model 70b --gpus 32` plans a training job (short for `plan train`).
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
-3 internal error, 130 interrupted.
+3 internal error (--debug shows the traceback), 130 interrupted.
 """
 
 
@@ -52,16 +56,22 @@ def _dispatch(words: list[str]) -> int:
     if chosen == DEFAULT_COMMAND and words[:1] != [DEFAULT_COMMAND]:
         words = [DEFAULT_COMMAND, *words]
     try:
-        result = build_app(chosen)(words, standalone_mode=False)
+        result = build_app(chosen)(words, prog_name="plan", standalone_mode=False)
     except typer.Abort:
         return INTERRUPTED
     except typer.TyperException as error:
-        raise InputError(
-            what=error.format_message().rstrip(".") or "unreadable command line",
-            cause=f"plan {' '.join(words)}",
-            fix=f"see `plan {chosen} --help`" if chosen else f"the commands are {', '.join(COMMANDS)}",
-        ) from error
+        raise _usage_error(error, words, chosen) from error
     return result if isinstance(result, int) else ANSWERED
+
+
+def _usage_error(error: typer.TyperException, words: list[str], chosen: str) -> InputError:
+    """Say what of a command line could not be read, in three lines."""
+    what = error.format_message().rstrip(".") or "unreadable command line"
+    fix = f"see `plan {chosen} --help`"
+    if not chosen:
+        close = suggest(words[0], COMMANDS, count=2) if words else ()
+        fix = f"did you mean {' or '.join(close)}?" if close else f"the commands are {', '.join(COMMANDS)}"
+    return InputError(what=what, cause=f"the command line was: plan {' '.join(words)}", fix=fix)
 
 
 def _chosen_command(words: list[str]) -> str:
@@ -90,9 +100,13 @@ def _program_options(
 ) -> None:
     """Answer the flags of the program itself."""
     if version:
+        from importlib.metadata import PackageNotFoundError
         from importlib.metadata import version as installed
 
-        sys.stdout.write(f"meshplan {installed('meshplan')}\n")
+        try:
+            sys.stdout.write(f"meshplan {installed('meshplan')}\n")
+        except PackageNotFoundError:
+            sys.stdout.write("meshplan, run from a checkout that is not installed\n")
         raise typer.Exit(ANSWERED)
 
 
