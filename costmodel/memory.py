@@ -327,7 +327,8 @@ def _head_memory(share: LayerShare, at: _Context) -> EndMemory:
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
     parameters = share.parameters[at.index] + tied_copy
-    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / table.tp)
+    shards = table.tp if at.stack.vocab_parallel_loss else 1
+    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
     return EndMemory(
         state=state_bytes(at.each, parameters),
         activation_bytes=at.stack.loss_bytes_per_logit * logits + unit_bytes(parameters, table, at.stack),
