@@ -1,6 +1,7 @@
 """The answer of the cost model for one layout: time, memory, money and energy, each as parts that sum.
 
-A `TimeBreakdown` holds only what lengthens the step; communication hidden under compute is reported beside the sum.
+A `TimeBreakdown` holds only what lengthens the step; communication hidden under compute is reported beside
+the sum.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Estimate:
         peak_memory_bytes: Total of the fullest rank.
         memory_lower_bytes: Lower end of the 80 % band of the peak.
         memory_upper_bytes: Upper end of it.
-        mfu: Model FLOPs (6·active parameters·tokens plus attention, no recompute) over peak FLOPs of all GPUs.
+        mfu: Model FLOPs (6·active parameters·tokens plus attention, no recompute) over peak FLOPs of all
+            GPUs.
         hfu: The same with the recomputed FLOPs.
         tokens_per_s_per_gpu: Tokens of the global batch per second and GPU.
         usd_per_step: Money for one step, None without a price.

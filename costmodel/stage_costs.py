@@ -1,11 +1,11 @@
 """One layout as its pipeline sees it: what a layer costs, what the ends cost, and how a split becomes a step.
 
-The stage solver chooses how many layers of each run of identical layers a pipeline rank holds, and how many of them
-it recomputes. Everything it needs is linear in those counts, so the same few numbers serve the solver, the exact
-dynamic program that checks it, and the estimate that is printed.
+The stage solver chooses how many layers of each run of identical layers a pipeline rank holds, and how many
+of them it recomputes. Everything it needs is linear in those counts, so the same few numbers serve the
+solver, the exact dynamic program that checks it, and the estimate that is printed.
 
-Legend: ``n[s,k]`` layers of run ``k`` on rank ``s`` · ``r[s,k]`` recomputed ones · ``M`` microbatches · ``t_s``
-seconds of one microbatch on rank ``s`` · ``u_s`` seconds rank ``s`` needs after its last microbatch.
+Legend: ``n[s,k]`` layers of run ``k`` on rank ``s`` · ``r[s,k]`` recomputed ones · ``M`` microbatches ·
+``t_s`` seconds of one microbatch on rank ``s`` · ``u_s`` seconds rank ``s`` needs after its last microbatch.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ class StageCosts:
         saved_bytes_recomputed: The same if the layer is recomputed.
         fixed_s: Per rank, seconds per microbatch of what is not a layer (embedding, head).
         fixed_static_bytes: Per rank, bytes of what is not a layer.
-        fixed_activation_bytes: Per rank, activations that do not grow with the microbatches in flight (logits).
+        fixed_activation_bytes: Per rank, activations that do not grow with the microbatches in flight
+            (logits).
         in_flight: Per rank, microbatches whose activations are kept at once.
         working_bytes: Transient bytes on every rank.
         recompute_working_bytes: Added on a rank that recomputes any layer.
-        tail_layer_s: Shape (forms, runs): seconds after the last microbatch per layer, one row per linear form.
+        tail_layer_s: Shape (forms, runs): seconds after the last microbatch per layer, one row per linear
+            form.
         tail_fixed_s: Shape (forms, ranks): the part of each form that is not a layer.
         num_microbatches: Microbatches per step and pipeline.
-        bubble_weight: Share of the other ranks' time that the schedule leaves as bubble (1 for 1F1B, 1/V interleaved).
+        bubble_weight: Share of the other ranks' time that the schedule leaves as bubble (1 for 1F1B, 1/V
+            interleaved).
         constant_s: Seconds of the step that depend on no split.
         capacity_bytes: What a rank may hold.
     """
@@ -100,7 +103,7 @@ def recomputed_layers(costs: StageCosts, split: StageSplit) -> Vector:
 
 
 def microbatch_seconds(costs: StageCosts, split: StageSplit) -> Vector:
-    """Seconds of one microbatch on each rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
+    """Seconds of one microbatch per rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
     layers = np.asarray(split.layers_of_stage, dtype=float)
     return np.asarray(
         layers @ np.asarray(costs.layer_s)
@@ -110,7 +113,7 @@ def microbatch_seconds(costs: StageCosts, split: StageSplit) -> Vector:
 
 
 def tail_seconds(costs: StageCosts, split: StageSplit) -> Vector:
-    """Seconds after the last microbatch on each rank: u_s = max_j (Σ_k n[s,k]·tail_layer_s[j,k] + tail_fixed_s[j,s])."""
+    """Seconds after the last microbatch: u_s = max_j (Σ_k n[s,k]·tail_layer_s[j,k] + tail_fixed_s[j,s])."""
     layers = np.asarray(split.layers_of_stage, dtype=float)
     forms = layers @ np.asarray(costs.tail_layer_s).T + np.asarray(costs.tail_fixed_s).T
     return np.asarray(forms.max(axis=1))
@@ -119,10 +122,11 @@ def tail_seconds(costs: StageCosts, split: StageSplit) -> Vector:
 def step_time(costs: StageCosts, split: StageSplit) -> float:
     """Seconds of one optimizer step.
 
-    ``T = M·max_s t_s + β·(Σ_s t_s − max_s t_s) + max_s u_s + constant``: every microbatch passes the slowest rank,
-    the other ranks fill and drain the pipeline once (β of it shows), then gradients are reduced and parameters
-    updated. For 1F1B with equal ranks this is the closed form (M + P − 1)·t; for unequal ranks it lies between the
-    lower bound max_s(M·t_s + Σ_{j<s} t_j) and the upper bound (M − 1)·max t + Σ t, and equals the latter.
+    ``T = M·max_s t_s + β·(Σ_s t_s − max_s t_s) + max_s u_s + constant``: every microbatch passes the slowest
+    rank, the other ranks fill and drain the pipeline once (β of it shows), then gradients are reduced and
+    parameters updated. For 1F1B with equal ranks this is the closed form (M + P − 1)·t; for unequal ranks it
+    lies between the lower bound max_s(M·t_s + Σ_{j<s} t_j) and the upper bound (M − 1)·max t + Σ t, and
+    equals the latter.
     """
     t = microbatch_seconds(costs, split)
     slowest = float(t.max())

@@ -1,0 +1,364 @@
+"""From raw times to the time of a layer, of the ends, and of the tail of a step.
+
+One code path serves the scalar estimate (arrays of length one), the scoring of many layouts, and the fit of
+the constants over all measured runs. The equations:
+
+    GPU forward   = products + attention + passes + exposed tp, cp, ep transfers
+    GPU backward  = input and weight gradients + attention backward + passes + accumulation + exposed
+    transfers layer         = (GPU⁶ + host⁶)^⅙ for each direction: the GPU waits for the host or hides it
+    ZeRO-3 layer  = max(layer, parameter traffic) + share · min(layer, parameter traffic)
+    tail          = reduction and gathering not hidden under the last backward and first forward, then the
+    optimizer
+
+Legend: ``K`` runs of layers, ``c`` constants, ``e`` environment; arrays end in the layout (or placed cut)
+axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.constants import Constants
+from costmodel.environment import Environment
+from costmodel.features import Features, PartTimes, stage_message_bytes
+from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
+
+Vector = NDArray[np.float64]
+SHARPNESS = 6  # of the smooth maximum of GPU and host time
+BACKWARD_PRODUCTS = 2  # matrix products of unfused attention backward for each of its forward ones
+TP_SYNCHRONISATIONS = 2  # blocking tensor-parallel collectives of a layer in one direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStep:
+    """One layer and microbatch inside a step; one entry per placed cut.
+
+    Attributes:
+        forward_s: Forward.
+        backward_s: Backward by recompute policy, shape (policies, cuts), policies as in `layout.RECOMPUTES`.
+        weight_share: Share of the weight-gradient part in forward and backward together (what zero-bubble
+            moves).
+        compute_s: Kernels of forward and backward.
+        tp_s: Exposed tensor-parallel time in both.
+        cp_s: Exposed context-parallel time in both.
+        ep_s: Exposed expert time in both.
+        hidden_s: Transfers that run under compute in both.
+        recomputed_s: Kernels repeated by each policy, shape (policies, cuts).
+    """
+
+    forward_s: Vector
+    backward_s: Vector
+    weight_share: Vector
+    compute_s: Vector
+    tp_s: Vector
+    cp_s: Vector
+    ep_s: Vector
+    hidden_s: Vector
+    recomputed_s: Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostColumns:
+    """The fields of `StageCosts` that concern time, for many layouts: the last axis is the layout.
+
+    `first_s`, `last_s` and `every_s` are seconds per microbatch of the rank with the embedding, the rank with
+    the head, and every rank.
+    """
+
+    layer_s: Vector
+    recompute_s: Vector
+    first_s: Vector
+    last_s: Vector
+    every_s: Vector
+    tail_layer_s: Vector
+    tail_first_s: Vector
+    tail_last_s: Vector
+    num_microbatches: Vector
+    bubble_weight: Vector
+    constant_s: Vector
+    stretch: Vector
+
+
+def smooth_max(a: Quantity, b: Quantity) -> Vector:
+    """Larger of two times, rounded off where they are close: (a⁶ + b⁶)^⅙.
+
+    >>> round(float(smooth_max(1.0, 0.5)), 4)
+    1.0026
+    """
+    larger = np.maximum(np.maximum(a, b), 1e-30)
+    return np.asarray(larger * ((a / larger) ** SHARPNESS + (b / larger) ** SHARPNESS) ** (1 / SHARPNESS))
+
+
+def compute_slowdown(e: Environment, c: Constants) -> Quantity:
+    """Compute time at the clocks sustained in training over those of short measurements (A100 = 1).
+
+    slowdown = (reference W per flop/s ÷ this chip's)^g · (power cap)^−h
+    """
+    thermal = (c.reference_watts_per_flop_per_s / e.watts_per_flop_per_s) ** c.throttle_exponent
+    return thermal * e.power_cap ** (-c.power_cap_exponent)
+
+
+def product_factor(e: Environment, c: Constants) -> Quantity:
+    """Time of matrix products in a step over their tables."""
+    factor = c.gemm_in_step * compute_slowdown(e, c)
+    return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0) * np.where(e.fp8, c.fp8_gemm, 1.0)
+
+
+def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
+    """Time of one layer (or of an end) in a step, for every placed cut."""
+    k, t, e = part.kernels, part.transfers, f.environment
+    products = product_factor(e, c)
+    experts = products * c.grouped_gemm
+    attention_f, attention_b = _attention(part, e, c)
+    passes = c.elementwise_in_step * k.elementwise_s
+    weight = products * c.weight_gradient_gemm * k.weight_gradient_s + experts * k.grouped_weight_gradient_s
+    inputs = products * k.input_gradient_s + experts * k.grouped_input_gradient_s
+    forward = products * k.forward_s + experts * k.grouped_forward_s + attention_f + passes
+    backward = inputs + attention_b + c.elementwise_backward * passes + weight + _accumulation(part, f, c)
+    tp_f, tp_b = _tensor_transfers(part, f, c, inputs)
+    cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
+    ep = c.scaleup_in_step * (1 - e.expert_overlap_share)
+    ep_f, ep_b = ep * t.ep_forward_s, ep * t.ep_backward_s
+    gpu_f, gpu_b = forward + tp_f + cp_f + ep_f, backward + tp_b + cp_b + ep_b
+    host_f, host_b = _host(part, f, c)
+    skipped = e.early_stop_recompute * products * k.last_forward_s
+    some = c.operation_recompute
+    repeated = np.stack([
+        np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
+    ])  # fmt: skip
+    host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
+    backward_s = smooth_max(gpu_b + repeated, host_b + host_again)
+    forward_s = smooth_max(gpu_f, host_f)
+    transfers = sum((getattr(t, name) for name in t.__slots__), start=np.zeros_like(forward))
+    return LayerStep(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        weight_share=weight / np.maximum(forward + backward, 1e-30),
+        compute_s=forward + backward,
+        tp_s=tp_f + tp_b,
+        cp_s=cp_f + cp_b,
+        ep_s=ep_f + ep_b,
+        hidden_s=np.maximum(0.0, c.scaleup_in_step * transfers - tp_f - tp_b - cp_f - cp_b - ep_f - ep_b),
+        recomputed_s=repeated,
+    )
+
+
+def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, Vector]:
+    """Attention core forward and backward: fused kernel, or batched products and passes over the scores."""
+    k = part.kernels
+    fused = k.fused_attention_s * e.attention_slowdown * compute_slowdown(e, c)
+    efficiency = c.batched_matmul * e.head_share**c.batched_matmul_head_exponent
+    products = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
+    forward = fused + products + k.scores_s
+    backward = c.attention_backward * fused + BACKWARD_PRODUCTS * products + c.score_backward * k.scores_s
+    return forward, backward
+
+
+def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
+    """Adding a microbatch's weight gradients to those of the step: memory traffic per parameter."""
+    k, e = part.kernels, f.environment
+    unfused = c.accumulation_bytes * (1 - 0.5 * f.single)
+    per_parameter = np.where(e.accumulation_fused, c.accumulation_bytes_fused, unfused)
+    return np.asarray(
+        (k.dense_parameters + k.expert_parameters) * per_parameter / e.memory_bandwidth_bytes_per_s
+    )
+
+
+def _tensor_transfers(part: PartTimes, f: Features, c: Constants, inputs: Vector) -> tuple[Vector, Vector]:
+    """Exposed tensor-parallel time: chunks of sharded transfers hide under their product, all-reduces do not.
+
+    The backward's second gather (for the weight gradient) runs under the input gradient.
+    """
+    t, e = part.transfers, f.environment
+    exposed = 1 - e.tp_overlap_share
+    forward = c.scaleup_in_step * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
+    backward = c.scaleup_in_step * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    return forward, backward + np.maximum(0.0, c.scaleup_in_step * t.tp_regather_s - inputs)
+
+
+def _context_transfers(
+    part: PartTimes, e: Environment, c: Constants, attention_f: Vector, attention_b: Vector
+) -> tuple[Vector, Vector]:
+    """Exposed context-parallel time: rings hide under attention of the previous block, head swaps do not."""
+    t = part.transfers
+
+    def exposed(transfer: Vector, attention: Vector) -> Vector:
+        hidden = np.minimum(transfer, attention)
+        return transfer - e.cp_overlap * (1 - c.contention) * hidden
+
+    rings = (c.scaleup_in_step * t.cp_forward_s, c.scaleup_in_step * t.cp_backward_s)
+    swaps = (c.scaleup_in_step * t.cp_swap_forward_s, c.scaleup_in_step * t.cp_swap_backward_s)
+    return exposed(rings[0], attention_f) + swaps[0], exposed(rings[1], attention_b) + swaps[1]
+
+
+def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
+    """Host time to launch a layer forward and backward."""
+    e = f.environment
+    launch = (
+        e.host_s_per_layer * np.where(e.cuda_graphs, c.graph_host, 1.0)
+        + c.expert_host_s * part.kernels.routed
+    )
+    collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
+    return launch + collectives, c.host_backward * launch + collectives
+
+
+def head_seconds(f: Features, c: Constants) -> Vector:
+    """Final norm, output projection and loss of one microbatch, forward and backward; per placed cut."""
+    step = layer_step(f.head, f, _without_loss_passes(c))
+    return np.asarray(step.compute_s + step.tp_s)
+
+
+def _without_loss_passes(c: Constants) -> Constants:
+    """The same constants with the memory passes of the loss in place of those of a layer."""
+    from dataclasses import replace
+
+    return replace(c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes, fp8_gemm=1.0)
+
+
+def embedding_seconds(f: Features, c: Constants) -> Vector:
+    """Token embedding of one microbatch, forward and backward; per placed cut."""
+    step = layer_step(f.embedding, f, c)
+    scatter = f.environment.embedding_gradient_s * f.hidden_elements * (f.tp == 1)
+    return np.asarray(step.compute_s + step.tp_s + scatter)
+
+
+def bubble_weight(f: Features, weight_share: Vector) -> Vector:
+    """Share of the other ranks' time left as bubble by each layout's schedule.
+
+    GPipe and 1F1B 1; interleaved 1/V; ZB-H1 (F + B − W)/(F + B + W) with B the input part; ZBV and DualPipeV
+    0.
+    """
+    numbers = f.layout_numbers
+    one, none = np.ones_like(numbers.pp), np.zeros_like(numbers.pp)
+    weights = {
+        "gpipe": one,
+        "1f1b": one,
+        "interleaved": 1 / numbers.virtual_stages,
+        "zb-h1": np.clip(1 - 2 * weight_share, 0.0, 1.0),
+        "zbv": none,
+        "dualpipev": none,
+    }
+    return np.asarray(np.choose(numbers.schedule, [weights[name] for name in SCHEDULES]))
+
+
+def compose(f: Features, c: Constants) -> CostColumns:
+    """Time costs of every layout, before its layers are split over pipeline ranks."""
+    numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
+    steps = [layer_step(part, f, c) for part in f.runs]
+    full = RECOMPUTES.index("full")
+    base = np.where(numbers.recompute == full, 0, numbers.recompute)
+    stretch = 1 + c.jitter * np.log2(numbers.nodes)
+    layer_s, extra_s, forward_s, backward_s = [], [], [], []
+    for run, step in enumerate(steps):
+        forward = _with_parameters(step.forward_s[f.cut], traffic.gather[run], e)
+        exchange = traffic.gather[run] + traffic.scatter[run]
+        backward = _with_parameters(step.backward_s[base, f.cut], exchange, e)
+        again = _with_parameters(step.backward_s[full, f.cut], exchange, e)
+        forward_s.append(forward)
+        backward_s.append(backward)
+        layer_s.append(stretch * (forward + backward))
+        extra_s.append(stretch * (again - backward))
+    first = embedding_seconds(f, c)[f.cut] + traffic.gather[-2] + traffic.scatter[-2]
+    last = head_seconds(f, c)[f.cut] + traffic.gather[-1] + traffic.scatter[-1]
+    edges = traffic.gather[0] + traffic.scatter[0]
+    tail = _tail(f, c, traffic, np.stack(forward_s), np.stack(backward_s))
+    return CostColumns(
+        layer_s=np.stack(layer_s),
+        recompute_s=np.stack(extra_s),
+        first_s=stretch * first,
+        last_s=stretch * last,
+        every_s=stretch * edges,
+        tail_layer_s=tail[0],
+        tail_first_s=tail[1],
+        tail_last_s=tail[2],
+        num_microbatches=numbers.num_microbatches,
+        bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1].weight_share[f.cut]), 0.0),
+        constant_s=stretch * _sends(f, c) + c.step_fixed_s,
+        stretch=stretch,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Data-parallel seconds inside a step, shape (runs + 2, layouts): every microbatch, then once a step."""
+
+    gather: Vector
+    scatter: Vector
+    step_gather: Vector
+    step_reduce: Vector
+    tied: Vector
+    updated: Vector
+
+
+def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
+    """Gather every layout's traffic, scaled from the collective alone to the collective in a step."""
+    t, at = f.traffic, f.replication
+    factor = np.where(t.network, c.network_in_step, c.scaleup_in_step)
+    return _Traffic(
+        gather=(factor * t.microbatch_gather_s)[:, at],
+        scatter=(factor * t.microbatch_reduce_s)[:, at],
+        step_gather=(factor * t.step_gather_s)[:, at],
+        step_reduce=(factor * t.step_reduce_s)[:, at],
+        tied=(factor * t.tied_s)[at],
+        updated=t.updated_parameters[:, at],
+    )
+
+
+def _with_parameters(layer: Vector, exchange: Vector, e: Environment) -> Vector:
+    """Time of a layer beside the traffic of its parameters (zero below ZeRO-2)."""
+    share = np.where(e.fsdp_prefetch, e.fsdp_exposed_share, 1.0)
+    return np.asarray(np.maximum(layer, exchange) + share * np.minimum(layer, exchange))
+
+
+def _tail(
+    f: Features, c: Constants, traffic: _Traffic, forward_s: Vector, backward_s: Vector
+) -> tuple[Vector, Vector, Vector]:
+    """Linear forms of the time after the last microbatch: per layer, first rank, last rank.
+
+    Reduction R hides under the last backward B and gathering A under the first forward F as far as they
+    overlap: exposed = κ·R + (1 − κ)·max(0, R − w·B) and likewise for A, so the tail is the largest of four
+        linear forms.
+    With interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V microbatches instead of
+    one.
+    """
+    e, n = f.environment, f.layout_numbers
+    interleaved = n.schedule == SCHEDULES.index("interleaved")
+    in_window = np.minimum(n.pp, n.num_microbatches) * (n.virtual_stages - 1) / n.virtual_stages
+    window = c.gradient_window * (1 + np.where(interleaved, in_window, 0.0))
+    stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
+    stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
+    stretch = 1 + c.jitter * np.log2(n.nodes)
+    update = c.optimizer_bytes / e.memory_bandwidth_bytes_per_s * traffic.updated
+    R, A = traffic.step_reduce, traffic.step_gather
+    layers: list[Vector] = []
+    firsts: list[Vector] = []
+    lasts: list[Vector] = []
+    for reduces in (0, 1):
+        for gathers in (0, 1):
+            keep_r = stays_r + reduces * (1 - stays_r)
+            keep_a = stays_a + gathers * (1 - stays_a)
+            covered = reduces * (1 - stays_r) * backward_s + gathers * (1 - stays_a) * forward_s
+            layers.append(stretch * (keep_r * R[:-2] + keep_a * A[:-2] - window * covered) + update[:-2])
+            ends = stretch * (keep_r * R[-2:] + keep_a * A[-2:] + traffic.tied) + update[-2:]
+            firsts.append(ends[0])
+            lasts.append(ends[1])
+    return np.stack(layers), np.stack(firsts), np.stack(lasts)
+
+
+def _sends(f: Features, c: Constants) -> Vector:
+    """Exposed pipeline sends of a step.
+
+    1F1B waits 2·[(P − 1)(M/P + 1) − 1] sends; interleaving makes M·V of them, partly hidden, plus the
+    warm-up.
+    """
+    e, n = f.environment, f.layout_numbers
+    alone = f.send_s[f.replication] + f.send_s_per_byte[f.replication] * stage_message_bytes(f)
+    one = c.p2p_exposed * alone + c.p2p_latency_s
+    P, M, V = n.pp, n.num_microbatches, n.virtual_stages
+    shown = np.where(e.p2p_overlap, c.p2p_overlapped, 1.0)
+    plain = np.maximum(0.0, (P - 1) * (M / P + 1) - 1)
+    many = M * V * shown / 2 + P - 1
+    return np.asarray(np.where(P > 1, 2 * one * np.where(V > 1, many, plain), 0.0))

@@ -1,0 +1,105 @@
+"""Properties of a stack, a GPU and a model that scale times: plain numbers that runs can be compared in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.calibration import Calibration
+from costmodel.layout import Quantity
+from costmodel.model import ModelSpec
+from costmodel.references import stand_in
+from costmodel.stack import SoftwareStack
+from costmodel.workload import TrainingJob
+from topology.cluster import Cluster
+from topology.gpu import Gpu
+
+FULL_HEAD = 128  # head size at which matrix units are filled
+HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Numbers of one (model, GPU, job, stack); flags are 0 or 1. Fields of the stack mean the same here.
+
+    Attributes:
+        watts_per_flop_per_s: Design power over bf16 peak of the part whose tables are used.
+        power_cap: This part's design power per peak over that of the part whose tables are used, at most 1.
+        blackwell: 1 on Blackwell.
+        fp8: 1 if linear layers multiply in eight bits.
+        head_share: min(head size, 128)/128.
+        head_misaligned: 1 if the head size is not a multiple of 8.
+        attention_slowdown: That of the stack on this GPU.
+        memory_bandwidth_bytes_per_s: Of the GPU.
+    """
+
+    tp_overlap_share: Quantity
+    expert_overlap_share: Quantity
+    cp_overlap: Quantity
+    gradient_overlap: Quantity
+    parameter_overlap: Quantity
+    fsdp_prefetch: Quantity
+    fsdp_exposed_share: Quantity
+    p2p_overlap: Quantity
+    p2p_sharded: Quantity
+    early_stop_recompute: Quantity
+    accumulation_fused: Quantity
+    cuda_graphs: Quantity
+    host_s_per_layer: Quantity
+    host_s_per_collective: Quantity
+    embedding_gradient_s: Quantity
+    attention_slowdown: Quantity
+    watts_per_flop_per_s: Quantity
+    power_cap: Quantity
+    blackwell: Quantity
+    fp8: Quantity
+    head_share: Quantity
+    head_misaligned: Quantity
+    memory_bandwidth_bytes_per_s: Quantity
+
+
+_STACK_FIELDS = (
+    "tp_overlap_share",
+    "expert_overlap_share",
+    "cp_overlap",
+    "gradient_overlap",
+    "parameter_overlap",
+    "fsdp_prefetch",
+    "fsdp_exposed_share",
+    "p2p_overlap",
+    "p2p_sharded",
+    "early_stop_recompute",
+    "accumulation_fused",
+    "cuda_graphs",
+    "host_s_per_layer",
+    "host_s_per_collective",
+    "embedding_gradient_s",
+)
+
+
+def environment_of(
+    model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, cal: Calibration
+) -> Environment:
+    """Numbers that scale the times of this job."""
+    gpu = cluster.gpu
+    table_part = _table_part(cal, gpu)
+    intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
+    modern = gpu.architecture not in ("volta", "ampere", "ada")
+    return Environment(
+        **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
+        attention_slowdown=stack.attention_slowdown_hopper if modern else stack.attention_slowdown,
+        watts_per_flop_per_s=intensity,
+        power_cap=min(1.0, own / intensity),
+        blackwell=float(gpu.architecture == "blackwell"),
+        fp8=float(job.is_fp8),
+        head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
+        head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
+        memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+    )
+
+
+def _table_part(cal: Calibration, gpu: Gpu) -> Gpu:
+    """GPU whose measured tables stand for this one."""
+    from topology.catalog import gpu as catalogued
+
+    name = stand_in(cal, gpu)
+    return gpu if name == gpu.name else catalogued(name)

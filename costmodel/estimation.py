@@ -1,0 +1,207 @@
+"""The full estimate of one layout: time, band, memory, money, energy, what binds, what was assumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.bands import Doubts, interval, memory_deviation, time_deviation
+from costmodel.calibration import Calibration
+from costmodel.composition import compose
+from costmodel.constants import Constants, default_constants
+from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.features import Features, features_of
+from costmodel.layers import model_flop_per_step
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.memory import MemoryBreakdown, MemoryPieces, memory_pieces, stage_memory
+from costmodel.model import ModelSpec, layer_runs
+from costmodel.money import per_billion_tokens, usd, watt_hours
+from costmodel.references import gemm_reference, stand_in
+from costmodel.scoring import stage_costs_of
+from costmodel.splits import even_split
+from costmodel.stack import SoftwareStack
+from costmodel.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
+from costmodel.time_breakdown import time_breakdown
+from costmodel.workload import TrainingJob
+from topology.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is estimated."""
+
+    model: ModelSpec
+    cluster: Cluster
+    job: TrainingJob
+    stack: SoftwareStack
+    layout: ParallelLayout
+
+
+def estimate(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    cal: Calibration,
+    split: StageSplit | None = None,
+    *,
+    constants: Constants | None = None,
+) -> Estimate:
+    """Estimate one layout.
+
+    Args:
+        model: The model.
+        cluster: Where it runs.
+        job: What is asked.
+        stack: The training engine.
+        layout: How the job is split; taken as legal (`planner.rules`).
+        cal: Kernel and collective tables.
+        split: Layers and recomputed layers of every rank; the even split by default.
+        constants: Constants of the composition, the shipped ones by default.
+    """
+    c = constants or default_constants()
+    runs = [run.count for run in layer_runs(model)]
+    table = LayoutTable.of([layout])
+    features = features_of(model, cluster, job, stack, table, cal)
+    pieces = memory_pieces(model, job, stack, table)
+    costs = stage_costs_of(compose(features, c), pieces, layout, job, runs, cluster.gpu.memory_bytes)
+    split = split or even_split(runs, layout)
+    question = _Question(model=model, cluster=cluster, job=job, stack=stack, layout=layout)
+    time = time_breakdown(features, c, costs, split)
+    return _answer(question, cal, features, costs, split, time, rank_memory(pieces, costs, split))
+
+
+def rank_memory(pieces: MemoryPieces, costs: StageCosts, split: StageSplit) -> tuple[MemoryBreakdown, ...]:
+    """Peak memory of every pipeline rank."""
+    again = recomputed_layers(costs, split)
+    held = [np.array(costs.fixed_static_bytes) > 0]
+    ends = held[0]
+    last_rank = len(split.layers_of_stage) - 1
+    v_shaped = last_rank > 0 and not ends[last_rank]
+    return tuple(
+        stage_memory(
+            pieces,
+            layers=layers,
+            recomputed=[float(count) for count in again[rank]],
+            in_flight=costs.in_flight[rank],
+            first=float(rank == 0),
+            last=float(rank == (0 if v_shaped else last_rank)),
+        )
+        for rank, layers in enumerate(split.layers_of_stage)
+    )
+
+
+def _answer(
+    q: _Question,
+    cal: Calibration,
+    features: Features,
+    costs: StageCosts,
+    split: StageSplit,
+    time: TimeBreakdown,
+    memory: tuple[MemoryBreakdown, ...],
+) -> Estimate:
+    """Put the estimate together from its parts."""
+    seconds = step_time(costs, split)
+    doubts = _doubts(q, cal, features, time, seconds)
+    lower_s, upper_s = interval(seconds, time_deviation(doubts))
+    peak = max(stage.total_bytes for stage in memory)
+    memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
+    flop = model_flop_per_step(q.model, q.job)
+    gpus, tokens = q.layout.num_gpus, q.job.tokens_per_step
+    mfu = flop / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
+    price = q.cluster.spec.usd_per_gpu_hour
+    dollars = None if price is None else float(usd(seconds, gpus, price))
+    energy = float(watt_hours(seconds, gpus, q.cluster.gpu.tdp_w))
+    return Estimate(
+        time=time,
+        step_time_s=seconds,
+        lower_s=lower_s,
+        upper_s=upper_s,
+        memory_by_stage=memory,
+        peak_memory_bytes=peak,
+        memory_lower_bytes=memory_lower,
+        memory_upper_bytes=memory_upper,
+        mfu=mfu,
+        hfu=mfu * (1 + _recomputed_share(costs, split) / 3),
+        tokens_per_s_per_gpu=tokens / seconds / gpus,
+        usd_per_step=dollars,
+        usd_per_billion_tokens=None if dollars is None else float(per_billion_tokens(dollars, tokens)),
+        wh_per_step=energy,
+        wh_per_billion_tokens=float(per_billion_tokens(energy, tokens)),
+        bound_by=_bound_by(time),
+        assumptions=_assumptions(q),
+        provenance=_provenance(q, cal, features),
+    )
+
+
+def _recomputed_share(costs: StageCosts, split: StageSplit) -> float:
+    """Share of the layers that are recomputed in full."""
+    return float(recomputed_layers(costs, split).sum() / sum(costs.runs))
+
+
+def _doubts(
+    q: _Question, cal: Calibration, features: Features, time: TimeBreakdown, seconds: float
+) -> Doubts:
+    """What makes this estimate less sure."""
+    share = float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
+    tabled = stand_in(cal, q.cluster.gpu) == q.cluster.gpu.name
+    return Doubts(
+        untabled_gpu=not tabled,
+        extrapolated_share=share if tabled else 0.0,
+        experts=q.model.is_moe,
+        host_share=min(1.0, time.host_s / seconds),
+    )
+
+
+_WORDS = {
+    "compute_s": "compute",
+    "recompute_s": "recomputation",
+    "tp_s": "tensor-parallel communication",
+    "cp_s": "context-parallel communication",
+    "ep_s": "expert all-to-all",
+    "pp_s": "pipeline sends",
+    "dp_s": "data-parallel communication",
+    "bubble_s": "the pipeline bubble",
+    "optimizer_s": "the optimizer step",
+    "host_s": "the host launching kernels",
+}
+
+
+def _bound_by(time: TimeBreakdown) -> str:
+    """The largest part of the step in words, and the largest overhead beside it."""
+    parts = {name: getattr(time, name) for name in _WORDS}
+    largest = max(parts, key=lambda name: parts[name])
+    if largest != "compute_s":
+        return _WORDS[largest]
+    overhead = max((name for name in parts if name != "compute_s"), key=lambda name: parts[name])
+    return f"compute, then {_WORDS[overhead]}"
+
+
+def _assumptions(q: _Question) -> tuple[str, ...]:
+    """What was taken for granted."""
+    lines = [
+        f"software stack {q.stack.name}: {q.stack.description}",
+        f"MFU = 3 × forward FLOP with causal attention counted once, over the dense {q.job.precision} peak",
+        "energy at the GPUs' design power",
+    ]
+    if q.model.is_moe:
+        lines.append("tokens are routed evenly to experts")
+    if q.cluster.spec.usd_per_gpu_hour is not None:
+        lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
+    return (*lines, *q.cluster.notes)
+
+
+def _provenance(q: _Question, cal: Calibration, features: Features) -> tuple[str, ...]:
+    """Where calibrated numbers came from, and what was extrapolated."""
+    dtype = "fp8" if q.job.is_fp8 else "bf16"
+    share = float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
+    lines = [
+        gemm_reference(cal, q.cluster.gpu, dtype).source,
+        f"attention and memory rates of {stand_in(cal, q.cluster.gpu)}",
+        "step constants: costmodel/data/constants.toml",
+    ]
+    if share > 0:
+        lines.append(f"{100 * share:.0f} % of the matrix-product time was read outside the measured shapes")
+    return tuple(lines)

@@ -1,0 +1,260 @@
+"""The training step: score many layouts, and describe one to the stage solver.
+
+Both, and the full estimate of one layout (`costmodel.estimation`), compose the same raw times with the same
+constants, so that the score of a layout under the even split, the step of its `StageCosts` under that split,
+and the printed estimate are one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.calibration import Calibration
+from costmodel.composition import CostColumns, compose
+from costmodel.constants import Constants, default_constants
+from costmodel.features import features_of
+from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.memory import MemoryPieces, holds_ends, in_flight, memory_pieces, stage_parts
+from costmodel.model import ModelSpec, layer_runs
+from costmodel.splits import RankTypes, rank_types
+from costmodel.stack import SoftwareStack
+from costmodel.stage_costs import StageCosts
+from costmodel.workload import TrainingJob
+from topology.cluster import Cluster
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingScores:
+    """Scores of a table of layouts, one entry per layout.
+
+    Attributes:
+        step_time_s: Step under the even split, every layer recomputed where the layout says ``full``.
+        lower_bound_s: No split and no recompute counts make the layout faster than this.
+        peak_memory_bytes: Fullest rank under the even split.
+    """
+
+    step_time_s: Vector
+    lower_bound_s: Vector
+    peak_memory_bytes: Vector
+
+
+def evaluate(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layouts: LayoutTable,
+    cal: Calibration,
+    *,
+    constants: Constants | None = None,
+) -> TrainingScores:
+    """Score layouts: step time and memory of the even split, and a bound over all splits.
+
+    Args:
+        model: The model.
+        cluster: Where it runs.
+        job: What is asked.
+        stack: The training engine.
+        layouts: The layouts; they are taken as legal (`planner.rules`).
+        cal: Kernel and collective tables.
+        constants: Constants of the composition, the shipped ones by default.
+    """
+    runs = [run.count for run in layer_runs(model)]
+    costs = compose(features_of(model, cluster, job, stack, layouts, cal), constants or default_constants())
+    types = rank_types(runs, layouts)
+    full = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    return TrainingScores(
+        step_time_s=even_step_seconds(costs, types, full),
+        lower_bound_s=step_lower_bound(costs, np.array(runs, dtype=np.float64), layouts),
+        peak_memory_bytes=_even_peak_bytes(
+            memory_pieces(model, job, stack, layouts), types, full, layouts, job
+        ),
+    )
+
+
+def even_step_seconds(costs: CostColumns, types: RankTypes, recomputes: Vector) -> Vector:
+    """Seconds of a step under the even split; the arithmetic of `stage_costs.step_time`, for many layouts.
+
+    Args:
+        costs: Composed costs.
+        types: Kinds of rank of the even split.
+        recomputes: 1 where all layers are recomputed.
+    """
+    per_layer = costs.layer_s + recomputes * costs.recompute_s
+    slowest, total, tail = (np.zeros_like(recomputes) for _ in range(3))
+    for i, ranks in enumerate(types.ranks):
+        layers = types.layers[i]
+        seconds = (layers * per_layer).sum(axis=0) + costs.every_s
+        seconds = seconds + types.first[i] * costs.first_s + types.last[i] * costs.last_s
+        slowest = np.maximum(slowest, seconds)
+        total = total + ranks * seconds
+        forms = (layers * costs.tail_layer_s).sum(axis=1)
+        forms = forms + types.first[i] * costs.tail_first_s + types.last[i] * costs.tail_last_s
+        tail = np.maximum(tail, forms.max(axis=0))
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    return np.asarray(M * slowest + beta * (total - slowest) + tail + costs.constant_s)
+
+
+def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> Vector:
+    """Seconds that no split into stages and no recompute counts can beat.
+
+    T = (M − β)·max t + β·Σ t + max u + constant, and without recomputation Σ t is the same for every split.
+    The slowest rank takes at least the mean, at least its share in whole layers of the cheapest run, and, on
+    the rank of an end, that end and one layer per chunk. The tail takes at least the mean of every linear
+    form.
+    """
+    P = layouts.pp.astype(np.float64)
+    total = (runs[:, None] * costs.layer_s).sum(axis=0) + P * costs.every_s + costs.first_s + costs.last_s
+    cheapest = costs.layer_s.min(axis=0)
+    whole = _least_slowest_rank(costs, cheapest, float(runs.sum()), layouts)
+    ends = np.maximum(costs.first_s, costs.last_s) + costs.every_s + layouts.virtual_stages * cheapest
+    slowest = np.maximum(
+        np.maximum(total / P, whole), np.where(runs.sum() >= P * layouts.virtual_stages, ends, 0.0)
+    )
+    forms = (runs[:, None] * costs.tail_layer_s).sum(axis=1) + costs.tail_first_s + costs.tail_last_s
+    tail = (forms / P).max(axis=0)
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    return np.asarray((M - beta) * slowest + beta * total + tail + costs.constant_s) * (1 - 1e-12)
+
+
+def _least_slowest_rank(costs: CostColumns, layer: Vector, num_layers: float, layouts: LayoutTable) -> Vector:
+    """Smallest possible time of the slowest rank if every layer cost as much as the cheapest one.
+
+    The smallest τ that lets all ranks together take all layers: Σ_s ⌊(τ − fixed_s)/layer⌋ ≥ L. It is a whole
+    number of layers on some rank, so only such values near the mean are tried.
+    """
+    P = layouts.pp.astype(np.float64)
+    first, last = _end_seconds(costs, layouts)
+    middle = np.maximum(0.0, P - 1 - (P > 1) * (1 - _v_shaped(layouts)))
+    mean = (num_layers * layer + P * costs.every_s + costs.first_s + costs.last_s) / P
+    best = np.full(len(mean), np.inf)
+    for fixed, present in (
+        (costs.every_s, middle > 0),
+        (first, P > 0),
+        (last, (P > 1) & (_v_shaped(layouts) == 0)),
+    ):
+        fewest = np.maximum(0.0, np.ceil((mean - fixed) / layer - 1e-9))
+        for more in range(3):
+            tau = fixed + (fewest + more) * layer
+            taken = middle * _whole_layers(tau - costs.every_s, layer) + _whole_layers(tau - first, layer)
+            taken = taken + np.where(
+                (P > 1) & (_v_shaped(layouts) == 0), _whole_layers(tau - last, layer), 0.0
+            )
+            best = np.where(present & (taken >= num_layers), np.minimum(best, tau), best)
+    return np.where(np.isfinite(best), best, mean)
+
+
+def _whole_layers(seconds: Vector, layer: Vector) -> Vector:
+    """How many layers fit into these seconds."""
+    return np.asarray(np.maximum(0.0, np.floor(seconds / layer + 1e-9)))
+
+
+def _v_shaped(layouts: LayoutTable) -> Vector:
+    """1 where the first rank holds both ends."""
+    first, last = holds_ends(layouts.schedule, layouts.pp, np.zeros_like(layouts.pp))
+    return np.asarray(np.logical_and(first, last) * (layouts.pp > 1), dtype=np.float64)
+
+
+def _end_seconds(costs: CostColumns, layouts: LayoutTable) -> tuple[Vector, Vector]:
+    """Seconds per microbatch that are no layer, on the first rank and on the last one."""
+    together = (layouts.pp == 1) | (_v_shaped(layouts) > 0)
+    first = costs.every_s + costs.first_s + np.where(together, costs.last_s, 0.0)
+    return first, costs.every_s + costs.last_s
+
+
+def _even_peak_bytes(
+    pieces: MemoryPieces, types: RankTypes, recomputes: Vector, layouts: LayoutTable, job: TrainingJob
+) -> Vector:
+    """Bytes of the fullest rank under the even split."""
+    peak = np.zeros(len(layouts))
+    M = num_microbatches(layouts, job)
+    for i in range(len(types.ranks)):
+        held = in_flight(layouts.schedule, layouts.pp, layouts.virtual_stages, M, types.stage[i])
+        parts = stage_parts(
+            pieces,
+            layers=list(types.layers[i]),
+            recomputed=list(types.layers[i] * recomputes),
+            in_flight=held,
+            first=types.first[i],
+            last=types.last[i],
+        )
+        peak = np.maximum(peak, sum(parts.values(), start=np.zeros(len(layouts))))
+    return peak
+
+
+def stage_costs(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    cal: Calibration,
+    *,
+    constants: Constants | None = None,
+) -> StageCosts:
+    """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
+    table = LayoutTable.of([layout])
+    costs = compose(features_of(model, cluster, job, stack, table, cal), constants or default_constants())
+    pieces = memory_pieces(model, job, stack, table)
+    return stage_costs_of(
+        costs, pieces, layout, job, [run.count for run in layer_runs(model)], cluster.gpu.memory_bytes
+    )
+
+
+def stage_costs_of(
+    costs: CostColumns,
+    pieces: MemoryPieces,
+    layout: ParallelLayout,
+    job: TrainingJob,
+    runs: Sequence[int],
+    capacity_bytes: float,
+) -> StageCosts:
+    """Costs of the only layout of these columns, as plain numbers."""
+    ranks = range(layout.pp)
+    code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
+    ends = [tuple(float(flag) for flag in holds_ends(code, layout.pp, s)) for s in ranks]
+    grown = pieces.fragmentation
+    first_state, last_state = pieces.embedding.state.total_bytes, pieces.head.state.total_bytes
+    first_kept, last_kept = pieces.embedding.activation_bytes, pieces.head.activation_bytes
+    return StageCosts(
+        runs=tuple(runs),
+        layer_s=_numbers(costs.layer_s),
+        recompute_s=_numbers(costs.recompute_s),
+        static_bytes=tuple(grown * _number(layer.state.total_bytes) for layer in pieces.layers),
+        saved_bytes=tuple(grown * _number(layer.saved_bytes) for layer in pieces.layers),
+        saved_bytes_recomputed=tuple(
+            grown * _number(layer.saved_bytes_recomputed) for layer in pieces.layers
+        ),
+        fixed_s=tuple(_number(costs.every_s + f * costs.first_s + la * costs.last_s) for f, la in ends),
+        fixed_static_bytes=tuple(grown * _number(f * first_state + la * last_state) for f, la in ends),
+        fixed_activation_bytes=tuple(grown * _number(f * first_kept + la * last_kept) for f, la in ends),
+        in_flight=tuple(float(in_flight(code, layout.pp, layout.virtual_stages, M, s)) for s in ranks),
+        working_bytes=grown * _number(pieces.working_bytes + pieces.buffer_bytes)
+        + _number(pieces.runtime_bytes),
+        recompute_working_bytes=grown * _number(pieces.recompute_working_bytes),
+        tail_layer_s=tuple(_numbers(form) for form in costs.tail_layer_s),
+        tail_fixed_s=tuple(
+            tuple(_number(f * first + la * last) for f, la in ends)
+            for first, last in zip(costs.tail_first_s, costs.tail_last_s, strict=True)
+        ),
+        num_microbatches=M,
+        bubble_weight=_number(costs.bubble_weight),
+        constant_s=_number(costs.constant_s),
+        capacity_bytes=capacity_bytes,
+    )
+
+
+def _number(value: object) -> float:
+    """The only entry of a vector, or the number itself."""
+    return float(np.asarray(value, dtype=np.float64).reshape(-1)[0])
+
+
+def _numbers(rows: Vector) -> tuple[float, ...]:
+    """First entry of every row."""
+    return tuple(float(row[0]) for row in rows)
