@@ -18,7 +18,7 @@ from costmodel.composition import CostColumns, compose
 from costmodel.constants import Constants, default_constants
 from costmodel.features import features_of
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
-from costmodel.memory import MemoryPieces, holds_ends, in_flight, memory_pieces, stage_parts
+from costmodel.memory import MemoryPieces, holds_ends, in_flight, memory_form, memory_pieces, stage_total_bytes
 from costmodel.model import ModelSpec, layer_runs
 from costmodel.splits import RankTypes, rank_types
 from costmodel.stack import SoftwareStack
@@ -172,19 +172,19 @@ def _even_peak_bytes(
     pieces: MemoryPieces, types: RankTypes, recomputes: Vector, layouts: LayoutTable, job: TrainingJob
 ) -> Vector:
     """Bytes of the fullest rank under the even split."""
-    peak = np.zeros(len(layouts))
+    peak, form = np.zeros(len(layouts)), memory_form(pieces)
     M = num_microbatches(layouts, job)
     for i in range(len(types.ranks)):
         held = in_flight(layouts.schedule, layouts.pp, layouts.virtual_stages, M, types.stage[i])
-        parts = stage_parts(
-            pieces,
+        total = stage_total_bytes(
+            form,
             layers=list(types.layers[i]),
             recomputed=list(types.layers[i] * recomputes),
             in_flight=held,
             first=types.first[i],
             last=types.last[i],
         )
-        peak = np.maximum(peak, sum(parts.values(), start=np.zeros(len(layouts))))
+        peak = np.maximum(peak, total)
     return peak
 
 

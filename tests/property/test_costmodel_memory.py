@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Schedule, num_microbatches
-from costmodel.memory import holds_ends, in_flight, memory_by_stage, memory_pieces, stage_parts
+from costmodel.memory import (
+    holds_ends,
+    in_flight,
+    memory_by_stage,
+    memory_form,
+    memory_pieces,
+    stage_parts,
+    stage_total_bytes,
+)
 from costmodel.model_catalog import model
 from costmodel.stack import stack, stacks
 from costmodel.workload import TrainingJob
@@ -161,3 +169,20 @@ def test_in_flight_of_a_whole_table_is_that_of_its_rows() -> None:
         float(in_flight(SCHEDULES.index(row.schedule), 4, 2, num_microbatches(row, JOB), 1)) for row in rows
     ]
     assert np.asarray(together).tolist() == alone
+
+
+@settings(max_examples=40, deadline=None)
+@given(names, profiles, layouts(), st.integers(0, 3))
+def test_the_linear_form_is_the_sum_of_the_parts(
+    name: str, profile: str, layout: ParallelLayout, recomputed: int
+) -> None:
+    """Scoring many layouts and describing one are the same memory."""
+    spec = model(name)
+    counts = [3.0, 5.0][: 2 if spec.num_dense_layers else 1]
+    again = [float(min(recomputed, count)) for count in counts]
+    pieces = memory_pieces(spec, JOB, stack(profile), layout)
+    parts = stage_parts(pieces, layers=counts, recomputed=again, in_flight=2.0, first=1.0, last=1.0)
+    folded = stage_total_bytes(
+        memory_form(pieces), layers=counts, recomputed=again, in_flight=2.0, first=1.0, last=1.0
+    )
+    assert np.allclose(folded, sum(parts.values()), rtol=1e-12)

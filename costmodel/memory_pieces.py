@@ -1,0 +1,170 @@
+"""All that the memory of a stage is made of: per layer, per end, and per GPU; one entry per layout.
+
+Layouts that cut a layer the same way share one evaluation of the per-layer table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.activation_memory import LayerShare, layer_share
+from costmodel.in_flight import in_flight
+from costmodel.layers import embedding_ops, head_ops, layer_ops
+from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
+from costmodel.model import ModelSpec, layer_runs
+from costmodel.ops import Op
+from costmodel.shards import unique_shards
+from costmodel.stack import SoftwareStack
+from costmodel.state_memory import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
+from costmodel.workload import TrainingJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMemory:
+    """One layer of a kind on one rank, for one microbatch.
+
+    Attributes:
+        state: Its parameters and their state.
+        saved_bytes: Activations kept until its backward under the layout's policy (``full``: as ``none``).
+        saved_bytes_recomputed: Activations kept if the whole layer is recomputed: its input.
+        working_bytes: Temporaries of its backward, weight-gradient scratch, and gathered sharded parameters.
+        recompute_working_bytes: Activations that exist while it is recomputed.
+    """
+
+    state: State
+    saved_bytes: Quantity
+    saved_bytes_recomputed: Quantity
+    working_bytes: Quantity
+    recompute_working_bytes: Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndMemory:
+    """The embedding or the head: its state, and what it holds at the peak (not multiplied by in-flight)."""
+
+    state: State
+    activation_bytes: Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPieces:
+    """All that a stage's memory is made of, one entry per layout.
+
+    Attributes:
+        layers: One per run of `layer_runs`.
+        embedding: On the first stage.
+        head: On the last stage: logits and loss.
+        working_bytes: Temporaries of the largest layer, on every stage.
+        recompute_working_bytes: Added on a stage that recomputes any layer.
+        buffer_bytes: Gradient buckets, on every stage.
+        runtime_bytes: CUDA context and communicator buffers, on every GPU.
+        fragmentation: Reserved over allocated bytes of everything but the runtime.
+    """
+
+    layers: tuple[LayerMemory, ...]
+    embedding: EndMemory
+    head: EndMemory
+    working_bytes: Quantity
+    recompute_working_bytes: Quantity
+    buffer_bytes: Quantity
+    runtime_bytes: Quantity
+    fragmentation: float
+
+
+def memory_pieces(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, layout: ParallelLayout | LayoutTable
+) -> MemoryPieces:
+    """Everything the memory of any stage is made of; fields have one entry per layout.
+
+    Layouts that cut a layer the same way share one evaluation of the per-layer table.
+    """
+    table = LayoutTable.of([layout]) if isinstance(layout, ParallelLayout) else layout
+    shard, index = unique_shards(table, job)
+    each = bytes_per_parameter(table, stack, job)
+    context = _Context(model, job, stack, table, index, each)
+
+    def share(ops: Sequence[Op]) -> LayerShare:
+        """Sums over operations, once per distinct cut."""
+        return layer_share(ops, shard, model.hidden_size)
+
+    shares = [share(layer_ops(model, run.kind, job, stack, shard)) for run in layer_runs(model)]
+    layers = tuple(_layer_memory(of_run, context) for of_run in shares)
+    return MemoryPieces(
+        layers=layers,
+        embedding=_embedding_memory(share(embedding_ops(model, stack, shard)), context),
+        head=_head_memory(share(head_ops(model, stack, shard)), context),
+        working_bytes=_largest([layer.working_bytes for layer in layers]),
+        recompute_working_bytes=_largest([layer.recompute_working_bytes for layer in layers]),
+        buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),
+        runtime_bytes=stack.context_bytes + stack.communicator_bytes * _communicators(table),
+        fragmentation=stack.fragmentation,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What every piece reads: the question, the layouts, and how each cuts a layer."""
+
+    model: ModelSpec
+    job: TrainingJob
+    stack: SoftwareStack
+    table: LayoutTable
+    index: npt.NDArray[np.intp]
+    each: BytesPerParameter
+
+
+def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
+    """Pieces of one layer under each layout's own policy and sharding."""
+    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    policy = np.where(at.table.recompute == full, none, at.table.recompute)
+    parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
+    working = share.working_bytes + at.stack.gradient_scratch_bytes * share.matrix_parameters
+    return LayerMemory(
+        state=state_bytes(at.each, parameters, experts),
+        saved_bytes=share.saved_bytes[policy, at.index],
+        saved_bytes_recomputed=share.saved_bytes[full][at.index],
+        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack),
+        recompute_working_bytes=(share.saved_bytes[none] - share.saved_bytes[full])[at.index],
+    )
+
+
+def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
+    """The embedding: its table, and the dropout masks of the microbatches in flight on the first stage."""
+    table, parameters = at.table, share.parameters[at.index]
+    masks = share.saved_bytes[0][at.index]
+    if np.any(masks):
+        M = num_microbatches(table, at.job)
+        masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
+    return EndMemory(
+        state=state_bytes(at.each, parameters),
+        activation_bytes=masks + unit_bytes(parameters, table, at.stack),
+    )
+
+
+def _head_memory(share: LayerShare, at: _Context) -> EndMemory:
+    """The head: its projection (a tied one is held again when pp > 1), the logits and their loss."""
+    table, model = at.table, at.model
+    tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
+    parameters = share.parameters[at.index] + tied_copy
+    shards = table.tp if at.stack.vocab_parallel_loss else 1
+    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
+    return EndMemory(
+        state=state_bytes(at.each, parameters),
+        activation_bytes=at.stack.loss_bytes_per_logit * logits + unit_bytes(parameters, table, at.stack),
+    )
+
+
+def _communicators(table: LayoutTable) -> Quantity:
+    """Process groups with more than one rank on a GPU: one for each axis in use."""
+    axes = (table.tp, table.pp, table.dp, table.cp, table.ep, table.expert_tp)
+    return sum(((axis > 1).astype(np.float64) for axis in axes), start=0.0)
+
+
+def _largest(values: Sequence[Quantity]) -> Quantity:
+    """Entry-wise maximum of arrays."""
+    largest: Quantity = np.maximum.reduce([np.asarray(value) for value in values])
+    return largest
