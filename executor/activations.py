@@ -1,6 +1,7 @@
 """Norms, activations and rotary positions, each saving for its backward only what a fused kernel would.
 
-Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``h`` heads, ``d`` head size, ``F`` feed-forward size.
+Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``h`` heads, ``d`` head size, ``F``
+feed-forward size.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def rotary_tables(positions: torch.Tensor, size: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of rotary positions, each (S, d): angle = position·θ^(−2i/d), halves repeated (RoFormer §3.2)."""
+    """Cosines and sines, each (S, d), of angles position·θ^(−2i/d), halves repeated (RoFormer §3.2)."""
     exponent = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
     angles = torch.outer(positions.float(), theta**-exponent)
     angles = torch.cat((angles, angles), -1)
@@ -96,7 +97,7 @@ def rotary_tables(positions: torch.Tensor, size: int, theta: float) -> tuple[tor
 
 
 def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Turn each head of x (B, S, h, d) by its position, the two halves of d forming the pairs as in Hugging Face."""
+    """Turn each head of x (B, S, h, d) by its position; pairs are across the two halves of d."""
     cosine, sine = (table[None, :, None, :].to(x.dtype) for table in rope)
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), -1)

@@ -1,7 +1,8 @@
 """Attention of one block of queries on one block of keys, with its log-sum-exp, forward and backward.
 
-Ring attention adds blocks together, so it needs what a flash kernel keeps to itself: the log-sum-exp. The kernels
-of torch are reached through their operators; shapes and types they do not take are computed in plain tensors.
+Ring attention adds blocks together, so it needs what a flash kernel keeps to itself: the log-sum-exp. The
+kernels of torch are reached through their operators; shapes and types they do not take are computed in
+plain tensors.
 
 Legend: ``B`` sequences, ``h`` query heads, ``g`` key/value heads, ``q`` queries, ``k`` keys, ``d`` head size.
 """
@@ -12,9 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from executor import torch_internals
+
 
 class Block(NamedTuple):
-    """Result of one block: out (B, h, q, d), lse (B, h, q) in fp32, and what the kernel's backward wants back."""
+    """Result of one block: out (B, h, q, d), lse (B, h, q) in fp32, and the kernel's own state."""
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -24,13 +27,7 @@ class Block(NamedTuple):
 def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool) -> Block:
     """Attend q (B, h, q, d) to k, v (B, g, k, d); causal blocks are square."""
     if _has_flash_kernel(q):
-        if q.device.type == "cpu":
-            out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, causal, scale=scale
-            )  # noqa: SLF001
-            return Block(out, lse, ())
-        result = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)  # noqa: SLF001
-        return Block(result[0], result[1], tuple(result[2:8]))
+        return Block(*torch_internals.flash_attention(q, k, v, scale, causal=causal))
     scores = _scores(q, k, scale, causal=causal)
     lse = scores.logsumexp(-1)
     weights = (scores - lse.unsqueeze(-1)).exp()
@@ -47,36 +44,12 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v.
 
-    `block.out` and `block.lse` may be those of the whole row (all blocks merged): each block then yields its own
-    share of the gradient, since softmax weights only need the row's log-sum-exp (FlashAttention-2, §3.1).
+    `block.out` and `block.lse` may be those of the whole row (all blocks merged): each block then yields
+    its own share of the gradient, since softmax weights only need the row's log-sum-exp (FlashAttention-2,
+    §3.1).
     """
-    q, k, v = inputs
-    out, lse, state = block
-    if _has_flash_kernel(q):
-        if q.device.type == "cpu":
-            grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(  # noqa: SLF001
-                gradient, q, k, v, out, lse, 0.0, causal, scale=scale
-            )
-        else:
-            cum_q, cum_k, max_q, max_k, seed, offset = state
-            grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(  # noqa: SLF001
-                gradient,
-                q,
-                k,
-                v,
-                out,
-                lse,
-                cum_q,
-                cum_k,
-                max_q,
-                max_k,
-                0.0,
-                causal,
-                seed,
-                offset,
-                scale=scale,
-            )
-        return grads[0], grads[1], grads[2]
+    if _has_flash_kernel(inputs[0]):
+        return torch_internals.flash_attention_backward(gradient, inputs, block, scale, causal=causal)
     return _plain_backward(gradient, inputs, block, scale, causal=causal)
 
 

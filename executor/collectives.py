@@ -1,7 +1,7 @@
 """Collectives on plain tensors along any dimension, the few that the executor needs.
 
-Everything goes through torch's functional collective operators, so the same call is traced by fake tensors, counted
-by a dispatch mode, and run by gloo or NCCL. A group of one rank costs nothing and issues nothing.
+Everything goes through torch's functional collective operators, so the same call is traced by fake tensors,
+counted by a dispatch mode, and run by gloo or NCCL. A group of one rank costs nothing and issues nothing.
 
 Legend: ``n`` ranks of the group.
 """
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor.torch_internals import functional_collectives as _functional
+
 Group = Any
 """A torch ``ProcessGroup``; torch is untyped here."""
-
-_functional = torch.ops._c10d_functional  # noqa: SLF001 - the operators every functional collective lowers to
 
 
 def all_gather(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
@@ -52,7 +52,7 @@ def all_reduce(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
 def all_to_all(
     x: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None, group: Group
 ) -> torch.Tensor:
-    """Send `sent[r]` rows of `x` to rank r and stack the `received[r]` rows that come from it (None: equal parts)."""
+    """Send `sent[r]` rows of `x` to rank r, stack the `received[r]` that come back (None: equal parts)."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
         return x

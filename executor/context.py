@@ -1,10 +1,11 @@
 """Attention of a sequence, whole or split over the context-parallel axis (ring, Ulysses, all-gathered keys).
 
-Ring and all-gather cut the sequence into 2·c chunks and give rank r chunks r and 2c−1−r ("zigzag"), so that causal
-work is equal on every rank (Llama 3 §3.3.2); Ulysses (Jacobs 2023) needs contiguous parts, and trades heads for
-sequence with two all-to-alls.
+Ring and all-gather cut the sequence into 2·c chunks and give rank r chunks r and 2c−1−r ("zigzag"), so that
+causal work is equal on every rank (Llama 3 §3.3.2); Ulysses (Jacobs 2023) needs contiguous parts, and
+trades heads for sequence with two all-to-alls.
 
-Legend: ``B`` sequences, ``S`` sequence length, ``h`` query heads, ``g`` key/value heads, ``d`` head size, ``c`` ranks.
+Legend: ``B`` sequences, ``S`` sequence length, ``h`` query heads, ``g`` key/value heads, ``d`` head size,
+``c`` ranks.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def attend(
 ) -> torch.Tensor:
     """Causal attention of q (B, S/c, h, d) on k, v (B, S/c, g, d), result (B, S/c, h, d of v).
 
-    `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in the
-    softmax but carries no value. Windows and sinks have no ring kernel here, so such layers gather keys instead.
+    `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in
+    the softmax but carries no value. Windows and sinks have no ring kernel here, so such layers gather keys
+    instead.
     """
     width = v.shape[-1]
     if width < q.shape[-1]:  # MLA: flash kernels want one head size
@@ -119,7 +121,7 @@ def _masked(
     return weights.to(v.dtype) @ v
 
 
-# ── all-gathered keys ────────────────────────────────────────────────────────────────────────────────────────────
+# ── all-gathered keys ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class _GatherKeys(torch.autograd.Function):
@@ -153,7 +155,7 @@ def _gathered(
     return _masked(q, every_k, every_v, scale, visible, sinks)
 
 
-# ── Ulysses ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Ulysses ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _SwapHeadsAndSequence(torch.autograd.Function):
@@ -194,7 +196,7 @@ def _ulysses(
     return result
 
 
-# ── ring ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ring ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _start_shift(tensors: list[torch.Tensor], axis: ContextAxis) -> tuple[list[torch.Tensor], list[Any]]:
@@ -214,10 +216,10 @@ def _wait(work: list[Any]) -> None:
 
 
 def _visible_part(source: int, rank: int, length: int) -> tuple[slice, slice, bool]:
-    """Queries and keys that meet when rank `rank` holds the keys of rank `source`, and whether they are causal.
+    """Queries and keys that meet on `rank` when it holds the keys of `source`, and whether causally.
 
-    With zigzag chunks (r, 2c−1−r): own keys are causal; earlier ranks' first chunk is seen by all queries; all keys
-    of later ranks are seen by the second chunk of queries alone.
+    With zigzag chunks (r, 2c−1−r): own keys are causal; earlier ranks' first chunk is seen by all queries;
+    all keys of later ranks are seen by the second chunk of queries alone.
     """
     half = length // 2
     if source == rank:

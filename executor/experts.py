@@ -1,9 +1,11 @@
-"""Mixture of experts: a router, experts stacked in three tensors, and the all-to-all that takes tokens to them.
+"""Mixture of experts: a router, stacked experts, and the all-to-all that takes tokens to them.
 
-Experts are split over the ``ep`` axis (whole experts) and over ``expert_tp`` (each expert's inner size). No token is
-ever dropped: ranks exchange exactly the rows that were routed, so a split run computes what one process computes.
+Experts are split over the ``ep`` axis (whole experts) and over ``expert_tp`` (each expert's inner size). No
+token is ever dropped: ranks exchange exactly the rows that were routed, so a split run computes what one
+process computes.
 
-Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` inner size of an expert, ``E`` experts, ``K`` experts per token.
+Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` inner size of an expert, ``E`` experts, ``K``
+experts per token.
 """
 
 from __future__ import annotations
@@ -76,8 +78,8 @@ class _ScatterRows(torch.autograd.Function):
 class Router(Linear):
     """Scores tokens by expert: softmax over E, the K best, renormalised to sum to one.
 
-    With `balanced`, tokens go round-robin whatever their scores: shapes are then known without data, as tracing
-    and one-rank measurements need (losses mean nothing).
+    With `balanced`, tokens go round-robin whatever their scores: shapes are then known without data, as
+    tracing and one-rank measurements need (losses mean nothing).
     """
 
     balanced: bool = False
@@ -95,7 +97,7 @@ class Router(Linear):
 
 
 class Experts(nn.Module):
-    """The experts of one layer, stacked: gate and up (E, F, H), down (E, H, F), biases where the family has them."""
+    """The experts of one layer, stacked: gate and up (E, F, H), down (E, H, F), and biases."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -111,7 +113,7 @@ class Experts(nn.Module):
         self.delayed: DelayedGradients | None = None
 
     def forward(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """Apply expert e to its `counts[e]` consecutive rows (…, H); with expert_tp the result is a partial sum."""
+        """Apply expert e to its `counts[e]` consecutive rows; with expert_tp the result is a partial sum."""
         share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
         inner = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
         if self.gate_proj is None:
@@ -121,7 +123,12 @@ class Experts(nn.Module):
         return self._multiply(inner, counts, self.down_proj, self.down_proj_bias, share)
 
     def _multiply(
-        self, rows: torch.Tensor, counts: list[int], weight: nn.Parameter, bias: nn.Parameter | None, share: int = 1
+        self,
+        rows: torch.Tensor,
+        counts: list[int],
+        weight: nn.Parameter,
+        bias: nn.Parameter | None,
+        share: int = 1,
     ) -> torch.Tensor:
         """Multiply each expert's rows by its matrix and add its bias (a `share`-th of it)."""
         result = grouped(rows, weight, counts, self.delayed)
@@ -134,7 +141,8 @@ class Experts(nn.Module):
 class MoE(nn.Module):
     """Router, routed experts and the shared expert of one layer.
 
-    With sequence parallelism every rank routes its own part of the sequence, so tokens are never computed twice.
+    With sequence parallelism every rank routes its own part of the sequence, so tokens are never computed
+    twice.
     """
 
     def __init__(self, spec: ModelSpec, shared_experts: nn.Module | None) -> None:

@@ -1,7 +1,7 @@
 """Gradients after the backward passes: the sums FSDP does not know of, their norm, and clipping.
 
-FSDP has already summed over data-parallel replicas. What is left: copies of a parameter on the tensor axis that saw
-different tokens or heads, and tied embeddings on two pipeline stages.
+FSDP has already summed over data-parallel replicas. What is left: copies of a parameter on the tensor axis
+that saw different tokens or heads, and tied embeddings on two pipeline stages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def finish_gradients(pipeline: Pipeline) -> None:
             local(parameter.grad)
             for stage in pipeline.stages
             for name, parameter in stage.module.named_parameters()
-            if parameter.grad is not None and sharding.sums_gradient(name, sequence_parallel=layout.sequence_parallel)
+            if parameter.grad is not None
+            and sharding.sums_gradient(name, sequence_parallel=layout.sequence_parallel)
         ]
         sum_together(parts, pipeline.meshes.group("tp"))
     if pipeline.spec.tie_word_embeddings and pipeline.num_stages > 1:
@@ -58,7 +59,8 @@ def tied_weights(pipeline: Pipeline) -> list[torch.nn.Parameter]:
 def _sum_tied(pipeline: Pipeline) -> None:
     """Sum the gradient of a tied embedding over the two stages that hold a copy.
 
-    Stages of one pipeline that hold no copy take part with nothing to add, so the pipeline's own group serves.
+    Stages of one pipeline that hold no copy take part with nothing to add, so the pipeline's own group
+    serves.
     """
     copies = tied_weights(pipeline)
     size = _tied_size(pipeline)
@@ -90,7 +92,9 @@ def _copies(name: str, model: CausalLM, meshes: Meshes, *, tied: bool) -> int:
     copies = meshes.dense["replicate"].size()
     if found.tensor_dim is None:
         copies *= meshes.layout.tp
-    twice = tied and model.spec.tie_word_embeddings and name in ("model.embed_tokens.weight", "lm_head.weight")
+    twice = (
+        tied and model.spec.tie_word_embeddings and name in ("model.embed_tokens.weight", "lm_head.weight")
+    )
     return int(copies) * (2 if twice else 1)
 
 

@@ -1,8 +1,8 @@
 """Projections by the part of a weight that this rank holds, able to put their weight gradients off.
 
-Zero-bubble schedules compute the gradient of the input at once (``I``) and those of the weights when the pipeline
-would idle (``W``). A stage owns one `DelayedGradients`; while it is recording, the backward of a projection returns
-the input's gradient and leaves the product for the weight in its list (Qi 2023 §2).
+Zero-bubble schedules compute the gradient of the input at once (``I``) and those of the weights when the
+pipeline would idle (``W``). A stage owns one `DelayedGradients`; while it is recording, the backward of a
+projection returns the input's gradient and leaves the product for the weight in its list (Qi 2023 §2).
 
 Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
 """
@@ -21,7 +21,7 @@ from executor.tensor_parallel import TensorAxis, leave, local
 
 
 class DelayedGradients:
-    """Weight-gradient products of one stage that have been put off; `recording` says whether to put off more."""
+    """Weight-gradient products of a stage that wait; `recording` says whether to add to them."""
 
     def __init__(self) -> None:
         self.recording = False
@@ -109,7 +109,7 @@ class Linear(nn.Linear):
 
 
 class RowLinear(nn.Linear):
-    """A projection by the columns of its weight that this rank holds; results are summed, then the bias is added."""
+    """A projection by the columns of its weight that this rank holds, summed before the bias."""
 
     axis: TensorAxis | None = None
     delayed: DelayedGradients | None = None
@@ -132,7 +132,9 @@ class _Grouped(torch.autograd.Function):
         return _group_products(rows, weight.transpose(-1, -2), counts)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None, None]:
+    def backward(
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None, None]:
         rows, weight = ctx.saved_tensors
         gradient, counts = gradients[0].contiguous(), ctx.counts
 
@@ -174,6 +176,8 @@ def _group_weights(rows: torch.Tensor, gradient: torch.Tensor, counts: list[int]
 def grouped(
     rows: torch.Tensor, parameter: torch.Tensor, counts: list[int], delayed: DelayedGradients | None
 ) -> torch.Tensor:
-    """Multiply the `counts[e]` consecutive rows of each expert e by its matrix, parameter (E, n, k): (Σ counts, n)."""
-    result: torch.Tensor = _Grouped.apply(rows.contiguous(), local(parameter), _Leaf(parameter), counts, delayed)
+    """Multiply the `counts[e]` consecutive rows of each expert by its matrix (n, k): (Σ counts, n)."""
+    result: torch.Tensor = _Grouped.apply(
+        rows.contiguous(), local(parameter), _Leaf(parameter), counts, delayed
+    )
     return result

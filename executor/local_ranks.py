@@ -1,4 +1,4 @@
-"""Run a function on several gloo ranks of this machine: forked after torch is imported, so a rank starts in milliseconds."""
+"""Run a function on gloo ranks of this machine, forked after torch is imported to start in milliseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RankError(RuntimeError):
 def run_ranks(
     function: Callable[..., Any], world_size: int, *arguments: Any, timeout_s: float = 120.0
 ) -> list[Any]:
-    """Call ``function(rank, *arguments)`` on `world_size` forked ranks of one gloo group; return their results by rank.
+    """Call ``function(rank, *arguments)`` on forked ranks of one gloo group; return results by rank.
 
     Results travel pickled with numpy in place of tensors. The first failure stops every rank.
     """

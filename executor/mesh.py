@@ -1,8 +1,8 @@
 """Where each rank stands: the plan's axes as DeviceMeshes, and the finer meshes that state is sharded over.
 
-The root mesh has the plan's axes in the plan's order. Two more meshes cut the same ranks differently: `dense` splits
-the data-parallel ranks into replicas of shards (ZeRO, HSDP), `expert` cuts a stage's dp·cp·tp block into expert
-replicas, expert groups and expert-tensor groups (`ParallelLayout` says how).
+The root mesh has the plan's axes in the plan's order. Two more meshes cut the same ranks differently:
+`dense` splits the data-parallel ranks into replicas of shards (ZeRO, HSDP), `expert` cuts a stage's
+dp·cp·tp block into expert replicas, expert groups and expert-tensor groups (`ParallelLayout` says how).
 
 Legend: ``pp dp cp tp`` the plan's axes.
 """
@@ -70,13 +70,13 @@ def rank_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
 
 
 def dense_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
-    """Ranks as (pp, replicate, shard, tp): ZeRO-0 replicates everything, otherwise shards span the shard degree."""
+    """Ranks as (pp, replicate, shard, tp); ZeRO-0 has shards of one rank."""
     shard = layout.effective_shard_degree if layout.zero_stage else 1
     return rank_grid(layout).reshape(layout.pp, -1, shard, layout.tp)
 
 
 def expert_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
-    """Ranks as (pp, expert_replicate, expert_shard, ep, expert_tp), cut from each stage's block in the plan's order."""
+    """Ranks as (pp, expert_replicate, expert_shard, ep, expert_tp), cut from each stage's block."""
     inner = [axis for axis in layout.axis_order if axis != "pp"]
     block = rank_grid(layout).transpose([AXES.index(axis) for axis in ("pp", *inner)]).reshape(layout.pp, -1)
     shard = min(layout.effective_shard_degree, layout.expert_dp) if layout.zero_stage else 1
@@ -84,7 +84,7 @@ def expert_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
 
 
 def build_meshes(layout: ParallelLayout, device_type: str, *, experts: bool) -> Meshes:
-    """Create the process groups of a layout; every rank must call this, `experts` says whether the model has any."""
+    """Create the process groups of a layout, on every rank; `experts` says whether the model has any."""
     order = layout.axis_order
     sizes = tuple(getattr(layout, axis) for axis in order)
     root = DeviceMesh(device_type, torch.arange(layout.num_gpus).reshape(sizes), mesh_dim_names=order)

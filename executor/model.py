@@ -1,9 +1,10 @@
 """A decoder-only transformer from a `ModelSpec`: plain torch modules under Hugging Face parameter names.
 
-One class covers the catalogued families: grouped-query, multi-head or latent attention, windows and sinks, RMS or
-layer norm, rotary or learned positions, gated or plain feed-forward, experts with shared ones and leading dense
-layers. A model may hold any consecutive part of the layers (a pipeline stage) under the names of the whole.
-Modules carry their parallel axes as plain attributes, None until `executor.parallelize` sets them.
+One class covers the catalogued families: grouped-query, multi-head or latent attention, windows and sinks,
+RMS or layer norm, rotary or learned positions, gated or plain feed-forward, experts with shared ones and
+leading dense layers. A model may hold any consecutive part of the layers (a pipeline stage) under the names
+of the whole. Modules carry their parallel axes as plain attributes, None until `executor.parallelize` sets
+them.
 
 Legend: ``B`` sequences, ``S`` sequence length of this rank, ``H`` hidden size, ``V`` vocabulary.
 """
@@ -40,7 +41,7 @@ def norm(spec: ModelSpec, size: int) -> nn.Module:
 
 
 def is_sliding(spec: ModelSpec, layer: int) -> bool:
-    """Whether this layer's attention is windowed: full layers are spread evenly, each closing a group of windowed ones.
+    """Whether a layer's attention is windowed: full layers close even groups of windowed ones.
 
     >>> from costmodel.model_catalog import model
     >>> [is_sliding(model("gpt-oss-20b"), layer) for layer in range(4)]
@@ -87,7 +88,7 @@ class Attention(nn.Module):
 
 
 class LatentAttention(nn.Module):
-    """Multi-head latent attention (DeepSeek-V2 §2.1): low-rank queries, keys and values, and one shared rotary key."""
+    """Multi-head latent attention (DeepSeek-V2 §2.1): low-rank projections and a shared rotary key."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """Tokens (or, past the first stage, hidden states) to logits (or, before the last stage, hidden states)."""
+    """From tokens to logits; stages of a pipeline take or give hidden states instead."""
 
     def __init__(self, spec: ModelSpec, layers: range, *, first: bool, last: bool) -> None:
         super().__init__()

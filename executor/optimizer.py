@@ -1,7 +1,7 @@
 """AdamW on the parts of parameters that this rank stores, and the learning-rate schedule.
 
-The optimizer sees plain tensors (the local part of each sharded parameter), which is faster than dispatching every
-update through DTensor and lets parameters of different meshes share one optimizer.
+The optimizer sees plain tensors (the local part of each sharded parameter), which is faster than
+dispatching every update through DTensor and lets parameters of different meshes share one optimizer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OptimizerSettings:
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """Learning rate of a step (counted from 0): linear warm-up, then cosine (Loshchilov & Hutter 2017, eq. 5).
+    """Learning rate of a step (from 0): linear warm-up, then cosine (Loshchilov & Hutter 2017, eq. 5).
 
     >>> s = OptimizerSettings(learning_rate=1.0, warmup_steps=2, total_steps=4, final_fraction=0.0)
     >>> [round(learning_rate(s, step), 3) for step in range(5)]
@@ -54,7 +54,7 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """One parameter as the optimizer sees it: the sharded parameter and the plain tensor of this rank's part."""
+    """One parameter as the optimizer sees it, and the plain tensor of this rank's part."""
 
     name: str
     parameter: nn.Parameter

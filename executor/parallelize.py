@@ -1,7 +1,7 @@
-"""Turn a model, or one stage of it, into this rank's part of a layout: tensor and expert shards, context, FSDP.
+"""Turn a model, or a stage of it, into this rank's part: tensor and expert shards, context, FSDP.
 
-Every gradient reduction is a plain sum, because the loss of a rank is already its share of the global mean: no
-factor depends on the layout, which is what makes layouts agree with each other.
+Every gradient reduction is a plain sum, because the loss of a rank is already its share of the global mean:
+no factor depends on the layout, which is what makes layouts agree with each other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parallelize(
         layout: The degrees and kinds of parallelism.
         meshes: From `build_meshes` of the same layout.
         sequence_length: Tokens of a whole sequence.
-        recompute_layers: How many layers of this stage are recomputed, first ones first, by `layout.recompute`.
+        recompute_layers: Layers of this stage to recompute, first ones first, by `layout.recompute`.
         precision: What the forward and backward passes compute in; parameters stay fp32.
     """
     _check(model, layout)
@@ -120,7 +120,7 @@ def _set_axes(
 
 
 def cuts_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
-    """Cuts that give this rank its compute shard of a parameter: (dimension, parts, index), applied in turn."""
+    """Cuts that give this rank its compute shard: (dimension, parts, index), applied in turn."""
     found, layout = sharding.rule(name), meshes.layout
     cuts = []
     if found.expert_dim is not None and meshes.expert is not None and layout.ep > 1:

@@ -1,7 +1,8 @@
 """A pipeline rank: its stages of the model, and the program of computations and messages it runs each step.
 
-One path serves every layout: without pipeline parallelism the program is that of one stage (forward, backward, next
-microbatch). Losses are sums over tokens scaled by the caller, so gradients of microbatches simply add.
+One path serves every layout: without pipeline parallelism the program is that of one stage (forward,
+backward, next microbatch). Losses are sums over tokens scaled by the caller, so gradients of microbatches
+simply add.
 
 Legend: ``M`` microbatches, ``B`` sequences of one, ``S`` sequence length of this rank, ``H`` hidden size.
 """
@@ -12,7 +13,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ class Pipeline:
 
 
 def even_split(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage when no plan says otherwise: as even as possible, earlier stages taking the remainder.
+    """Layers of each stage when no plan says otherwise: even, earlier stages taking the remainder.
 
     >>> even_split(10, 4)
     (3, 3, 2, 2)
@@ -114,7 +114,7 @@ def build_pipeline(
         sequence_length: Tokens of a whole sequence.
         num_microbatches: M.
         layers_of_stage: Layers of each of the pp·V stages in model order; even by default.
-        recompute_of_stage: Recomputed layers of each pipeline rank; by default all unless `recompute` is none.
+        recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
         device: Where the stages live.
     """
@@ -166,7 +166,7 @@ def _check_split(spec: ModelSpec, split: tuple[int, ...], total: int) -> None:
 def _recompute_counts(
     layout: ParallelLayout, layers: list[int], recompute_of_stage: Sequence[int] | None, rank: int
 ) -> list[int]:
-    """Recomputed layers of each of this rank's stages: the rank's count, taken by its stages in model order."""
+    """Recomputed layers of each of this rank's stages: its count, taken in model order."""
     if layout.recompute == "none":
         return [0] * len(layers)
     left = sum(layers) if recompute_of_stage is None else recompute_of_stage[rank]
@@ -191,7 +191,9 @@ def _delay(module: CausalLM, layout: ParallelLayout) -> DelayedGradients | None:
 class _Run:
     """State of one step on this rank: activations in flight, messages under way, and backwards done."""
 
-    def __init__(self, pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction) -> None:
+    def __init__(
+        self, pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+    ) -> None:
         self.pipeline, self.tokens, self.targets, self.loss_function = pipeline, tokens, targets, loss
         self.stage = {stage.index: stage for stage in pipeline.stages}
         self.microbatches = tokens.shape[0]
@@ -239,10 +241,7 @@ class _Run:
     def forward(self, action: Action) -> None:
         """Compute a stage on a microbatch; on the last stage, its loss."""
         _, index, microbatch = action
-        if index == 0:
-            x = self.tokens[microbatch]
-        else:
-            x = self.arrived(action).detach().requires_grad_()
+        x = self.tokens[microbatch] if index == 0 else self.arrived(action).detach().requires_grad_()
         y = self.stage[index].module(x)
         if index == self.pipeline.num_stages - 1:
             y = self.loss_function(y, self.targets[microbatch])
@@ -292,8 +291,9 @@ def _recording(delayed: DelayedGradients | None, *, on: bool) -> Iterator[None]:
 def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last: bool) -> None:
     """Tell FSDP what to do after this backward, by ZeRO stage.
 
-    Gradients are reduced after the last microbatch (0, 1) or after every one (2, 3); weights stay gathered until
-    the last microbatch (0, 1, 2) or not at all (3). Split backwards always reduce at the end (`_reduce_delayed`).
+    Gradients are reduced after the last microbatch (0, 1) or after every one (2, 3); weights stay gathered
+    until the last microbatch (0, 1, 2) or not at all (3). Split backwards always reduce at the end
+    (`_reduce_delayed`).
     """
     split = layout.schedule in SPLIT_BACKWARD
     module.set_is_last_backward(last and not split)

@@ -15,12 +15,14 @@ from executor.local_ranks import run_ranks
 from executor.mesh import build_meshes
 from executor.model import build_model
 from executor.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
-from executor.pipeline import Pipeline, build_pipeline, run_step
+from executor.pipeline import build_pipeline, run_step
 from executor.tensor_parallel import token_losses
 from executor.weights import assemble, initialize, parts
 
 CPU = torch.device("cpu")
-FLOOR = 1e-4  # of the whole gradient: softmax makes some gradients vanish (a key bias shifts all scores alike)
+FLOOR = (
+    1e-4  # of the whole gradient: softmax makes some gradients vanish (a key bias shifts all scores alike)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +75,23 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     initialize(model, None, seed=case.seed, device=CPU)
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], betas=settings.betas, eps=settings.epsilon
     )
-    losses, gradients = [], {}
+    losses: list[float] = []
+    gradients: dict[str, torch.Tensor] = {}
     for step in range(case.steps):
         tokens, targets = batch_of(case, step)
         optimizer.zero_grad()
         loss = token_losses(model(tokens), targets, None, case.spec.vocab_size).mean()
         loss.backward()
-        gradients = gradients or {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        gradients = gradients or {
+            n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
+        }
         losses.append(loss.item())
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(settings, step)
@@ -120,7 +128,9 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
     gradients: list[dict[str, object]] = []
     for step in range(case.steps):
         tokens, targets = my_microbatches(pipeline, *batch_of(case, step))
-        loss = run_step(pipeline, tokens, targets, mean_loss(pipeline, case.global_batch_size * case.sequence_length))
+        loss = run_step(
+            pipeline, tokens, targets, mean_loss(pipeline, case.global_batch_size * case.sequence_length)
+        )
         finish_gradients(pipeline)
         losses.append(loss.item())
         gradients = gradients or [dict(parts(s.module, meshes, gradients=True)) for s in pipeline.stages]
@@ -133,7 +143,9 @@ def compare(reference: Outcome, outcome: Outcome) -> Difference:
     pairs = zip(outcome.losses, reference.losses, strict=True)
     loss = max(abs(mine - true) / abs(true) for mine, true in pairs)
     floor = FLOOR * float(torch.stack([true.norm() for true in reference.gradients.values()]).norm())
-    gaps = {name: _gap(outcome.gradients.get(name), true, floor) for name, true in reference.gradients.items()}
+    gaps = {
+        name: _gap(outcome.gradients.get(name), true, floor) for name, true in reference.gradients.items()
+    }
     worst = max(gaps, key=lambda name: gaps[name])
     return Difference(loss=loss, gradient=gaps[worst], worst=worst)
 

@@ -1,10 +1,12 @@
 """In which order each pipeline rank computes, and in which order messages travel: plain data, no torch.
 
-Orders are those of the published algorithms as torch implements them: GPipe (Huang 2019), 1F1B (Narayanan 2019),
-interleaved 1F1B (Narayanan 2021 §2.2), zero-bubble H1 and ZBV (Qi 2023 §3, 2024 §4), DualPipeV (DeepSeek-V3 §3.2.1).
-Schedules that split the backward have ``I`` (gradient of the input) and ``W`` (of the weights) in place of ``B``.
+Orders are those of the published algorithms as torch implements them: GPipe (Huang 2019), 1F1B (Narayanan
+2019), interleaved 1F1B (Narayanan 2021 §2.2), zero-bubble H1 and ZBV (Qi 2023 §3, 2024 §4), DualPipeV
+(DeepSeek-V3 §3.2.1). Schedules that split the backward have ``I`` (gradient of the input) and ``W`` (of the
+weights) in place of ``B``.
 
-Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches; stages count from 0 to P·V − 1.
+Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches; stages count from 0 to P·V
+− 1.
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ Kind = Literal["F", "B", "I", "W"]
 
 SPLIT_BACKWARD = frozenset({"zb-h1", "zbv", "dualpipev"})
 V_SHAPED = frozenset({"zbv", "dualpipev"})
-DURATIONS: dict[str, int] = {"F": 2, "B": 4, "I": 2, "W": 2}  # any positive numbers order messages consistently
+DURATIONS: dict[str, int] = {
+    "F": 2,
+    "B": 4,
+    "I": 2,
+    "W": 2,
+}  # any positive numbers order messages consistently
 
 
 class Action(NamedTuple):
@@ -34,7 +41,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a rank's program: compute an action, or start sending or receiving the message it produces."""
+    """One step of a rank's program: compute an action, or start moving the message it produces."""
 
     what: Literal["compute", "send", "receive"]
     action: Action
@@ -57,7 +64,9 @@ def rank_of_stage(schedule: str, ranks: int, stage: int) -> int:
     return min(stage, 2 * ranks - 1 - stage) if schedule in V_SHAPED else stage % ranks
 
 
-def orders(schedule: str, ranks: int, virtual_stages: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
+def orders(
+    schedule: str, ranks: int, virtual_stages: int, microbatches: int
+) -> tuple[tuple[Action, ...], ...]:
     """Computations of every rank, in order.
 
     >>> [a.kind + str(a.microbatch) for a in orders("1f1b", 2, 1, 2)[0]]
@@ -106,7 +115,9 @@ def _check(schedule: str, ranks: int, virtual_stages: int, microbatches: int) ->
 
 def _gpipe(_ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
     """All forwards, then all backwards."""
-    return [Action("F", rank, m) for m in range(microbatches)] + [Action("B", rank, m) for m in range(microbatches)]
+    return [Action("F", rank, m) for m in range(microbatches)] + [
+        Action("B", rank, m) for m in range(microbatches)
+    ]
 
 
 def _one_f_one_b(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
@@ -221,7 +232,7 @@ class _DualPipeV:
 
 
 def _dualpipev(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """DualPipeV: the eight steps of the reference implementation, forward and backward of two chunks side by side."""
+    """DualPipeV: the eight steps of the reference implementation."""
     down, up = stages_of_rank("dualpipev", ranks, 2, rank)
     state = _DualPipeV()
     state.f(*[down] * (2 * (ranks - rank - 1)))
@@ -254,7 +265,7 @@ def _dualpipev(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[
     return state.order
 
 
-# ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def consumer(action: Action, stages: int) -> Action | None:
@@ -313,11 +324,13 @@ def _earliest(action: Action, arrived: dict[Action, int], ends: dict[Action, int
     return None if forward is None or gradient is None else max(forward, gradient)
 
 
-def programs(schedule: str, ranks: int, virtual_stages: int, microbatches: int) -> tuple[tuple[Step, ...], ...]:
+def programs(
+    schedule: str, ranks: int, virtual_stages: int, microbatches: int
+) -> tuple[tuple[Step, ...], ...]:
     """Programs of all ranks: computations with their sends and receives, free of deadlock.
 
-    Every rank starts its messages in one global order, that of their production in a simulated run: whatever the
-    transport matches in order, matches here.
+    Every rank starts its messages in one global order, that of their production in a simulated run:
+    whatever the transport matches in order, matches here.
     """
     order = orders(schedule, ranks, virtual_stages, microbatches)
     stages = ranks * virtual_stages

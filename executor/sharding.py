@@ -1,7 +1,7 @@
 """Which dimension of which parameter each axis splits, as one table of names.
 
-Everything that must know how a parameter is cut reads this table: parallelize, weight loading, gradient sums and
-norms, checkpoints of another layout.
+Everything that must know how a parameter is cut reads this table: parallelize, weight loading, gradient
+sums and norms, checkpoints of another layout.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ GradientSum = Literal["never", "with-sequence-parallel", "always"]
 class Rule:
     """How parameters of one kind are cut.
 
-    `tensor_dim` is split over tp (over expert_tp for experts), `expert_dim` over ep; None means a full copy.
-    A full copy may still see only part of the work (a part of the sequence, or of the heads): its gradients are
-    then summed over tp, always or only with sequence parallelism.
+    `tensor_dim` is split over tp (over expert_tp for experts), `expert_dim` over ep; None means a full
+    copy. A full copy may still see only part of the work (a part of the sequence, or of the heads): its
+    gradients are then summed over tp, always or only with sequence parallelism.
     """
 
     tensor_dim: int | None = None

@@ -1,10 +1,12 @@
 """Tensor and sequence parallelism: where activations change hands, and modules that hold a shard of a matrix.
 
-A parameter split over the ``tp`` axis is a DTensor, so FSDP and checkpoints know its global shape; compute takes
-its local part. The two ends of every split region are one function each, Megatron's f and g (Shoeybi 2019 §3,
-Korthikanti 2022 §4.2.2): `enter` brings every rank the full sequence, `leave` sums the partial results.
+A parameter split over the ``tp`` axis is a DTensor, so FSDP and checkpoints know its global shape; compute
+takes its local part. The two ends of every split region are one function each, Megatron's f and g (Shoeybi
+2019 §3, Korthikanti 2022 §4.2.2): `enter` brings every rank the full sequence, `leave` sums the partial
+results.
 
-Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``V`` vocabulary, ``t`` tensor-parallel degree.
+Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``V`` vocabulary, ``t`` tensor-parallel
+degree.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ SEQUENCE = 1  # activations are (B, S, H)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorAxis:
-    """This rank's place on the tensor-parallel axis; `sequence_parallel` splits activations between regions."""
+    """This rank's place on the tp axis; `sequence_parallel` splits activations between regions."""
 
     group: Group
     size: int
@@ -97,7 +99,7 @@ def enter(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
 
 
 def leave(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
-    """End a region split over `axis`: partial (B, S, H) are summed; with sequence parallelism S/t stays here."""
+    """End a region split over `axis`: partial (B, S, H) are summed (S/t stays when sequence parallel)."""
     if axis is None or axis.size == 1:
         return x
     result: torch.Tensor = (_ScatterSequence if axis.sequence_parallel else _Reduce).apply(x, axis.group)
@@ -137,10 +139,10 @@ class _VocabCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, start: int, group: Group | None
     ) -> torch.Tensor:
-        scores = logits.float()
+        scores = logits.to(torch.float32, copy=True)
         peak = scores.amax(-1)
         peak = peak if group is None else all_reduce(peak, group, "max")
-        scores = scores - peak.unsqueeze(-1)
+        scores.sub_(peak.unsqueeze(-1))
         inside = (targets >= start) & (targets < start + logits.shape[-1])
         column = torch.where(inside, targets - start, 0)
         chosen = scores.gather(-1, column.unsqueeze(-1)).squeeze(-1) * inside
@@ -156,7 +158,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         probability, column, inside = ctx.saved_tensors
-        gradient = probability * gradients[0].unsqueeze(-1)
+        gradient = probability.mul_(gradients[0].unsqueeze(-1))  # the graph is used once: no second copy
         hit = torch.where(inside, gradients[0], 0.0).unsqueeze(-1)
         gradient.scatter_add_(-1, column.unsqueeze(-1), -hit)
         return gradient.to(ctx.dtype), None, None, None
@@ -165,7 +167,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
 def token_losses(
     logits: torch.Tensor, targets: torch.Tensor, axis: TensorAxis | None, vocab_size: int
 ) -> torch.Tensor:
-    """Negative log-likelihood of each target, nats, fp32 (loss parallel: the vocabulary may be split over `axis`).
+    """Negative log-likelihood of each target, nats, fp32; the vocabulary may be split over `axis`.
 
     nll = log Σ_v exp(z_v) − z_target, with the sum taken over every rank's part of V.
 

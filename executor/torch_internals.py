@@ -1,7 +1,6 @@
 """The private corners of torch that the executor relies on, each behind one function and guarded.
 
-Nothing else in the executor touches a name of torch that begins with an underscore, apart from the functional
-collectives (`executor.collectives`) and the flash operators (`executor.attention_blocks`).
+Nothing else in the executor touches a name of torch that begins with an underscore.
 """
 
 from __future__ import annotations
@@ -13,17 +12,57 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+functional_collectives = torch.ops._c10d_functional  # noqa: SLF001
+"""Operators that every functional collective lowers to: traced by fake tensors, run by gloo and NCCL."""
+
+_flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+_flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
+_flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
+_efficient = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001
+
+
+def flash_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, *, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]:
+    """Result, log-sum-exp, and what the backward wants back, of torch's flash kernel."""
+    if q.device.type == "cpu":
+        out, lse = _flash_cpu(q, k, v, 0.0, causal, scale=scale)
+        return out, lse, ()
+    result = _flash(q, k, v, 0.0, causal, scale=scale)
+    return result[0], result[1], tuple(result[2:8])
+
+
+def flash_attention_backward(
+    gradient: torch.Tensor,
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    result: tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]],
+    scale: float,
+    *,
+    causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of q, k and v from the result of `flash_attention`, or of rows it is a part of."""
+    out, lse, state = result
+    if gradient.device.type == "cpu":
+        grads = _flash_cpu_backward(gradient, *inputs, out, lse, 0.0, causal, scale=scale)
+        return grads[0], grads[1], grads[2]
+    cum_q, cum_k, max_q, max_k, seed, offset = state
+    grads = _flash_backward(
+        gradient, *inputs, out, lse, cum_q, cum_k, max_q, max_k, 0.0, causal, seed, offset, scale=scale
+    )
+    return grads[0], grads[1], grads[2]
+
 
 def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
-    """Context factory for checkpointing that keeps matrix products, attention and communication, recomputing the rest."""
-    aten, functional = torch.ops.aten, torch.ops._c10d_functional  # noqa: SLF001
+    """Contexts for checkpoints that keep matrix products, attention and messages, recomputing the rest."""
+    aten, functional = torch.ops.aten, functional_collectives
     kept = {
         aten.mm.default,
         aten.addmm.default,
         aten.bmm.default,
-        aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001
-        aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
-        aten._scaled_dot_product_flash_attention_for_cpu.default,  # noqa: SLF001
+        _flash.default,
+        _efficient.default,
+        _flash_cpu.default,
         functional.reduce_scatter_tensor.default,
         functional.all_to_all_single.default,
     }
@@ -48,7 +87,8 @@ _HARMLESS: tuple[str, ...] = ()
 def reduce_gradients(module: Any) -> None:
     """Reduce gradients that FSDP has been told to keep, and free its gathered weights.
 
-    FSDP does this in its own hooks; zero-bubble schedules finish weight gradients outside of autograd and must ask.
+    FSDP does this in its own hooks; zero-bubble schedules finish weight gradients outside of autograd and
+    must ask.
     """
     from torch.distributed.fsdp import fully_shard
 

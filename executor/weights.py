@@ -1,7 +1,7 @@
-"""Values of parameters: initialised by name so that every layout starts from the same model, or taken from a state dict.
+"""Values of parameters: drawn by name so that every layout starts alike, or taken from a state dict.
 
-A parameter is drawn whole from a generator seeded by its name, then cut to this rank's part: no rank ever holds more
-than one whole parameter, and nothing is communicated.
+A parameter is drawn whole from a generator seeded by its name, then cut to this rank's part: no rank ever
+holds more than one whole parameter, and nothing is communicated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INITIAL_STD = 0.02
 
 
 def initial_value(name: str, shape: torch.Size, seed: int, offset: float = 0.0) -> torch.Tensor:
-    """Whole initial value of a parameter, fp32 on the host: norms one, biases and sinks zero, matrices N(0, 0.02²)."""
+    """Whole initial value, fp32 on the host: norms one, biases and sinks zero, matrices N(0, 0.02²)."""
     if re.search(r"norm\.weight$|layernorm\.weight$", name):
         return torch.ones(shape, device="cpu") - offset
     if re.search(r"bias$|sinks$", name):
@@ -38,7 +38,7 @@ def named_state(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def state_name(model: CausalLM, name: str) -> str:
-    """Name under which a parameter's value is drawn and stored: a tied head of a later stage is the embedding."""
+    """Name under which a value is drawn and stored: a tied head of a later stage is the embedding."""
     if name == "lm_head.weight" and model.spec.tie_word_embeddings:
         return "model.embed_tokens.weight"
     return name
@@ -85,7 +85,7 @@ Part = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], torch.Tensor]
 
 
 def parts(model: CausalLM, meshes: Meshes, *, gradients: bool = False) -> dict[str, Part]:
-    """Take this rank's part of every parameter (or gradient), detached, with what is needed to put them together."""
+    """Take this rank's part of every parameter (or gradient), with what puts them together."""
     found: dict[str, Part] = {}
     for name, parameter in model.named_parameters():
         value = parameter.grad if gradients else parameter
@@ -96,7 +96,7 @@ def parts(model: CausalLM, meshes: Meshes, *, gradients: bool = False) -> dict[s
 
 
 def assemble(ranks: list[dict[str, Part]]) -> dict[str, torch.Tensor]:
-    """Put the parts of all ranks together into whole tensors (for checks; everything must fit in one process)."""
+    """Put the parts of all ranks together into whole tensors, in one process."""
     whole: dict[str, torch.Tensor] = {}
     for rank in ranks:
         for name, (shape, cuts, values) in rank.items():

@@ -1,0 +1,86 @@
+"""The process of one rank, started by torchrun: ``python -m executor.worker RUN.json``.
+
+A wrong input is written to the run's status and ends the run on every rank, also after torchrun has
+restarted them; a crash is left to torchrun, which restarts from the last good checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from executor.run_settings import RunSettings, Status, read_settings, read_status
+from topology.errors import InputError
+
+RANKS_FOLDER = ".ranks"
+FAILED = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Train as the settings file says; returns the exit code of this rank."""
+    settings = read_settings(Path(arguments[0]))
+    status = read_status(Path(settings.folder))
+    if status is not None and status.state == "error":
+        return 0
+    with _present(Path(settings.folder)):
+        try:
+            return _run(settings)
+        except InputError as error:
+            _record_error(settings, error)
+            sys.stderr.write(f"{error}\n")
+            sys.stderr.flush()
+    os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
+
+
+def _run(settings: RunSettings) -> int:
+    """Join the group, train, record the outcome."""
+    import torch
+    import torch.distributed as dist
+
+    from executor import train
+    from executor.torch_internals import quiet_known_warnings
+    from planner.plan import from_json
+    from topology.decode import read_text
+
+    quiet_known_warnings()
+    plan = from_json(read_text(settings.plan_file), settings.plan_file)
+    environment = dict(os.environ)
+    train.check_world(plan, int(environment["WORLD_SIZE"]))
+    device = train.choose_device(settings.device, int(environment["LOCAL_RANK"]))
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
+    train.start_process_group(device, environment)
+    status = train.train(train.prepare(settings, plan, device))
+    if dist.get_rank() == 0:
+        train.record_status(settings, status)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def _record_error(settings: RunSettings, error: InputError) -> None:
+    """Write why the run ended, unless another rank already has."""
+    from executor.train import record_status
+
+    status = read_status(Path(settings.folder))
+    if status is None or status.state != "error":
+        record_status(settings, Status(state="error", what=error.what, cause=error.cause, fix=error.fix))
+
+
+@contextlib.contextmanager
+def _present(folder: Path) -> Iterator[None]:
+    """Keep a file while this rank lives: one that is left behind tells which rank was killed."""
+    mark = folder / RANKS_FOLDER / os.environ.get("RANK", "0")
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
