@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.model import ModelSpec
+from topology.errors import InputError
 
 _FILE = Path(__file__).parent / "data" / "models.toml"
+_HUB = "https://huggingface.co/"
 
 
 def model_names() -> tuple[str, ...]:
@@ -23,20 +26,54 @@ def models() -> Mapping[str, ModelSpec]:
 
 
 def model(name_or_path: str) -> ModelSpec:
-    """Give the model of this lenient name, or of the ``config.json`` at this path.
+    """Give the model of this lenient name, of the ``config.json`` at this path, or of this hub repository.
 
-    >>> model("70b").name
-    'llama-3.1-70b'
+    >>> model("70b").name, model("meta-llama/Llama-3.1-8B").name
+    ('llama-3.1-70b', 'llama-3.1-8b')
     """
     from topology.names import resolve
 
-    if name_or_path.endswith(".json") or "/" in name_or_path or Path(name_or_path).is_dir():
-        from costmodel.hf_config import read_config
-
-        return read_config(name_or_path)
     if name_or_path in _table()["models"]:
         return _entry(name_or_path)
+    if name_or_path.endswith(".json") or Path(name_or_path).is_dir():
+        return _read(name_or_path)
+    if "/" in name_or_path:
+        return _of_repository(name_or_path)
     return _entry(resolve(name_or_path, model_names(), "model", _table()["aliases"]))
+
+
+def _of_repository(name: str) -> ModelSpec:
+    """Give the model of ``organisation/name``: from the catalog, a path, or fetched from the hub."""
+    for known, entry in _table()["models"].items():
+        if entry["source"].lower() == f"{_HUB}{name}".lower():
+            return _entry(known)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return _read(name)
+    return replace(_read(_download(name)), name=name, source=f"{_HUB}{name}")
+
+
+def _download(name: str) -> str:
+    """Give the path of a hub repository's ``config.json``, fetched if it is not cached."""
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        fix = "install meshplan[hub] to read it from huggingface.co, or give the path of its config.json"
+        raise InputError(
+            f"model {name!r} is not in the catalog", "huggingface_hub is not installed", fix
+        ) from None
+    try:
+        return str(hf_hub_download(name, "config.json"))
+    except (OSError, ValueError) as error:
+        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        fix = "check the name and the connection, or give the path of its config.json"
+        raise InputError(f"model {name!r} cannot be read from huggingface.co", cause, fix) from None
+
+
+def _read(path: str) -> ModelSpec:
+    """Give the model of a ``config.json``."""
+    from costmodel.hf_config import read_config
+
+    return read_config(path)
 
 
 @functools.cache

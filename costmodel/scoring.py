@@ -18,7 +18,14 @@ from costmodel.composition import CostColumns, compose
 from costmodel.constants import Constants, default_constants
 from costmodel.features import features_of
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
-from costmodel.memory import MemoryPieces, holds_ends, in_flight, memory_form, memory_pieces, stage_total_bytes
+from costmodel.memory import (
+    MemoryPieces,
+    holds_ends,
+    in_flight,
+    memory_form,
+    memory_pieces,
+    stage_total_bytes,
+)
 from costmodel.model import ModelSpec, layer_runs
 from costmodel.splits import RankTypes, rank_types
 from costmodel.stack import SoftwareStack

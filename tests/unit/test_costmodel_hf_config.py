@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +245,44 @@ def test_a_missing_file_and_a_folder_without_config_are_errors(tmp_path: Path) -
         model(str(tmp_path / "nowhere" / "config.json"))
     with pytest.raises(InputError, match="directory"):
         model(str(tmp_path))
+
+
+def test_a_catalogued_repository_name_needs_no_network() -> None:
+    """Names as the hub writes them find the catalogued model."""
+    assert model("deepseek-ai/DeepSeek-V3") == model("deepseek-v3")
+
+
+def _hub(monkeypatch: pytest.MonkeyPatch, download: Any) -> None:
+    """Put a stand-in for huggingface_hub where it will be imported from."""
+    module = types.ModuleType("huggingface_hub")
+    vars(module)["hf_hub_download"] = download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+
+def test_an_unknown_repository_is_read_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its config.json is fetched and read like any other."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    _hub(monkeypatch, lambda _repository, file: tmp_path / file)
+    assert (model("acme/rocket").name, sizes(model("acme/rocket"))) == (
+        "acme/rocket",
+        sizes(model("llama-3.1-8b")),
+    )
+
+
+def test_a_repository_that_cannot_be_fetched_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection, or no such repository: three lines."""
+
+    def refuse(repository: str, file: str) -> str:
+        raise OSError("404: Repository Not Found")
+
+    _hub(monkeypatch, refuse)
+    with pytest.raises(InputError) as error:
+        model("acme/rocket")
+    assert error.value.cause == "404: Repository Not Found"
+
+
+def test_without_the_hub_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core install reads files and the catalog only."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match=r"meshplan\[hub\]"):
+        model("acme/rocket")
