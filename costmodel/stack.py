@@ -34,14 +34,17 @@ class SoftwareStack:
         expert_overlap_share: Share of expert all-to-all that can hide under compute, 0…1.
         cp_overlap: Context-parallel exchanges hide under attention of the previous block.
         p2p_overlap: Pipeline sends hide under compute when interleaved.
-        fsdp_exposed_share: Share of the shorter of compute and parameter traffic that still shows when the two run
-            at once at ZeRO-3 (late prefetch, memory and SM contention).
-        early_stop_recompute: Full recomputation ends before the last matrix product, whose output nobody needs.
+        fsdp_exposed_share: Share of the shorter of compute and parameter traffic that still shows when
+            the two run at once at ZeRO-3 (late prefetch, memory and SM contention).
+        early_stop_recompute: Full recomputation ends before the last matrix product, whose output nobody
+            needs.
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
         attention_slowdown: Attention forward and backward over the measured fused kernel, before Hopper.
-        attention_slowdown_hopper: The same from Hopper on (a kernel that does not use its instructions is slower).
-        embedding_gradient_s: Seconds per token and hidden element of an unsharded embedding's gradient scatter.
+        attention_slowdown_hopper: The same from Hopper on (a kernel that does not use its instructions is
+            slower).
+        embedding_gradient_s: Seconds per token and hidden element of an unsharded embedding's gradient
+            scatter.
         cuda_graphs: Kernels are launched from captured graphs.
         host_s_per_layer: Host time to launch one layer's forward, seconds.
         host_s_per_collective: Host time to launch one collective, seconds.
