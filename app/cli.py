@@ -21,6 +21,7 @@ from topology.names import suggest
 
 DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {
+    "estimate": "Estimate one given layout.",
     "diff": "Compare two plans.",
     "models": "List the models that can be named, or describe one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",

@@ -153,7 +153,9 @@ def _hosts(machine: Machine, num_gpus: int) -> tuple[int, int]:
         return num_gpus // per_node, per_node
     if num_gpus < per_node and per_node % num_gpus == 0:
         return 1, num_gpus
-    near = sorted({max(per_node, num_gpus // per_node * per_node), -(-num_gpus // per_node) * per_node})
+    above = -(-num_gpus // per_node) * per_node
+    parts = [size for size in range(1, per_node) if per_node % size == 0 and size < num_gpus]
+    near = (parts[-1] if num_gpus < per_node else above - per_node, above)
     cause = f"{num_gpus} % {per_node} = {num_gpus % per_node}; only a single node can be used in part"
     fix = f"ask for {' or '.join(map(str, near))} GPUs"
     raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}", cause, fix)

@@ -1,5 +1,6 @@
 """Clusters from a user's TOML file: what the file leaves out is taken from the named machine or GPU."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -55,6 +56,33 @@ def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
         near = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node
         raise InputError(f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {near}")
     return replace(spec, nodes=(replace(node, count=num_gpus // node.gpus_per_node),))
+
+
+def to_toml(spec: ClusterSpec) -> str:
+    """Return a spec as the text of a TOML file that `read_cluster` reads back."""
+    plain = unstructure(spec)
+    lines = [f"{key} = {_toml_value(plain[key])}" for key in plain if _is_plain(plain[key])]
+    for key, tables in plain.items():
+        if isinstance(tables, list | tuple):
+            for table in tables:
+                lines += ["", f"[[{key}]]"]
+                lines += [
+                    f"{name} = {_toml_value(value)}" for name, value in table.items() if value is not None
+                ]
+    return "\n".join(lines) + "\n"
+
+
+def _is_plain(value: object) -> bool:
+    return value is not None and not isinstance(value, list | tuple | dict)
+
+
+def _toml_value(value: object) -> str:
+    """Return a value as TOML; text is quoted as JSON quotes it, which TOML reads."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml_value(item)}" for name, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

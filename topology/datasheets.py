@@ -26,6 +26,8 @@ class GpuSheet:
     memory_bandwidth_gb_per_s: float
     tdp_w: float
     scaleup_gb_per_s: float
+    scaleup_links: int = 0
+    pci_device: str = ""
     host_gb_per_s: float
     machine: str
     source: str
@@ -123,6 +125,21 @@ class LinkSheet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PortRate:
+    """The data rate of an InfiniBand port generation, as `ibnetdiscover` names it (4xNDR)."""
+
+    name: str
+    gbit_per_s: float
+    source: str
+    as_of: str
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Return the rate of the port, per direction."""
+        return self.gbit_per_s * GBIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _GpuFile:
     gpu: tuple[GpuSheet, ...]
 
@@ -136,6 +153,7 @@ class _MachineFile:
 class _FabricFile:
     link: tuple[LinkSheet, ...]
     fabric: tuple[Fabric, ...]
+    port: tuple[PortRate, ...]
 
 
 @lru_cache(maxsize=1)
@@ -161,6 +179,11 @@ def fabrics() -> Mapping[str, Fabric]:
 def link_latency_s(kind: str) -> float:
     """Return the latency of a kind of link (nvlink, pcie, nic, switch) in seconds."""
     return next(link.latency_us for link in _fabric_file().link if link.kind == kind) * US
+
+
+def port_rates() -> Mapping[str, PortRate]:
+    """Return the rates of InfiniBand port generations by name."""
+    return {port.name: port for port in _fabric_file().port}
 
 
 @lru_cache(maxsize=1)

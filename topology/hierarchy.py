@@ -108,8 +108,7 @@ def ring_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:
         if not above_node:
             limit = members * level.uplink_bytes_per_s
         else:
-            straddling = np.maximum(1, _busiest_unit(size, stride, level.unit_gpus, ring=True))
-            limit = level.unit_gpus * level.uplink_bytes_per_s / straddling
+            limit = _shared_limit(h, level, size, stride, ring=True)
         rate = np.where(members < size, np.minimum(rate, limit), rate)
     return rate
 
@@ -134,8 +133,7 @@ def all_to_all_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:
         if not above_node:
             limit = level.uplink_bytes_per_s * size / np.maximum(1, size - members)
         else:
-            leaving = np.maximum(1, _busiest_unit(size, stride, level.unit_gpus, ring=False))
-            limit = level.unit_gpus * level.uplink_bytes_per_s * size / leaving
+            limit = size * _shared_limit(h, level, size, stride, ring=False)
         rate = np.where(members < size, np.minimum(rate, limit), rate)
     return rate
 
@@ -158,18 +156,28 @@ def p2p_bandwidth(h: Hierarchy, stride: Count, size: Count = 2) -> Rate:
     rate = np.full(np.broadcast_shapes(size.shape, stride.shape), pair)
     for level, above_node in _boundaries(h):
         unit = level.unit_gpus
-        flows = _hops_leaving_unit(size, stride, unit)
-        planes = h.rails if above_node else _planes(h, level)
-        width = max(1, h.gpus_per_host // planes)
-        on_one = flows // h.gpus_per_host * width + np.minimum(flows % h.gpus_per_host, width)
-        capacity = h.gpus_per_host / planes * level.uplink_bytes_per_s
-        if above_node:
-            capacity *= unit / h.gpus_per_host
-        else:
-            on_one = np.minimum(flows, width)
-        limit = capacity / np.maximum(1, on_one)
+        limit = _hop_limit(h, level, unit, _hops_leaving_unit(size, stride, unit), above_node=above_node)
+        rest = h.num_gpus % unit
+        if rest and above_node:
+            entering = np.asarray(
+                _cut(size, stride, (h.num_gpus - rest) % (size * stride), ring=True), dtype=np.int64
+            )
+            limit = np.minimum(limit, _hop_limit(h, level, rest, np.minimum(entering, rest), above_node=True))
         rate = np.where(members_per_unit(size, stride, unit) < size, np.minimum(rate, limit), rate)
     return rate
+
+
+def _hop_limit(h: Hierarchy, level: Level, unit_gpus: int, flows: Counts, *, above_node: bool) -> Rate:
+    """Return the rate of each of `flows` neighbouring GPUs that cross a boundary over its separate planes."""
+    planes = h.rails if above_node else _planes(h, level)
+    width = max(1, h.gpus_per_host // planes)
+    if above_node:
+        capacity = unit_gpus / planes * level.uplink_bytes_per_s
+        on_one = flows // h.gpus_per_host * width + np.minimum(flows % h.gpus_per_host, width)
+    else:
+        capacity = h.gpus_per_host / planes * level.uplink_bytes_per_s
+        on_one = np.minimum(flows, width)
+    return np.asarray(capacity / np.maximum(1, on_one))
 
 
 def _boundaries(h: Hierarchy) -> Iterator[tuple[Level, bool]]:
@@ -199,6 +207,18 @@ def _innermost_ring_share(h: Hierarchy, size: Counts, stride: Counts) -> Rate:
         return np.ones(np.broadcast_shapes(size.shape, stride.shape))
     inside = members_per_unit(size, stride, h.gpus_per_node)
     return np.where(inside > 1, (inside - 1) / max(1, h.gpus_per_node - 1), 1.0)
+
+
+def _shared_limit(h: Hierarchy, level: Level, size: Counts, stride: Counts, *, ring: bool) -> Rate:
+    """Return what a unit's uplinks allow for what leaves the busiest one, a smaller last unit included."""
+    unit = level.unit_gpus
+    busiest = np.maximum(1, _busiest_unit(size, stride, unit, ring=ring))
+    limit = unit * level.uplink_bytes_per_s / busiest
+    rest = h.num_gpus % unit
+    if rest:
+        last = np.maximum(1, _cut(size, stride, (h.num_gpus - rest) % (size * stride), ring=ring))
+        limit = np.minimum(limit, rest * level.uplink_bytes_per_s / last)
+    return np.asarray(limit)
 
 
 def _busiest_unit(size: Counts, stride: Counts, unit: int, *, ring: bool) -> Rate:

@@ -26,14 +26,15 @@ def words(name: str) -> tuple[str, ...]:
 
 
 def matches(name: str, candidates: Iterable[str]) -> list[str]:
-    """Return the candidates a name may mean: the exact one, else whole-word matches, else substrings."""
+    """Return the candidates a name may mean: the exact one, else by words, else by parts."""
     names = sorted(set(candidates))
     wanted, wanted_words = normalize(name), set(words(name))
     exact = [c for c in names if normalize(c) == wanted]
     if exact or not wanted:
         return exact
     whole = [c for c in names if wanted_words <= set(words(c))]
-    return whole or [c for c in names if wanted in normalize(c)]
+    part = whole or [c for c in names if wanted in normalize(c)]
+    return part or [c for c in names if all(normalize(word) in normalize(c) for word in wanted_words)]
 
 
 def suggest(name: str, candidates: Iterable[str], count: int = 5) -> tuple[str, ...]:

@@ -38,15 +38,20 @@ class Flows:
         self.network = self.graph.subgraph(network).copy()
         self.shares = cache(self.links)
         self.load: dict[tuple[str, str], float] = defaultdict(float)
-        self.paths = cache(lambda a, b: [tuple(pairwise(p)) for p in nx.all_shortest_paths(self.network, a, b)])
+        self.paths = cache(
+            lambda a, b: [tuple(pairwise(p)) for p in nx.all_shortest_paths(self.network, a, b)]
+        )
 
     def host(self, gpu: int) -> int:
+        """Host of a GPU."""
         return gpu // self.node.gpus_per_node
 
     def domain(self, gpu: int) -> int:
+        """Scale-up domain of a GPU."""
         return self.host(gpu) // self.node.nodes_per_domain
 
     def nics(self, gpu: int) -> list[str]:
+        """NICs on a GPU's PCIe switch."""
         (switch,) = [d for d in self.graph.adj[f"gpu{gpu}"] if g.kind(self.graph, d) == "pcie"]
         return [d for d in self.graph.adj[switch] if g.kind(self.graph, d) == "nic"]
 
@@ -75,10 +80,12 @@ class Flows:
             share[switch, f"gpu{receiver}"] += 1.0
 
     def add(self, sender: int, receiver: int, amount: float) -> None:
+        """Add a flow of an amount to the links it takes."""
         for link, share in self.shares(sender, receiver).items():
             self.load[link] += share * amount
 
     def capacity(self, link: tuple[str, str]) -> float:
+        """Bandwidth of a link in one direction."""
         return g.link_between(self.graph, *link).bandwidth_bytes_per_s
 
     def rate(self) -> float:
@@ -169,7 +176,12 @@ def assert_equal_to_flows(cluster: Cluster, ranks: Mesh) -> None:
             assert closed == pytest.approx(explicit, rel=1e-9), (axis, size, stride)
 
 
-ORDERS = (("pp", "dp", "cp", "tp"), ("dp", "pp", "cp", "tp"), ("tp", "dp", "pp", "cp"), ("cp", "tp", "pp", "dp"))
+ORDERS = (
+    ("pp", "dp", "cp", "tp"),
+    ("dp", "pp", "cp", "tp"),
+    ("tp", "dp", "pp", "cp"),
+    ("cp", "tp", "pp", "dp"),
+)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
@@ -193,7 +205,9 @@ def test_rails_with_other_group_sizes(order: tuple[str, ...], ratio: float) -> N
         assert_equal_to_flows(cluster, mesh([(axis, sizes[axis]) for axis in order]))
     else:
         aligned = [axis for axis in order if axis != "tp"] + ["tp"]
-        assert_equal_to_flows(cluster, mesh([(axis, sizes[axis]) for axis in reversed(aligned[:-1])] + [("tp", 4)]))
+        assert_equal_to_flows(
+            cluster, mesh([(axis, sizes[axis]) for axis in reversed(aligned[:-1])] + [("tp", 4)])
+        )
 
 
 @pytest.mark.parametrize(
@@ -219,7 +233,9 @@ def test_groups_that_do_not_fit_units(nodes: int, axes: list[tuple[str, int]], r
 
 
 @pytest.mark.parametrize(
-    "axes", [[("dp", 2), ("tp", 16)], [("dp", 16), ("tp", 2)], [("pp", 4), ("tp", 8)], [("tp", 4), ("dp", 8)]], ids=str
+    "axes",
+    [[("dp", 2), ("tp", 16)], [("dp", 16), ("tp", 2)], [("pp", 4), ("tp", 8)], [("tp", 4), ("dp", 8)]],
+    ids=str,
 )
 @pytest.mark.parametrize("nics", [2, 4, 8])
 def test_more_and_fewer_nics_than_gpus(axes: list[tuple[str, int]], nics: int) -> None:
@@ -228,7 +244,9 @@ def test_more_and_fewer_nics_than_gpus(axes: list[tuple[str, int]], nics: int) -
     assert_equal_to_flows(cluster, mesh(axes))
 
 
-@pytest.mark.parametrize("axes", [[("dp", 4), ("tp", 16)], [("pp", 8), ("dp", 2), ("tp", 4)], [("ep", 32), ("tp", 2)]], ids=str)
+@pytest.mark.parametrize(
+    "axes", [[("dp", 4), ("tp", 16)], [("pp", 8), ("dp", 2), ("tp", 4)], [("ep", 32), ("tp", 2)]], ids=str
+)
 def test_scale_up_domains_of_several_hosts(axes: list[tuple[str, int]]) -> None:
     """Four hosts of four GPUs in one NVLink domain are one node, as a rack of trays is."""
     cluster = small_cluster(nodes=16, nodes_per_domain=4, tiers=((8, 2.0),), rails=False)
@@ -263,10 +281,34 @@ def test_any_factorization_of_any_small_cluster(case: tuple[Cluster, Mesh]) -> N
     assert_equal_to_flows(*case)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 4), st.integers(1, 2), st.sampled_from([1.0, 3.0, 8.0]), st.booleans(), st.data())
+def test_a_last_unit_in_part_is_never_flattered(
+    per_leaf: int, leaves: int, ratio: float, rails: bool, data: st.DataObject
+) -> None:
+    """With fewer nodes in the last leaf, the closed form is at most what explicit flows get."""
+    nodes = per_leaf * leaves + data.draw(st.integers(1, per_leaf - 1))
+    cluster = small_cluster(nodes=nodes, tiers=((per_leaf, ratio),), rails=rails)
+    sizes = data.draw(st.sampled_from(factorizations(nodes)))
+    ranks = mesh([("pp", sizes[0]), ("dp", sizes[1]), ("cp", sizes[2]), ("tp", 4)])
+    h = cluster.hierarchy
+    for axis, size in ranks.axes:
+        if size > 1:
+            stride, near = ranks.stride(axis), 1 + 1e-9
+            assert float(ring_bandwidth(h, size, stride)) <= near * ring_rate(cluster, ranks, axis)
+            assert float(all_to_all_bandwidth(h, size, stride)) <= near * all_to_all_rate(
+                cluster, ranks, axis
+            )
+            assert float(p2p_bandwidth(h, stride, size)) <= near * p2p_rate(cluster, ranks, axis)
+
+
 def test_rank_order_decides_what_an_axis_gets() -> None:
     """16,384 GPUs, tp8 cp2 dp64 pp16, 1:7 at the top: tp-dp-pp-cp drops CP from 50 to 7.1 GB/s."""
     node = small_cluster(nodes=1, gpus_per_node=8).spec.nodes[0]
-    tiers = (TierSpec(name="leaf", nodes_per_unit=32), TierSpec(name="spine", nodes_per_unit=384, oversubscription=7))
+    tiers = (
+        TierSpec(name="leaf", nodes_per_unit=32),
+        TierSpec(name="spine", nodes_per_unit=384, oversubscription=7),
+    )
     spec = ClusterSpec(name="7:1", nodes=(NodeSpec(**{**_fields(node), "count": 2048}),), tiers=tiers)
     h = build(spec).hierarchy
     good, bad = ring_bandwidth(h, np.array([2, 2]), np.array([8, 8192]))

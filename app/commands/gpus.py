@@ -1,0 +1,35 @@
+"""`plan gpus`: the GPUs and machines that can be planned for, with peaks, memory and dated prices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.options import AsJson, OutputFile, OutputFormat
+
+
+def command(
+    *,
+    machines: Annotated[
+        bool, typer.Option("--machines", help="List machines and instance types for --cluster instead.")
+    ] = False,
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
+) -> int:
+    """List the GPUs of the catalog; every fact with its source and date in --json."""
+    from app.output import emit
+    from app.topology_report import gpus_answer, machines_answer
+    from topology import catalog, datasheets
+    from topology.decode import unstructure
+
+    if machines:
+        rows = [
+            unstructure(m) | {"usd_per_gpu_hour": m.usd_per_gpu_hour} for m in datasheets.machines().values()
+        ]
+        answer = machines_answer(rows)
+    else:
+        gpus = catalog.gpus()
+        answer = gpus_answer(gpus, {name: catalog.price(name) for name in gpus})
+    return emit(answer, wanted=output_format, as_json=as_json, output=output)

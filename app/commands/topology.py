@@ -1,0 +1,56 @@
+"""`plan topology`: a cluster's levels, uplinks and bisection, and what each parallel axis would get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.options import AsJson, ClusterName, GpuName, Gpus, OutputFile, OutputFormat
+
+
+def command(
+    *,
+    cluster: ClusterName = None,
+    gpus: Gpus = None,
+    gpu: GpuName = None,
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", help="Degrees, as tp=8,pp=4 (dp fills the rest).", metavar="AXIS=N,…"),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option("--order", help="Axes from slowest to fastest, as pp,dp,cp,tp.", metavar="AXES"),
+    ] = None,
+    discover: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--discover",
+            help="Output of nvidia-smi topo -m, NCCL, ibnetdiscover or a topograph model (repeat).",
+            metavar="FILE",
+        ),
+    ] = None,
+    toml: Annotated[
+        Path | None,
+        typer.Option("--toml", help="Also write the cluster as a TOML file to edit.", metavar="FILE"),
+    ] = None,
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
+) -> int:
+    """Show a cluster as the planner sees it, derived from its graph.
+
+    With --layout and --order: the bandwidth that the groups of every axis get when all of them talk at once.
+    """
+    from app.find_cluster import find_cluster
+    from app.output import emit, write_file
+    from app.topology_report import parse_layout, topology_answer
+    from topology.cluster_file import to_toml
+
+    found = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()))
+    chosen = parse_layout(layout, order, found.cluster.hierarchy)
+    if toml is not None:
+        write_file(toml, to_toml(found.cluster.spec))
+    answer = topology_answer(found.cluster, chosen, found.notes)
+    return emit(answer, wanted=output_format, as_json=as_json, output=output)
