@@ -192,16 +192,11 @@ def _fused_moe(
 
 
 def _table_seconds(reference: Reference, shape: Floats) -> tuple[Floats, Bools]:
-    """Return seconds off the table, carried over if need be, and where that left what was measured."""
+    """Return seconds off the table, proportional to work beyond its end, and where that is no measurement."""
     grid = reference.grid
     last = grid.last.reshape((-1,) + (1,) * (shape.ndim - 1))
     seconds = np.exp(interpolate(grid, shape)) * np.maximum(shape / last, 1.0).prod(axis=0)
-    if reference.exact:
-        return seconds, outside(grid, shape)
-    m, n, k = shape
-    ratio = reference.wanted.seconds(m, n, k) / reference.table.seconds(m, n, k)
-    floor = np.minimum(reference.launch_s, seconds)
-    return floor + (seconds - floor) * ratio, np.ones(seconds.shape, dtype=bool)
+    return seconds, outside(grid, shape) if reference.exact else np.ones(seconds.shape, dtype=bool)
 
 
 def _corrected(cal: Calibration, gpu: Gpu, dtype: str, shape: Floats, seconds: Floats) -> Floats:

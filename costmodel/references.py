@@ -5,17 +5,17 @@ utilisation: time above the launch floor scales with the ratio of the two roofli
 
     t = t0 + (t_table − t0) · roof(wanted)/roof(table),   roof = max(flop/peak, bytes/bandwidth)
 
-and the same rule carries bf16 over to weight-only int8/int4 and fp8 over to fp4.
+and the same rule carries bf16 over to weight-only int8/int4 and fp8 over to fp4. It is applied once, at the
+nodes of the grid, and what falls along an axis is levelled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from costmodel.calibration import Calibration
-from costmodel.grids import Floats, Grid
+from costmodel.grids import Floats, Grid, monotone
 from topology.errors import InputError
 from topology.gpu import Gpu
 
@@ -70,13 +70,10 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reference:
-    """A table, and the rooflines that carry it over; `exact` when it was measured on this very thing."""
+    """Log seconds of GEMMs of one (GPU, precision) on a grid; `exact` when measured on this very thing."""
 
     grid: Grid
     exact: bool
-    launch_s: float
-    wanted: Roofline
-    table: Roofline
     source: str
 
 
@@ -121,15 +118,17 @@ def precision_on(gpu: Gpu, dtype: str) -> Precision:
 
 
 def _find(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
-    fits = cal.fits()
     precision = precision_on(gpu, dtype)
     name = stand_in(cal, gpu)
     table = precision.table if f"gemm_{precision.table}" in cal.arrays(name) else "bf16"
     grid = cal.grid(name, f"gemm_{table}", GEMM_AXES)
     if grid is None:
         raise InputError(f"no GEMM table of {name}", f"{cal.directory} lacks it", "reinstall meshplan")
-    measured: Mapping[str, Any] = fits["gpus"][name]
-    share = achievable(cal, gpu) / fits["achievable_share"][name]
+    exact = name == gpu.name and precision == PRECISIONS[table]
+    if exact:
+        return Reference(grid=grid, exact=True, source=f"GEMM {table} table of {name}, measured")
+    measured = cal.fits()["gpus"][name]
+    share = achievable(cal, gpu) / cal.fits()["achievable_share"][name]
     wanted = Roofline(
         flop_per_s=gpu.peak(precision.peak) * share,
         bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
@@ -140,13 +139,18 @@ def _find(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
         bytes_per_s=measured["memory_bandwidth_bytes_per_s"],
         precision=PRECISIONS[table],
     )
-    exact = name == gpu.name and precision == PRECISIONS[table]
-    how = "measured" if exact else "carried over at equal utilisation"
-    return Reference(
-        grid=grid,
-        exact=exact,
-        launch_s=measured["launch_s"],
-        wanted=wanted,
-        table=base,
-        source=f"GEMM {table} table of {name}, {how}",
-    )
+    source = f"GEMM {table} table of {name}, carried over at equal utilisation"
+    axes = [cal.arrays(name)[axis].astype(np.float64) for axis in GEMM_AXES]
+    carried = _carried_over(grid, axes, base, wanted, measured["launch_s"])
+    return Reference(grid=Grid.of(axes, carried), exact=False, source=source)
+
+
+def _carried_over(
+    grid: Grid, axes: Sequence[Floats], table: Roofline, wanted: Roofline, launch_s: float
+) -> Floats:
+    """Return log seconds at the nodes of a grid on other rooflines, kept rising along every axis."""
+    m, n, k = np.meshgrid(*axes, indexing="ij")
+    seconds = np.exp(grid.log_values.reshape(m.shape))
+    floor = np.minimum(launch_s, seconds)
+    ratio = wanted.seconds(m, n, k) / table.seconds(m, n, k)
+    return monotone(np.log(floor + (seconds - floor) * ratio), (0, 1, 2))
