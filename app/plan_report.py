@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from app.output import Answer, Facts, Lines, Section, Table, bar
-from app.quantities import format_count, format_duration, format_like, format_percent, format_usd
+from app.quantities import (
+    format_count,
+    format_duration,
+    format_like,
+    format_percent,
+    format_share,
+    format_usd,
+)
 from app.records import plan_records
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout, num_microbatches
@@ -34,6 +41,8 @@ _PART_NAMES: Mapping[str, str] = {
 }
 _MEMORY_NAMES = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
 _MOST_STAGES = 16
+_NEGLIGIBLE = 5e-4
+"""Parts of the step below this share are left out of the table."""
 
 
 def plan_answer(plan: Plan) -> Answer:
@@ -255,24 +264,17 @@ def sharding_text(layout: ParallelLayout) -> str:
 def time_table(estimate: Estimate) -> Table:
     """Where the step goes, part by part."""
     total = estimate.step_time_s
-    parts = [
-        (part.name, float(getattr(estimate.time, part.name)))
-        for part in fields(TimeBreakdown)
-        if part.name != "hidden_s"
-    ]
+    names = [part.name for part in fields(TimeBreakdown) if part.name != "hidden_s"]
+    parts = [(_PART_NAMES[name], float(getattr(estimate.time, name))) for name in names]
     rows = [
-        (
-            _PART_NAMES.get(name, name),
-            format_seconds(value),
-            format_percent(value / total),
-            bar(value / total),
-        )
+        (name, format_like(value, total), format_share(value / total), bar(value / total))
         for name, value in parts
-        if value > total * 5e-4
+        if value > total * _NEGLIGIBLE
     ]
     rows.append(("total", format_like(total, total), "100 %", ""))
+    communication = estimate.time.hidden_s.items()
     hidden = " · ".join(
-        f"{axis} {format_seconds(value)}" for axis, value in estimate.time.hidden_s.items() if value > 0
+        f"{axis} {format_like(s, total)}" for axis, s in communication if s > total * _NEGLIGIBLE
     )
     return Table(
         title="Time of a step", columns=("", "time", "share", ""), rows=tuple(rows), align="lrrl",
@@ -357,9 +359,9 @@ def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
     pairs = (
         ("answer", f"{status} (bound {format_seconds(optimality.bound_s)})"),
         ("search", f"{effort} · {format_seconds(search_time_s)}"),
-        ("dismissed by", " · ".join(f"{rule} {count:,}" for rule, count in pruned) or "nothing"),
+        ("dismissed by", " · ".join(f"{rule} {count:,}" for rule, count in pruned)),
     )
-    return Facts(title="Proof", pairs=pairs)
+    return Facts(title="Proof", pairs=tuple((name, text) for name, text in pairs if text))
 
 
 def alternatives_table(plan: Plan) -> Table:

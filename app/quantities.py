@@ -99,6 +99,15 @@ def format_percent(fraction: float, *, signed: bool = False) -> str:
     return f"{sign}{three_digits(100 * fraction)} %"
 
 
+def format_share(fraction: float) -> str:
+    """Write a share of a whole as percent with one decimal, so that a column of shares lines up.
+
+    >>> format_share(0.4123), format_share(0.005)
+    ('41.2 %', '0.5 %')
+    """
+    return f"{100 * fraction:.1f} %"
+
+
 def format_duration(seconds: float) -> str:
     """Write a wall-clock time; days when it takes more than two.
 

@@ -1,0 +1,111 @@
+"""Why is there a bubble? The simulated schedule: a row per pipeline rank, a bar per microbatch and pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from app.figures.step_time import time_unit
+from app.figures.style import BLUE, GREEN, ORANGE, figure
+from app.quantities import format_percent
+from topology.units import format_seconds
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+KIND_COLOURS: Mapping[str, str] = {"F": BLUE, "B": ORANGE, "W": GREEN}
+KIND_NAMES: Mapping[str, str] = {"F": "forward", "B": "backward", "W": "weight gradient"}
+MOST_RANKS, MOST_EVENTS = 16, 4000
+_LABELLED_EVENTS = 400
+
+
+class Event(Protocol):
+    """One pass of one microbatch through one stage."""
+
+    @property
+    def rank(self) -> int:
+        """Pipeline rank that runs it."""
+
+    @property
+    def stage(self) -> int:
+        """Virtual stage, in model order."""
+
+    @property
+    def microbatch(self) -> int:
+        """Microbatch, first is 0."""
+
+    @property
+    def kind(self) -> str:
+        """F forward, B backward, W weight gradient."""
+
+    @property
+    def start_s(self) -> float:
+        """When it starts."""
+
+    @property
+    def end_s(self) -> float:
+        """When it ends."""
+
+
+def schedule_gantt(events: Sequence[Event]) -> go.Figure:
+    """Draw events as bars on the rows of their ranks.
+
+    At most `MOST_RANKS` ranks (first and last ones) and `MOST_EVENTS` events (the earliest) are drawn.
+    """
+    shown = shown_events(events)
+    ranks = sorted({event.rank for event in shown})
+    end_s = max(event.end_s for event in shown)
+    factor, unit = time_unit(end_s)
+    picture = figure(
+        _reading(events), height=120 + 26 * len(ranks), barmode="overlay", bargap=0.15,
+        xaxis={"title": unit, "range": [0, end_s / factor]},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False,
+               "categoryorder": "array", "categoryarray": [f"rank {rank}" for rank in ranks]},
+    )  # fmt: skip
+    for kind in KIND_COLOURS:
+        chosen = [event for event in shown if event.kind == kind]
+        if chosen:
+            picture.add_trace(_bars(chosen, kind, factor, labelled=len(shown) <= _LABELLED_EVENTS))
+    return picture
+
+
+def shown_events(events: Sequence[Event]) -> list[Event]:
+    """Events that are drawn: of the first and last ranks, the earliest ones."""
+    ranks = sorted({event.rank for event in events})
+    if len(ranks) > MOST_RANKS:
+        ranks = ranks[: MOST_RANKS // 2] + ranks[-MOST_RANKS // 2 :]
+    kept = [event for event in events if event.rank in set(ranks)]
+    return sorted(kept, key=lambda event: (event.start_s, event.rank))[:MOST_EVENTS]
+
+
+def busy_share(events: Sequence[Event]) -> float:
+    """Share of rank-seconds until the last event ends in which a rank computes."""
+    ranks = {event.rank for event in events}
+    busy_s = sum(event.end_s - event.start_s for event in events)
+    return busy_s / (len(ranks) * max(event.end_s for event in events))
+
+
+def _bars(events: Sequence[Event], kind: str, factor: float, *, labelled: bool) -> go.Bar:
+    """All events of a kind as horizontal bars."""
+    import plotly.graph_objects as go
+
+    hover = [
+        f"{KIND_NAMES[kind]} of microbatch {event.microbatch}, stage {event.stage}<br>"
+        f"{format_seconds(event.start_s)} to {format_seconds(event.end_s)}"
+        for event in events
+    ]
+    return go.Bar(
+        name=KIND_NAMES[kind], orientation="h", y=[f"rank {event.rank}" for event in events],
+        x=[(event.end_s - event.start_s) / factor for event in events],
+        base=[event.start_s / factor for event in events],
+        marker={"color": KIND_COLOURS[kind], "line": {"width": 0.5, "color": "rgba(255,255,255,0.7)"}},
+        text=[str(event.microbatch) for event in events] if labelled else None, textposition="inside",
+        insidetextanchor="middle", textangle=0, hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
+    )  # fmt: skip
+
+
+def _reading(events: Sequence[Event]) -> str:
+    """Say how much of the schedule is waiting."""
+    idle = 1 - busy_share(events)
+    end_s = max(event.end_s for event in events)
+    return f"The schedule takes {format_seconds(end_s)}; ranks wait {format_percent(max(0.0, idle))} of it."

@@ -1,0 +1,222 @@
+"""Which link hurts? The fabric as layers of devices: width is bandwidth, colour is how busy a level is.
+
+Large clusters are drawn folded: all units equal to one that is drawn stand as one block that says how many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from app.figures.style import GREY, SERIES, SWITCH_COLOUR, figure
+from app.link_load import LevelLoad
+from app.quantities import format_percent
+from topology import graph as g
+from topology.cluster import Cluster
+from topology.spec import ClusterSpec
+from topology.units import GB, format_bandwidth
+from topology.wiring import build_graph
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MOST_GPUS_IN_FULL = 64
+_GPU_ROW, _NVSWITCH_ROW = 0.0, -1.0
+_NODE_GAP, _UNIT_WIDTH = 1.5, 7.0
+_BUSY_SCALE = ((0.0, "#A9B4C2"), (0.5, "#E69F00"), (1.0, "#D55E00"))
+"""Idle is grey, saturated is vermilion; both stand out on light and on dark paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """One drawn line: two devices, and the level it belongs to."""
+
+    first: str
+    second: str
+    level: str
+
+
+def network_map(
+    cluster: Cluster, loads: Sequence[LevelLoad], groups: Sequence[Sequence[int]] = ()
+) -> go.Figure:
+    """Draw the fabric.
+
+    Args:
+        cluster: Its graph is drawn, folded when it is large.
+        loads: Utilisation of every level (`app.link_load`).
+        groups: GPUs of every group of one axis; members share a colour.
+    """
+    graph = drawn_graph(cluster.spec)
+    places = positions(graph, cluster.hierarchy.gpus_per_node)
+    by_level = {load.name: load for load in loads}
+    picture = figure(
+        _reading(loads), height=380, xaxis={"visible": False},
+        yaxis={"visible": False, "range": [-1.4, max(y for _, y in places.values()) + 0.5]},
+    )  # fmt: skip
+    for level, wires in wires_by_level(graph).items():
+        picture.add_trace(_wire_trace(wires, places, by_level.get(level)))
+    for trace in _device_traces(graph, places, _group_of(groups)):
+        picture.add_trace(trace)
+    return picture
+
+
+def drawn_graph(spec: ClusterSpec) -> Any:
+    """The graph to draw: whole when it is small, folded when it is not."""
+    return build_graph(spec, folded=spec.num_gpus > MOST_GPUS_IN_FULL)
+
+
+def wires_by_level(graph: Any) -> dict[str, list[Wire]]:
+    """Lines to draw, by level: scale-up, node (GPU to leaf through its NIC), then the tiers of switches."""
+    wires: dict[str, list[Wire]] = {}
+    for gpu in g.devices_of(graph, "gpu"):
+        for other, link in g.links_of(graph, gpu):
+            if link.kind in g.SCALEUP_KINDS and (g.kind(graph, other) != "gpu" or gpu < other):
+                wires.setdefault("scale-up", []).append(Wire(first=gpu, second=other, level="scale-up"))
+    for nic in g.devices_of(graph, "nic"):
+        near = [other for other, _ in g.links_of(graph, nic)]
+        gpus = [d for pcie in near for d, _ in g.links_of(graph, pcie) if g.kind(graph, d) == "gpu"]
+        leaves = [other for other in near if g.kind(graph, other) == "switch"]
+        wires.setdefault("node", []).extend(
+            Wire(first=gpu, second=leaf, level="node") for gpu in gpus for leaf in leaves
+        )
+    for device in g.devices_of(graph, "switch", "unit"):
+        for other, _ in g.links_of(graph, device):
+            if g.kind(graph, other) == "switch" and g.tier(graph, other) > _height(graph, device):
+                level = _level_below(graph, device, other)
+                wires.setdefault(level, []).append(Wire(first=device, second=other, level=level))
+    return {level: lines for level, lines in wires.items() if lines}
+
+
+def positions(graph: Any, gpus_per_node: int) -> dict[str, tuple[float, float]]:
+    """Where each drawn device stands: GPUs in a row by node, their NVSwitch below, switches above."""
+    places: dict[str, tuple[float, float]] = {}
+    x = 0.0
+    for number, gpu in enumerate(sorted(g.devices_of(graph, "gpu"), key=lambda d: g.first_gpu(graph, [d]))):
+        x += 1.0 + (_NODE_GAP if number and number % gpus_per_node == 0 else 0.0)
+        places[gpu] = (x, _GPU_ROW)
+    for block in folded_blocks(graph):
+        x += _UNIT_WIDTH
+        places |= dict.fromkeys(block, (x, _GPU_ROW))
+    for switch in g.devices_of(graph, "nvswitch"):
+        below = [places[other][0] for other, _ in g.links_of(graph, switch) if other in places]
+        places[switch] = (sum(below) / len(below), _NVSWITCH_ROW)
+    for tier in range(1, g.top_tier(graph) + 1):
+        switches = [d for d in g.devices_of(graph, "switch") if g.tier(graph, d) == tier]
+        for number, switch in enumerate(switches):
+            places[switch] = (1.0 + (x - 1.0) * (number + 0.5) / len(switches), float(tier))
+    return places
+
+
+def folded_blocks(graph: Any) -> list[list[str]]:
+    """Folded units that are equal, as one block each, smallest units first."""
+    blocks: dict[tuple[int, int], list[str]] = {}
+    for unit in g.devices_of(graph, "unit"):
+        blocks.setdefault((g.tier(graph, unit), g.gpu_count(graph, [unit])), []).append(unit)
+    return [blocks[key] for key in sorted(blocks)]
+
+
+def _height(graph: Any, device: str) -> int:
+    """Tier a device counts as when a line goes up from it: a folded unit hangs below every switch."""
+    return g.tier(graph, device) if g.kind(graph, device) == "switch" else -1
+
+
+def _level_below(graph: Any, device: str, switch: str) -> str:
+    """Name of the boundary a line crosses: that of the lower switch, or of what a folded unit stands for."""
+    if g.kind(graph, device) == "switch":
+        return g.role(graph, device)
+    below = [d for d in g.devices_of(graph, "switch") if g.tier(graph, d) == g.tier(graph, switch) - 1]
+    return g.role(graph, below[0]) if below else "node"
+
+
+def _group_of(groups: Sequence[Sequence[int]]) -> Mapping[int, int]:
+    """Group of every GPU."""
+    return {gpu: number for number, members in enumerate(groups) for gpu in members}
+
+
+def _wire_trace(
+    wires: Sequence[Wire], places: Mapping[str, tuple[float, float]], load: LevelLoad | None
+) -> go.Scatter:
+    """All lines of one level as one trace with gaps."""
+    import plotly.graph_objects as go
+
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for (x0, y0), (x1, y1) in dict.fromkeys((places[wire.first], places[wire.second]) for wire in wires):
+        xs += [x0, x1, None]
+        ys += [y0, y1, None]
+    width = 1.0 if load is None else line_width(load.bytes_per_s)
+    colour = GREY if load is None else busy_colour(load.utilisation)
+    name = wires[0].level if load is None else level_text(load)
+    return go.Scatter(
+        x=xs, y=ys, mode="lines", line={"width": width, "color": colour}, name=name, opacity=0.8,
+        hoverinfo="name", hoverlabel={"namelength": -1},
+    )  # fmt: skip
+
+
+def line_width(bytes_per_s: float) -> float:
+    """Pixels of a line: one for every doubling above 10 GB/s.
+
+    >>> line_width(10e9), line_width(80e9)
+    (1.0, 4.0)
+    """
+    return 1.0 + max(0.0, math.log2(bytes_per_s / (10 * GB)))
+
+
+def busy_colour(utilisation: float) -> str:
+    """Colour of a level that is busy for a share of the step: pale when idle, dark when busy."""
+    from plotly.colors import sample_colorscale
+
+    scale = [list(stop) for stop in _BUSY_SCALE]
+    return str(sample_colorscale(scale, [min(1.0, max(0.0, utilisation))])[0])
+
+
+def level_text(load: LevelLoad) -> str:
+    """Name a level with its bandwidth and how busy it is."""
+    parts = [f"{axis} {format_percent(share)}" for axis, share in load.busy.items() if share > 0]
+    detail = f" ({', '.join(parts)})" if parts else ""
+    return (
+        f"{load.name} {format_bandwidth(load.bytes_per_s)}: {format_percent(load.utilisation)} busy{detail}"
+    )
+
+
+def _device_traces(
+    graph: Any, places: Mapping[str, tuple[float, float]], group_of: Mapping[int, int]
+) -> list[go.Scatter]:
+    """Markers of GPUs, switches and folded units."""
+    gpus = [d for d in places if g.kind(graph, d) == "gpu"]
+    numbers = [g.first_gpu(graph, [gpu]) for gpu in gpus]
+    colours = [SERIES[group_of[n] % len(SERIES)] if n in group_of else SERIES[0] for n in numbers]
+    words = [f"GPU {n}" + (f" · group {group_of[n]}" if n in group_of else "") for n in numbers]
+    switches = [d for d in places if g.kind(graph, d) in ("switch", "nvswitch")]
+    blocks = folded_blocks(graph)
+    labels = [f"{len(block):,} more × {g.gpu_count(graph, block[:1]):,} GPUs" for block in blocks]
+    return [
+        _markers([places[d] for d in switches], switches, symbol="square", size=10, color=SWITCH_COLOUR),
+        _markers([places[d] for d in gpus], words, symbol="circle", size=13, color=colours),
+        _markers([places[block[0]] for block in blocks], labels, symbol="square", size=22, color=GREY).update(
+            mode="markers+text", text=labels, textposition="bottom center"
+        ),
+    ]
+
+
+def _markers(at: Sequence[tuple[float, float]], words: Sequence[str], **marker: Any) -> go.Scatter:
+    """Markers at some places, each with a word on hover."""
+    import plotly.graph_objects as go
+
+    marker["line"] = {"color": GREY, "width": 1}
+    return go.Scatter(
+        x=[x for x, _ in at], y=[y for _, y in at], mode="markers", marker=marker, hovertext=list(words),
+        hoverinfo="text", showlegend=False, cliponaxis=False,
+    )  # fmt: skip
+
+
+def _reading(loads: Sequence[LevelLoad]) -> str:
+    """Say which level is busiest."""
+    if not loads:
+        return "The links between GPUs, switches and network cards."
+    busiest = max(loads, key=lambda load: load.utilisation)
+    if busiest.utilisation == 0:
+        return "No level of the fabric carries traffic in this plan."
+    return f"The busiest level is {level_text(busiest)}."

@@ -1,0 +1,112 @@
+"""Where does the step go? A waterfall from compute to the whole step, hidden communication hatched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from app.figures.style import GREY, PART_COLOURS, TOTAL_COLOUR, faded, figure
+from app.quantities import format_percent
+from costmodel.estimate import Estimate, TimeBreakdown
+from topology.units import MS, format_seconds, three_digits
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PART_LABELS = {
+    "compute": "compute",
+    "recompute": "recompute",
+    "tp": "TP wait",
+    "cp": "CP wait",
+    "ep": "EP wait",
+    "pp": "PP sends",
+    "dp": "DP wait",
+    "bubble": "bubble",
+    "optimizer": "optimizer",
+    "host": "host",
+}
+
+
+def parts_of(time: TimeBreakdown) -> dict[str, float]:
+    """Seconds of every part that lengthens the step, in the order of the waterfall."""
+    names = [field.name for field in fields(TimeBreakdown) if field.name != "hidden_s"]
+    return {name.removesuffix("_s"): float(getattr(time, name)) for name in names}
+
+
+def waterfall(estimate: Estimate) -> go.Figure:
+    """Stand the parts of a step on each other up to the total, whose band is drawn as an error bar."""
+    total_s = estimate.step_time_s
+    factor, unit = time_unit(total_s)
+    parts = {name: value for name, value in parts_of(estimate.time).items() if value > 0}
+    picture = figure(_reading(estimate, parts), showlegend=False, barmode="overlay", yaxis={"title": unit})
+    below_s = 0.0
+    for name, value_s in parts.items():
+        picture.add_trace(_bar(PART_LABELS[name], below_s, value_s, total_s, {"color": PART_COLOURS[name]}))
+        below_s += value_s
+    band = {
+        "type": "data", "symmetric": False, "array": [(estimate.upper_s - total_s) / factor],
+        "arrayminus": [(total_s - estimate.lower_s) / factor], "color": GREY,
+    }  # fmt: skip
+    picture.add_trace(_bar("step", 0.0, total_s, total_s, {"color": TOTAL_COLOUR}).update(error_y=band))
+    for axis, value_s in estimate.time.hidden_s.items():
+        if value_s > 0:
+            colour = PART_COLOURS.get(axis, GREY)
+            hatched = {"color": faded(colour, 0.35), "pattern": {"shape": "/", "fgcolor": colour}}
+            picture.add_trace(_bar(f"{axis.upper()} hidden", 0.0, value_s, total_s, hatched))
+    return picture
+
+
+def time_unit(whole_s: float) -> tuple[float, str]:
+    """Seconds in the unit that suits a whole time, and its name.
+
+    >>> time_unit(12.0), time_unit(0.3)
+    ((1.0, 's'), (0.001, 'ms'))
+    """
+    return (1.0, "s") if whole_s >= 1 else (MS, "ms")
+
+
+def waterfalls(estimates: Sequence[tuple[str, Estimate]]) -> go.Figure:
+    """Stack the parts of several plans' steps side by side."""
+    import plotly.graph_objects as go
+
+    fastest = min(estimates, key=lambda entry: entry[1].step_time_s)
+    alt = f"{fastest[0]} is fastest with {format_seconds(fastest[1].step_time_s)} a step."
+    picture = figure(alt, barmode="stack", yaxis={"title": "s"}, xaxis={"type": "category"})
+    names = [name for name, _ in estimates]
+    for part, label in PART_LABELS.items():
+        values = [parts_of(estimate.time)[part] for _, estimate in estimates]
+        if any(values):
+            hover = [format_seconds(value) for value in values]
+            picture.add_trace(
+                go.Bar(name=label, x=names, y=values, marker_color=PART_COLOURS[part], hovertext=hover,
+                       hovertemplate="%{x} · %{fullData.name}<br>%{hovertext}<extra></extra>")
+            )  # fmt: skip
+    return picture
+
+
+def _bar(label: str, below_s: float, value_s: float, total_s: float, marker: Mapping[str, Any]) -> go.Bar:
+    """One bar of the waterfall, from `below_s` upwards."""
+    import plotly.graph_objects as go
+
+    factor, unit = time_unit(total_s)
+    text = three_digits(value_s / factor)
+    return go.Bar(
+        name=label, x=[label], y=[value_s / factor], base=[below_s / factor], marker=dict(marker),
+        text=[text], textposition="outside", cliponaxis=False,
+        hovertemplate=f"{label}<br>{text} {unit} · {format_percent(value_s / total_s)}<extra></extra>",
+    )  # fmt: skip
+
+
+def _reading(estimate: Estimate, parts: dict[str, float]) -> str:
+    """Say what the waterfall shows."""
+    total = estimate.step_time_s
+    waits = {name: value for name, value in parts.items() if name != "compute"}
+    share = format_percent(parts.get("compute", 0.0) / total)
+    text = f"Compute takes {share} of the {format_seconds(total)} step"
+    if waits:
+        worst = max(waits, key=waits.__getitem__)
+        text += (
+            f"; the largest other part is {PART_LABELS[worst]} with {format_percent(waits[worst] / total)}"
+        )
+    return f"{text}."
