@@ -80,6 +80,7 @@ class CostColumns:
     bubble_weight: Vector
     constant_s: Vector
     stretch: Vector
+    host_share: Vector
 
 
 def smooth_max(a: Quantity, b: Quantity) -> Vector:
@@ -278,7 +279,14 @@ def compose(f: Features, c: Constants) -> CostColumns:
         bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1].weight_share[f.cut]), 0.0),
         constant_s=stretch * _sends(f, c) + c.step_fixed_s,
         stretch=stretch,
+        host_share=_host_share(steps[-1])[f.cut],
     )
+
+
+def _host_share(step: LayerStep) -> Vector:
+    """Share of a layer in which the GPU waits for the host."""
+    busy = step.compute_s + step.tp_s + step.cp_s + step.ep_s
+    return np.asarray(np.clip(1 - busy / (step.forward_s + step.backward_s[0]), 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def _doubts(
         untabled_gpu=not tabled,
         extrapolated_share=share if tabled else 0.0,
         experts=q.model.is_moe,
-        host_share=min(1.0, time.host_s / seconds),
+        host_share=min(1.0, max(0.0, time.host_s) / seconds),
     )
 
 

@@ -44,11 +44,17 @@ class TrainingScores:
         step_time_s: Step under the even split, every layer recomputed where the layout says ``full``.
         lower_bound_s: No split and no recompute counts make the layout faster than this.
         peak_memory_bytes: Fullest rank under the even split.
+        peak_allocated_bytes: The part of it that the framework's allocator hands out.
+        host_share: Share of a layer in which the GPU waits for the host.
+        extrapolated_share: Share of matrix-product time that was read outside the measured shapes.
     """
 
     step_time_s: Vector
     lower_bound_s: Vector
     peak_memory_bytes: Vector
+    peak_allocated_bytes: Vector
+    host_share: Vector
+    extrapolated_share: Vector
 
 
 def evaluate(
@@ -60,6 +66,7 @@ def evaluate(
     cal: Calibration,
     *,
     constants: Constants | None = None,
+    recomputed_share: Vector | None = None,
 ) -> TrainingScores:
     """Score layouts: step time and memory of the even split, and a bound over all splits.
 
@@ -71,17 +78,25 @@ def evaluate(
         layouts: The layouts; they are taken as legal (`planner.rules`).
         cal: Kernel and collective tables.
         constants: Constants of the composition, the shipped ones by default.
+        recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
+            says ``full``.
     """
     runs = [run.count for run in layer_runs(model)]
-    costs = compose(features_of(model, cluster, job, stack, layouts, cal), constants or default_constants())
+    features = features_of(model, cluster, job, stack, layouts, cal)
+    costs = compose(features, constants or default_constants())
     types = rank_types(runs, layouts)
-    full = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    again = recomputed_share
+    if again is None:
+        again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    pieces = memory_pieces(model, job, stack, layouts)
+    peak = _even_peak_bytes(pieces, types, again, layouts, job)
     return TrainingScores(
-        step_time_s=even_step_seconds(costs, types, full),
+        step_time_s=even_step_seconds(costs, types, again),
         lower_bound_s=step_lower_bound(costs, np.array(runs, dtype=np.float64), layouts),
-        peak_memory_bytes=_even_peak_bytes(
-            memory_pieces(model, job, stack, layouts), types, full, layouts, job
-        ),
+        peak_memory_bytes=peak,
+        peak_allocated_bytes=(peak - pieces.runtime_bytes) / pieces.fragmentation,
+        host_share=costs.host_share,
+        extrapolated_share=features.runs[-1].kernels.extrapolated_share[features.cut],
     )
 
 
