@@ -39,6 +39,14 @@ class Calibration:
         fits: Mapping[str, Any] = self.tables["fits",]
         return fits
 
+    def network(self) -> Mapping[str, float]:
+        """Return the constants of collectives across nodes by name; `fits` has their units and meanings."""
+        if ("network",) not in self.tables:
+            described = self.fits()["network"]
+            self.tables["network",] = {name: constant["value"] for name, constant in described.items()}
+        network: Mapping[str, float] = self.tables["network",]
+        return network
+
     def arrays(self, gpu_name: str) -> Mapping[str, Floats]:
         """Return the arrays measured on a GPU, or an empty mapping; members are read on access."""
         key = ("arrays", gpu_name)

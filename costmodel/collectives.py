@@ -127,7 +127,7 @@ def network_seconds(
 
     Source: constants fitted on nccl_published.csv and SimAI's scaling efficiencies (fits.json "network").
     """
-    net = cal.fits()["network"]
+    net = cal.network()
     if op == "p2p":
         rate = p2p_bandwidth(h, group.stride, group.size)
         return np.asarray(net["p2p_s"] + message_bytes / (net["efficiency"] * rate))

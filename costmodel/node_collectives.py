@@ -105,7 +105,7 @@ def _larger_group(cal: Calibration, grid: Grid, op: str, n: Floats, seconds: Flo
     most = grid.last[0]
     if not np.any(n > most):
         return np.zeros(())
-    net = cal.fits()["network"]
+    net = cal.network()
     passes = 2.0 if op == "all_reduce" else 1.0
     wider = np.maximum(n, most)
     traffic = ((wider - 1) / wider) / ((most - 1) / most) - 1
