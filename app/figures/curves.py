@@ -1,0 +1,191 @@
+"""What if there were more GPUs, a longer sequence, another batch; and what does time cost in money?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure
+from app.quantities import format_percent, format_usd
+from topology.units import format_seconds
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePoint:
+    """The best plan at one value of what is varied."""
+
+    value: int
+    step_time_s: float
+    lower_s: float
+    upper_s: float
+    tokens_per_s: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One way to buy the job: kind and number of GPUs, time of a step, price of a billion tokens."""
+
+    gpu: str
+    num_gpus: int
+    step_time_s: float
+    usd_per_billion_tokens: float
+    layout: str
+
+
+def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None = None) -> go.Figure:
+    """Draw tokens per second over what is varied, its band shaded, the layout of every point on hover.
+
+    Args:
+        points: At least one point, in any order.
+        varied: Name of the axis ("GPUs", "sequence length", "global batch size").
+        chosen: The value of the plan at hand, marked.
+    """
+    import plotly.graph_objects as go
+
+    ordered = sorted(points, key=lambda point: point.value)
+    values = [point.value for point in ordered]
+    rates = [point.tokens_per_s for point in ordered]
+    low = [point.tokens_per_s * point.step_time_s / point.upper_s for point in ordered]
+    high = [point.tokens_per_s * point.step_time_s / point.lower_s for point in ordered]
+    picture = figure(
+        _scaling_reading(ordered, varied),
+        showlegend=False,
+        xaxis={
+            "title": varied,
+            "type": "log",
+            "tickvals": values,
+            "ticktext": [f"{value:,}" for value in values],
+        },
+        yaxis={"title": "tokens/s", "type": "log", "exponentformat": "SI", "dtick": "D2"},
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=values + values[::-1],
+            y=high + low[::-1],
+            fill="toself",
+            fillcolor=faded(BLUE, 0.18),
+            line={"width": 0},
+            hoverinfo="skip",
+            name="80 % band",
+        )
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=values,
+            y=rates,
+            mode="lines+markers",
+            line={"color": BLUE, "width": 2},
+            marker={"size": 8},
+            hovertext=[_scale_hover(point, varied) for point in ordered],
+            hoverinfo="text",
+            name="tokens/s",
+        )
+    )
+    mine = [point for point in ordered if point.value == chosen]
+    picture.add_trace(
+        go.Scatter(
+            x=[point.value for point in mine],
+            y=[point.tokens_per_s for point in mine],
+            mode="markers",
+            marker={"size": 15, "symbol": "circle-open", "color": VERMILION, "line": {"width": 3}},
+            hoverinfo="skip",
+            name="this plan",
+        )
+    )
+    return picture
+
+
+def pareto_chart(offers: Sequence[Offer]) -> go.Figure:
+    """Draw price against step time over kinds and numbers of GPUs; what nothing beats is joined."""
+    import plotly.graph_objects as go
+
+    best = pareto_front(offers)
+    picture = figure(
+        _pareto_reading(best),
+        height=380,
+        xaxis={"title": "step time, s", "type": "log", "showgrid": True},
+        yaxis={"title": "$ per billion tokens", "type": "log"},
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=[offer.step_time_s for offer in best],
+            y=[offer.usd_per_billion_tokens for offer in best],
+            mode="lines",
+            line={"color": GREY, "width": 1.5, "dash": "dot"},
+            name="nothing beats these",
+            hoverinfo="skip",
+        )
+    )
+    for number, gpu in enumerate(dict.fromkeys(offer.gpu for offer in offers)):
+        mine = [offer for offer in offers if offer.gpu == gpu]
+        picture.add_trace(
+            go.Scatter(
+                x=[offer.step_time_s for offer in mine],
+                y=[offer.usd_per_billion_tokens for offer in mine],
+                mode="markers+text",
+                text=[str(offer.num_gpus) for offer in mine],
+                textposition="top center",
+                marker={"size": 10, "color": SERIES[number % len(SERIES)], "symbol": number},
+                name=gpu,
+                hovertext=[_offer_hover(offer) for offer in mine],
+                hoverinfo="text",
+                customdata=[[offer.gpu, offer.num_gpus] for offer in mine],
+            )
+        )
+    return picture
+
+
+def pareto_front(offers: Sequence[Offer]) -> list[Offer]:
+    """Offers that no other one beats in both time and money, fastest first.
+
+    >>> cheap = Offer(gpu="a", num_gpus=8, step_time_s=2.0, usd_per_billion_tokens=1.0, layout="")
+    >>> fast = Offer(gpu="b", num_gpus=8, step_time_s=1.0, usd_per_billion_tokens=2.0, layout="")
+    >>> bad = Offer(gpu="c", num_gpus=8, step_time_s=2.0, usd_per_billion_tokens=2.0, layout="")
+    >>> [offer.gpu for offer in pareto_front([cheap, bad, fast])]
+    ['b', 'a']
+    """
+    front: list[Offer] = []
+    for offer in sorted(offers, key=lambda o: (o.step_time_s, o.usd_per_billion_tokens)):
+        if not front or offer.usd_per_billion_tokens < front[-1].usd_per_billion_tokens:
+            front.append(offer)
+    return front
+
+
+def _scale_hover(point: ScalePoint, varied: str) -> str:
+    """What a point of the curve says."""
+    return f"{point.value:,} {varied}<br>{point.layout}<br>{format_seconds(point.step_time_s)} a step"
+
+
+def _offer_hover(offer: Offer) -> str:
+    """What an offer says."""
+    price = format_usd(offer.usd_per_billion_tokens)
+    return (
+        f"{offer.num_gpus:,} × {offer.gpu}<br>{offer.layout}<br>"
+        f"{format_seconds(offer.step_time_s)} a step, {price} per billion tokens"
+    )
+
+
+def _scaling_reading(points: Sequence[ScalePoint], varied: str) -> str:
+    """Say how throughput grows."""
+    first, last = points[0], points[-1]
+    if first.value == last.value:
+        return f"One point: {first.value:,} {varied}."
+    grown, speed = last.value / first.value, last.tokens_per_s / first.tokens_per_s
+    text = f"From {first.value:,} to {last.value:,} {varied} throughput becomes {speed:.3g} times as high"
+    return f"{text}, {format_percent(speed / grown)} of proportional." if varied == "GPUs" else f"{text}."
+
+
+def _pareto_reading(front: Sequence[Offer]) -> str:
+    """Say which offers end the front."""
+    if not front:
+        return "No offer has a known price."
+    fast, cheap = (
+        f"{offer.num_gpus:,} × {offer.gpu} at {format_usd(offer.usd_per_billion_tokens)} per billion tokens"
+        for offer in (front[0], front[-1])
+    )
+    return f"Fastest: {fast}; cheapest: {cheap}."

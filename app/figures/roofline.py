@@ -1,0 +1,93 @@
+"""What binds each op? Arithmetic intensity against the rate its kernel is estimated to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.figures.style import BLUE, GREY, ORANGE, figure
+from app.quantities import format_percent
+from topology.gpu import Gpu
+from topology.units import TERA, format_seconds, three_digits
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpPoint:
+    """One operation of a layer on one GPU: its work, its traffic, its estimated time."""
+
+    name: str
+    flop: float
+    moved_bytes: float
+    seconds: float
+
+
+def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure:
+    """Draw the roof of a GPU and every op under it; the size of a mark is its share of the time."""
+    import plotly.graph_objects as go
+
+    peak, rate = gpu.peak_flop_per_s[dtype], gpu.memory_bandwidth_bytes_per_s
+    ridge = peak / rate
+    drawn = [op for op in ops if op.flop > 0 and op.moved_bytes > 0 and op.seconds > 0]
+    total_s = sum(op.seconds for op in drawn) or 1.0
+    edges = [op.flop / op.moved_bytes for op in drawn] or [ridge]
+    roof = [min(*edges, ridge) / 2, ridge, max(*edges, ridge) * 2]
+    picture = figure(
+        _reading(drawn, ridge, gpu.name),
+        xaxis={"title": "FLOP per byte moved", "type": "log", "showgrid": True},
+        yaxis={"title": "TFLOP/s", "type": "log"},
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=roof,
+            y=[min(peak, x * rate) / TERA for x in roof],
+            mode="lines",
+            name=f"roof of {gpu.name}",
+            line={"color": GREY, "width": 2},
+            hoverinfo="skip",
+        )
+    )
+    for name, colour, bound in (("memory-bound", ORANGE, True), ("compute-bound", BLUE, False)):
+        mine = [op for op in drawn if (op.flop / op.moved_bytes < ridge) == bound]
+        if mine:
+            picture.add_trace(_marks(mine, name, colour, total_s))
+    return picture
+
+
+def _marks(ops: Sequence[OpPoint], name: str, colour: str, total_s: float) -> go.Scatter:
+    """Ops as marks."""
+    import plotly.graph_objects as go
+
+    hover = [_hover(op, total_s) for op in ops]
+    return go.Scatter(
+        x=[op.flop / op.moved_bytes for op in ops],
+        y=[op.flop / op.seconds / TERA for op in ops],
+        name=name,
+        mode="markers",
+        hovertext=hover,
+        hoverinfo="text",
+        marker={
+            "color": colour,
+            "size": [8 + 40 * (op.seconds / total_s) ** 0.5 for op in ops],
+            "opacity": 0.85,
+        },
+    )
+
+
+def _hover(op: OpPoint, total_s: float) -> str:
+    """What a mark says."""
+    rate = f"{three_digits(op.flop / op.seconds / TERA)} TFLOP/s"
+    intensity = f"{three_digits(op.flop / op.moved_bytes)} FLOP/byte"
+    share = f"{format_seconds(op.seconds)}, {format_percent(op.seconds / total_s)} of the layer"
+    return f"{op.name}<br>{rate} at {intensity}<br>{share}"
+
+
+def _reading(ops: Sequence[OpPoint], ridge: float, gpu: str) -> str:
+    """Say what share of the time is bound by memory."""
+    total_s = sum(op.seconds for op in ops)
+    bound_s = sum(op.seconds for op in ops if op.flop / op.moved_bytes < ridge)
+    share = format_percent(bound_s / total_s) if total_s else "0 %"
+    return f"{share} of a layer's kernel time is in ops below the ridge of {gpu}, {ridge:.0f} FLOP per byte."

@@ -1,0 +1,80 @@
+"""What matters most? Bars of how the step or its price changes when one fact is 20 % lower or higher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.figures.style import BLUE, GREY, ORANGE, figure
+from app.quantities import format_percent
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """Relative change of the outcome when one fact is lowered and raised; None where there is no plan."""
+
+    name: str
+    lowered: float | None
+    raised: float | None
+
+    @property
+    def reach(self) -> float:
+        """The larger of both effects."""
+        return max(abs(self.lowered or 0.0), abs(self.raised or 0.0))
+
+
+def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go.Figure:
+    """Draw effects, the largest on top.
+
+    Args:
+        effects: One per fact.
+        outcome: What changes ("step time", "$ per billion tokens").
+        by: How much each fact is changed, relative.
+    """
+    import plotly.graph_objects as go
+
+    ordered = sorted(effects, key=lambda effect: effect.reach)
+    names = [effect.name for effect in ordered]
+    picture = figure(
+        _reading(ordered, outcome, by),
+        height=110 + 34 * len(ordered),
+        barmode="overlay",
+        xaxis={
+            "title": f"change of {outcome}",
+            "tickformat": "+.0%",
+            "zeroline": True,
+            "zerolinecolor": GREY,
+        },
+        yaxis={"type": "category", "showgrid": False},
+    )
+    for label, colour, values in (
+        (f"{format_percent(by)} lower", ORANGE, [effect.lowered for effect in ordered]),
+        (f"{format_percent(by)} higher", BLUE, [effect.raised for effect in ordered]),
+    ):
+        text = ["no plan" if value is None else format_percent(value, signed=True) for value in values]
+        picture.add_trace(
+            go.Bar(
+                name=label,
+                orientation="h",
+                y=names,
+                x=[value or 0.0 for value in values],
+                marker_color=colour,
+                hovertext=text,
+                hovertemplate="%{y}, %{fullData.name}: %{hovertext}<extra></extra>",
+            )
+        )
+    return picture
+
+
+def _reading(ordered: Sequence[Sensitivity], outcome: str, by: float) -> str:
+    """Say what matters most."""
+    if not ordered or ordered[-1].reach == 0:
+        return f"None of these facts changes the {outcome}."
+    most = ordered[-1]
+    effect = format_percent(most.reach)
+    change = f"A change of {format_percent(by)} in {most.name}"
+    return f"{change} moves the {outcome} by up to {effect}, more than any other."
