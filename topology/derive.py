@@ -76,7 +76,7 @@ def unit_of_gpu(graph: "nx.Graph", tier: int) -> tuple[int, ...]:
 
 
 def _unit(graph: "nx.Graph", part: set[str]) -> Unit:
-    cut = [link for device in part for other, link in g.links_of(graph, device) if other not in part]
+    cut = g.cut(graph, part)
     host_limit = sum(_host_bandwidth(graph, d) for d in part if g.kind(graph, d) == "gpu")
     uplink = sum(link.bandwidth_bytes_per_s for link in cut)
     drawn = any(g.kind(graph, device) == "gpu" for device in part)

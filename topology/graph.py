@@ -95,16 +95,31 @@ def parts(graph: "nx.Graph", devices: Iterable[str], *, scaleup: bool | None = N
         devices: the vertices kept.
         scaleup: True keeps only scale-up links, False drops them, None keeps all.
     """
-    import networkx as nx
+    kept = list(devices)
+    adjacency, left = dict(graph.adjacency()), set(kept)
+    found = []
+    for start in kept:
+        if start in left:
+            part, stack = {start}, [start]
+            left.remove(start)
+            while stack:
+                links = adjacency[stack.pop()].items()
+                near = [
+                    other
+                    for other, link in links
+                    if other in left and (scaleup is None or (link["kind"] in SCALEUP_KINDS) == scaleup)
+                ]
+                left.difference_update(near)
+                part.update(near)
+                stack.extend(near)
+            found.append(part)
+    return [part for part in found if gpu_count(graph, part)]
 
-    kept = graph.subgraph(devices)
-    if scaleup is not None:
-        wanted = [(a, b) for a, b, link in kept.edges(data="kind") if (link in SCALEUP_KINDS) == scaleup]
-        only = nx.Graph()
-        only.add_nodes_from(kept)
-        only.add_edges_from(wanted)
-        kept = only
-    return [part for part in nx.connected_components(kept) if gpu_count(graph, part)]
+
+def cut(graph: "nx.Graph", part: set[str]) -> list[Link]:
+    """Return the links between a part of the graph and the rest."""
+    leaving = ((device, other) for device in part for other in graph.adj[device] if other not in part)
+    return [link_between(graph, device, other) for device, other in leaving]
 
 
 def is_connected(graph: "nx.Graph") -> bool:

@@ -49,15 +49,15 @@ def build_graph(spec: ClusterSpec, *, folded: bool = False) -> "nx.Graph":
 
     Args:
         spec: a valid spec (`topology.spec_rules`).
-        folded: draw equal units once; used when every node is alike and the fabric is regular.
+        folded: draw equal units once, where all scale-up domains have the same number of GPUs.
     """
     graph = g.new_graph()
+    fold = folded and _is_even(spec)
     if spec.switches:
-        _grow_tree(graph, spec)
+        _grow_tree(graph, spec, fold=fold)
         return graph
     domains = tuple(_domains(spec.nodes))
     tiers = _tiers_above(spec, len(domains))
-    fold = folded and len(spec.nodes) == 1
     _grow(graph, spec, tiers, len(tiers) - 1, domains, fold=fold)
     return graph
 
@@ -74,6 +74,12 @@ def in_tree_order(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
         order.extend(node for node in spec.nodes if node.switch == switch.name)
         stack.extend(reversed(children.get(switch.name, [])))
     return tuple(order)
+
+
+def _is_even(spec: ClusterSpec) -> bool:
+    """Return whether every scale-up domain but the last has the same GPUs, so that equal units align."""
+    sizes = {node.gpus_per_node * node.nodes_per_domain for node in spec.nodes}
+    return len(sizes) == 1 and all(node.count % node.nodes_per_domain == 0 for node in spec.nodes[:-1])
 
 
 def _domains(nodes: Sequence[NodeSpec]) -> Iterator[Domain]:
@@ -110,14 +116,14 @@ def _grow(
     if level < 0:
         return _add_domain(graph, domains[0])
     children: list[Unit] = []
-    drawn: dict[tuple[int, int], Unit] = {}
+    drawn: dict[tuple[tuple[NodeSpec, int], ...], Unit] = {}
     for chunk in _chunks(domains, tiers[level - 1].nodes_per_unit if level else 0):
-        size = (len(chunk), sum(domain.hosts for domain in chunk))
-        if fold and size in drawn:
-            children.append(_fold(graph, drawn[size], chunk[0], level))
+        content = tuple((domain.node, domain.hosts) for domain in chunk)
+        if fold and content in drawn:
+            children.append(_fold(graph, drawn[content], chunk[0], level))
         else:
-            drawn[size] = _grow(graph, spec, tiers, level - 1, chunk, fold=fold)
-            children.append(drawn[size])
+            drawn[content] = _grow(graph, spec, tiers, level - 1, chunk, fold=fold)
+            children.append(drawn[content])
     return _add_switches(graph, spec, tiers[level], level, children, domains[0].first_host)
 
 
@@ -239,7 +245,7 @@ def _add_scaleup(graph: "nx.Graph", node: NodeSpec, first_host: int, gpus: range
         g.add_link(graph, f"gpu{a}", f"gpu{b}", link)
 
 
-def _grow_tree(graph: "nx.Graph", spec: ClusterSpec) -> None:
+def _grow_tree(graph: "nx.Graph", spec: ClusterSpec, *, fold: bool) -> None:
     """Build a fabric given as a tree of named switches."""
     heights = tree_heights(spec.switches)
     for switch in spec.switches:
@@ -249,8 +255,13 @@ def _grow_tree(graph: "nx.Graph", spec: ClusterSpec) -> None:
             rate, latency = switch.uplink_bandwidth_bytes_per_s, switch.latency_s
             link = Link(kind="network", bandwidth_bytes_per_s=rate, latency_s=latency)
             g.add_link(graph, f"switch {switch.name}", f"switch {switch.parent}", link)
+    drawn: dict[tuple[NodeSpec, int], Unit] = {}
     for domain in _domains(spec.nodes):
-        for plane in _add_domain(graph, domain).planes:
+        content = (domain.node, domain.hosts)
+        like = drawn.get(content) if fold else None
+        unit = _fold(graph, like, domain, 0) if like else _add_domain(graph, domain)
+        drawn.setdefault(content, unit)
+        for plane in unit.planes:
             _plug(graph, f"switch {domain.node.switch}", plane)
 
 

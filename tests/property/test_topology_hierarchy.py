@@ -23,7 +23,7 @@ from topology.hierarchy import (
 )
 from topology.link import Link
 from topology.report import axis_bandwidth, bisection_bytes_per_s
-from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, TierSpec
+from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 from topology.units import GB
 from topology.wiring import build_graph
 
@@ -54,7 +54,25 @@ def specs(draw: st.DrawFn) -> ClusterSpec:
         )
         for i, size in enumerate(sizes)
     )
-    return ClusterSpec(name="any", nodes=(node,), tiers=tiers, rail_optimized=draw(st.booleans()))
+    nodes = (node,)
+    if draw(st.booleans()):
+        count = hosts_per_domain * draw(st.integers(1, 6))
+        other = replace(
+            node,
+            count=count,
+            nic_bandwidth_bytes_per_s=25 * GB,
+            gpu=draw(st.sampled_from(["h100-sxm", "l40s"])),
+        )
+        nodes = (other, node)
+    if draw(st.booleans()):
+        switches = (
+            SwitchSpec(name="root"),
+            SwitchSpec(name="a", parent="root", uplink_bandwidth_bytes_per_s=100 * GB),
+            SwitchSpec(name="b", parent="a", uplink_bandwidth_bytes_per_s=200 * GB),
+        )
+        placed = tuple(replace(n, switch=draw(st.sampled_from(["root", "a", "b"]))) for n in nodes)
+        return ClusterSpec(name="tree", nodes=placed, switches=switches)
+    return ClusterSpec(name="any", nodes=nodes, tiers=tiers, rail_optimized=draw(st.booleans()))
 
 
 @settings(max_examples=80, deadline=None)
@@ -79,6 +97,7 @@ def test_the_folded_graph_tells_what_the_full_graph_tells(spec: ClusterSpec) -> 
 def test_units_are_aligned_runs_of_gpus(spec: ClusterSpec) -> None:
     """GPU i of a regular cluster is in unit ⌊i/C⌋ of every level, as the closed forms assume."""
     cluster = build(spec)
+    assume(cluster.hierarchy.symmetric)
     outer = [level for level in cluster.hierarchy.levels if level.name != "island"]
     for tier, level in enumerate(outer, start=1):
         expected = tuple(gpu // level.unit_gpus for gpu in range(cluster.num_gpus))
