@@ -84,7 +84,7 @@ def load_calibration(measurements: Sequence[Measurement] = (), *, cluster: str |
         measurements: what `plan bench` or `plan run` saved.
         cluster: fingerprint of the cluster to plan for; None accepts every measurement.
     """
-    anywhere = ("gemm", "attention_prefill", "attention_decode", "elementwise")
+    anywhere = ("gemm", "elementwise")
     kept = (m for m in measurements if cluster is None or m.what in anywhere or m.cluster == cluster)
     return Calibration(measurements=tuple(kept))
 
