@@ -99,12 +99,12 @@ def predict_rows(
         if isinstance(run, UnsupportedRunError):
             name = rows[i].get("id") or f"row {i + 1}"
             results[i] = RunResult(name=name, group=_columns(rows[i]), status="unsupported", reason=str(run))
-    for members in _alike(runs).values():
+    for members in alike(runs).values():
         results |= _predict_alike(members, rows, cal, constants)
     return [results[i] for i in range(len(rows))]
 
 
-def _alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, TrainingRun]]:
+def alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, TrainingRun]]:
     """Runs by everything but their layout."""
     groups: dict[object, dict[int, TrainingRun]] = defaultdict(dict)
     for i, run in runs.items():

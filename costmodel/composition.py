@@ -264,7 +264,7 @@ def compose(f: Features, c: Constants) -> CostColumns:
         extra_s.append(stretch * (again - backward))
     first = embedding_seconds(f, c)[f.cut] + traffic.gather[-2] + traffic.scatter[-2]
     last = head_seconds(f, c)[f.cut] + traffic.gather[-1] + traffic.scatter[-1]
-    edges = traffic.gather[0] + traffic.scatter[0]
+    edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0)
     tail = _tail(f, c, traffic, np.stack(forward_s), np.stack(backward_s))
     return CostColumns(
         layer_s=np.stack(layer_s),

@@ -60,7 +60,6 @@ class Features:
         send_s_per_byte: Per replication: what each further byte adds.
         replication: For every layout, its entry in `traffic`.
         layout_numbers: Columns of the layouts that the composition reads.
-        layers: Layers of each run; shape (runs, 1), or (runs, layouts) when several jobs are put together.
     """
 
     environment: Environment
@@ -76,7 +75,6 @@ class Features:
     send_s_per_byte: Vector
     replication: Index
     layout_numbers: LayoutNumbers
-    layers: Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +98,10 @@ def features_of(
     stack: SoftwareStack,
     table: LayoutTable,
     cal: Calibration,
+    *,
+    transfers: bool = True,
 ) -> Features:
-    """Raw times of these layouts."""
+    """Raw times of these layouts; without `transfers`, as if the collectives of a layer were free."""
     hierarchy = cluster.hierarchy
     shard, shard_of = unique_shards(table, job)
     ops = [
@@ -119,7 +119,8 @@ def features_of(
     own = shard_of[first]
     parts = [
         PartTimes(
-            kernels=take(alone, own), transfers=transfer_times(cal, hierarchy, part_ops, own, sizes, gaps)
+            kernels=take(alone, own),
+            transfers=transfer_times(cal, hierarchy, part_ops if transfers else (), own, sizes, gaps),
         )
         for alone, part_ops in zip(kernels, ops, strict=True)
     ]
@@ -138,7 +139,6 @@ def features_of(
         send_s_per_byte=sends[1],
         replication=replication,
         layout_numbers=_layout_numbers(table, M, hierarchy),
-        layers=np.array([[run.count] for run in layer_runs(model)], dtype=np.float64),
     )
 
 

@@ -41,7 +41,8 @@ class GradientTraffic:
         microbatch_reduce_s: Gradient reduction in every microbatch.
         microbatch_gather_s: All-gather of its parameters before each use in every microbatch.
         updated_parameters: Parameters the rank updates after sharding.
-        tied_s: Shape (layouts,): summing the gradients of tied embeddings held on two ranks.
+        tied_s: Shape (layouts,): summing the gradients of tied embeddings held on two ranks, an all-reduce
+            that sends the message once each way.
         network: Shape (layouts,): 1 where the replicas of a rank sit on several nodes.
     """
 
@@ -103,7 +104,6 @@ def gradient_traffic(
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
     each_use = table.zero_stage >= SHARDS_PARAMETERS
-    far = strides["pp"] * np.maximum(1, table.pp - 1)
     tied = tied_parameters * stack.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
         step_reduce_s=np.where(per_unit, 0.0, reduce_s),
@@ -111,7 +111,7 @@ def gradient_traffic(
         microbatch_reduce_s=np.where(per_unit, reduce_s, 0.0),
         microbatch_gather_s=np.where(each_use, gather_s, 0.0),
         updated_parameters=updated,
-        tied_s=collective_time(cal, hierarchy, "all_reduce", tied, np.full_like(table.pp, 2), far),
+        tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
         network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
     )
 

@@ -209,7 +209,7 @@ def _layout(row: Row) -> ParallelLayout:
         raise UnsupportedRunError(f"dp·cp·tp·pp = {dp}·{cp}·{tp}·{pp} = {dp * cp * tp * pp}, not {gpus} GPUs")
     if (dp * cp * tp) % ep:
         raise UnsupportedRunError(f"ep = {ep} does not divide dp·cp·tp = {dp * cp * tp}")
-    virtual = _count(row, "virtual_stages", 1)
+    virtual = _count(row, "virtual_stages", _usual_chunks(row, pp))
     zero_stage = int(_number(row, "zero_stage", 0.0))
     shards = _count(row, "shard_degree", dp * cp)
     if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
@@ -229,6 +229,13 @@ def _layout(row: Row) -> ParallelLayout:
         recompute=_recompute(row)[0],
         sequence_parallel=_flag(row, "sequence_parallel", default=False) and tp > 1,
     )
+
+
+def _usual_chunks(row: Row, pp: int) -> int:
+    """Chunks per rank where a row does not say: Megatron-Core recipes interleave layer by layer."""
+    layers, stack = _count(row, "num_layers"), stack_of_framework(row.get("framework", ""))
+    interleaves = stack.name == "megatron-core" and not row.get("schedule") and layers % pp == 0
+    return layers // pp if interleaves and pp > 1 else 1
 
 
 def _schedule(row: Row, pp: int, virtual: int) -> Schedule:

@@ -102,7 +102,7 @@ def _edges(f: Features, c: Constants) -> float:
     """First gather and last scatter of a microbatch, which nothing hides."""
     t = f.traffic
     factor = c.network_in_step if float(t.network[0]) else c.scaleup_in_step
-    return factor * float(t.microbatch_gather_s[0, 0] + t.microbatch_reduce_s[0, 0])
+    return factor * float((t.microbatch_gather_s + t.microbatch_reduce_s)[:-2, 0].max())
 
 
 def _update_seconds(f: Features, c: Constants, split: StageSplit, rank: int) -> float:
