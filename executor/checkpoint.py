@@ -146,7 +146,7 @@ class Checkpointer:
             staged.result()
             mine = [path for path in sorted(folder.iterdir()) if self._is_mine(path.name)]
             result.set_result([digest(path) for path in mine])
-        except Exception as error:  # noqa: BLE001 - handed to the training thread, which reports it
+        except BaseException as error:  # noqa: BLE001 - torch's CheckpointException is one; reported in `_complete`
             result.set_exception(error)
 
     def _is_mine(self, name: str) -> bool:

@@ -57,14 +57,21 @@ class Reporter:
     def step(self, metrics: StepMetrics) -> None:
         """Report one step everywhere."""
         values = asdict(metrics)
-        self.lines.write(json.dumps(values) + "\n")
-        self.lines.flush()
+        self._append(json.dumps(values))
         for name, value in values.items():
             if self.board is not None and name != "step":
                 self.board.add_scalar(name, value, metrics.step)
         if self.wandb is not None:
             self.wandb.log(values, step=metrics.step)
         self._line(progress_line(metrics, self.steps))
+
+    def _append(self, line: str) -> None:
+        """Add a line to the metrics file; a full disk must not end the training that fills it."""
+        try:
+            self.lines.write(f"{line}\n")
+            self.lines.flush()
+        except OSError as error:
+            self.say(f"warning: {self.lines.name} could not be written ({error})")
 
     def say(self, message: str) -> None:
         """Tell the user something that is not a step."""

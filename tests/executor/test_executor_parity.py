@@ -28,7 +28,9 @@ DENSE = ModelSpec(
     vocab_size=61,
     max_sequence_length=64,
 )
-WIDE = dataclasses.replace(DENSE, name="tiny-wide", num_attention_heads=8, num_key_value_heads=4, num_layers=8)
+WIDE = dataclasses.replace(
+    DENSE, name="tiny-wide", num_attention_heads=8, num_key_value_heads=4, num_layers=8
+)
 TIED = dataclasses.replace(DENSE, name="tiny-tied", tie_word_embeddings=True)
 EXPERTS = {"num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 32}
 MOE = dataclasses.replace(DENSE, name="tiny-moe", **EXPERTS, shared_expert_size=32, num_dense_layers=1)
@@ -105,27 +107,37 @@ CASES = {
     ),
     "zb-h1": Case(spec=DENSE, layout=layout(pp=4, schedule="zb-h1"), num_microbatches=8),
     "zbv": Case(spec=DENSE, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),
-    "dualpipev": Case(spec=WIDE, layout=layout(pp=2, virtual_stages=2, schedule="dualpipev"), num_microbatches=6),
+    "dualpipev": Case(
+        spec=WIDE, layout=layout(pp=2, virtual_stages=2, schedule="dualpipev"), num_microbatches=6
+    ),
     "recompute-full": Case(spec=DENSE, layout=layout(pp=2, recompute="full"), recompute_of_stage=(2, 1)),
-    "recompute-full-split-backward": Case(spec=DENSE, layout=layout(pp=2, recompute="full", schedule="zb-h1")),
+    "recompute-full-split-backward": Case(
+        spec=DENSE, layout=layout(pp=2, recompute="full", schedule="zb-h1")
+    ),
     "recompute-selective": Case(spec=DENSE, layout=layout(tp=2, recompute="selective")),
     "recompute-selective-op": Case(spec=DENSE, layout=layout(dp=2, zero_stage=3, recompute="selective-op")),
     # axes together
     "tp2-dp2-zero3": Case(spec=DENSE, layout=layout(tp=2, dp=2, zero_stage=3)),
-    "tp2-hsdp-2x2": Case(spec=DENSE, layout=layout(tp=2, dp=4, zero_stage=3, shard_degree=2), num_microbatches=1),
+    "tp2-hsdp-2x2": Case(
+        spec=DENSE, layout=layout(tp=2, dp=4, zero_stage=3, shard_degree=2), num_microbatches=1
+    ),
     "tp2-cp2": Case(spec=DENSE, layout=layout(tp=2, cp=2)),
     "tp2-cp2-ulysses": Case(spec=WIDE, layout=layout(tp=2, cp=2, cp_kind="ulysses")),
     "tp2-pp2": Case(spec=DENSE, layout=layout(tp=2, pp=2)),
     "tp2-pp2-dp2": Case(spec=DENSE, layout=layout(tp=2, pp=2, dp=2, zero_stage=1)),
     "pp2-dp2-zero3": Case(spec=DENSE, layout=layout(pp=2, dp=2, zero_stage=3)),
-    "pp2-dp2-zbv": Case(spec=DENSE, layout=layout(pp=2, dp=2, zero_stage=1, virtual_stages=2, schedule="zbv")),
+    "pp2-dp2-zbv": Case(
+        spec=DENSE, layout=layout(pp=2, dp=2, zero_stage=1, virtual_stages=2, schedule="zbv")
+    ),
     "cp2-pp2": Case(spec=DENSE, layout=layout(cp=2, pp=2)),
     "ep2-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
     "ep2-zero3": Case(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3), num_microbatches=2),
     "ep2-expert-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
     "ep2-pp2-zb-h1": Case(spec=MOE, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
     "ep2-cp2": Case(spec=MOE, layout=layout(ep=2, cp=2)),
-    "other-axis-order": Case(spec=DENSE, layout=layout(tp=2, pp=2, dp=2, axis_order=("dp", "tp", "cp", "pp"))),
+    "other-axis-order": Case(
+        spec=DENSE, layout=layout(tp=2, pp=2, dp=2, axis_order=("dp", "tp", "cp", "pp"))
+    ),
     # other families
     "mla-tp2": Case(spec=MLA, layout=layout(tp=2)),
     "mla-cp2": Case(spec=MLA, layout=layout(cp=2)),
@@ -159,7 +171,10 @@ def test_training_changes_the_loss() -> None:
 def test_comparison_sees_one_wrong_gradient() -> None:
     """A single parameter off by a thousandth is found and named."""
     reference = run_reference(CASES["single"], SETTINGS)
-    wrong = {name: value * (1.001 if name == "model.norm.weight" else 1) for name, value in reference.gradients.items()}
+    wrong = {
+        name: value * (1.001 if name == "model.norm.weight" else 1)
+        for name, value in reference.gradients.items()
+    }
     difference = compare(reference, Outcome(losses=reference.losses, gradients=wrong))
     assert difference.worst == "model.norm.weight"
     assert difference.gradient == pytest.approx(1e-3, rel=1e-2)

@@ -1,0 +1,82 @@
+"""Plans made by hand, so that executor tests need no search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.layout import ParallelLayout
+from costmodel.memory import MemoryBreakdown
+from costmodel.model import ModelSpec
+from costmodel.workload import TrainingJob
+from planner.plan import Optimality, Plan, PlanRequest
+from topology.builders import default_cluster
+from topology.mesh import Mesh
+
+TINY = ModelSpec(
+    name="tiny",
+    num_layers=4,
+    hidden_size=32,
+    intermediate_size=64,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    vocab_size=259,
+    max_sequence_length=64,
+)
+
+
+def _estimate() -> Estimate:
+    return Estimate(
+        time=TimeBreakdown(compute_s=0.1),
+        step_time_s=0.1,
+        lower_s=0.08,
+        upper_s=0.12,
+        memory_by_stage=(MemoryBreakdown(**{part.name: 0.0 for part in fields(MemoryBreakdown)}),),
+        peak_memory_bytes=0.0,
+        memory_lower_bytes=0.0,
+        memory_upper_bytes=0.0,
+        mfu=0.4,
+        hfu=0.4,
+        tokens_per_s_per_gpu=1000.0,
+        usd_per_step=None,
+        usd_per_billion_tokens=None,
+        wh_per_step=0.0,
+        wh_per_billion_tokens=0.0,
+        bound_by="compute",
+    )
+
+
+def make_plan(layout: ParallelLayout, *, spec: ModelSpec = TINY, batch: int = 8, sequence: int = 16) -> Plan:
+    """Build a plan around a layout, with an estimate that nobody should believe."""
+    stages = layout.pp * layout.virtual_stages
+    return Plan(
+        request=PlanRequest(
+            model=spec,
+            cluster=default_cluster("h100-sxm", 8).spec,
+            job=TrainingJob(sequence_length=sequence, global_batch_size=batch),
+            stack="meshplan",
+        ),
+        layout=layout,
+        layers_of_stage=tuple(
+            spec.num_layers // stages + (i < spec.num_layers % stages) for i in range(stages)
+        ),
+        recompute_of_stage=(0,) * layout.pp,
+        mesh=Mesh(
+            axes=tuple((axis, getattr(layout, axis)) for axis in layout.axis_order),
+            gpu_of_rank=tuple(range(layout.num_gpus)),
+        ),
+        estimate=_estimate(),
+        alternatives=(),
+        optimality=Optimality(status="best-found", bound_s=0.0, gap=1.0, enumerated=1, pruned={}, solved=0),
+        search_time_s=0.0,
+    )
+
+
+@pytest.fixture(scope="session")
+def plan_of() -> Callable[..., Plan]:
+    """Build a plan around a layout."""
+    return make_plan
