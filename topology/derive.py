@@ -76,16 +76,17 @@ def unit_of_gpu(graph: "nx.Graph", tier: int) -> tuple[int, ...]:
 
 
 def _unit(graph: "nx.Graph", part: set[str]) -> Unit:
-    cut = g.cut(graph, part)
-    host_limit = sum(_host_bandwidth(graph, d) for d in part if g.kind(graph, d) == "gpu")
-    uplink = sum(link.bandwidth_bytes_per_s for link in cut)
-    drawn = any(g.kind(graph, device) == "gpu" for device in part)
-    folded = any(g.kind(graph, device) == "unit" for device in part)
+    """Return one unit; what leaves a node is also limited by its GPUs' own links to their host."""
+    leaving = g.cut(graph, part)
+    uplink = sum(link.bandwidth_bytes_per_s for link in leaving)
+    if not any(g.kind(graph, device) in ("switch", "unit") for device in part):
+        gpus = [device for device in part if g.kind(graph, device) == "gpu"]
+        uplink = min(uplink, sum(_host_link(graph, gpu).bandwidth_bytes_per_s for gpu in gpus))
     return Unit(
         first_gpu=g.first_gpu(graph, part),
         gpus=g.gpu_count(graph, part),
-        uplink_bytes_per_s=min(uplink, host_limit) if drawn and not folded and host_limit else uplink,
-        latency_s=max((link.latency_s for link in cut), default=0.0),
+        uplink_bytes_per_s=uplink,
+        latency_s=max((link.latency_s for link in leaving), default=0.0),
     )
 
 
@@ -171,10 +172,6 @@ def _host_link(graph: "nx.Graph", gpu: str) -> Link:
     """Return a GPU's own link to its host."""
     links = [link for _, link in g.links_of(graph, gpu) if link.kind not in g.SCALEUP_KINDS]
     return links[0] if links else Link(kind="none", bandwidth_bytes_per_s=0.0)
-
-
-def _host_bandwidth(graph: "nx.Graph", gpu: str) -> float:
-    return _host_link(graph, gpu).bandwidth_bytes_per_s
 
 
 def _nic(graph: "nx.Graph") -> Link | None:
