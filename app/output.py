@@ -106,6 +106,16 @@ def emit(
     return answer.exit_code
 
 
+def check_destination(*, wanted: str | None, as_json: bool, output: Path | None) -> None:
+    """Refuse a format or a file that cannot be written, before any work is done for it."""
+    choose_format(wanted=wanted, as_json=as_json, output=output)
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        reason = "it is a directory" if output.is_dir() else "its folder does not exist"
+        raise InputError(
+            what=f"cannot write {output}", cause=reason, fix="give --output a file you may write"
+        )
+
+
 def render(answer: Answer, chosen: Format, *, width: int = _DEFAULT_WIDTH, colour: bool = False) -> str:
     """Give the text of an answer in one of the formats."""
     if chosen == "json":

@@ -43,9 +43,10 @@ def command(
     """
     from app.estimate_report import estimate_answer
     from app.one_layout import plan_of_layout
-    from app.output import emit, note
+    from app.output import check_destination, emit, note
     from app.request import Flags, understand
 
+    check_destination(wanted=output_format, as_json=as_json, output=output)
     flags = Flags(
         model=model,
         gpus=gpus,
