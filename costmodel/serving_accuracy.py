@@ -1,0 +1,121 @@
+"""Predict measured serving runs and compare: mean time to first token and per output token of a closed loop.
+
+A benchmark client keeps `concurrency` requests in flight and reports means over all of them, so the prediction simulates
+that client, the first burst included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.calibration import Calibration
+from costmodel.deployment import Deployment
+from costmodel.queueing import Scheduler, Simulation, simulate
+from costmodel.queueing_pools import PoolRules, Transfer, simulate_pools
+from costmodel.request_load import Lengths, Load, closed_load
+from costmodel.serving import step_times
+from costmodel.serving_memory import kv_bytes_per_token, kv_capacity_tokens
+from costmodel.serving_runs import Pool, ServingRun, UnsupportedRunError, deployment_of
+from costmodel.step_times import StepTimes
+from topology.hierarchy import Hierarchy, p2p_bandwidth
+
+ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
+
+BENCHMARK_MEMORY_FRACTION = 0.95  # published benchmarks raise the engines' memory fraction to what the GPU holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Mean seconds to first token and per further output token."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+def predict(cal: Calibration, run: ServingRun, hierarchy: Hierarchy) -> Latency:
+    """Predict what the run's client measured on this fabric."""
+    if run.prefill is not None:
+        return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy))
+    deployment = deployment_of(run, run.decode, hierarchy)
+    return mean_latency(closed_loop(cal, deployment, run))
+
+
+def closed_loop_pools(cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy) -> Simulation:
+    """Simulate the client of a disaggregated run; prompts are computed one at a time by each attention rank."""
+    prompts, outputs = (deployment_of(run, pool, hierarchy) for pool in (prefill, run.decode))
+    per_worker = -(-run.concurrency // run.decode.workers)
+    decode_rules = scheduler_of(outputs, run, batch=per_worker)
+    prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)
+    return simulate_pools(
+        PoolRules(workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules),
+        PoolRules(workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules),
+        transfer_of(cal, prompts, outputs),
+        _client(run),
+    )
+
+
+def transfer_of(cal: Calibration, prompts: Deployment, outputs: Deployment) -> Transfer:
+    """Time to move a prompt's cache between pools: every GPU of the narrower one sends its share over its NIC."""
+    layers_bytes = kv_bytes_per_token(prompts) * prompts.layout.pp
+    per_gpu = layers_bytes * max(prompts.layout.tp, 1) / max(min(prompts.layout.tp, outputs.layout.tp), 1)
+    rate = p2p_bandwidth(prompts.hierarchy, prompts.hierarchy.gpus_per_node)
+    del cal
+    return Transfer(latency_s=prompts.stack.transfer_s, s_per_token=float(per_gpu / rate))
+
+
+def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:
+    """Simulate the client of an aggregated run."""
+    rules = scheduler_of(deployment, run, batch=run.concurrency)
+    return simulate(_times(cal, deployment, run, rules), rules, _client(run))
+
+
+def _client(run: ServingRun) -> Load:
+    """The benchmark client: every request alike, ten rounds of them."""
+    return closed_load(
+        concurrency=run.concurrency,
+        count=ROUNDS * run.concurrency,
+        inputs=Lengths(mean=run.input_tokens),
+        outputs=Lengths(mean=run.output_tokens),
+    )
+
+
+def _times(cal: Calibration, deployment: Deployment, run: ServingRun, rules: Scheduler) -> StepTimes:
+    """Step times over the batches and steps the scheduler can form."""
+    return step_times(
+        cal,
+        deployment,
+        max_batch=rules.max_batch,
+        token_budget=rules.token_budget,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
+    )
+
+
+def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Scheduler:
+    """The engine's scheduler as the benchmark sets it: room for every request in flight and for a whole prompt."""
+    stack = deployment.stack
+    budget = stack.token_budget if stack.chunked else max(stack.token_budget, run.input_tokens)
+    context = run.input_tokens + run.output_tokens
+    capacity = kv_capacity_tokens(
+        deployment, token_budget=budget, max_batch=batch, memory_fraction=BENCHMARK_MEMORY_FRACTION, context=context
+    )
+    if capacity < context + stack.kv_block_tokens:
+        raise UnsupportedRunError(f"the model does not fit: room for {capacity} tokens of cache")
+    return Scheduler(
+        token_budget=budget,
+        max_batch=max(batch, deployment.layout.attention_dp),
+        kv_capacity_tokens=capacity,
+        mixed=stack.mixed,
+        chunked=stack.chunked,
+        output_reserve=stack.output_reserve,
+        kv_block_tokens=stack.kv_block_tokens,
+        lagged=stack.lagged,
+    )
+
+
+def mean_latency(simulation: Simulation) -> Latency:
+    """Means over all requests, as benchmark clients report them."""
+    tpot = simulation.tpot_s
+    return Latency(ttft_s=float(simulation.ttft_s.mean()), tpot_s=float(np.nanmean(tpot)))

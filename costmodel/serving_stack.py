@@ -1,0 +1,95 @@
+"""Inference engines: how they schedule, what their launches and reductions cost, what memory they keep.
+
+Each field of `ServingStack` has a physical meaning; the values are data (``data/serving_stacks.toml``) with the
+measurements they were fitted on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILE = Path(__file__).parent / "data" / "serving_stacks.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingStack:
+    """One inference engine as the cost model sees it.
+
+    Attributes:
+        name: The name users give to ``--engine``.
+        mixed: Prompt tokens and decoding requests share a step (otherwise prompts run alone, first).
+        chunked: A prompt may span several steps.
+        lagged: The next step is prepared while one runs, so a step's tokens are seen one step later.
+        token_budget: Most tokens of a step on one rank, by default.
+        max_batch: Most requests decoding at once, by default.
+        output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
+        kv_block_tokens: Tokens of one page of the KV cache.
+        memory_fraction: Share of GPU memory the engine may use, by default.
+        workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
+        host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
+        host_s_per_request: The same, per decoding request.
+        kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write, routing …).
+        eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
+        all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
+        attention_share: Decode attention of the engine over the tabulated kernel's time.
+        expert_share: Expert kernels of the engine over the tabulated ones.
+        request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
+        response_s: Time from a request's first token until its client sees it (streaming).
+        transfer_s: Latency to hand a finished prompt to a decode pool, without the bytes.
+        source: What the numbers were fitted on.
+        as_of: When.
+    """
+
+    name: str
+    mixed: bool
+    chunked: bool
+    lagged: bool
+    token_budget: int
+    max_batch: int
+    output_reserve: float
+    kv_block_tokens: int
+    memory_fraction: float
+    workspace_bytes: float
+    host_s: float
+    host_s_per_request: float
+    kernel_s: float
+    eager_layer_s: float
+    all_reduce_s: float
+    attention_share: float
+    expert_share: float
+    request_s: float
+    response_s: float
+    transfer_s: float
+    source: str
+    as_of: str
+
+
+@functools.cache
+def serving_stacks() -> Mapping[str, ServingStack]:
+    """Every engine profile by name.
+
+    >>> sorted(serving_stacks())
+    ['sglang', 'trtllm', 'vllm']
+    """
+    from topology.decode import read_toml, structure
+
+    table = read_toml(_FILE)["engines"]
+    return {
+        name: structure({"name": name, **entry}, ServingStack, f"{_FILE.name}: {name}")
+        for name, entry in table.items()
+    }
+
+
+def serving_stack(name: str) -> ServingStack:
+    """Give the engine profile of this lenient name.
+
+    >>> serving_stack("TRT-LLM").name
+    'trtllm'
+    """
+    from topology.names import resolve
+
+    stacks = serving_stacks()
+    return stacks[resolve(name, tuple(stacks), "engine", {"trt-llm": "trtllm", "tensorrt-llm": "trtllm"})]

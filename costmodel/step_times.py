@@ -1,0 +1,86 @@
+"""Seconds of one engine step, tabulated once per configuration so that a simulation can look them up.
+
+A step computes `prefill` prompt tokens and one token of each of `b` decoding requests, whose KV cache holds `K` tokens
+in all:
+
+    t = linear(b + prefill) + decode_attention(b, K) + Σ prefill_attention(chunk, past)       with prompt tokens
+    t = graph_linear(b)     + decode_attention(b, K)                                            decode only
+
+Decode attention is linear in K at a given batch (it streams the cache), which lets the simulator take many decode steps
+in one jump.
+
+Legend: ``b`` decoding requests, ``K`` tokens in their KV caches, ``q`` query tokens, ``past`` tokens before them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionGrid:
+    """Seconds of prefill attention of one prompt chunk over all layers, on a grid of chunk and past tokens."""
+
+    query_tokens: tuple[float, ...]
+    past_tokens: tuple[float, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def at(self, query: float, past: float) -> float:
+        """Seconds for `query` tokens after `past` ones, bilinear between grid points, the last cell extended.
+
+        >>> grid = AttentionGrid(query_tokens=(0, 10), past_tokens=(0, 10), seconds=((0, 0), (1, 3)))
+        >>> grid.at(5, 5)
+        1.0
+        """
+        i = min(max(bisect_right(self.query_tokens, query) - 1, 0), len(self.query_tokens) - 2)
+        j = min(max(bisect_right(self.past_tokens, past) - 1, 0), len(self.past_tokens) - 2)
+        u = (query - self.query_tokens[i]) / (self.query_tokens[i + 1] - self.query_tokens[i])
+        v = (past - self.past_tokens[j]) / (self.past_tokens[j + 1] - self.past_tokens[j])
+        low, high = self.seconds[i], self.seconds[i + 1]
+        return (1 - u) * ((1 - v) * low[j] + v * low[j + 1]) + u * ((1 - v) * high[j] + v * high[j + 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Step times of one replica of an engine.
+
+    `linear_s[m]`: everything but attention, in a step that holds prompt tokens, at m tokens of the busiest rank.
+    `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding requests in the whole
+    replica. `ranks` attention-data-parallel ranks share the requests and step together.
+    `tokens_per_step` is what speculative decoding yields per request and step (1 without).
+    `request_s` is the mean time from sending a request until the engine has it (HTTP, tokenisation), `response_s` the
+    time from its first token until the client sees it.
+    `stages` pipeline stages hold as many microbatches: prompt chunks occupy one stage each (`linear_s` and
+    `prefill_attention` are of the slowest stage), the decode tables are of a whole round.
+    """
+
+    linear_s: tuple[float, ...]
+    graph_linear_s: tuple[float, ...]
+    decode_attention_s: tuple[float, ...]
+    decode_attention_s_per_token: tuple[float, ...]
+    prefill_attention: AttentionGrid
+    ranks: int = 1
+    tokens_per_step: float = 1.0
+    request_s: float = 0.0
+    response_s: float = 0.0
+    stages: int = 1
+
+    @property
+    def max_batch(self) -> int:
+        """Most decoding requests the tables cover."""
+        return len(self.graph_linear_s) - 1
+
+    def decode_s(self, batch: int, kv_tokens: float) -> float:
+        """Seconds of one decode step of `batch` requests holding `kv_tokens` in all."""
+        fixed = self.graph_linear_s[batch] + self.decode_attention_s[batch]
+        return fixed + self.decode_attention_s_per_token[batch] * kv_tokens
+
+    def linear_at(self, tokens: int) -> float:
+        """Seconds of the linear part at `tokens` per rank; past the table it grows in proportion."""
+        last = len(self.linear_s) - 1
+        return self.linear_s[tokens] if tokens <= last else self.linear_s[last] * tokens / last
+
+    def prefill_s(self, tokens: int, past: int = 0) -> float:
+        """Seconds of a step that computes one prompt chunk and nothing else."""
+        return self.linear_at(tokens) + self.prefill_attention.at(tokens, past)
