@@ -39,6 +39,7 @@ class LayerStep:
     Attributes:
         forward_s: Forward.
         backward_s: Backward by recompute policy, shape (policies, cuts), policies as in `layout.RECOMPUTES`.
+        forward_share: Share of the kernels of the forward in those of forward and backward together.
         weight_share: Share of the weight-gradient part in forward and backward together (what zero-bubble
             moves).
         compute_s: Kernels of forward and backward.
@@ -51,6 +52,7 @@ class LayerStep:
 
     forward_s: Vector
     backward_s: Vector
+    forward_share: Vector
     weight_share: Vector
     compute_s: Vector
     tp_s: Vector
@@ -137,6 +139,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     return LayerStep(
         forward_s=forward_s,
         backward_s=backward_s,
+        forward_share=forward / np.maximum(forward + backward, 1e-30),
         weight_share=weight / np.maximum(forward + backward, 1e-30),
         compute_s=forward + backward,
         tp_s=tp_f + tp_b,
@@ -226,21 +229,27 @@ def embedding_seconds(f: Features, c: Constants) -> Vector:
     return np.asarray(step.compute_s + step.tp_s + scatter)
 
 
-def bubble_weight(f: Features, weight_share: Vector) -> Vector:
+def bubble_weight(f: Features, step: LayerStep) -> Vector:
     """Share of the other ranks' time left as bubble by each layout's schedule.
 
-    GPipe and 1F1B 1; interleaved 1/V; ZB-H1 (F + B − W)/(F + B + W) with B the input part; ZBV and DualPipeV
-    0.
+    GPipe and 1F1B 1; interleaved 1/V; ZB-H1 (F + B − W)/(F + B + W) with B the input part; the V-shaped ZBV
+    and DualPipeV only wait for the first chunks to fill: F/(F + B + W)/V.
+
+    Args:
+        f: Raw times.
+        step: A layer, for the shares of F and W.
+
+    Source: `costmodel.pipeline`, with equal stages.
     """
     numbers = f.layout_numbers
-    one, none = np.ones_like(numbers.pp), np.zeros_like(numbers.pp)
+    one, fill = np.ones_like(numbers.pp), step.forward_share[f.cut] / numbers.virtual_stages
     weights = {
         "gpipe": one,
         "1f1b": one,
         "interleaved": 1 / numbers.virtual_stages,
-        "zb-h1": np.clip(1 - 2 * weight_share, 0.0, 1.0),
-        "zbv": none,
-        "dualpipev": none,
+        "zb-h1": np.clip(1 - 2 * step.weight_share[f.cut], 0.0, 1.0),
+        "zbv": fill,
+        "dualpipev": fill,
     }
     return np.asarray(np.choose(numbers.schedule, [weights[name] for name in SCHEDULES]))
 
@@ -276,7 +285,7 @@ def compose(f: Features, c: Constants) -> CostColumns:
         tail_first_s=tail[1],
         tail_last_s=tail[2],
         num_microbatches=numbers.num_microbatches,
-        bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1].weight_share[f.cut]), 0.0),
+        bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
         constant_s=stretch * _sends(f, c) + c.step_fixed_s,
         stretch=stretch,
         host_share=_host_share(steps[-1])[f.cut],
