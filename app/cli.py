@@ -21,11 +21,13 @@ from topology.names import suggest
 
 DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {
+    "train": "Plan a training job (the default command).",
     "estimate": "Estimate one given layout.",
     "diff": "Compare two plans.",
     "models": "List the models that can be named, or describe one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",
     "gpus": "List GPUs and machines with peaks, memory and prices.",
+    "run": "Train with a plan, or plan and then train.",
 }
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
 

@@ -1,0 +1,154 @@
+"""Processes die: the launcher restarts them, shrinks the run when ranks are gone for good, and stops it in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from costmodel.layout import ParallelLayout
+from executor.checkpoint import steps_on_disk
+from executor.launch import Supervision, supervise, with_plan, write_run
+from executor.run_settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
+from executor.worker import RANKS_FOLDER
+from planner.plan import Plan
+
+LAYOUT = ParallelLayout(dp=2, zero_stage=1)
+STEPS = 12
+LONGEST_RECOVERY_S = 30.0
+
+
+def settings_in(folder: Path, *, steps: int = STEPS) -> RunSettings:
+    """Settings of a short fp32 run on CPU ranks with frequent checkpoints."""
+    base = RunSettings(
+        folder="",
+        plan_file="",
+        steps=steps,
+        device="cpu",
+        precision="fp32",
+        checkpoint_every=2,
+        learning_rate=1e-2,
+    )
+    return with_plan(base, folder)
+
+
+def reported(folder: Path) -> list[dict[str, float]]:
+    """Every line of the metrics so far."""
+    path = folder / METRICS_FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kill(folder: Path, rank: int) -> None:
+    """Kill −9 one rank."""
+    os.kill(int((folder / RANKS_FOLDER / str(rank)).read_text()), signal.SIGKILL)
+
+
+def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
+    """Act once, as soon as a condition holds."""
+
+    def watch() -> None:
+        while not condition():
+            time.sleep(0.002)
+        action()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def alone(max_restarts: int = 3, **fields: object) -> Supervision:
+    """Supervision that never shrinks unless told how."""
+    defaults: dict[str, object] = {"min_gpus": None, "replan": lambda _: None, "say": lambda _: None}
+    return Supervision(**(defaults | fields), max_restarts=max_restarts)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_killed_rank_restarts_and_changes_nothing(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Kill −9 while a checkpoint is being written: back within 30 s, same losses, every sample once."""
+    plan, settings, killed_at = plan_of(LAYOUT), settings_in(tmp_path), []
+    writing = tmp_path / CHECKPOINTS / ".writing-step-00000006"
+
+    def strike() -> None:
+        kill(tmp_path, 1)
+        killed_at.append(time.time())
+
+    when(writing.exists, strike)
+    status = supervise(settings, plan, alone())
+    rows = reported(tmp_path)
+    first_again = next(i for i in range(1, len(rows)) if rows[i]["step"] <= rows[i - 1]["step"])
+    before, after = rows[:first_again], rows[first_again:]
+    assert (status.state, status.step) == ("finished", STEPS)
+    assert after[0]["step"] in (5, 7)  # the checkpoint after step 4, or after 6 if it was complete by then
+    assert [row["step"] for row in after] == list(range(int(after[0]["step"]), STEPS + 1))
+    assert [row["samples"] for row in after] == [row["step"] * 8 for row in after]
+    repeated = {row["step"]: row["loss"] for row in before} | {row["step"]: row["loss"] for row in after}
+    again = {row["step"]: row["loss"] for row in before if row["step"] >= after[0]["step"]}
+    assert again == pytest.approx({step: repeated[step] for step in again}, rel=1e-6)
+    assert (tmp_path / METRICS_FILE).stat().st_mtime - killed_at[0] <= LONGEST_RECOVERY_S
+
+
+@pytest.mark.slow
+def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """A rank is gone for good: the run is planned again for what is left and continues from its checkpoint."""
+    smaller, said = plan_of(ParallelLayout()), []
+    asked: list[int] = []
+
+    def replan(count: int) -> Plan:
+        asked.append(count)
+        return smaller
+
+    when(lambda: len(reported(tmp_path)) >= 5, lambda: kill(tmp_path, 1))
+    supervision = alone(max_restarts=0, min_gpus=1, replan=replan, say=said.append)
+    status = supervise(settings_in(tmp_path), plan_of(LAYOUT), supervision)
+    steps = [int(row["step"]) for row in reported(tmp_path)]
+    assert (status.state, asked) == ("finished", [1])
+    assert said == ["1 of 2 ranks are lost: continuing on 1"]
+    assert steps[-1] == STEPS
+    assert 3 in steps[steps.index(5) :] or 5 in steps[steps.index(5) + 1 :] or 6 in steps
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_launcher_stops_in_order(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """SIGTERM reaches the ranks through torchrun: a checkpoint is written and the launcher exits 0."""
+    plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
+    write_run(settings, plan)
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "app", "run", settings.plan_file, "--run-dir", str(tmp_path), "--device", "cpu"]
+        + ["--fp32", "--steps", "10000", "--checkpoint-every", "1000", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    when(lambda: len(reported(tmp_path)) >= 2, launcher.terminate).join()
+    document, _ = launcher.communicate(timeout=120)
+    answer = json.loads(document)
+    assert (launcher.returncode, answer["state"]) == (0, "stopped")
+    assert steps_on_disk(tmp_path / CHECKPOINTS)[0] == answer["step"] >= 2
+
+
+@pytest.mark.slow
+def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Ranks that cannot read the data end the run with the three lines, not with torchrun's report."""
+    plan = plan_of(LAYOUT)
+    settings = settings_in(tmp_path)
+    write_run(settings, plan)
+    finished = subprocess.run(
+        [sys.executable, "-m", "app", "run", settings.plan_file, "--run-dir", str(tmp_path), "--device", "cpu"]
+        + ["--data", str(tmp_path / "absent.npy")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert finished.returncode == 2
+    assert f"error: training data {tmp_path / 'absent.npy'} cannot be read" in finished.stderr
+    assert read_status(tmp_path).state == "error"  # type: ignore[union-attr]
