@@ -81,11 +81,14 @@ def crosses_node(h: Hierarchy, size: Count, stride: Count) -> npt.NDArray[np.boo
 
 
 def nodes_spanned(h: Hierarchy, size: Count, stride: Count) -> Counts:
-    """Return the most scale-up domains one group touches: `min(g, ⌈(C − d + L)/C⌉)`, 1 inside one node."""
+    """Return the most scale-up domains one group touches, 1 inside one node.
+
+    `min(g, 1 + ⌊(o + (g−1)·s) / C⌋)`, o = min(C, C − d + s) − 1 the last place in a node a group starts.
+    """
     size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     unit = h.gpus_per_node
-    block = size * stride
-    touched = -(-(unit - np.gcd(unit, block) + block) // unit)
+    start = np.minimum(unit, unit - np.gcd(unit, size * stride) + stride) - 1
+    touched = 1 + (start + (size - 1) * stride) // unit
     return np.asarray(np.where(crosses_node(h, size, stride), np.minimum(size, touched), 1))
 
 
