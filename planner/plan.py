@@ -7,6 +7,7 @@ the executor, the command line and the dashboard can read a plan without one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -21,6 +22,8 @@ from topology.mesh import Mesh
 from topology.spec import ClusterSpec
 
 SCHEMA_VERSION = 1
+
+_NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 
 Objective = Literal["step-time", "cost", "gpus", "memory"]
 OBJECTIVES: tuple[Objective, ...] = ("step-time", "cost", "gpus", "memory")
@@ -102,8 +105,9 @@ class Plan:
 
 
 def to_json(plan: Plan) -> str:
-    """Write a plan as one JSON document; every float is printed so that it reads back exactly."""
-    return json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
+    """Write a plan as one JSON document; every float reads back exactly, lists of numbers take one line."""
+    text = json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
+    return _NUMBERS.sub(lambda found: " ".join(found.group().split()), text)
 
 
 def from_json(text: str, where: str = "plan") -> Plan:

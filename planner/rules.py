@@ -40,11 +40,21 @@ def check(
     return tuple(rule.explain(setting, layout) for rule in others if _breaks(rule, setting, layout))
 
 
-def legal(setting: Setting, table: LayoutTable) -> tuple[Mask, dict[str, int]]:
-    """Judge many layouts: a mask of the legal ones, and how many each rule was the first to reject."""
+def legal(
+    setting: Setting, table: LayoutTable, *, only: frozenset[str] | None = None
+) -> tuple[Mask, dict[str, int]]:
+    """Judge many layouts: a mask of the legal ones, and how many each rule was the first to reject.
+
+    Args:
+        setting: what they are judged against.
+        table: the layouts.
+        only: judge just the rules that read no other field than these.
+    """
     keep = np.ones(len(table), dtype=bool)
     rejected: dict[str, int] = {}
     for rule in RULES:
+        if only is not None and not only.issuperset(rule.fields):
+            continue
         broken = keep & rule.broken(setting, table)
         count = int(broken.sum())
         if count:

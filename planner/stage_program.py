@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from costmodel.chunks import layers_of_chunks, runs_of_ranks
 from costmodel.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
-from planner.chunks import layers_of_chunks, runs_of_ranks
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.chunks import chunks_of_rank
 from costmodel.stage_costs import StageCosts, StageSplit, recompute_order, step_time
-from planner.chunks import chunks_of_rank
 from planner.cpsat import Answer, IntegerModel, Variable, solve
 
 RESOLUTION = 2**34
@@ -63,7 +63,7 @@ def solve_stages(
 
     Args:
         costs: what layers and ranks cost under this layout.
-        chunk_ranks: pipeline rank of every chunk in model order (`planner.chunks.ranks_of_chunks`).
+        chunk_ranks: pipeline rank of every chunk in model order (`costmodel.chunks.ranks_of_chunks`).
         cutoff_s: only splits faster than this are of interest.
         seed: a split to start from, kept when nothing beats it.
     """

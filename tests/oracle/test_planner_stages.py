@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.chunks import layers_of_chunks, ranks_of_chunks, runs_of_ranks
 from costmodel.layout import ParallelLayout
 from costmodel.stage_costs import StageCosts, StageSplit, fits, step_time
-from planner.chunks import layers_of_chunks, ranks_of_chunks, runs_of_ranks
 from planner.stage_program import bound_stages, exact_split, is_exact
 from planner.stages import solve_stages
 

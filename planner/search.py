@@ -1,0 +1,138 @@
+"""The planner's one verb: `search(request)` gives the best plan, or says why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from costmodel.calibration import Calibration, load_calibration
+from costmodel.estimate import Estimate
+from costmodel.stack import stack as find_stack
+from costmodel.training import estimate
+from planner.best_first import Search, run
+from planner.candidates import Choice, layers_of_stage
+from planner.goals import goal_of
+from planner.plan import Optimality, Plan, PlanRequest
+from planner.rules import check_pins, parse_pins
+from planner.violation import Setting, Violation
+from topology.builders import build
+
+Progress = Callable[[str], None]
+
+PROVEN_GAP = 1e-6
+"""Gap up to which a plan is optimal: the rounding of seconds to integers in `planner.stages`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of the request that makes it feasible, as a sentence and as a flag of the command line."""
+
+    change: str
+    flag: str
+    step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """There is no plan: the rules in the way, what each rejected, the nearest changes that help."""
+
+    request: PlanRequest
+    violations: tuple[Violation, ...]
+    rejected: Mapping[str, int]
+    nearest: tuple[Change, ...]
+    search_time_s: float
+
+
+def search(
+    request: PlanRequest, cal: Calibration | None = None, *, progress: Progress | None = None
+) -> Plan | Infeasible:
+    """Find the best plan for a request, with a certificate, or say why there is none.
+
+    Args:
+        request: what is asked.
+        cal: calibration tables; the shipped ones by default.
+        progress: told in a few words what the search is doing.
+    """
+    started = time.perf_counter()
+    done = explore(request, cal or load_calibration(), progress=progress)
+    if isinstance(done, Search) and done.best is not None:
+        return _plan(request, done, started)
+    from planner.infeasible import explain_infeasible
+
+    return replace(
+        explain_infeasible(request, done, cal or load_calibration()),
+        search_time_s=time.perf_counter() - started,
+    )
+
+
+def explore(
+    request: PlanRequest, cal: Calibration, *, progress: Progress | None = None
+) -> Search | tuple[Violation, ...]:
+    """Run the search without writing an answer; the violations when pinned fields already contradict."""
+    setting = setting_of(request)
+    pins = parse_pins(request.pins)
+    violations = check_pins(setting, pins)
+    if violations:
+        return violations
+    done = Search(setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress or _silently)
+    run(done)
+    return done
+
+
+def setting_of(request: PlanRequest) -> Setting:
+    """What the layouts of a request are judged against."""
+    cluster = build(request.cluster)
+    return Setting(model=request.model, cluster=cluster, job=request.job, stack=find_stack(request.stack))
+
+
+def estimate_of(setting: Setting, found: Choice, cal: Calibration) -> Estimate:
+    """The full estimate of a choice."""
+    s = setting
+    return estimate(s.model, s.cluster, s.job, s.stack, found.layout, cal, found.split)
+
+
+def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
+    """Write the answer of a search that found something."""
+    from planner.frontier import alternatives, prefer_headroom
+    from planner.placement import place
+
+    best = prefer_headroom(done) if request.objective == "memory" else done.best
+    if best is None:
+        raise ValueError("a plan is written only when a layout was found")
+    full = estimate_of(done.setting, best, done.cal)
+    others = alternatives(done, best, full, request.top)
+    mesh, placement_notes = place(done.setting, best.layout)
+    idle = done.setting.cluster.num_gpus - best.layout.num_gpus
+    return Plan(
+        request=request,
+        layout=best.layout,
+        layers_of_stage=layers_of_stage(best),
+        recompute_of_stage=best.split.recompute_of_stage,
+        mesh=mesh,
+        estimate=full,
+        alternatives=others,
+        optimality=certificate(done, exact=best is done.best),
+        search_time_s=time.perf_counter() - started,
+        idle_gpus=idle,
+        assumptions=(*full.assumptions, *placement_notes),
+        provenance=full.provenance,
+    )
+
+
+def certificate(done: Search, *, exact: bool = True) -> Optimality:
+    """What the search proved; `exact` is false when the plan is not the layout of least score."""
+    gap = max(0.0, (done.score - done.bound) / done.score)
+    pruned = {name: count for name, count in sorted(done.rejected.items()) if count}
+    return Optimality(
+        status="proven" if exact and done.proven and gap <= PROVEN_GAP else "best-found",
+        bound_s=done.bound,
+        gap=gap,
+        enumerated=sum(pruned.values()) + done.solved,
+        pruned=pruned,
+        solved=done.solved,
+    )
+
+
+def _silently(_: str) -> None:
+    """Report progress to nobody."""
