@@ -24,6 +24,9 @@ from costmodel.ops import (
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 
+RING_ROWS = 0.75
+"""Share of the rows that a step of a balanced causal ring touches: all of them or half of them, in turns."""
+
 
 def attended_pairs(query_tokens: Quantity, window: int | None = None) -> Quantity:
     """Query–key pairs of one causal head over one sequence: S·w − w²/2 with w = min(S, window).
@@ -137,7 +140,10 @@ def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
     """Exchange keys and values among context ranks (ring, all-gather), or heads for tokens (Ulysses).
 
     Ring and all-gather move the keys and values of the whole sequence to every rank, and back again with
-    their gradients in the backward pass. Ulysses sends each rank's q, k, v out and its output back (arXiv
+    their gradients in the backward pass. The ring does so under the attention of the block before, and pays
+    for it by merging a partial output per block into an fp32 sum (arXiv 2310.01889; with a balanced causal
+    mask three quarters of the rows take part); the all-gather comes before all attention and needs no merge
+    (Llama 3, arXiv 2407.21783 §3.3.2). Ulysses sends each rank's q, k, v out and its output back (arXiv
     2309.14509).
     """
     T, cp = shard.tokens, shard.cp
@@ -146,13 +152,24 @@ def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
         kv_heads = heads
     kv_bytes = HALF_BYTES * T * kv_heads * (model.qk_head_dim + model.value_head_dim)
     q_and_out_bytes = HALF_BYTES * T * heads * (model.qk_head_dim + model.value_head_dim)
-    ulysses = shard.cp_kind == CP_KINDS.index("ulysses")
-    gathered = kv_bytes * cp * (cp > 1) * (1 - ulysses)
+    ring, ulysses, whole = (
+        shard.cp_kind == CP_KINDS.index(kind) for kind in ("ring", "ulysses", "allgather")
+    )
+    gathered = kv_bytes * cp * (cp > 1)
+    merged_elements = RING_ROWS * T * heads * model.value_head_dim * (cp - 1)
     swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
     return (
-        communicate("context_gather", "all_gather", "cp", gathered),
-        communicate("context_regather", "all_gather", "cp", gathered, "backward"),
-        communicate("context_gradient_scatter", "reduce_scatter", "cp", gathered, "backward"),
+        communicate("context_gather", "all_gather", "cp", gathered * ring),
+        communicate("context_regather", "all_gather", "cp", gathered * ring, "backward"),
+        communicate("context_gradient_scatter", "reduce_scatter", "cp", gathered * ring, "backward"),
+        elementwise(
+            "context_merge",
+            traffic_bytes=(HALF_BYTES + 2 * FLOAT_BYTES) * merged_elements * ring,
+            saved_bytes=0,
+        ),
+        communicate("context_first_gather", "all_gather", "cp", gathered * whole),
+        communicate("context_first_regather", "all_gather", "cp", gathered * whole, "backward"),
+        communicate("context_last_scatter", "reduce_scatter", "cp", gathered * whole, "backward"),
         communicate("context_swap", "all_to_all", "cp", swapped),
         communicate("context_gradient_swap", "all_to_all", "cp", swapped, "backward"),
     )

@@ -21,6 +21,15 @@ from costmodel.ops import Op
 from topology.gpu import Gpu
 from topology.hierarchy import Hierarchy
 
+CONTEXT_EXPOSED = (
+    "context_swap",
+    "context_gradient_swap",
+    "context_first_gather",
+    "context_first_regather",
+    "context_last_scatter",
+)
+"""Context exchanges that attention must wait for: head swaps, and gathering all keys and values at once."""
+
 Vector = NDArray[np.float64]
 Columns = TypeVar("Columns")
 
@@ -160,7 +169,7 @@ def _total_of(op: Op) -> str:
             return "tp_regather_s"
         return f"tp_{'whole' if op.collective == 'all_reduce' else 'sharded'}_{op.phase}_s"
     if op.axis == "cp":
-        return f"cp_{'swap_' if op.collective == 'all_to_all' else ''}{op.phase}_s"
+        return f"cp_{'swap_' if op.name in CONTEXT_EXPOSED else ''}{op.phase}_s"
     return f"ep_{op.phase}_s"
 
 
