@@ -113,8 +113,8 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
     steps = [int(row["step"]) for row in reported(tmp_path)]
     assert (status.state, asked) == ("finished", [1])
     assert said == ["1 of 2 ranks are lost: continuing on 1"]
-    assert steps[-1] == STEPS
-    assert 3 in steps[steps.index(5) :] or 5 in steps[steps.index(5) + 1 :] or 6 in steps
+    assert list(dict.fromkeys(steps)) == list(range(1, STEPS + 1))
+    assert [row["samples"] for row in reported(tmp_path)] == [8 * step for step in steps]
 
 
 @pytest.mark.slow
@@ -123,7 +123,17 @@ def test_sigterm_to_the_launcher_stops_in_order(plan_of: Callable[..., Plan], tm
     plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "app", "run", settings.plan_file, "--run-dir", str(tmp_path), "--device", "cpu"]
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "run",
+            settings.plan_file,
+            "--run-dir",
+            str(tmp_path),
+            "--device",
+            "cpu",
+        ]
         + ["--fp32", "--steps", "10000", "--checkpoint-every", "1000", "--json"],
         stdout=subprocess.PIPE,
         text=True,
@@ -142,7 +152,17 @@ def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tm
     settings = settings_in(tmp_path)
     write_run(settings, plan)
     finished = subprocess.run(
-        [sys.executable, "-m", "app", "run", settings.plan_file, "--run-dir", str(tmp_path), "--device", "cpu"]
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "run",
+            settings.plan_file,
+            "--run-dir",
+            str(tmp_path),
+            "--device",
+            "cpu",
+        ]
         + ["--data", str(tmp_path / "absent.npy")],
         capture_output=True,
         text=True,

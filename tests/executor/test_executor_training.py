@@ -162,9 +162,9 @@ def _train_until_asked(rank: int, settings: RunSettings, plan: Plan) -> Status:
 
 def test_loss_that_is_not_finite_stops_the_run(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """The message names the step and the intact checkpoint, which is from before the damage."""
+    plan, settings = plan_of(LAYOUT), settings_in(tmp_path)
+    write_run(settings, plan)
     with pytest.raises(RankError, match=r"training stopped at step 4: the loss is not finite") as raised:
-        plan, settings = plan_of(LAYOUT), settings_in(tmp_path)
-        write_run(settings, plan)
         run_ranks(_train_with_bad_step, 2, settings, plan)
     assert "the checkpoint after step 3 is intact" in str(raised.value)
     assert steps_on_disk(tmp_path / CHECKPOINTS) == [3]
@@ -191,8 +191,8 @@ def test_full_disk_keeps_the_last_good_checkpoint(plan_of: Callable[..., Plan], 
     """Files may not grow: the run says so, ends with an error, and leaves no broken checkpoint behind."""
     plan, settings = plan_of(LAYOUT), settings_in(tmp_path)
     run_here(replace(settings, steps=3), plan)
+    write_run(settings, plan)
     with pytest.raises(RankError, match=r"the checkpoint after step 8 could not be written"):
-        write_run(settings, plan)
         run_ranks(_train_on_full_disk, 2, settings, plan)
     assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["step-00000003"]
 
