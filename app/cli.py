@@ -23,6 +23,7 @@ DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {
     "train": "Plan a training job (the default command).",
     "estimate": "Estimate one given layout.",
+    "sweep": "Plan over GPU counts, GPU kinds, lengths and batches.",
     "diff": "Compare two plans.",
     "models": "List the models that can be named, or describe one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",

@@ -52,11 +52,11 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
     except Exception as error:  # noqa: BLE001 - the last door: a defect is reported as one, not as a traceback
         if debug:
             traceback.print_exc(file=sys.stderr)
-        _tell(three_lines(_defect(error)))
+        _tell(three_lines(defect(error)))
         return INTERNAL_ERROR
 
 
-def _defect(error: Exception) -> InputError:
+def defect(error: Exception) -> InputError:
     """Describe an exception that no input should be able to raise."""
     place = traceback.extract_tb(error.__traceback__)
     where = f" at {os.path.basename(place[-1].filename)}:{place[-1].lineno}" if place else ""  # noqa: PTH119 - a label

@@ -5,7 +5,7 @@ The sections quote the plan and compute nothing that the plan does not state, ap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from app.output import Answer, Facts, Lines, Section, Table, bar
@@ -40,7 +40,7 @@ _PART_NAMES: Mapping[str, str] = {
     "host_s": "host and launch",
 }
 _MEMORY_NAMES = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
-_MOST_STAGES = 16
+_MOST_ROWS = 16
 _NEGLIGIBLE = 5e-4
 """Parts of the step below this share are left out of the table."""
 
@@ -218,6 +218,29 @@ def degrees_text(layout: ParallelLayout) -> str:
     return " · ".join(parts) or "one GPU"
 
 
+def layout_words(layout: ParallelLayout) -> str:
+    """A layout in one short line: its degrees, and what is not the default of the rest.
+
+    >>> layout_words(ParallelLayout(tp=4, pp=2, dp=4, virtual_stages=3, zero_stage=1, recompute="full"))
+    'tp 4 · pp 2 × 3 · dp 4 · ZeRO-1 · full recompute'
+    """
+    words = []
+    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
+        degree = getattr(layout, axis)
+        chunks = f" × {layout.virtual_stages}" if axis == "pp" and layout.virtual_stages > 1 else ""
+        if degree > 1:
+            words.append(f"{axis.replace('_', ' ')} {degree}{chunks}")
+    if layout.microbatch_size > 1:
+        words.append(f"microbatch {layout.microbatch_size}")
+    if layout.zero_stage and layout.effective_shard_degree > 1:
+        words.append(f"ZeRO-{layout.zero_stage}")
+    if layout.recompute != "none":
+        words.append(f"{layout.recompute} recompute")
+    if layout.schedule not in ("1f1b", "interleaved"):
+        words.append(layout.schedule)
+    return " · ".join(words) or "one GPU"
+
+
 def _detail(layout: ParallelLayout, axis: str) -> str:
     """What else is to know about an axis."""
     if axis == "tp" and layout.sequence_parallel:
@@ -283,36 +306,58 @@ def time_table(estimate: Estimate) -> Table:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Memory of every stage, beside its layers."""
+    """Memory of every stage, beside its layers; neighbouring stages that are equal share a row."""
     capacity = cluster_of(plan.request).gpu.memory_bytes
     stages = plan.estimate.memory_by_stage
     layers = layers_of_rank(plan.layers_of_stage, plan.layout)
-    shown = _shown_stages(stages)
-    rows = []
-    for stage in shown:
-        memory = stages[stage]
-        parts = [_gib(getattr(memory, f"{name}_bytes")) for name in _MEMORY_NAMES]
-        recomputed = plan.recompute_of_stage[stage] if stage < len(plan.recompute_of_stage) else 0
-        share = memory.total_bytes / capacity
-        rows.append(
-            (
-                str(stage),
-                layers[stage],
-                str(recomputed),
-                *parts,
-                _gib(memory.total_bytes),
-                format_percent(share),
-                bar(share, 16),
-            )
-        )
-    hidden = len(stages) - len(shown)
+    cells = [
+        _memory_cells(stages[rank], layers[rank], plan.recompute_of_stage[rank], capacity)
+        for rank in range(len(stages))
+    ]
+    ranges = equal_ranges(cells)
+    shown = [ranges[number] for number in _shown(len(ranges), _fullest_range(ranges, stages))]
+    hidden = len(ranges) - len(shown)
     return Table(
         title=f"Memory per stage, GiB of {format_bytes(capacity)}",
         columns=("stage", "layers", "recomputed", *_MEMORY_NAMES, "total", "of HBM", ""),
-        rows=tuple(rows),
+        rows=tuple((_range_name(*ends), *cells[ends[0]]) for ends in shown),
         align="rrr" + "r" * (len(_MEMORY_NAMES) + 2) + "l",
-        note=f"{hidden} stages between these are not shown; --json has all" if hidden else "",
+        note=f"{hidden} rows between these are not shown; --json has all" if hidden else "",
     )
+
+
+def _memory_cells(memory: MemoryBreakdown, layers: str, recomputed: int, capacity: float) -> tuple[str, ...]:
+    """One stage as cells."""
+    share = memory.total_bytes / capacity
+    parts = [_gib(getattr(memory, f"{name}_bytes")) for name in _MEMORY_NAMES]
+    return (layers, str(recomputed), *parts, _gib(memory.total_bytes), format_share(share), bar(share, 16))
+
+
+def equal_ranges(cells: Sequence[tuple[str, ...]]) -> list[tuple[int, int]]:
+    """First and last index of every run of equal rows.
+
+    >>> equal_ranges([("a",), ("b",), ("b",), ("a",)])
+    [(0, 0), (1, 2), (3, 3)]
+    """
+    starts = [i for i in range(len(cells)) if i == 0 or cells[i] != cells[i - 1]]
+    return [(start, end - 1) for start, end in zip(starts, [*starts[1:], len(cells)], strict=True)]
+
+
+def _range_name(first: int, last: int) -> str:
+    """Name a run of stages."""
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _fullest_range(ranges: Sequence[tuple[int, int]], stages: Sequence[MemoryBreakdown]) -> int:
+    """Index of the run that needs most memory."""
+    return max(range(len(ranges)), key=lambda number: stages[ranges[number][0]].total_bytes)
+
+
+def _shown(count: int, fullest: int) -> list[int]:
+    """All rows, or when there are many: the first ones, the fullest, the last."""
+    if count <= _MOST_ROWS:
+        return list(range(count))
+    return sorted({0, 1, 2, 3, fullest, count - 2, count - 1})
 
 
 def layers_of_rank(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> list[str]:
@@ -330,15 +375,6 @@ def layers_of_rank(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> 
         same = len(set(counts)) == 1 and chunks > 2
         ranks.append(f"{chunks}×{counts[0]}" if same else "+".join(map(str, counts)))
     return ranks
-
-
-def _shown_stages(stages: tuple[MemoryBreakdown, ...]) -> list[int]:
-    """All stages, or when there are many: the first ones, the fullest, the last."""
-    count = len(stages)
-    if count <= _MOST_STAGES:
-        return list(range(count))
-    fullest = max(range(count), key=lambda stage: stages[stage].total_bytes)
-    return sorted({0, 1, 2, 3, fullest, count - 2, count - 1})
 
 
 def _gib(value: float) -> str:
@@ -369,7 +405,7 @@ def alternatives_table(plan: Plan) -> Table:
     rows = [
         (
             str(number),
-            other.difference or degrees_text(other.layout),
+            layout_words(other.layout),
             format_seconds(other.step_time_s),
             format_percent(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
@@ -378,7 +414,7 @@ def alternatives_table(plan: Plan) -> Table:
     ]
     tied = any(other.tied for other in plan.alternatives)
     return Table(
-        title="Also considered", columns=("", "how it differs", "step time", "slower by", "peak memory"),
+        title="Also considered", columns=("", "layout", "step time", "slower by", "peak memory"),
         rows=tuple(rows), align="rlrrr",
         note="tie: the error band cannot tell it from the plan above" if tied else "",
     )  # fmt: skip

@@ -118,10 +118,11 @@ def format_duration(seconds: float) -> str:
 
 
 def format_like(seconds: float, whole: float) -> str:
-    """Write a part of a time in the unit of the whole, so that a column of parts can be compared.
+    """Write a part of a time in the unit and decimals of the whole, so that a column of parts lines up.
 
-    >>> format_like(0.4, 10.0), format_like(0.0004, 0.02)
-    ('0.4 s', '0.4 ms')
+    >>> format_like(0.4, 10.0), format_like(0.0004, 0.02), format_like(110.21, 119.0)
+    ('0.40 s', '0.40 ms', '110.2 s')
     """
-    factor, unit = next(pair for pair in ((1.0, "s"), (MS, "ms"), (US, "µs"), (0.0, "s")) if whole >= pair[0])
-    return f"{three_digits(seconds / (factor or 1.0))} {unit}"
+    factor, unit = next((pair for pair in ((1.0, "s"), (MS, "ms")) if whole >= pair[0]), (US, "µs"))
+    decimals = max(0, 4 - len(str(int(whole / factor))))
+    return f"{seconds / factor:.{decimals}f} {unit}"

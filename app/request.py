@@ -64,11 +64,19 @@ class Understood:
     notes: tuple[str, ...]
 
 
-def understand(flags: Flags) -> Understood:
-    """Turn flags into a complete request."""
+def understand(
+    flags: Flags, *, model: ModelSpec | None = None, cluster: ClusterSpec | None = None
+) -> Understood:
+    """Turn flags into a complete request.
+
+    Args:
+        flags: What was written.
+        model: A model that has no name (an uploaded one), in place of the flag.
+        cluster: A cluster that has no name, in place of the flags.
+    """
     groups = _settings_by_group(flags.settings)
-    model = _override(_find_model(flags.model), groups["model"], "model")
-    spec = _override_cluster(_find_cluster(flags), groups["cluster"])
+    model = _override(model or _find_model(flags.model), groups["model"], "model")
+    spec = _override_cluster(cluster or _find_cluster(flags), groups["cluster"])
     job = _override(_job(flags, model, spec.num_gpus), groups["job"], "job")
     _require_context(model, job)
     request = PlanRequest(

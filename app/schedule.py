@@ -1,0 +1,60 @@
+"""The pipeline of a plan as a simulated schedule, for the Gantt chart and the trace.
+
+A stage's time of one microbatch comes from the same costs that the planner split: forward is a third of it,
+the two halves of the backward a third each, and recomputation lengthens the part that the previous stage waits
+for.
+"""
+
+from __future__ import annotations
+
+from costmodel.calibration import load_calibration
+from costmodel.chunks import chunks_of_rank, ranks_of_chunks, runs_of_ranks
+from costmodel.layout import num_microbatches
+from costmodel.model import layer_runs
+from costmodel.pipeline import Event, StageSeconds, simulate
+from costmodel.stack import stack as find_stack
+from costmodel.stage_costs import StageCosts, StageSplit, microbatch_seconds, recomputed_layers
+from costmodel.training import stage_costs
+from planner.plan import Plan
+from topology.builders import build
+
+MOST_SHOWN_MICROBATCHES = 24
+"""Beyond this, a schedule repeats itself: a picture of more shows less."""
+
+
+def schedule_of(plan: Plan, *, most_microbatches: int = MOST_SHOWN_MICROBATCHES) -> tuple[Event, ...]:
+    """Simulate the first microbatches of a step; empty without a pipeline."""
+    if plan.layout.pp == 1:
+        return ()
+    count = min(num_microbatches(plan.layout, plan.request.job), max(most_microbatches, 2 * plan.layout.pp))
+    count -= count % plan.layout.pp if count > plan.layout.pp else 0
+    return simulate(plan.layout, count, stage_seconds(plan)).events
+
+
+def stage_seconds(plan: Plan) -> StageSeconds:
+    """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order."""
+    request = plan.request
+    costs = stage_costs(
+        request.model, build(request.cluster), request.job, find_stack(request.stack), plan.layout, load_calibration()
+    )
+    split = split_of(plan)
+    again = recomputed_layers(costs, split) @ costs.recompute_s
+    whole = microbatch_seconds(costs, split) - again
+    shares = _chunk_shares(plan, costs)
+    forward = tuple(float(whole[rank]) * share / 3 for rank, share in shares)
+    inputs = tuple(float(whole[rank] / 3 + again[rank]) * share for rank, share in shares)
+    return StageSeconds(forward_s=forward, input_s=inputs, weight_s=forward)
+
+
+def split_of(plan: Plan) -> StageSplit:
+    """The plan's stages as the cost model counts them: layers of each run on each rank."""
+    runs = tuple(run.count for run in layer_runs(plan.request.model))
+    held = runs_of_ranks(ranks_of_chunks(plan.layout), plan.layers_of_stage, runs)
+    return StageSplit(layers_of_stage=held, recompute_of_stage=plan.recompute_of_stage)
+
+
+def _chunk_shares(plan: Plan, costs: StageCosts) -> list[tuple[int, float]]:
+    """Rank of every virtual stage, and its share of the rank's layers."""
+    owners = ranks_of_chunks(plan.layout)
+    held = {rank: sum(plan.layers_of_stage[c] for c in chunks_of_rank(owners, rank)) for rank in range(costs.num_ranks)}
+    return [(rank, plan.layers_of_stage[chunk] / max(1, held[rank])) for chunk, rank in enumerate(owners)]

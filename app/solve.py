@@ -1,0 +1,54 @@
+"""Ask the planner, with a sign of life while it works, and turn "there is none" into the three-line error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.errors import NoFeasiblePlanError
+from app.progress import waiting
+from planner.plan import Plan, PlanRequest
+from planner.search import Infeasible, search
+
+
+def find_plan(request: PlanRequest) -> Plan:
+    """The best plan for a request; `NoFeasiblePlanError` when there is none."""
+    found = answer_of(request)
+    if isinstance(found, Infeasible):
+        raise no_plan(found)
+    return found
+
+
+def answer_of(request: PlanRequest) -> Plan | Infeasible:
+    """Run the search, saying on stderr that it runs when it takes longer than half a second."""
+    with waiting(f"searching {request.model.name} on {request.cluster.num_gpus:,} GPUs"):
+        return search(request)
+
+
+def no_plan(found: Infeasible) -> NoFeasiblePlanError:
+    """Say why there is no plan, and the nearest change that gives one."""
+    request = found.request
+    what = f"no layout of {request.model.name} on {request.cluster.num_gpus:,} GPUs is possible"
+    return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found))
+
+
+def cause_of(found: Infeasible) -> str:
+    """The broken rules in full, or how many layouts each rule rejected."""
+    if found.violations:
+        return "; ".join(f"{violation.rule}: {violation.message}" for violation in found.violations)
+    return f"every layout was rejected: {rejected_text(found.rejected)}"
+
+
+def rejected_text(rejected: Mapping[str, int]) -> str:
+    """Rules by how many layouts they rejected, most first."""
+    ordered = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{rule} {count:,}" for rule, count in ordered)
+
+
+def fix_of(found: Infeasible) -> str:
+    """The nearest change that helps, else the hint of the first rule."""
+    if found.nearest:
+        nearest = found.nearest[0]
+        return f"{nearest.change} ({nearest.flag})" if nearest.flag else nearest.change
+    if found.violations:
+        return found.violations[0].hint
+    return "use more GPUs, GPUs with more memory, or fewer pinned fields"
