@@ -63,6 +63,9 @@ class SoftwareStack:
         cp_kinds: Context-parallel exchanges it has.
         zero_stages: ZeRO stages it has.
         zero_stages_with_pipeline: ZeRO stages it allows when pp > 1.
+        zero_stages_with_split_backward: ZeRO stages it allows with zero-bubble schedules, which finish
+            weight gradients after the backward pass.
+        experts_need_sequence_parallel: With tp > 1, experts take tokens split over tp only.
         expert_parallel: It can split experts.
         tensor_parallel: It can split matrices.
         microbatches_at_least_stages: A pipeline needs at least pp microbatches.
@@ -116,6 +119,8 @@ class SoftwareStack:
     cp_kinds: tuple[CpKind, ...] = ("ring",)
     zero_stages: tuple[int, ...] = (0, 1)
     zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
+    zero_stages_with_split_backward: tuple[int, ...] = (0, 1, 2, 3)
+    experts_need_sequence_parallel: bool = False
     expert_parallel: bool = True
     tensor_parallel: bool = True
     microbatches_at_least_stages: bool = False

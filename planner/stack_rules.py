@@ -134,6 +134,27 @@ def _zero(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+_SPLIT_BACKWARD = [SCHEDULES.index(name) for name in ("zb-h1", "zbv", "dualpipev")]
+
+
+def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
+    split = (t.pp > 1) & np.isin(t.schedule, _SPLIT_BACKWARD)
+    return np.asarray(split & ~np.isin(t.zero_stage, s.stack.zero_stages_with_split_backward), dtype=bool)
+
+
+def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
+    offered = s.stack.zero_stages_with_split_backward
+    found = _not_offered(s, "zero_stage", x.zero_stage, offered)
+    return Violation(
+        rule="split-backward-zero",
+        message=f"{found.message} with schedule {x.schedule}, whose weight gradients come after the backward",
+        have=x.zero_stage,
+        need=max(offered),
+        unit="",
+        hint=f"{found.hint}, or schedule=1f1b",
+    )
+
+
 def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
     ragged = (t.dp * t.cp) % np.maximum(t.shard_degree, 1) != 0
     return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
@@ -200,6 +221,23 @@ def _sequence_parallel(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+def _expert_tokens_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not (s.model.is_moe and s.stack.experts_need_sequence_parallel):
+        return False
+    return np.asarray((t.tp > 1) & ~t.sequence_parallel, dtype=bool)
+
+
+def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="experts-sequence-parallel",
+        message=f"tp = {x.tp} without sequence_parallel: experts of {s.stack.name} take tokens split over tp",
+        have=0,
+        need=1,
+        unit="",
+        hint="set sequence_parallel=true, or tp=1",
+    )
+
+
 def _fp8_broken(s: Setting, _: LayoutTable) -> bool:
     return s.job.is_fp8 and "fp8" not in s.cluster.gpu.peak_flop_per_s
 
@@ -243,6 +281,18 @@ STACK_RULES: tuple[Rule, ...] = (
         explain=_groups,
     ),
     _rule(name="zero-stage-offered", fields=("zero_stage", "pp"), broken=_zero_broken, explain=_zero),
+    _rule(
+        name="split-backward-zero",
+        fields=("zero_stage", "schedule", "pp"),
+        broken=_split_zero_broken,
+        explain=_split_zero,
+    ),
+    _rule(
+        name="experts-sequence-parallel",
+        fields=("sequence_parallel", "tp"),
+        broken=_expert_tokens_broken,
+        explain=_expert_tokens,
+    ),
     _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
     _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
     _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),

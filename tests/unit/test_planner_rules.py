@@ -101,6 +101,18 @@ CASES = [
         "zero_stage = 3, but megatron-core has only 0, 1 when pp = 4 > 1",
     ),
     (
+        "split-backward-zero",
+        {"zero_stage": 2, "schedule": "zb-h1"},
+        {"stack": stack("meshplan")},
+        "zero_stage = 2, but meshplan has only 0, 1 with schedule zb-h1",
+    ),
+    (
+        "experts-sequence-parallel",
+        {},
+        {"stack": stack("meshplan"), "model": MIXTRAL},
+        "tp = 8 without sequence_parallel",
+    ),
+    (
         "shard-degree",
         {"shard_degree": 3, "zero_stage": 1},
         {},
