@@ -350,19 +350,15 @@ def _tail(
     stretch = 1 + c.jitter * np.log2(n.nodes)
     update = c.optimizer_bytes / e.memory_bandwidth_bytes_per_s * traffic.updated
     R, A = traffic.step_reduce, traffic.step_gather
-    layers: list[Vector] = []
-    firsts: list[Vector] = []
-    lasts: list[Vector] = []
-    for reduces in (0, 1):
-        for gathers in (0, 1):
-            keep_r = stays_r + reduces * (1 - stays_r)
-            keep_a = stays_a + gathers * (1 - stays_a)
-            covered = reduces * (1 - stays_r) * backward_s + gathers * (1 - stays_a) * forward_s
-            layers.append(stretch * (keep_r * R[:-2] + keep_a * A[:-2] - window * covered) + update[:-2])
-            ends = stretch * (keep_r * R[-2:] + keep_a * A[-2:] + traffic.tied) + update[-2:]
-            firsts.append(ends[0])
-            lasts.append(ends[1])
-    return np.stack(layers), np.stack(firsts), np.stack(lasts)
+    every = stays_r * R + stays_a * A
+    every[-2:] += traffic.tied
+    shown_r, shown_a = (1 - stays_r) * R, (1 - stays_a) * A
+    shown_r[:-2] -= (1 - stays_r) * window * backward_s
+    shown_a[:-2] -= (1 - stays_a) * window * forward_s
+    forms = np.stack([every, every + shown_a, every + shown_r, every + shown_a + shown_r])
+    forms *= stretch
+    forms += update
+    return forms[:, :-2], forms[:, -2], forms[:, -1]
 
 
 def _sends(f: Features, c: Constants) -> Vector:

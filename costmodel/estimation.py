@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from costmodel.calibration import Calibration
 from costmodel.composition import compose
 from costmodel.constants import Constants, default_constants
 from costmodel.estimate import Estimate, TimeBreakdown
-from costmodel.features import Features, features_of
+from costmodel.features import Features, features_of, ops_of_parts
 from costmodel.layers import model_flop_per_step
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory import MemoryBreakdown, MemoryPieces, memory_pieces, stage_memory
@@ -19,6 +20,7 @@ from costmodel.model import ModelSpec, layer_runs
 from costmodel.money import per_billion_tokens, usd, watt_hours
 from costmodel.references import gemm_reference, stand_in
 from costmodel.scoring import stage_costs_of
+from costmodel.shards import unique_shards
 from costmodel.splits import even_split
 from costmodel.stack import SoftwareStack
 from costmodel.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
@@ -64,8 +66,9 @@ def estimate(
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
     table = LayoutTable.of([layout])
-    features = features_of(model, cluster, job, stack, table, cal)
-    pieces = memory_pieces(model, job, stack, table)
+    ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
+    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
+    pieces = memory_pieces(model, job, stack, table, ops=ops)
     costs = stage_costs_of(compose(features, c), pieces, layout, job, runs, cluster.gpu.memory_bytes)
     split = split or even_split(runs, layout)
     question = _Question(model=model, cluster=cluster, job=job, stack=stack, layout=layout)
@@ -108,7 +111,7 @@ def _answer(
     lower_s, upper_s = interval(seconds, time_deviation(doubts))
     peak = max(stage.total_bytes for stage in memory)
     memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
-    flop = model_flop_per_step(q.model, q.job)
+    flop = _model_flop(q.model, q.job)
     gpus, tokens = q.layout.num_gpus, q.job.tokens_per_step
     mfu = flop / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
     price = q.cluster.spec.usd_per_gpu_hour
@@ -134,6 +137,12 @@ def _answer(
         assumptions=_assumptions(q),
         provenance=_provenance(q, cal, features),
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
+    """FLOPs of the model per step; estimates of one job share them."""
+    return model_flop_per_step(model, job)
 
 
 def _recomputed_share(costs: StageCosts, split: StageSplit) -> float:

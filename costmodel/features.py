@@ -7,6 +7,7 @@ why a fit can evaluate the whole set of measured runs in milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from costmodel.layer_times import KernelTimes, TransferTimes, kernel_times, take
 from costmodel.layers import embedding_ops, head_ops, layer_ops
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.model import ModelSpec, layer_runs
-from costmodel.ops import HALF_BYTES
+from costmodel.ops import HALF_BYTES, Op, ShardShape
 from costmodel.placement import axis_strides
 from costmodel.shards import distinct_rows, unique_shards
 from costmodel.stack import SoftwareStack
@@ -100,16 +101,24 @@ def features_of(
     cal: Calibration,
     *,
     transfers: bool = True,
+    ops: Sequence[Sequence[Op]] | None = None,
 ) -> Features:
-    """Raw times of these layouts; without `transfers`, as if the collectives of a layer were free."""
+    """Raw times of these layouts.
+
+    Args:
+        model: The model.
+        cluster: Where it runs.
+        job: What is asked.
+        stack: The training engine.
+        table: The layouts.
+        cal: Kernel and collective tables.
+        transfers: False as if the collectives of a layer were free.
+        ops: `ops_of_parts` of the distinct cuts of the table, when the caller has them already.
+    """
     hierarchy = cluster.hierarchy
     shard, shard_of = unique_shards(table, job)
-    ops = [
-        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
-        embedding_ops(model, stack, shard),
-        head_ops(model, stack, shard),
-    ]
-    kernels = [kernel_times(cal, cluster.gpu, part, len(np.atleast_1d(shard.tp))) for part in ops]
+    parts = ops_of_parts(model, job, stack, shard) if ops is None else ops
+    kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
     M = num_microbatches(table, job)
     first, cut = _distinct([shard_of, strides["tp"], strides["cp"], strides["ep"], (M == 1).astype(np.int64)])
@@ -117,19 +126,17 @@ def features_of(
     sizes = {axis: getattr(placed, axis).astype(float) for axis in ("tp", "cp", "ep", "expert_tp")}
     gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
     own = shard_of[first]
-    parts = [
-        PartTimes(
-            kernels=take(alone, own),
-            transfers=transfer_times(cal, hierarchy, part_ops if transfers else (), own, sizes, gaps),
-        )
-        for alone, part_ops in zip(kernels, ops, strict=True)
+    paid = parts if transfers else ((),) * len(parts)
+    times = [
+        PartTimes(kernels=take(alone, own), transfers=moved)
+        for alone, moved in zip(kernels, transfer_times(cal, hierarchy, paid, own, sizes, gaps), strict=True)
     ]
     traffic, sends, replication = _replication(model, hierarchy, stack, table, cal, shard_of, kernels)
     return Features(
         environment=environment_of(model, cluster, job, stack, cal),
-        runs=tuple(parts[:-2]),
-        embedding=parts[-2],
-        head=parts[-1],
+        runs=tuple(times[:-2]),
+        embedding=times[-2],
+        head=times[-1],
         hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.hidden_size,
         single=(M[first] == 1).astype(np.float64),
         tp=placed.tp.astype(np.float64),
@@ -139,6 +146,17 @@ def features_of(
         send_s_per_byte=sends[1],
         replication=replication,
         layout_numbers=_layout_numbers(table, M, hierarchy),
+    )
+
+
+def ops_of_parts(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[tuple[Op, ...], ...]:
+    """Operations of a layer of every run, then of the embedding, then of the head."""
+    return (
+        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
+        embedding_ops(model, stack, shard),
+        head_ops(model, stack, shard),
     )
 
 
@@ -163,7 +181,7 @@ def _replication(
     table: LayoutTable,
     cal: Calibration,
     shard_of: Index,
-    kernels: list[KernelTimes],
+    kernels: Sequence[KernelTimes],
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
     columns = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "zero_stage", "shard_degree", "axis_order")

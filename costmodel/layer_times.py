@@ -101,9 +101,24 @@ def take(columns: Columns, index: NDArray[Any]) -> Columns:
     return chosen
 
 
-def kernel_times(cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int) -> KernelTimes:
-    """Seconds of the kernels of these operations, forward and backward, for `size` cuts."""
-    products = _products(cal, gpu, [op for op in ops if op.kind == "gemm"], size)
+def kernel_times(
+    cal: Calibration, gpu: Gpu, parts: Sequence[Sequence[Op]], size: int
+) -> tuple[KernelTimes, ...]:
+    """Seconds of the kernels of each part (a layer, the embedding, the head), for `size` cuts.
+
+    Matrix products of all parts share their table look-ups.
+    """
+    gemms = [[op for op in ops if op.kind == "gemm"] for ops in parts]
+    found = _products(cal, gpu, [op for part in gemms for op in part], size)
+    starts = np.cumsum([0, *(len(part) for part in gemms)])
+    return tuple(
+        _kernel_times(cal, gpu, ops, size, found[:, :, start : start + len(part)])
+        for ops, part, start in zip(parts, gemms, starts, strict=False)
+    )
+
+
+def _kernel_times(cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int, products: Vector) -> KernelTimes:
+    """Sums over the operations of one part; `products` as from `_products`."""
     grouped = _grouped(cal, gpu, [op for op in ops if op.kind == "grouped_gemm"], size)
     attention = [op for op in ops if op.kind == "attention"]
     fused = [_fused_attention(cal, gpu, op) for op in attention if op.fused]
@@ -112,54 +127,64 @@ def kernel_times(cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int) -> Ke
     passes = [op.bytes for op in ops if op.kind == "elementwise" and op.name != "softmax"]
     experts = [op.parameters for op in ops if op.kind == "grouped_gemm"]
     others = [op.parameters for op in ops if op.kind != "grouped_gemm"]
+    forward, inputs, weights = products[0].sum(axis=1)
+    total = np.maximum(forward + inputs + weights, 1e-30)
+    moved = np.stack([_sum(scores, size), _sum(passes, size)])
+    scores_s, passes_s = elementwise(cal, gpu, moved).seconds
     return KernelTimes(
-        forward_s=products.seconds[0].sum(axis=0),
-        input_gradient_s=products.seconds[1].sum(axis=0),
-        weight_gradient_s=products.seconds[2].sum(axis=0),
-        last_forward_s=products.seconds[0, -1],
+        forward_s=forward,
+        input_gradient_s=inputs,
+        weight_gradient_s=weights,
+        last_forward_s=products[0, 0, -1] if products.shape[2] else np.zeros(size),
         grouped_forward_s=grouped[0],
         grouped_input_gradient_s=grouped[1],
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
-        scores_s=elementwise(cal, gpu, _sum(scores, size)).seconds,
-        elementwise_s=elementwise(cal, gpu, _sum(passes, size)).seconds,
+        scores_s=scores_s,
+        elementwise_s=passes_s,
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
-        extrapolated_share=products.extrapolated_share,
+        extrapolated_share=products[1].sum(axis=(0, 1)) / total,
     )
 
 
 def transfer_times(
     cal: Calibration,
     hierarchy: Hierarchy,
-    ops: Sequence[Op],
+    parts: Sequence[Sequence[Op]],
     index: NDArray[np.intp],
     group_size: Mapping[str, Vector],
     group_stride: Mapping[str, Vector],
-) -> TransferTimes:
-    """Seconds of the collectives of these operations.
+) -> tuple[TransferTimes, ...]:
+    """Seconds of the collectives of each part (a layer, the embedding, the head).
 
     Args:
         cal: Tables.
         hierarchy: The cluster.
-        ops: Operations, one entry per cut.
+        parts: Operations of each part, one entry per cut.
         index: For every placed cut, its cut.
         group_size: Members of a group, by axis, one entry per placed cut.
         group_stride: GPUs between members, by axis, one entry per placed cut.
     """
-    totals = {field.name: np.zeros(len(index)) for field in fields(TransferTimes)}
-    collectives = [op for op in ops if op.kind == "collective" and np.any(op.collective_bytes)]
-    for name in sorted({str(op.collective) for op in collectives}):
-        alike = [op for op in collectives if op.collective == name]
-        message = np.stack([_full(op.collective_bytes, index) for op in alike])
-        size = np.stack([group_size[str(op.axis)] for op in alike])
-        stride = np.stack([group_stride[str(op.axis)] for op in alike])
+    names = [field.name for field in fields(TransferTimes)]
+    totals = [{name: np.zeros(len(index)) for name in names} for _ in parts]
+    collectives = [
+        (part, op)
+        for part, ops in enumerate(parts)
+        for op in ops
+        if op.kind == "collective" and np.any(op.collective_bytes)
+    ]
+    for name in sorted({str(op.collective) for _, op in collectives}):
+        alike = [(part, op) for part, op in collectives if op.collective == name]
+        message = np.stack([_full(op.collective_bytes, index) for _, op in alike])
+        size = np.stack([group_size[str(op.axis)] for _, op in alike])
+        stride = np.stack([group_stride[str(op.axis)] for _, op in alike])
         seconds = collective_time(cal, hierarchy, name, message, size, stride)
-        for op, row in zip(alike, seconds, strict=True):
-            totals[_total_of(op)] += row
-    return TransferTimes(**totals)
+        for (part, op), row in zip(alike, seconds, strict=True):
+            totals[part][_total_of(op)] += row
+    return tuple(TransferTimes(**total) for total in totals)
 
 
 def _total_of(op: Op) -> str:
@@ -173,26 +198,20 @@ def _total_of(op: Op) -> str:
     return f"ep_{op.phase}_s"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Products:
-    """Seconds of matrix products, shape (forward · input gradient · weight gradient, products, cuts)."""
+def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:
+    """Matrix products of a layer and of its backward, one table look-up per data type.
 
-    seconds: Vector
-    extrapolated_share: Vector
-
-
-def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> _Products:
-    """All matrix products of one layer, and of its backward, one table look-up per data type."""
-    seconds = np.zeros((3, max(1, len(gemms)), size))
-    beyond = np.zeros_like(seconds)
+    Returns:
+        Seconds, and those read outside the measured shapes; shape (2, forward · input gradient · weight
+        gradient, products, cuts).
+    """
+    seconds = np.zeros((2, 3, len(gemms), size))
     for dtype in sorted({op.dtype for op in gemms}):
         rows = [i for i, op in enumerate(gemms) if op.dtype == dtype]
         m, n, k = (np.stack([_full(getattr(gemms[i], side), size) for i in rows]) for side in "mnk")
-        m, n, k = np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m])
-        found = gemm(cal, gpu, dtype, m, n, k)
-        seconds[:, rows], beyond[:, rows] = found.seconds, found.seconds * found.extrapolated
-    total = np.maximum(seconds.sum(axis=(0, 1)), 1e-30)
-    return _Products(seconds=seconds, extrapolated_share=beyond.sum(axis=(0, 1)) / total)
+        found = gemm(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
+        seconds[0][:, rows], seconds[1][:, rows] = found.seconds, found.seconds * found.extrapolated
+    return seconds
 
 
 def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:

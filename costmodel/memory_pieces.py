@@ -76,11 +76,17 @@ class MemoryPieces:
 
 
 def memory_pieces(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, layout: ParallelLayout | LayoutTable
+    model: ModelSpec,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout | LayoutTable,
+    *,
+    ops: Sequence[Sequence[Op]] | None = None,
 ) -> MemoryPieces:
     """Everything the memory of any stage is made of; fields have one entry per layout.
 
-    Layouts that cut a layer the same way share one evaluation of the per-layer table.
+    Layouts that cut a layer the same way share one evaluation of the per-layer table: `ops`, when the caller
+    has it already, is that of a layer of every run, of the embedding and of the head.
     """
     table = LayoutTable.of([layout]) if isinstance(layout, ParallelLayout) else layout
     shard, index = unique_shards(table, job)
@@ -91,12 +97,15 @@ def memory_pieces(
         """Sums over operations, once per distinct cut."""
         return layer_share(ops, shard, model.hidden_size)
 
-    shares = [share(layer_ops(model, run.kind, job, stack, shard)) for run in layer_runs(model)]
+    if ops is None:
+        layer = [layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)]
+        ops = (*layer, embedding_ops(model, stack, shard), head_ops(model, stack, shard))
+    *shares, embedding, head = (share(part) for part in ops)
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
     return MemoryPieces(
         layers=layers,
-        embedding=_embedding_memory(share(embedding_ops(model, stack, shard)), context),
-        head=_head_memory(share(head_ops(model, stack, shard)), context),
+        embedding=_embedding_memory(embedding, context),
+        head=_head_memory(head, context),
         working_bytes=_largest([layer.working_bytes for layer in layers]),
         recompute_working_bytes=_largest([layer.recompute_working_bytes for layer in layers]),
         buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodel.calibration import Calibration
 from costmodel.composition import CostColumns, compose
 from costmodel.constants import Constants, default_constants
-from costmodel.features import features_of
+from costmodel.features import features_of, ops_of_parts
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.memory import (
     MemoryPieces,
@@ -27,6 +27,7 @@ from costmodel.memory import (
     stage_total_bytes,
 )
 from costmodel.model import ModelSpec, layer_runs
+from costmodel.shards import unique_shards
 from costmodel.splits import RankTypes, rank_types
 from costmodel.stack import SoftwareStack
 from costmodel.stage_costs import StageCosts
@@ -82,13 +83,14 @@ def evaluate(
             says ``full``.
     """
     runs = [run.count for run in layer_runs(model)]
-    features = features_of(model, cluster, job, stack, layouts, cal)
+    ops = ops_of_parts(model, job, stack, unique_shards(layouts, job)[0])
+    features = features_of(model, cluster, job, stack, layouts, cal, ops=ops)
     costs = compose(features, constants or default_constants())
     types = rank_types(runs, layouts)
     again = recomputed_share
     if again is None:
         again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
-    pieces = memory_pieces(model, job, stack, layouts)
+    pieces = memory_pieces(model, job, stack, layouts, ops=ops)
     peak = _even_peak_bytes(pieces, types, again, layouts, job)
     return TrainingScores(
         step_time_s=even_step_seconds(costs, types, again),
@@ -111,16 +113,24 @@ def even_step_seconds(costs: CostColumns, types: RankTypes, recomputes: Vector) 
     per_layer = costs.layer_s + recomputes * costs.recompute_s
     slowest, total, tail = (np.zeros_like(recomputes) for _ in range(3))
     for i, ranks in enumerate(types.ranks):
-        layers = types.layers[i]
-        seconds = (layers * per_layer).sum(axis=0) + costs.every_s
-        seconds = seconds + types.first[i] * costs.first_s + types.last[i] * costs.last_s
-        slowest = np.maximum(slowest, seconds)
-        total = total + ranks * seconds
-        forms = (layers * costs.tail_layer_s).sum(axis=1)
-        forms = forms + types.first[i] * costs.tail_first_s + types.last[i] * costs.tail_last_s
-        tail = np.maximum(tail, forms.max(axis=0))
+        layers, first, last = types.layers[i], types.first[i], types.last[i]
+        seconds = _dot(layers, per_layer) + costs.every_s + first * costs.first_s + last * costs.last_s
+        np.maximum(slowest, seconds, out=slowest)
+        total += ranks * seconds
+        for form, of_first, of_last in zip(
+            costs.tail_layer_s, costs.tail_first_s, costs.tail_last_s, strict=True
+        ):
+            np.maximum(tail, _dot(layers, form) + first * of_first + last * of_last, out=tail)
     M, beta = costs.num_microbatches, costs.bubble_weight
     return np.asarray(M * slowest + beta * (total - slowest) + tail + costs.constant_s)
+
+
+def _dot(layers: Vector, per_layer: Vector) -> Vector:
+    """Sum over runs of layers times their cost."""
+    total = layers[0] * per_layer[0]
+    for run in range(1, len(per_layer)):
+        total += layers[run] * per_layer[run]
+    return np.asarray(total)
 
 
 def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> Vector:
@@ -151,30 +161,26 @@ def _least_slowest_rank(costs: CostColumns, layer: Vector, num_layers: float, la
     The smallest τ that lets all ranks together take all layers: Σ_s ⌊(τ − fixed_s)/layer⌋ ≥ L. It is a whole
     number of layers on some rank, so only such values near the mean are tried.
     """
-    P = layouts.pp.astype(np.float64)
+    P, v_shaped = layouts.pp.astype(np.float64), _v_shaped(layouts)
     first, last = _end_seconds(costs, layouts)
-    middle = np.maximum(0.0, P - 1 - (P > 1) * (1 - _v_shaped(layouts)))
+    two_ends = (P > 1) & (v_shaped == 0)
+    middle = np.maximum(0.0, P - 1 - two_ends)
     mean = (num_layers * layer + P * costs.every_s + costs.first_s + costs.last_s) / P
     best = np.full(len(mean), np.inf)
-    for fixed, present in (
-        (costs.every_s, middle > 0),
-        (first, P > 0),
-        (last, (P > 1) & (_v_shaped(layouts) == 0)),
-    ):
-        fewest = np.maximum(0.0, np.ceil((mean - fixed) / layer - 1e-9))
-        for more in range(3):
+    inverse = 1 / layer
+    for fixed, present in ((costs.every_s, middle > 0), (first, P > 0), (last, two_ends)):
+        fewest = np.maximum(0.0, np.ceil((mean - fixed) * inverse - 1e-9))
+        for more in range(2):
             tau = fixed + (fewest + more) * layer
-            taken = middle * _whole_layers(tau - costs.every_s, layer) + _whole_layers(tau - first, layer)
-            taken = taken + np.where(
-                (P > 1) & (_v_shaped(layouts) == 0), _whole_layers(tau - last, layer), 0.0
-            )
+            taken = middle * _whole_layers(tau - costs.every_s, inverse)
+            taken += _whole_layers(tau - first, inverse) + two_ends * _whole_layers(tau - last, inverse)
             best = np.where(present & (taken >= num_layers), np.minimum(best, tau), best)
     return np.where(np.isfinite(best), best, mean)
 
 
-def _whole_layers(seconds: Vector, layer: Vector) -> Vector:
+def _whole_layers(seconds: Vector, layers_per_s: Vector) -> Vector:
     """How many layers fit into these seconds."""
-    return np.asarray(np.maximum(0.0, np.floor(seconds / layer + 1e-9)))
+    return np.asarray(np.maximum(0.0, np.floor(seconds * layers_per_s + 1e-9)))
 
 
 def _v_shaped(layouts: LayoutTable) -> Vector:
@@ -222,8 +228,10 @@ def stage_costs(
 ) -> StageCosts:
     """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
     table = LayoutTable.of([layout])
-    costs = compose(features_of(model, cluster, job, stack, table, cal), constants or default_constants())
-    pieces = memory_pieces(model, job, stack, table)
+    ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
+    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
+    costs = compose(features, constants or default_constants())
+    pieces = memory_pieces(model, job, stack, table, ops=ops)
     return stage_costs_of(
         costs, pieces, layout, job, [run.count for run in layer_runs(model)], cluster.gpu.memory_bytes
     )
