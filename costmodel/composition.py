@@ -106,7 +106,7 @@ def compute_slowdown(e: Environment, c: Constants) -> Quantity:
 
 def product_factor(e: Environment, c: Constants) -> Quantity:
     """Time of matrix products in a step over their tables."""
-    factor = c.gemm_in_step * compute_slowdown(e, c)
+    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_slowdown
     return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0) * np.where(e.fp8, c.fp8_gemm, 1.0)
 
 
@@ -156,8 +156,9 @@ def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, V
     fused = k.fused_attention_s * e.attention_slowdown * compute_slowdown(e, c)
     efficiency = c.batched_matmul * e.head_share**c.batched_matmul_head_exponent
     products = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
-    forward = fused + products + k.scores_s
-    backward = c.attention_backward * fused + BACKWARD_PRODUCTS * products + c.score_backward * k.scores_s
+    scores = c.scores_in_step * k.scores_s
+    forward = fused + products + scores
+    backward = c.attention_backward * fused + BACKWARD_PRODUCTS * products + c.score_backward * scores
     return forward, backward
 
 
@@ -177,10 +178,10 @@ def _tensor_transfers(part: PartTimes, f: Features, c: Constants, inputs: Vector
     The backward's second gather (for the weight gradient) runs under the input gradient.
     """
     t, e = part.transfers, f.environment
-    exposed = 1 - e.tp_overlap_share
-    forward = c.scaleup_in_step * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
-    backward = c.scaleup_in_step * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
-    return forward, backward + np.maximum(0.0, c.scaleup_in_step * t.tp_regather_s - inputs)
+    exposed, slowdown = 1 - e.tp_overlap_share, c.scaleup_in_step * e.tp_slowdown
+    forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
+    backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    return forward, backward + np.maximum(0.0, slowdown * t.tp_regather_s - inputs)
 
 
 def _context_transfers(
@@ -205,7 +206,8 @@ def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
         e.host_s_per_layer * np.where(e.cuda_graphs, c.graph_host, 1.0)
         + c.expert_host_s * part.kernels.routed
     )
-    collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
+    each = e.host_s_per_collective + e.host_s_per_node_collective * (f.tp >= e.gpus_per_host)
+    collectives = TP_SYNCHRONISATIONS * each * (f.tp > 1)
     return launch + collectives, c.host_backward * launch + collectives
 
 
@@ -273,7 +275,7 @@ def compose(f: Features, c: Constants) -> CostColumns:
         extra_s.append(stretch * (again - backward))
     first = embedding_seconds(f, c)[f.cut] + traffic.gather[-2] + traffic.scatter[-2]
     last = head_seconds(f, c)[f.cut] + traffic.gather[-1] + traffic.scatter[-1]
-    edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0)
+    edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0) + e.host_s_per_microbatch
     tail = _tail(f, c, traffic, np.stack(forward_s), np.stack(backward_s))
     return CostColumns(
         layer_s=np.stack(layer_s),

@@ -39,6 +39,7 @@ class Constants:
     batched_matmul: float
     batched_matmul_head_exponent: float
     misaligned_head: float
+    scores_in_step: float
     score_backward: float
     elementwise_in_step: float
     elementwise_backward: float

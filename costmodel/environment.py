@@ -28,8 +28,10 @@ class Environment:
         fp8: 1 if linear layers multiply in eight bits.
         head_share: min(head size, 128)/128.
         head_misaligned: 1 if the head size is not a multiple of 8.
+        product_slowdown: Of matrix products of the stack on this GPU.
         attention_slowdown: That of the stack on this GPU.
         memory_bandwidth_bytes_per_s: Of the GPU.
+        gpus_per_host: Of the cluster.
     """
 
     tp_overlap_share: Quantity
@@ -46,7 +48,11 @@ class Environment:
     cuda_graphs: Quantity
     host_s_per_layer: Quantity
     host_s_per_collective: Quantity
+    host_s_per_microbatch: Quantity
+    host_s_per_node_collective: Quantity
     embedding_gradient_s: Quantity
+    product_slowdown: Quantity
+    tp_slowdown: Quantity
     attention_slowdown: Quantity
     watts_per_flop_per_s: Quantity
     power_cap: Quantity
@@ -55,6 +61,7 @@ class Environment:
     head_share: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
+    gpus_per_host: Quantity
 
 
 _STACK_FIELDS = (
@@ -72,7 +79,10 @@ _STACK_FIELDS = (
     "cuda_graphs",
     "host_s_per_layer",
     "host_s_per_collective",
+    "host_s_per_microbatch",
+    "host_s_per_node_collective",
     "embedding_gradient_s",
+    "tp_slowdown",
 )
 
 
@@ -84,8 +94,10 @@ def environment_of(
     table_part = _table_part(cal, gpu)
     intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
     modern = gpu.architecture not in ("volta", "ampere", "ada")
+    newer = gpu.architecture == "hopper" and not job.is_fp8
     return Environment(
         **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
+        product_slowdown=stack.product_slowdown * (stack.hopper_bf16_products if newer else 1.0),
         attention_slowdown=stack.attention_slowdown_hopper if modern else stack.attention_slowdown,
         watts_per_flop_per_s=intensity,
         power_cap=min(1.0, own / intensity),
@@ -94,6 +106,7 @@ def environment_of(
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        gpus_per_host=float(cluster.hierarchy.gpus_per_host),
     )
 
 

@@ -4,9 +4,10 @@
     python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources    # held-out errors by source
     python tools/fit_constants.py RUNS.csv --write                             # store the fitted values
 
-Raw times are computed once; every evaluation of all runs under other constants then takes some 30 ms. The residual
-is log(predicted/measured) under a Huber loss, sources weigh in by the root of their number of rows, and every
-constant is drawn towards its shipped value by a weak prior on its relative change, within physical bounds.
+Raw times are computed once; every evaluation of all runs under other constants then takes some 30 ms. The
+residual is log(predicted/measured) under a Huber loss, sources weigh in by the root of their number of rows,
+and every constant is drawn towards its shipped value by a weak prior on its relative change, within physical
+bounds.
 """
 
 from __future__ import annotations
@@ -24,61 +25,61 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from costmodel.accuracy import alike  # noqa: E402 - the checkout is not installed
-from costmodel.calibration import load_calibration  # noqa: E402
-from costmodel.composition import compose  # noqa: E402
-from costmodel.constants import Constants, default_constants  # noqa: E402
-from costmodel.environment import Environment  # noqa: E402
-from costmodel.features import Features, features_of  # noqa: E402
-from costmodel.layout import LayoutTable  # noqa: E402
-from costmodel.model import layer_runs  # noqa: E402
-from costmodel.runs import TrainingRun, read_rows, read_runs  # noqa: E402
-from costmodel.scoring import even_step_seconds  # noqa: E402
-from costmodel.splits import RankTypes, rank_types  # noqa: E402
-from costmodel.stack import stacks  # noqa: E402
+from costmodel.accuracy import alike
+from costmodel.calibration import load_calibration
+from costmodel.composition import compose
+from costmodel.constants import default_constants
+from costmodel.environment import Environment
+from costmodel.features import Features, features_of
+from costmodel.layout import LayoutTable
+from costmodel.model import layer_runs
+from costmodel.runs import TrainingRun, read_rows, read_runs
+from costmodel.scoring import even_step_seconds
+from costmodel.splits import RankTypes, rank_types
+from costmodel.stack import stacks
 
 Vector = NDArray[np.float64]
 HUBER = 0.06  # residuals beyond this count linearly
-PRIOR = 0.02  # weight of a relative change of one in a constant, in units of one full-weight run's Huber loss
+PRIOR = 3e-5  # loss of a relative change of one in a constant; runs cost half their squared residual
 STEPS = 25
 
-GLOBAL_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "gemm_in_step": (0.9, 1.4),
-    "throttle_exponent": (0.0, 0.6),
-    "power_cap_exponent": (0.2, 1.0),
-    "blackwell_gemm": (0.9, 1.5),
-    "fp8_gemm": (0.6, 1.3),
-    "grouped_gemm": (0.7, 2.5),
-    "attention_backward": (2.5, 4.0),
-    "batched_matmul": (0.2, 0.9),
-    "batched_matmul_head_exponent": (0.0, 1.0),
-    "misaligned_head": (1.0, 6.0),
-    "elementwise_in_step": (0.9, 2.0),
-    "loss_passes": (0.7, 3.0),
-    "scaleup_in_step": (1.0, 1.4),
-    "network_in_step": (0.8, 1.6),
-    "contention": (0.02, 0.3),
-    "gradient_window": (0.3, 1.0),
-    "p2p_exposed": (0.5, 4.0),
-    "p2p_latency_s": (5e-6, 5e-4),
-    "p2p_overlapped": (0.0, 1.0),
-    "step_fixed_s": (0.0, 0.03),
-    "jitter": (0.0, 0.02),
-    "expert_host_s": (0.0, 3e-3),
-    "operation_recompute": (0.2, 1.0),
+GLOBALS: Mapping[str, tuple[float, float, float]] = {
+    "gemm_in_step": (1.049, 0.9, 1.3),
+    "throttle_exponent": (0.167, 0.05, 0.4),
+    "fp8_gemm": (0.75, 0.6, 1.2),
+    "grouped_gemm": (0.8, 0.8, 2.5),
+    "batched_matmul": (0.6, 0.25, 0.8),
+    "batched_matmul_head_exponent": (0.3, 0.0, 1.0),
+    "misaligned_head": (3.19, 1.0, 5.0),
+    "scores_in_step": (0.82, 0.6, 2.0),
+    "elementwise_in_step": (1.3, 1.0, 1.8),
+    "loss_passes": (1.4, 0.8, 2.5),
+    "scaleup_in_step": (1.1, 1.0, 1.3),
+    "network_in_step": (1.0, 0.9, 1.4),
+    "p2p_exposed": (2.0, 0.5, 3.0),
+    "p2p_latency_s": (0.0001, 1e-5, 3e-4),
+    "p2p_overlapped": (0.25, 0.0, 0.6),
+    "step_fixed_s": (0.006, 0.0, 0.03),
+    "jitter": (0.004, 0.0, 0.012),
+    "expert_host_s": (0.0006, 0.0, 3e-3),
+    "operation_recompute": (0.5, 0.2, 1.0),
 }
-"""Constants that are fitted, and the range in which each is physical."""
+"""Constants that are fitted: where the prior is centred, and the range in which each is physical."""
 
-STACK_BOUNDS: Mapping[str, tuple[float, float]] = {
-    "megatron-deepspeed.host_s_per_layer": (3e-4, 2e-3),
-    "megatron-deepspeed.host_s_per_collective": (0.0, 3e-4),
-    "megatron-deepspeed.embedding_gradient_s": (0.0, 6e-9),
-    "megatron-core.tp_overlap_share": (0.2, 0.9),
-    "pytorch-fsdp1.fsdp_exposed_share": (0.0, 0.8),
-    "pytorch-fsdp1.attention_slowdown": (0.9, 2.5),
-    "pytorch-fsdp1.attention_slowdown_hopper": (1.0, 4.0),
+STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
+    "megatron-lm-2021.product_slowdown": (0.92, 0.8, 1.1),
+    "megatron-deepspeed.host_s_per_layer": (0.00092, 5e-4, 1.5e-3),
+    "megatron-deepspeed.host_s_per_collective": (3e-05, 0.0, 2e-4),
+    "megatron-deepspeed.host_s_per_node_collective": (0.00015, 0.0, 4e-4),
+    "megatron-deepspeed.host_s_per_microbatch": (0.0011, 0.0, 5e-3),
+    "megatron-deepspeed.embedding_gradient_s": (2e-09, 0.0, 5e-9),
+    "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
+    "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
+    "megatron-core.hopper_bf16_products": (0.93, 0.85, 1.05),
+    "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
+    "torchtitan.product_slowdown": (1.2, 0.9, 1.4),
 }
-"""Properties of stacks that are fitted."""
+"""Properties of stacks that are fitted: the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,7 @@ class Sample:
     layout: NDArray[Any]
     name: NDArray[Any]
     dense: NDArray[np.bool_]
+    hopper: NDArray[np.bool_]
 
     def take(self, index: NDArray[Any]) -> Sample:
         """Some of the runs."""
@@ -113,7 +115,7 @@ class Sample:
         )
 
 
-def _map(value: Any, change: Any) -> Any:  # noqa: ANN401 - walks nested dataclasses of arrays
+def _map(value: Any, change: Any) -> Any:
     """Apply `change` to every array of a nested dataclass."""
     if is_dataclass(value) and not isinstance(value, type):
         return type(value)(**{f.name: _map(getattr(value, f.name), change) for f in fields(value)})
@@ -122,7 +124,7 @@ def _map(value: Any, change: Any) -> Any:  # noqa: ANN401 - walks nested datacla
     return change(value)
 
 
-def _zip(values: Sequence[Any]) -> Any:  # noqa: ANN401 - same
+def _zip(values: Sequence[Any]) -> Any:
     """Concatenate nested dataclasses of arrays along their last axis."""
     first = values[0]
     if is_dataclass(first) and not isinstance(first, type):
@@ -197,6 +199,7 @@ def load_sample(path: str) -> Sample:
         layout=np.array([f"{run.model.name} {run.job} {run.cluster.gpu.name} {run.layout}" for run in order]),
         name=np.array([run.name for run in order]),
         dense=np.array([not run.model.is_moe for run in order]),
+        hopper=np.array([run.cluster.gpu.architecture == "hopper" for run in order]),
     )
 
 
@@ -224,28 +227,30 @@ Values = dict[str, float]
 
 def shipped() -> Values:
     """Shipped values of everything that is fitted."""
-    values = {name: getattr(default_constants(), name) for name in GLOBAL_BOUNDS}
-    for name in STACK_BOUNDS:
+    values = {name: getattr(default_constants(), name) for name in GLOBALS}
+    for name in STACK_FIELDS:
         profile, field = name.split(".")
         values[name] = float(getattr(stacks()[profile], field))
     return values
+
+
+def prior_centres() -> Values:
+    """Physical starting values, from which every fit sets out."""
+    return {name: centre for name, (centre, _, _) in {**GLOBALS, **STACK_FIELDS}.items()}
 
 
 def predict(sample: Sample, values: Values) -> Vector:
     """Step times of all runs under these constants."""
     constants = replace(default_constants(), **{n: v for n, v in values.items() if "." not in n})
     changed: dict[str, Vector] = {}
-    hopper = sample.features.environment.watts_per_flop_per_s < 1.2e-12
     for name, value in values.items():
         if "." not in name:
             continue
         profile, field = name.split(".")
         where = sample.stack == profile
-        if field == "attention_slowdown":
-            where &= ~hopper
-        if field == "attention_slowdown_hopper":
-            where &= hopper
-            field = "attention_slowdown"
+        if field == "hopper_bf16_products":
+            where = where & sample.hopper & (sample.features.environment.fp8 == 0)
+            field = "product_slowdown"
         old = changed.get(field, getattr(sample.features.environment, field))
         changed[field] = np.where(where, value, old)
     if "tp_overlap_share" in changed:  # notes of single rows may state another share
@@ -260,8 +265,8 @@ def predict(sample: Sample, values: Values) -> Vector:
 
 def bounds_of(names: Sequence[str]) -> tuple[Vector, Vector]:
     """Lower and upper bounds."""
-    both = {**GLOBAL_BOUNDS, **STACK_BOUNDS}
-    return np.array([both[n][0] for n in names]), np.array([both[n][1] for n in names])
+    both = {**GLOBALS, **STACK_FIELDS}
+    return np.array([both[n][1] for n in names]), np.array([both[n][2] for n in names])
 
 
 def fit(sample: Sample, start: Values, names: Sequence[str] | None = None, steps: int = STEPS) -> Values:
@@ -280,7 +285,7 @@ def fit(sample: Sample, start: Values, names: Sequence[str] | None = None, steps
     def loss(x: Vector, r: Vector) -> float:
         a = np.abs(r)
         huber = np.where(a < HUBER, 0.5 * a * a, HUBER * (a - 0.5 * HUBER))
-        return float((weight * huber).sum() + 0.5 * PRIOR * HUBER**2 * (((x - centre) / scale) ** 2).mean())
+        return float((weight * huber).sum() + PRIOR * (((x - centre) / scale) ** 2).sum())
 
     x, r = centre.copy(), residual(centre)
     best, damping = loss(x, r), 1e-2
@@ -292,7 +297,7 @@ def fit(sample: Sample, start: Values, names: Sequence[str] | None = None, steps
             moved = x.copy()
             moved[j] += h
             jacobian[:, j] = (residual(moved) - r) / h * scale[j]
-        prior = PRIOR * HUBER**2 / len(x)
+        prior = 2 * PRIOR
         normal = jacobian.T @ (robust[:, None] * jacobian) + prior * np.eye(len(x))
         slope = -(jacobian.T @ (robust * r)) - prior * (x - centre) / scale
         for _ in range(8):
@@ -372,8 +377,8 @@ def main() -> None:
     parser.add_argument("--cross-validate", default="", help="layouts, sources, or both")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    sample, start = load_sample(options.runs), shipped()
-    predictions = {"shipped": predict(sample, start)}
+    sample, start = load_sample(options.runs), prior_centres()
+    predictions = {"shipped": predict(sample, shipped()), "not fitted": predict(sample, start)}
     fitted = fit(sample, start)
     predictions["fitted in-sample"] = predict(sample, fitted)
     if "layouts" in options.cross_validate:
