@@ -74,8 +74,8 @@ def routed_experts(
         moe_tp: ranks that split one expert.
         moe_ep: ranks that split the set of experts.
     """
-    shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp, moe_ep)
-    modelled = _modelled(cal, gpu, dtype, floats(tokens), shape)
+    shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
+    modelled = _modelled(cal, gpu, dtype, floats(tokens), shape, moe_ep)
     found = _nearest(cal, gpu, dtype, shape)
     if found is None:
         return modelled
@@ -83,17 +83,17 @@ def routed_experts(
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
     rows = np.clip(floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1])
     measured = np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
-    if near == shape and gpu.name == stand_in(cal, gpu):
+    if near == shape and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
-    ratio = measured / _modelled(cal, gpu, dtype, rows, near).seconds
-    source = f"experts carried over from H={near[0]} F={near[1]} k={near[2]} E={near[3]} tp={near[4]} ep={near[5]}"
+    ratio = measured / _modelled(cal, gpu, dtype, rows, near, 1).seconds
+    source = f"experts carried over from H={near[0]} F={near[1]} k={near[2]} E={near[3]} tp={near[4]}"
     return KernelTime(seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source)
 
 
-def _modelled(cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: tuple[int, ...]) -> KernelTime:
+def _modelled(cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: tuple[int, ...], ep: int) -> KernelTime:
     """Closed form of the experts of a shape."""
-    hidden, inner, top_k, experts, tp, ep = shape
+    hidden, inner, top_k, experts, tp = shape
     return moe_ffn(
         cal,
         gpu,
@@ -129,7 +129,7 @@ def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> t
     arrays = _remembered(cal, name)
     if not arrays:
         return None
-    weight = np.array([SAME_MODEL] * 4 + [SPLIT] * 2)
+    weight = np.array([SAME_MODEL] * 4 + [SPLIT])
     distance = np.abs(np.log(arrays["shapes"] / np.array(shape, dtype=float))) @ weight
     tables = WEIGHT_ONLY_FP4 if dtype == "fp4" and "fp4" not in gpu.peak_flop_per_s else TABLES.get(dtype, ())
     for rank, table in enumerate(tables):

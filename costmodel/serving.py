@@ -35,7 +35,7 @@ def step_times(
     graph, attention, slope = decode_tables(cal, deployment, per_rank, input_tokens, output_tokens)
     ranks = np.arange(max_batch + 1)
     rank_of = -(-ranks // layout.attention_dp)
-    host = stack.host_s + stack.host_s_per_request * ranks
+    host = stack.host_s + stack.host_s_per_request * rank_of
     return StepTimes(
         linear_s=tuple(linear.tolist()),
         graph_linear_s=tuple((graph[rank_of] + host).tolist()),
