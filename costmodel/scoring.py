@@ -145,7 +145,8 @@ def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> 
     total = (runs[:, None] * costs.layer_s).sum(axis=0) + P * costs.every_s + costs.first_s + costs.last_s
     cheapest = costs.layer_s.min(axis=0)
     whole = _least_slowest_rank(costs, cheapest, float(runs.sum()), layouts)
-    ends = np.maximum(costs.first_s, costs.last_s) + costs.every_s + layouts.virtual_stages * cheapest
+    first, last = _end_seconds(costs, layouts)
+    ends = np.maximum(first, last * (_v_shaped(layouts) == 0)) + layouts.virtual_stages * cheapest
     slowest = np.maximum(
         np.maximum(total / P, whole), np.where(runs.sum() >= P * layouts.virtual_stages, ends, 0.0)
     )
