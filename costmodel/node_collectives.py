@@ -5,6 +5,8 @@ with traffic = 2(n−1)/n·B for an all-reduce and (n−1)/n·B otherwise. Table
 NVLink, and PCIe hosts; other scale-ups are carried over by their bandwidth.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from costmodel.calibration import Calibration
@@ -36,10 +38,21 @@ def node_seconds(
     seconds = seconds + _larger_group(cal, grid, op, n, seconds)
     if not native:
         floor = np.minimum(np.exp(grid.log_values.min()), seconds)
-        rate = ring_bandwidth(h, np.maximum(members, 2), stride)
+        rate = _ring_inside(h, np.maximum(members, 2), stride)
         seconds = floor + (seconds - floor) * cal.fits()["scaleup_bytes_per_s"][name] / rate
     seconds = np.where(members > 1, seconds, 0.0)
     return seconds, np.asarray(beyond | (not native))
+
+
+def _ring_inside(h: Hierarchy, members: Counts, stride: Counts) -> Floats:
+    """Return the bus bandwidth of a ring of members that share a node, whatever their group does outside it.
+
+    Members of a group that straddles nodes need not sit evenly inside one: they are spaced as widely as fits.
+    """
+    node = h.gpus_per_node
+    levels = tuple(level for level in h.levels if level.unit_gpus < node)
+    alone = replace(h, num_gpus=node, levels=levels)
+    return ring_bandwidth(alone, members, np.minimum(stride, np.maximum(1, node // members)))
 
 
 def node_source(cal: Calibration, h: Hierarchy) -> str:

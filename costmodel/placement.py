@@ -2,7 +2,9 @@
 
 The axes of a layout are nested from slowest to fastest; an axis' stride is the product of the sizes of the
 faster ones. Experts re-use the dp·cp·tp block of a stage: expert-tensor ranks are neighbours, expert ranks
-come next, and the replicas of an expert follow.
+come next, and the replicas of an expert follow. A group made of two axes with a third between them has no
+single distance; it is given the mean one, so that no unit of the fabric seems to hold more of its members
+than it does.
 """
 
 from __future__ import annotations
@@ -39,11 +41,29 @@ def axis_strides(table: LayoutTable) -> Mapping[str, Counts]:
             if a != b:
                 stride = stride * np.where(_FASTER[table.axis_order, a, b], sizes[other], 1)
         strides[axis] = stride
-    both = (table.dp > 1) & (table.cp > 1)
-    outer = np.where(table.dp > 1, strides["dp"], strides["cp"])
-    strides["data"] = np.where(both, np.minimum(strides["dp"], strides["cp"]), outer)
-    block = np.minimum(np.minimum(strides["dp"], strides["cp"]), strides["tp"])
-    strides["expert_tp"] = block
-    strides["ep"] = block * table.expert_tp
-    strides["expert_data"] = block * table.expert_tp * table.ep
-    return strides
+    strides["data"] = _data_stride(table, strides)
+    return strides | _expert_strides(table, strides)
+
+
+def _data_stride(table: LayoutTable, strides: Mapping[str, Counts]) -> Counts:
+    """Mean distance of the ranks of dp and cp together: with an axis between the two there are gaps."""
+    dp, cp = strides["dp"], strides["cp"]
+    inner = np.where(dp < cp, table.dp, table.cp)
+    alone = np.where(table.dp > 1, dp, cp)
+    return np.where((table.dp > 1) & (table.cp > 1), np.maximum(dp, cp) // inner, alone)
+
+
+def _expert_strides(table: LayoutTable, strides: Mapping[str, Counts]) -> dict[str, Counts]:
+    """Mean distances in the dp·cp·tp block; with pp inside it, what reaches past pp is pp times as far."""
+    faster, slower = (np.ones(len(table), dtype=np.int64) for _ in range(2))
+    for axis in ("dp", "cp", "tp"):
+        inside, size = strides[axis] < strides["pp"], getattr(table, axis)
+        faster, slower = faster * np.where(inside, size, 1), slower * np.where(inside, 1, size)
+    gap = np.where((faster > 1) & (slower > 1), table.pp, 1)
+    neighbour = np.where(faster == 1, table.pp, 1)
+    cut = table.expert_tp * table.ep
+    return {
+        "expert_tp": neighbour * np.where(table.expert_tp > faster, gap, 1),
+        "ep": neighbour * table.expert_tp * np.where(cut > faster, gap, 1),
+        "expert_data": neighbour * cut * gap,
+    }

@@ -1,5 +1,7 @@
 """Collective times: inside a node, across nodes, and what they may never do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -124,3 +126,14 @@ def test_an_unknown_collective_is_refused():
     """The error names the known ones."""
     with pytest.raises(InputError, match="all_reduce"):
         collective_time(CAL, NODE, "gossip", MIB, 8, 1)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_a_faster_switch_never_slows_a_group_that_straddles_nodes(op):
+    """Eight ranks three GPUs apart share nodes unevenly; their part inside a node still moves over the switch."""
+    seconds = []
+    for share in (0.5, 1.0, 1.2, 2.0, 4.0):
+        switch = replace(MANY.scaleup, bandwidth_bytes_per_s=share * MANY.scaleup.bandwidth_bytes_per_s)
+        h = replace(MANY, scaleup=switch)
+        seconds.append(collective_time(CAL, h, op, GIB, [8, 4, 16], [3, 3, 5]))
+    assert (np.diff(seconds, axis=0) <= 1e-12).all()
