@@ -69,6 +69,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         gate,
         elementwise("permute", traffic_bytes=2 * sent),
         *_expert_traffic("dispatch", "all_gather", sent, shard, model),
+        *_weight_traffic(model, stack, shard),
         *_experts(model, job, stack, shard),
         *_expert_traffic("combine", "reduce_scatter", sent, shard, model),
         elementwise("unpermute", traffic_bytes=2 * sent),
@@ -92,6 +93,17 @@ def _expert_traffic(
         communicate(
             f"{name}_scatter", "reduce_scatter", "expert_tp", gathered, "backward" if gather else "forward"
         ),
+    )
+
+
+def _weight_traffic(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Routing weights on their way to the experts, and their gradients on the way back."""
+    if not stack.dispatches_weights:
+        return ()
+    sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * (shard.ep > 1)
+    return (
+        communicate("dispatch_weights", "all_to_all", "ep", sent),
+        communicate("dispatch_weights_gradient", "all_to_all", "ep", sent, "backward"),
     )
 
 
@@ -157,16 +169,17 @@ def _matrices(
 
 
 def _activation(model: ModelSpec, name: str, elements: Quantity, stack: SoftwareStack) -> Op:
-    """Activation between the matrices: keeps its input; unfused and gated, also the activated gate.
+    """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
 
     Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
     product pass of 2.
     """
     gates = 1 + model.gated_mlp
     extra = 0 if stack.fused_elementwise else 1
+    activated = extra * stack.keeps_activated_gate * model.gated_mlp
     return elementwise(
         name,
         traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),
-        saved_bytes=HALF_BYTES * elements * (gates + extra * model.gated_mlp),
+        saved_bytes=HALF_BYTES * elements * (gates + activated),
         count=1 + extra,
     )

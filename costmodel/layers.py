@@ -75,7 +75,7 @@ def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> 
         saved_bytes=t * H * stack.dropout,
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
-    return (lookup, *leave_tensor_parallel("embedding", shard, H)[:2])
+    return (lookup, *leave_tensor_parallel("embedding", shard, H))
 
 
 def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
@@ -102,6 +102,18 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
         *enter_tensor_parallel("head", shard, H),
         replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
         loss,
+        *_loss_reductions(stack, shard),
+    )
+
+
+def _loss_reductions(stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Maximum, then chosen logit and sum of exponentials, of each token over the vocabulary's shards."""
+    if not stack.vocab_parallel_loss:
+        return ()
+    message = FLOAT_BYTES * shard.tokens * (shard.tp > 1)
+    return (
+        communicate("loss_maximum", "all_reduce", "tp", message),
+        communicate("loss_sums", "all_reduce", "tp", 2 * message),
     )
 
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from costmodel.activation_memory import LayerShare, layer_share
 from costmodel.in_flight import in_flight
 from costmodel.layers import embedding_ops, head_ops, layer_ops
-from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
+from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Quantity, num_microbatches
 from costmodel.model import ModelSpec, layer_runs
-from costmodel.ops import Op
+from costmodel.ops import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.shards import unique_shards
 from costmodel.stack import SoftwareStack
 from costmodel.state_memory import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
@@ -102,11 +102,12 @@ def memory_pieces(
         ops = (*layer, embedding_ops(model, stack, shard), head_ops(model, stack, shard))
     *shares, embedding, head = (share(part) for part in ops)
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
+    working = _largest([layer.working_bytes for layer in layers])
     return MemoryPieces(
         layers=layers,
         embedding=_embedding_memory(embedding, context),
-        head=_head_memory(head, context),
-        working_bytes=_largest([layer.working_bytes for layer in layers]),
+        head=_head_memory(head, context, working),
+        working_bytes=working,
         recompute_working_bytes=_largest([layer.recompute_working_bytes for layer in layers]),
         buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),
         runtime_bytes=stack.context_bytes + stack.communicator_bytes * _communicators(table),
@@ -148,23 +149,28 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     if np.any(masks):
         M = num_microbatches(table, at.job)
         masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
-    return EndMemory(
-        state=state_bytes(at.each, parameters),
-        activation_bytes=masks + unit_bytes(parameters, table, at.stack),
-    )
+    unit = 0 if at.stack.reduces_by_unit else unit_bytes(parameters, table, at.stack)
+    return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=masks + unit)
 
 
-def _head_memory(share: LayerShare, at: _Context) -> EndMemory:
-    """The head: its projection (a tied one is held again when pp > 1), the logits and their loss."""
+def _head_memory(share: LayerShare, at: _Context, working: Quantity) -> EndMemory:
+    """The head: its projection (a tied one is held again when pp > 1), the logits and their loss.
+
+    GPipe holds the softmax of every microbatch. Engines that reduce by unit have either the head's buffers or
+    the `working` set of a layer, so only the excess of the former counts.
+    """
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
     parameters = share.parameters[at.index] + tied_copy
     shards = table.tp if at.stack.vocab_parallel_loss else 1
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
-    return EndMemory(
-        state=state_bytes(at.each, parameters),
-        activation_bytes=at.stack.loss_bytes_per_logit * logits + unit_bytes(parameters, table, at.stack),
-    )
+    loss, unit = at.stack.loss_bytes_per_logit * logits, unit_bytes(parameters, table, at.stack)
+    waiting = (num_microbatches(table, at.job) - 1) * (table.schedule == SCHEDULES.index("gpipe"))
+    held = waiting * (table.pp > 1) * FLOAT_BYTES * logits
+    peak = loss + unit
+    if at.stack.reduces_by_unit:
+        peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
+    return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=peak + held)
 
 
 def _communicators(table: LayoutTable) -> Quantity:

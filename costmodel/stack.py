@@ -27,6 +27,12 @@ class SoftwareStack:
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the gate
             (autograd's own product rule); False where a hand-written backward computes it again.
+        reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit exists
+            until its backward ends, and with sharded gradients in the reduction's precision until the next
+            unit's does; the head's buffers are gone when the layers' are needed.
+        dispatches_weights: Routing weights travel to the experts in a message of their own.
+        keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the gate
+            (autograd's own product rule); False where a hand-written backward computes it again.
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
         tp_overlap_share: Share of tensor-parallel communication that can hide under its GEMM, 0…1.
@@ -96,6 +102,9 @@ class SoftwareStack:
     frameworks: tuple[str, ...] = ()
     flash_attention: bool = True
     fused_elementwise: bool = True
+    keeps_activated_gate: bool = True
+    reduces_by_unit: bool = False
+    dispatches_weights: bool = False
     keeps_activated_gate: bool = True
     dropout: bool = False
     vocab_parallel_loss: bool = True

@@ -98,10 +98,12 @@ _PARTS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 
 
 def unit_bytes(parameters: Quantity, table: LayoutTable, stack: SoftwareStack) -> Quantity:
-    """Transient bytes of one sharded unit (a layer) around its compute at ZeRO-3: zero below.
+    """Transient bytes of one unit (a layer) around its compute.
 
-    The unit's weights are gathered, the next one's too if prefetched, and its whole gradient exists in
-    the gather precision and in the reduction's before it is scattered.
+    At ZeRO-3 the unit's weights are gathered, the next one's too if prefetched, and its whole gradient
+    exists in the gather precision and in the reduction's before it is scattered. Engines that reduce by
+    unit have the first of these gradients at every stage, and the second from ZeRO-2 on; of the others this
+    is zero below ZeRO-3.
 
     Args:
         parameters: Parameters of the unit on a rank before sharding, experts included.
@@ -111,5 +113,8 @@ def unit_bytes(parameters: Quantity, table: LayoutTable, stack: SoftwareStack) -
     Returns:
         Bytes, one entry per layout.
     """
-    gathered = stack.parameter_gather_bytes * (2 + stack.fsdp_prefetch)
-    return (table.zero_stage >= 3) * parameters * (gathered + stack.gradient_reduce_bytes)
+    sharded = [np.greater_equal(table.zero_stage, stage) for stage in (2, 3)]
+    reduced, whole = (sharded[0], 1) if stack.reduces_by_unit else (sharded[1], sharded[1])
+    gathered = sharded[1] * stack.parameter_gather_bytes * (1 + stack.fsdp_prefetch)
+    per_parameter = gathered + whole * stack.parameter_gather_bytes + reduced * stack.gradient_reduce_bytes
+    return parameters * per_parameter

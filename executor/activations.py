@@ -88,17 +88,43 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def rotary_tables(positions: torch.Tensor, size: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
+class _WeightedSwiGlu(torch.autograd.Function):
+    """silu(gate)·up·weight of each row, saving gate, up and weight."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gate, up, weight)
+        return (functional.silu(gate) * up).mul_(weight.unsqueeze(-1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        gate, up, weight = ctx.saved_tensors
+        sigmoid = torch.sigmoid(gate)
+        silu = gate * sigmoid
+        weighted = gradients[0] * weight.unsqueeze(-1)
+        d_weight = (gradients[0] * silu * up).sum(-1, dtype=torch.float32).to(weight.dtype)
+        return weighted * up * (sigmoid + silu * (1 - sigmoid)), weighted * silu, d_weight
+
+
+def weighted_swiglu(gate: torch.Tensor, up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Gate `up` by silu and scale each row: (T, F), (T, F), (T,)."""
+    result: torch.Tensor = _WeightedSwiGlu.apply(gate, up, weight)
+    return result
+
+
+def rotary_tables(
+    positions: torch.Tensor, size: int, theta: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and sines, each (S, d), of angles position·θ^(−2i/d), halves repeated (RoFormer §3.2)."""
     exponent = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
     angles = torch.outer(positions.float(), theta**-exponent)
     angles = torch.cat((angles, angles), -1)
-    return angles.cos(), angles.sin()
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Turn each head of x (B, S, h, d) by its position; pairs are across the two halves of d."""
-    cosine, sine = (table[None, :, None, :].to(x.dtype) for table in rope)
+    cosine, sine = (table[None, :, None, :] for table in rope)
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), -1)
     return x * cosine + turned * sine

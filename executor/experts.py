@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from costmodel.model import ModelSpec
-from executor.activations import swiglu
+from executor.activations import weighted_swiglu
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
 from executor.linear import DelayedGradients, Linear, grouped
 from executor.tensor_parallel import local
@@ -30,6 +30,7 @@ class ExpertAxis:
 
     group: Group
     size: int
+    rank: int
     tensor_group: Group
     tensor_size: int
 
@@ -112,30 +113,45 @@ class Experts(nn.Module):
         self.axis: ExpertAxis | None = None
         self.delayed: DelayedGradients | None = None
 
-    def forward(self, rows: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """Apply expert e to its `counts[e]` consecutive rows; with expert_tp the result is a partial sum."""
+    def forward(self, rows: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Apply expert e to its `counts[e]` consecutive rows, each weighted by its routing `weight`.
+
+        Weights enter at the activation: applied to the result, that would have to be kept for their
+        gradient. With expert_tp the result is a partial sum.
+        """
         share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
-        inner = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
+        up = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
         if self.gate_proj is None:
-            inner = functional.gelu(inner, approximate="tanh")
+            inner = functional.gelu(up, approximate="tanh") * weight.unsqueeze(-1)
         else:
-            inner = swiglu(self._multiply(rows, counts, self.gate_proj, self.gate_proj_bias), inner)
-        return self._multiply(inner, counts, self.down_proj, self.down_proj_bias, share)
+            gate = self._multiply(rows, counts, self.gate_proj, self.gate_proj_bias)
+            inner = weighted_swiglu(gate, up, weight)
+        out = grouped(inner, self.down_proj, counts, self.delayed)
+        if self.down_proj_bias is None:
+            return out
+        bias = local(self.down_proj_bias)[_expert_of_row(counts, rows.device)]
+        return out + bias * (weight / share).unsqueeze(-1)
 
     def _multiply(
-        self,
-        rows: torch.Tensor,
-        counts: list[int],
-        weight: nn.Parameter,
-        bias: nn.Parameter | None,
-        share: int = 1,
+        self, rows: torch.Tensor, counts: list[int], weight: nn.Parameter, bias: nn.Parameter | None
     ) -> torch.Tensor:
-        """Multiply each expert's rows by its matrix and add its bias (a `share`-th of it)."""
+        """Multiply each expert's rows by its matrix and add its bias."""
         result = grouped(rows, weight, counts, self.delayed)
-        if bias is None:
-            return result
-        expert = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(rows.device)
-        return result + (local(bias) / share)[expert]
+        return result if bias is None else result + local(bias)[_expert_of_row(counts, rows.device)]
+
+
+def _expert_of_row(counts: list[int], device: torch.device) -> torch.Tensor:
+    """Local expert of each row when rows are grouped by expert."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts), output_size=sum(counts))
+    return labels.to(device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Rows this rank sends to each rank of ``ep``, and rows it gets: by sending rank and local expert."""
+
+    sent: list[int]
+    arriving: list[list[int]]
 
 
 class MoE(nn.Module):
@@ -170,49 +186,54 @@ class MoE(nn.Module):
         """Sort rows by expert, take them there and back, and sum each token's K weighted results."""
         order = torch.argsort(expert.flatten(), stable=True)
         source = order // self.chosen
-        rows = self._visit(tokens[source], self._counts(expert))
-        rows = rows * weight.flatten()[order].unsqueeze(-1)
+        rows = self._visit(tokens[source], weight.flatten()[order], self._traffic(expert))
         return torch.zeros_like(tokens).index_add(0, source, rows)
 
-    def _counts(self, expert: torch.Tensor) -> torch.Tensor:
-        """Rows for each of the E experts, (E,) on the host when routing is balanced."""
-        experts = self.gate.out_features
+    def _traffic(self, expert: torch.Tensor) -> Traffic:
+        """Ask every rank how many rows it sends; balanced routing is known without asking."""
+        axis, experts = self.experts.axis, self.gate.out_features
+        ranks = 1 if axis is None else axis.size
         if self.gate.balanced:
-            rows = expert.numel()
-            return torch.tensor(
-                [rows // experts + (e < rows % experts) for e in range(experts)], device="cpu"
-            )
-        return torch.bincount(expert.flatten(), minlength=experts)
+            return balanced_traffic(expert.numel(), experts, ranks, 0 if axis is None else axis.rank)
+        counts = torch.bincount(expert.flatten(), minlength=experts)
+        arriving = counts if axis is None else all_to_all(counts, None, None, axis.group)
+        return Traffic(
+            sent=counts.view(ranks, -1).sum(1).tolist(), arriving=arriving.view(ranks, -1).tolist()
+        )
 
-    def _visit(self, rows: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    def _visit(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
         """Send rows (sorted by expert) to the ranks that own their experts, compute, and bring them back."""
         axis = self.experts.axis
+        per_expert = [sum(counts) for counts in zip(*traffic.arriving, strict=True)]
         if axis is None or axis.size == 1:
-            result: torch.Tensor = self.experts(rows, counts.tolist())
+            result: torch.Tensor = self.experts(rows, weight, per_expert)
             return result
-        arriving = counts if self.gate.balanced else all_to_all(counts, None, None, axis.group)
-        by_rank = arriving.view(axis.size, -1) if not self.gate.balanced else _balanced_arrivals(counts, axis)
-        sent = counts.view(axis.size, -1).sum(1).tolist()
-        received = by_rank.sum(1).tolist()
-        here: torch.Tensor = _AllToAll.apply(rows, received, sent, axis.group)
-        order = _by_expert(by_rank)
-        per_expert = by_rank.sum(0).tolist()
-        done = self.experts(here[order.to(here.device)], per_expert)
-        back = torch.argsort(order).to(here.device)
-        returned: torch.Tensor = _AllToAll.apply(done[back], sent, received, axis.group)
+        received = [sum(counts) for counts in traffic.arriving]
+        here, weight = (
+            _AllToAll.apply(x, received, traffic.sent, axis.group) for x in (rows, weight.contiguous())
+        )
+        order = _by_expert(traffic.arriving).to(rows.device)
+        done = self.experts(here[order], weight[order], per_expert)
+        back = torch.argsort(order)
+        returned: torch.Tensor = _AllToAll.apply(done[back], traffic.sent, received, axis.group)
         return returned
 
 
-def _balanced_arrivals(counts: torch.Tensor, axis: ExpertAxis) -> torch.Tensor:
-    """Rows that each rank sends to each local expert when every rank's routing is the same round-robin."""
-    import torch.distributed as dist
+def balanced_traffic(rows: int, experts: int, ranks: int, rank: int) -> Traffic:
+    """Traffic when every rank routes its rows round-robin.
 
-    mine = counts.view(axis.size, -1)[dist.get_rank(axis.group)]
-    return mine.unsqueeze(0).expand(axis.size, -1)
+    >>> balanced_traffic(10, 4, 2, 0)
+    Traffic(sent=[6, 4], arriving=[[3, 3], [3, 3]])
+    """
+    counts = [rows // experts + (e < rows % experts) for e in range(experts)]
+    here = experts // ranks
+    by_rank = [counts[r * here : (r + 1) * here] for r in range(ranks)]
+    return Traffic(sent=[sum(part) for part in by_rank], arriving=[by_rank[rank]] * ranks)
 
 
-def _by_expert(by_rank: torch.Tensor) -> torch.Tensor:
+def _by_expert(arriving: list[list[int]]) -> torch.Tensor:
     """Order that turns rows grouped by (source rank, expert) into rows grouped by expert."""
-    ranks, experts = by_rank.shape
-    label = torch.arange(experts, device=by_rank.device).repeat(ranks).repeat_interleave(by_rank.flatten())
+    flat = [count for counts in arriving for count in counts]
+    experts = torch.arange(len(arriving[0])).repeat(len(arriving))
+    label = experts.repeat_interleave(torch.tensor(flat), output_size=sum(flat))
     return torch.argsort(label, stable=True)

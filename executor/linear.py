@@ -9,7 +9,7 @@ Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from executor.tensor_parallel import TensorAxis, leave, local
+from executor.collectives import all_gather, reduce_scatter
+from executor.tensor_parallel import SEQUENCE, TensorAxis, enter, leave, local
 
 
 class DelayedGradients:
@@ -118,6 +119,79 @@ class RowLinear(nn.Linear):
         """Project the last dimension and leave the split region."""
         y = leave(project(x, self.weight, self.delayed), self.axis)
         return y if self.bias is None else y + local(self.bias)
+
+
+class _GatheredProjections(torch.autograd.Function):
+    """Projections of a sequence whose parts are gathered; keeps this rank's part and gathers it again.
+
+    The second gather, for the weights' gradients, is the price of keeping S/t instead of S rows (Korthikanti
+    2022 §4.2.2).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, leaves: tuple[_Leaf, ...], axis: TensorAxis, delayed: Any, *weights: Any
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(x, *weights)
+        ctx.leaves, ctx.axis, ctx.delayed = leaves, axis, delayed
+        whole = all_gather(x, SEQUENCE, axis.group)
+        rows, shape = whole.flatten(0, -2), whole.shape[:-1]
+        return tuple((rows @ weight.t()).unflatten(0, shape) for weight in weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        x, *weights = ctx.saved_tensors
+        leaves, axis, delayed = ctx.leaves, ctx.axis, ctx.delayed
+        d_x = reduce_scatter(_sum_of_products(gradients, weights), SEQUENCE, axis.group)
+
+        def products() -> list[torch.Tensor]:
+            whole = all_gather(x, SEQUENCE, axis.group).flatten(0, -2)
+            return [gradient.flatten(0, -2).t() @ whole for gradient in gradients]
+
+        def accumulate() -> None:
+            for leaf, product in zip(leaves, products(), strict=True):
+                _accumulate(leaf.parameter, product)
+
+        if delayed is not None and delayed.recording:
+            delayed.add(accumulate)
+            return (d_x, None, None, None, *(None for _ in weights))
+        return (d_x, None, None, None, *products())
+
+
+def _sum_of_products(rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Σ rows_i (…, n_i) times matrix_i (n_i, k), accumulated in place."""
+    total = rows[0].flatten(0, -2) @ matrices[0]
+    for row, matrix in zip(rows[1:], matrices[1:], strict=True):
+        total.addmm_(row.flatten(0, -2), matrix)
+    return total.unflatten(0, rows[0].shape[:-1])
+
+
+def project_together(
+    x: torch.Tensor, linears: Sequence[Linear], axis: TensorAxis | None
+) -> list[torch.Tensor]:
+    """Begin a split region with several projections of the same rows x (B, S, k)."""
+    if axis is None or axis.size == 1 or not axis.sequence_parallel:
+        x = enter(x, axis)
+        return [Linear.forward(linear, x) for linear in linears]
+    weights = [linear.weight for linear in linears]
+    results = _GatheredProjections.apply(
+        x, tuple(_Leaf(w) for w in weights), axis, linears[0].delayed, *(local(w) for w in weights)
+    )
+    return [
+        y if linear.bias is None else y + local(linear.bias)
+        for y, linear in zip(results, linears, strict=True)
+    ]
+
+
+class Head(Linear):
+    """The projection onto the vocabulary: a split region of its own, left with logits still split."""
+
+    axis: TensorAxis | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (B, S, V/t) of hidden states."""
+        (logits,) = project_together(x, (self,), self.axis)
+        return logits
 
 
 class _Grouped(torch.autograd.Function):

@@ -24,8 +24,8 @@ from costmodel.model import ModelSpec
 from executor.activations import LayerNorm, RmsNorm, deinterleave, rotary_tables, rotate, swiglu
 from executor.context import ContextAxis, attend
 from executor.experts import MoE
-from executor.linear import Linear, RowLinear
-from executor.tensor_parallel import TensorAxis, VocabEmbedding, enter, local
+from executor.linear import Head, Linear, RowLinear, project_together
+from executor.tensor_parallel import TensorAxis, VocabEmbedding, local
 
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
@@ -72,9 +72,9 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
-        x = enter(x, self.axis)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (
-            proj(x).unflatten(-1, (-1, self.head_dim)) for proj in (self.q_proj, self.k_proj, self.v_proj)
+            y.unflatten(-1, (-1, self.head_dim)) for y in project_together(x, projections, self.axis)
         )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -112,9 +112,12 @@ class LatentAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
-        x = enter(x, self.axis)
-        q = self._queries(x).unflatten(-1, (-1, self.nope + self.rope))
-        latent, shared = self.kv_a_proj_with_mqa(x).split((self.rank, self.rope), -1)
+        first = self.q_a_proj if self.low_rank_queries else self.q_proj
+        q, compressed = project_together(x, (first, self.kv_a_proj_with_mqa), self.axis)
+        if self.low_rank_queries:
+            q = self.q_b_proj(self.q_a_layernorm(q))
+        q = q.unflatten(-1, (-1, self.nope + self.rope))
+        latent, shared = compressed.split((self.rank, self.rope), -1)
         kv = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (-1, self.nope + self.value))
         k_plain, v = kv.split((self.nope, self.value), -1)
         q_plain, q_turned = q.split((self.nope, self.rope), -1)
@@ -126,13 +129,6 @@ class LatentAttention(nn.Module):
         k = torch.cat((k_plain, k_turned.expand(*k_plain.shape[:-1], self.rope)), -1)
         core = functools.partial(attend, scale=(self.nope + self.rope) ** -0.5, context=self.context)
         return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
-
-    def _queries(self, x: torch.Tensor) -> torch.Tensor:
-        """Queries, through their low rank when the model has one."""
-        queries: torch.Tensor = (
-            self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))) if self.low_rank_queries else self.q_proj(x)
-        )
-        return queries
 
 
 class FeedForward(nn.Module):
@@ -148,13 +144,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transform each token of x (B, S, H)."""
-        x = enter(x, self.axis)
-        up = self.up_proj(x)
-        inner = (
-            functional.gelu(up, approximate="tanh")
-            if self.gate_proj is None
-            else swiglu(self.gate_proj(x), up)
-        )
+        if self.gate_proj is None:
+            (up,) = project_together(x, (self.up_proj,), self.axis)
+            inner = functional.gelu(up, approximate="tanh")
+        else:
+            inner = swiglu(*project_together(x, (self.gate_proj, self.up_proj), self.axis))
         result: torch.Tensor = self.down_proj(inner)
         return result
 
@@ -219,7 +213,7 @@ class CausalLM(nn.Module):
         super().__init__()
         self.spec = spec
         self.model = Decoder(spec, layers, first=first, last=last)
-        self.lm_head = Linear(spec.hidden_size, spec.vocab_size, bias=False) if last else None
+        self.lm_head = Head(spec.hidden_size, spec.vocab_size, bias=False) if last else None
         self.tie_weights()
         self.axis: TensorAxis | None = None
         self.positions: torch.Tensor | None = None
@@ -237,12 +231,12 @@ class CausalLM(nn.Module):
         positions = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
         if self.model.embed_tokens is not None:
             x = self._with_positions(self.model.embed_tokens(x), positions)
-        rope = rotary_tables(positions, self.rotary_size, ROTARY_BASE) if self.rotary_size else None
+        rope = rotary_tables(positions, self.rotary_size, ROTARY_BASE, x.dtype) if self.rotary_size else None
         for layer in self.model.layers.values():
             x = layer(x, rope)
         if self.lm_head is None or self.model.norm is None:
             return x
-        logits: torch.Tensor = self.lm_head(enter(self.model.norm(x), self.axis))
+        logits: torch.Tensor = self.lm_head(self.model.norm(x))
         return logits
 
     def _with_positions(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -101,6 +101,7 @@ def _expert_axis(meshes: Meshes) -> ExpertAxis | None:
     return ExpertAxis(
         group=meshes.expert.get_group("ep"),
         size=meshes.layout.ep,
+        rank=meshes.coordinate("ep"),
         tensor_group=meshes.expert.get_group("expert_tp"),
         tensor_size=meshes.layout.expert_tp,
     )
@@ -208,11 +209,23 @@ def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precis
                 **options,
             )
         shard(layer)
+    for end in _ends(model):
+        shard(end)
     shard(model)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
+
+
+def _ends(model: CausalLM) -> list[list[nn.Module]]:
+    """Embedding and head as units of their own; one tied matrix on one stage stays with the model."""
+    if model.model.embed_tokens is not None and model.lm_head is not None and model.spec.tie_word_embeddings:
+        return []
+    embedding = [model.model.embed_tokens, model.model.embed_positions]
+    head = [model.model.norm, model.lm_head]
+    units = [[module for module in end if module is not None] for end in (embedding, head)]
+    return [unit for unit in units if unit]
 
 
 EXPERT_SHARD_DIM = 1  # whole experts may be fewer than the ranks that share them

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
 from costmodel.layout import ParallelLayout
@@ -29,6 +31,10 @@ from executor.model import CausalLM, build_model
 from executor.parallelize import COMPUTE_DTYPES, Precision, parallelize
 from executor.schedules import SPLIT_BACKWARD, Action, Step, consumer, programs, stages_of_rank
 from topology.errors import InputError
+
+MOST_SENDS = (
+    2  # under way at once; messages leave in the order of a common clock, so waiting for old ones is safe
+)
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(output of the last stage, targets) → scalar, already this microbatch's share of the global mean."""
@@ -50,7 +56,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """When one computation ran, seconds of a monotonic clock."""
+    """When one computation ran, after its inputs had arrived; seconds of a monotonic clock."""
 
     action: Action
     start_s: float
@@ -197,13 +203,14 @@ class _Run:
         self.pipeline, self.tokens, self.targets, self.loss_function = pipeline, tokens, targets, loss
         self.stage = {stage.index: stage for stage in pipeline.stages}
         self.microbatches = tokens.shape[0]
-        self.flying: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self.flying: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self.inputs: dict[Action, tuple[torch.Tensor, Any]] = {}
         self.outgoing: dict[Action, torch.Tensor] = {}
         self.products: dict[tuple[int, int], list[Callable[[], None]]] = {}
-        self.sent: list[Any] = []
+        self.sent: deque[tuple[torch.Tensor, Any]] = deque()
         self.done: dict[int, int] = dict.fromkeys(self.stage, 0)
         self.loss = torch.zeros((), device=pipeline.device)
+        self.ready_s = 0.0
 
     def receive(self, action: Action, peer: int) -> None:
         """Start receiving what `action` computes on another rank."""
@@ -219,6 +226,8 @@ class _Run:
     def send(self, action: Action, peer: int) -> None:
         """Start sending the result of `action`."""
         tensor = self.outgoing.pop(action)
+        while len(self.sent) >= MOST_SENDS:
+            self.sent.popleft()[1].wait()
         self.sent.append((tensor, dist.isend(tensor, group=self.pipeline.meshes.group("pp"), group_dst=peer)))
 
     def deliver(self, action: Action, result: torch.Tensor) -> None:
@@ -236,6 +245,7 @@ class _Run:
         tensor, work = self.inputs.pop(action)
         if work is not None:
             work.wait()
+        self.ready_s = time.perf_counter()
         return tensor
 
     def forward(self, action: Action) -> None:
@@ -246,7 +256,7 @@ class _Run:
         if index == self.pipeline.num_stages - 1:
             y = self.loss_function(y, self.targets[microbatch])
             self.loss += y.detach()
-        self.flying[index, microbatch] = (x, y)
+        self.flying[index, microbatch] = (x, get_gradient_edge(y))  # not y: its values are no longer needed
         self.deliver(action, y.detach())
 
     def backward(self, action: Action) -> None:
@@ -260,7 +270,7 @@ class _Run:
         last = self._count(index) if kind == "B" else False
         _set_gradient_reduction(stage.module, self.pipeline.layout, last=last)
         with _recording(stage.delayed, on=kind == "I"):
-            torch.autograd.backward(y, gradient)
+            torch.autograd.backward((y,), None if gradient is None else (gradient,))
         if kind == "I" and stage.delayed is not None:
             self.products[index, microbatch] = stage.delayed.take()
         if x.grad is not None:
@@ -291,12 +301,13 @@ def _recording(delayed: DelayedGradients | None, *, on: bool) -> Iterator[None]:
 def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last: bool) -> None:
     """Tell FSDP what to do after this backward, by ZeRO stage.
 
-    Gradients are reduced after the last microbatch (0, 1) or after every one (2, 3); weights stay gathered
+    Gradients are reduced after the last microbatch (0, 1) or after every one (2, 3), which then waits for
+    the reduction so that its buffers do not outlive the microbatch; weights stay gathered
     until the last microbatch (0, 1, 2) or not at all (3). Split backwards always reduce at the end
     (`_reduce_delayed`).
     """
     split = layout.schedule in SPLIT_BACKWARD
-    module.set_is_last_backward(last and not split)
+    module.set_is_last_backward(not split and (last or layout.zero_stage >= 2))
     module.set_requires_gradient_sync(not split and (last or layout.zero_stage >= 2))
     module.set_reshard_after_backward(not split and (last or layout.zero_stage >= 3))
 
@@ -326,6 +337,7 @@ def run_step(
             start = time.perf_counter()
             compute[action.kind](action)
             if pipeline.spans is not None:
+                start = max(start, run.ready_s)
                 pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
     if pipeline.layout.schedule in SPLIT_BACKWARD:
         for stage in pipeline.stages:

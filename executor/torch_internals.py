@@ -81,7 +81,9 @@ def quiet_known_warnings() -> None:
         warnings.filterwarnings("ignore", message=text)
 
 
-_HARMLESS: tuple[str, ...] = ()
+_HARMLESS: tuple[str, ...] = (
+    "FSDP2-wrapped module .* returned a view tensor",  # nothing here writes into what a module returns
+)
 
 
 def reduce_gradients(module: Any) -> None:
@@ -105,3 +107,88 @@ def reduce_gradients(module: Any) -> None:
         for group in groups:
             group.post_backward()
     root._root_post_backward_final_callback()  # noqa: SLF001
+
+
+# ── one process as one rank of many ───────────────────────────────────────────────────────────────────────
+
+
+def start_fake_group(num_ranks: int, rank: int) -> None:
+    """Make the default process group one whose collectives return at once and move nothing."""
+    import torch.distributed as dist
+    import torch.distributed._tools.fake_collectives  # registers fake kernels of the collectives
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
+
+
+def fake_tensors() -> Any:
+    """Give a context in which tensors have shapes but no values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def active_fake_mode() -> Any:
+    """Give the context of `fake_tensors` that is in force, None outside."""
+    from torch._guards import active_fake_mode as active
+
+    return active()
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Plain tensor behind a DTensor or a collective under way."""
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor  # noqa: SLF001
+    return getattr(tensor, "elem", tensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What identifies a tensor's storage while it lives."""
+    return int(local_tensor(tensor).untyped_storage()._cdata)  # noqa: SLF001
+
+
+def has_distributed_tensor(types: Any) -> bool:
+    """Whether an operation is on DTensors."""
+    from torch.distributed.tensor import DTensor
+
+    return any(kind is DTensor for kind in types)
+
+
+def is_wait(function: Any) -> bool:
+    """Whether an operation only waits for a collective."""
+    return function is functional_collectives.wait_tensor.default
+
+
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """Tensors in nested containers."""
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def sharded_parameters(module: Any) -> list[Any]:
+    """FSDP's own record of every parameter of a wrapped module."""
+    from torch.distributed.fsdp import fully_shard
+
+    found = []
+    for state in fully_shard.state(module)._state_ctx.all_states:  # noqa: SLF001
+        groups = (
+            state._fsdp_param_groups  # noqa: SLF001
+            if hasattr(state, "_fsdp_param_groups")
+            else [group for group in (state._fsdp_param_group,) if group is not None]  # noqa: SLF001
+        )
+        found += [parameter for group in groups for parameter in group.fsdp_params]
+    return found
+
+
+def gathered_weights(record: Any) -> list[torch.Tensor]:
+    """Low-precision weights of a parameter that are gathered now, and the buffers they were gathered into."""
+    return [*getattr(record, "all_gather_outputs", ()), *getattr(record, "_unsharded_inner_tensors", ())]
+
+
+def stored_gradients(record: Any) -> list[torch.Tensor]:
+    """Gradients of a parameter that are kept between microbatches: accumulated whole, or reduced shards."""
+    found = [getattr(record, "unsharded_accumulated_grad", None), record.sharded_param.grad]
+    return [gradient for gradient in found if gradient is not None]
