@@ -107,7 +107,7 @@ class Replica:
 
     __slots__ = (
         "_admitted", "_batch", "_context", "_decoding_kv", "_finish_step", "_heap", "_held", "_kv", "_left", "_memo",
-        "_prefilling", "_remaining", "_rules", "_stall", "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
+        "_prefilling", "_remaining", "_rules", "_running", "_stall", "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
         "busy_s", "clock", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions", "prefilled_tokens",
         "steps", "waiting",
     )  # fmt: skip
@@ -123,7 +123,7 @@ class Replica:
         self._heap: list[tuple[int, int]] = []
         self._admitted: list[int] = []
         self._prefilling: deque[int] = deque()
-        self._step = self._batch = 0
+        self._step = self._batch = self._running = 0
         self._kv = self._decoding_kv = self._remaining = self._stall = 0.0
         self._memo: dict[tuple[int, int], float] = {}
         self._unseen: list[int] = []
@@ -143,12 +143,12 @@ class Replica:
     @property
     def load(self) -> int:
         """Requests the replica has, waiting or running."""
-        return self._batch + len(self._prefilling) + len(self.waiting)
+        return self._running + len(self.waiting)
 
     def advance(self, horizon_s: float = NEVER) -> None:
         """Perform the next step, or the decode steps up to the next event but not (much) past the horizon."""
         grown = self._batch * self._times.tokens_per_step
-        if self._kv + grown > self._rules.kv_capacity_tokens and self._batch + len(self._prefilling) > 1:
+        if self._kv + grown > self._rules.kv_capacity_tokens and self._running > 1:
             self._preempt()
         elif self._prefilling or self._admit():
             self._prefill_step()
@@ -170,6 +170,7 @@ class Replica:
             self._admitted.append(i)
             self._held[i] = held
             self._kv += held
+            self._running += 1
             self._remaining += self._steps_left[i]
             if self.admitted_s[i] == NEVER:
                 self.admitted_s[i] = self.clock
@@ -182,7 +183,7 @@ class Replica:
     def _has_room(self, i: int) -> bool:
         """Whether a slot is free and the cache holds request i besides what the running ones may still need."""
         rules = self._rules
-        running = self._batch + len(self._prefilling)
+        running = self._running
         if running >= rules.max_batch:
             return False
         growth = rules.output_reserve * (self._remaining + self._steps_left[i]) * self._times.tokens_per_step
@@ -274,7 +275,7 @@ class Replica:
         slope = times.decode_attention_s_per_token[b]
         first = times.graph_linear_s[b] + times.decode_attention_s[b] + slope * self._decoding_kv
         curve = slope * grown / 2
-        if horizon_s < NEVER and not self.waiting and b < rules.max_batch:
+        if horizon_s < NEVER and not self.waiting and self._running < rules.max_batch:
             wait = max(horizon_s - self.clock, 0.0)
             k = min(k, max(ceil(2 * wait / (first + sqrt(first * first + 4 * curve * wait))), 1))
         seconds = k * first + curve * k * (k - 1)
@@ -333,6 +334,7 @@ class Replica:
     def _release(self, i: int) -> None:
         """Free the cache blocks of a prompt."""
         self._kv -= self._held[i]
+        self._running -= 1
         if self._admitted[-1] == i:
             self._admitted.pop()
 

@@ -13,13 +13,14 @@ import numpy as np
 from costmodel.calibration import Calibration
 from costmodel.deployment import Deployment
 from costmodel.queueing import Scheduler, Simulation, simulate
-from costmodel.queueing_pools import PoolRules, Transfer, simulate_pools
+from costmodel.queueing_pools import PoolRules, simulate_pools
 from costmodel.request_load import Lengths, Load, closed_load
 from costmodel.serving import step_times
-from costmodel.serving_memory import kv_bytes_per_token, kv_capacity_tokens
+from costmodel.serving_memory import kv_capacity_tokens
 from costmodel.serving_runs import Pool, ServingRun, UnsupportedRunError, deployment_of
+from costmodel.serving_transfer import transfer_of
 from costmodel.step_times import StepTimes
-from topology.hierarchy import Hierarchy, p2p_bandwidth
+from topology.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
 
@@ -51,18 +52,9 @@ def closed_loop_pools(cal: Calibration, run: ServingRun, prefill: Pool, hierarch
     return simulate_pools(
         PoolRules(workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules),
         PoolRules(workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules),
-        transfer_of(cal, prompts, outputs),
+        transfer_of(prompts, outputs),
         _client(run),
     )
-
-
-def transfer_of(cal: Calibration, prompts: Deployment, outputs: Deployment) -> Transfer:
-    """Time to move a prompt's cache between pools: every GPU of the narrower one sends its share over its NIC."""
-    layers_bytes = kv_bytes_per_token(prompts) * prompts.layout.pp
-    per_gpu = layers_bytes * max(prompts.layout.tp, 1) / max(min(prompts.layout.tp, outputs.layout.tp), 1)
-    rate = p2p_bandwidth(prompts.hierarchy, prompts.hierarchy.gpus_per_node)
-    del cal
-    return Transfer(latency_s=prompts.stack.transfer_s, s_per_token=float(per_gpu / rate))
 
 
 def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:

@@ -52,7 +52,9 @@ class ServingJob:
     """One serving workload: request shape, load, and the latency that must be kept.
 
     Give either `request_rate_per_s` (open loop) or `concurrency` (closed loop, requests in flight).
-    `percentile` is the share of requests, in 0…100, that must meet `ttft_s` and `tpot_s`.
+    `percentile` is the share of requests, in 0…100, that must meet `ttft_s`, `tpot_s` and `end_to_end_s`.
+    `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated per step
+    and accepted at rate `acceptance`.
     """
 
     input_tokens: int
@@ -63,15 +65,22 @@ class ServingJob:
     concurrency: int | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
-    percentile: float = 50.0
+    end_to_end_s: float | None = None
+    percentile: float = 99.0
     kv_dtype: Literal["bf16", "fp8"] = "bf16"
-    weight_precision: Literal["bf16", "fp8", "fp4", "int4"] = "bf16"
+    weight_precision: Literal["bf16", "fp8", "fp4", "int8", "int4"] = "bf16"
+    cached_share: float = 0.0
+    draft_tokens: int = 0
+    acceptance: float = 0.0
+    burstiness: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens or load."""
         _require_positive("serving job", "input_tokens", self.input_tokens)
         _require_positive("serving job", "output_tokens", self.output_tokens)
-        for name in ("request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "percentile"):
+        for name in (
+            "request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "end_to_end_s", "percentile", "burstiness",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None:
                 _require_positive("serving job", name, value)

@@ -1,0 +1,243 @@
+"""One candidate replica: its scheduler and step times, bounds on what it can serve, and its simulated
+capacity.
+
+Bounds come first, because a simulation costs a thousand of them: no request waits less than its own
+prefill, no token is decoded faster than in a batch of one, and a step serves at most the batch that the
+cache and the limit allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.calibration import Calibration
+from costmodel.deployment import Deployment
+from costmodel.queueing import Scheduler, Simulation, simulate
+from costmodel.request_load import Lengths, Load, closed_load, open_load
+from costmodel.serving import step_times
+from costmodel.serving_memory import kv_capacity_tokens
+from costmodel.step_times import StepTimes
+from costmodel.workload import ServingJob
+
+MOST_BATCH = 512  # the engines' default limit on running requests is of this order
+FEWEST_REQUESTS, MOST_REQUESTS = 400, 3000
+WARM_UP = 0.2  # share of a simulated open load that fills the replica and is not counted
+PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A replica that could be deployed. `phase` is whole, prefill (prompts only) or decode (outputs only)."""
+
+    deployment: Deployment
+    rules: Scheduler
+    times: StepTimes
+    job: ServingJob
+    phase: str = WHOLE
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.deployment.layout.num_gpus
+
+    @property
+    def label(self) -> str:
+        """Layout, precision and phase."""
+        label = f"{self.deployment.layout.label} {self.deployment.weights}"
+        return label if self.phase == WHOLE else f"{self.phase} {label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """Why a layout is no option."""
+
+    reason: str
+    best_ttft_s: float | None = None
+    best_tpot_s: float | None = None
+
+
+def build_option(
+    cal: Calibration, deployment: Deployment, job: ServingJob, *, phase: str = WHOLE
+) -> Option | Rejected:
+    """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break."""
+    stack, context = deployment.stack, job.input_tokens + job.output_tokens
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    prompts = round(job.input_tokens * (1 - job.cached_share))
+    budget = (
+        stack.token_budget
+        if stack.chunked
+        else max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)
+    )
+    capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
+    if capacity < 2 * longest + stack.kv_block_tokens:
+        return Rejected(reason="does not fit in memory")
+    batch = int(max(min(capacity // context, MOST_BATCH), deployment.layout.attention_dp))
+    times = step_times(
+        cal,
+        deployment,
+        max_batch=batch,
+        token_budget=budget,
+        input_tokens=job.input_tokens,
+        output_tokens=job.output_tokens,
+    )
+    ttft, tpot = fastest_ttft_s(times, prompts), fastest_tpot_s(times, context)
+    if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
+        return Rejected(reason="time to first token", best_ttft_s=ttft, best_tpot_s=tpot)
+    if phase != PROMPT_ONLY and job.tpot_s is not None and tpot > job.tpot_s:
+        return Rejected(reason="time per output token", best_ttft_s=ttft, best_tpot_s=tpot)
+    if job.end_to_end_s is not None and ttft + tpot * (job.output_tokens - 1) > job.end_to_end_s:
+        return Rejected(reason="end-to-end time", best_ttft_s=ttft, best_tpot_s=tpot)
+    rules = Scheduler(
+        token_budget=budget,
+        max_batch=largest_batch(times, job, batch),
+        kv_capacity_tokens=capacity,
+        mixed=stack.mixed,
+        chunked=stack.chunked,
+        output_reserve=stack.output_reserve,
+        kv_block_tokens=stack.kv_block_tokens,
+        lagged=stack.lagged,
+    )
+    return Option(deployment=deployment, rules=rules, times=times, job=job, phase=phase)
+
+
+def fastest_ttft_s(times: StepTimes, prompt_tokens: int) -> float:
+    """Least time to first token: the prompt alone in the engine, and the way there and back."""
+    return times.prefill_s(prompt_tokens) * times.stages + times.request_s + times.response_s
+
+
+def fastest_tpot_s(times: StepTimes, context: int) -> float:
+    """Least time per output token: a batch of one."""
+    return times.decode_s(1, context) / times.tokens_per_step
+
+
+def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:
+    """Largest batch whose decode step, without prompts, still meets the limit on the time per token."""
+    if job.tpot_s is None:
+        return most
+    context = job.input_tokens + job.output_tokens / 2
+    within = [
+        b for b in range(1, most + 1) if times.decode_s(b, b * context) / times.tokens_per_step <= job.tpot_s
+    ]
+    return max(within, default=1)
+
+
+def rate_bound_per_s(option: Option) -> float:
+    """Requests per second that no schedule of this replica can exceed.
+
+    Every request needs its prompt's share of the densest prefill step and its output's share of the best
+    decode batch: 1/rate ≥ prompt seconds at the full token budget + (output − 1)·min over b of decode(b)/b.
+    """
+    times, job = option.times, option.job
+    prompts = job.input_tokens * (1 - job.cached_share)
+    full = len(times.linear_s) - 1
+    marginal = (times.linear_s[full] - times.linear_s[1]) / (full - 1) / times.ranks
+    prompt_s = prompts * max(marginal, 0.0) + times.prefill_attention.at(prompts, 0) / times.ranks
+    context = job.input_tokens + job.output_tokens / 2
+    steps = (job.output_tokens - 1) / times.tokens_per_step
+    decode_s = min(times.decode_s(b, b * context) / b for b in range(1, option.rules.max_batch + 1))
+    busy = (prompt_s if option.phase != OUTPUT_ONLY else 0.0) + (
+        steps * decode_s if option.phase != PROMPT_ONLY else 0.0
+    )
+    return 1.0 / max(busy / times.stages if option.phase == PROMPT_ONLY else busy, 1e-9)
+
+
+def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
+    """An open load long enough to fill the replica several times over."""
+    job = option.job
+    stay_s = fastest_ttft_s(option.times, job.input_tokens) + job.output_tokens * (
+        job.tpot_s or 2 * fastest_tpot_s(option.times, job.input_tokens)
+    )
+    count = int(np.clip(8 * rate_per_s * stay_s, FEWEST_REQUESTS, MOST_REQUESTS))
+    load = open_load(
+        rate_per_s=rate_per_s,
+        count=count,
+        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        cached_share=job.cached_share,
+        burstiness=job.burstiness,
+        seed=seed,
+    )
+    return load if option.phase == WHOLE else phase_load(load, option.phase)
+
+
+def phase_load(load: Load, phase: str) -> Load:
+    """The part of a load that a prefill or a decode worker sees."""
+    if phase == PROMPT_ONLY:
+        outputs = np.ones(len(load), dtype=np.int64)
+        return Load(
+            input_tokens=load.input_tokens,
+            output_tokens=outputs,
+            cached_tokens=load.cached_tokens,
+            arrival_s=load.arrival_s,
+        )
+    return Load(
+        input_tokens=load.input_tokens,
+        output_tokens=load.output_tokens,
+        cached_tokens=load.input_tokens,
+        arrival_s=load.arrival_s,
+    )
+
+
+def meets(option: Option, simulation: Simulation) -> bool:
+    """Whether the limits of this phase hold at the job's percentile, and the queue does not grow without
+    end.
+    """
+    job, steady = option.job, warm(simulation)
+    limits = []
+    if option.phase != OUTPUT_ONLY and job.ttft_s is not None:
+        limits.append((simulation.ttft_s[steady], job.ttft_s))
+    if option.phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
+        limits.append((simulation.tpot_s[steady], job.tpot_s))
+    if option.phase == WHOLE and job.end_to_end_s is not None:
+        limits.append((simulation.end_to_end_s[steady], job.end_to_end_s))
+    kept = all(float(np.nanpercentile(values, job.percentile)) <= limit for values, limit in limits)
+    return kept and is_stable(simulation)
+
+
+def warm(simulation: Simulation) -> slice:
+    """The requests that count: those after the warm-up."""
+    return slice(int(WARM_UP * len(simulation.finish_s)), None)
+
+
+def is_stable(simulation: Simulation) -> bool:
+    """Whether waiting stopped growing: the last third waits no more than twice the middle third, or than
+    half a second.
+    """
+    wait = simulation.admitted_s - simulation.arrival_s
+    third = len(wait) // 3
+    return float(wait[-third:].mean()) <= max(2 * float(wait[third : 2 * third].mean()), 0.5)
+
+
+def serves(option: Option, rate_per_s: float) -> bool:
+    """Whether one replica keeps the limits at this rate, by simulation."""
+    return meets(option, simulate(option.times, option.rules, load_at(option, rate_per_s)))
+
+
+def capacity_per_s(option: Option, *, most_per_s: float, precision: float = 0.02) -> float:
+    """Highest rate one replica serves within the limits, by bisection of simulations below `most_per_s`.
+
+    Deterministic, and independent of the fleet it is used in; 0.0 when even a hundredth of the bound is too
+    much.
+    """
+    low, high = most_per_s / 100, most_per_s
+    if not serves(option, low):
+        return 0.0
+    while high - low > precision * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if serves(option, middle) else (low, middle)
+    return low
+
+
+def closed_run(option: Option, concurrency: int) -> Simulation:
+    """One replica with a constant number of requests in flight, ten rounds of them."""
+    job = option.job
+    load = closed_load(
+        concurrency=concurrency,
+        count=int(np.clip(10 * concurrency, 40, MOST_REQUESTS)),
+        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        cached_share=job.cached_share,
+    )
+    return simulate(option.times, option.rules, load)

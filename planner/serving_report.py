@@ -1,0 +1,228 @@
+"""From a simulated fleet to the plan: percentiles with their band, money, energy, what it is bound by, who lost and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.calibration import Calibration
+from costmodel.money import SECONDS_PER_HOUR, watt_hours
+from costmodel.serving_bands import TPOT_BAND, TTFT_BAND, Band
+from costmodel.serving_memory import memory_breakdown
+from costmodel.serving_parts import decode_parts_s
+from planner.serving_fleet import FleetRun
+from planner.serving_master import Selection
+from planner.serving_options import Option, Rejected, warm
+from planner.serving_plan import (
+    Percentiles,
+    PoolPlan,
+    ServingAlternative,
+    ServingEstimate,
+    ServingInfeasible,
+    ServingOptimality,
+    ServingPlan,
+    ServingRequest,
+)
+from topology.hierarchy import Hierarchy
+from topology.units import MEGA, format_bytes
+
+Floats = NDArray[np.float64]
+
+
+def plan_of_fleet(
+    cal: Calibration,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    run: FleetRun,
+    *,
+    optimality: ServingOptimality,
+    runners_up: Sequence[tuple[Selection, Mapping[int, Option]]],
+    search_time_s: float,
+) -> ServingPlan:
+    """Write the plan of a simulated fleet."""
+    deployment = run.decode.deployment
+    return ServingPlan(
+        request=request,
+        mode="disaggregated" if run.prefill else "aggregated",
+        weights=deployment.weights,
+        kv_dtype=deployment.kv_dtype,
+        decode=_pool(run.decode, run.decode_workers),
+        prefill=_pool(run.prefill, run.prefill_workers) if run.prefill else None,
+        num_gpus=run.num_gpus,
+        idle_gpus=(request.num_gpus or run.num_gpus) - run.num_gpus,
+        estimate=estimate_fleet(cal, request, hierarchy, run),
+        alternatives=tuple(_alternative(run, selection, options) for selection, options in runners_up),
+        optimality=optimality,
+        search_time_s=search_time_s,
+        assumptions=_assumptions(request),
+        provenance=(
+            f"engine profile {deployment.stack.name}: {deployment.stack.source} ({deployment.stack.as_of})",
+            "kernel and collective times: see costmodel/data/kernels/fits.json",
+        ),
+    )
+
+
+def estimate_fleet(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, run: FleetRun) -> ServingEstimate:
+    """What the fleet does under its load, in latencies, rates, money and energy."""
+    simulation, job = run.simulation, request.job
+    steady = warm(simulation) if job.concurrency is None else slice(None)
+    ttft, tpot = simulation.ttft_s[steady], simulation.tpot_s[steady]
+    whole = simulation.end_to_end_s[steady]
+    rate = run.request_rate_per_s
+    steps = max(float(simulation.step_count.sum()), 1.0)
+    batch = float((simulation.step_batch * simulation.step_count).sum()) / steps
+    parts = decode_parts_s(cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2)
+    gpu = hierarchy.gpu
+    gpus = request.num_gpus or run.num_gpus
+    money = _money(request, run, gpus)
+    return ServingEstimate(
+        request_rate_per_s=rate,
+        capacity_requests_per_s=max(run.selection.rate_per_s, rate),
+        output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
+        tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
+        ttft=_percentiles(ttft, TTFT_BAND),
+        tpot=_percentiles(tpot[~np.isnan(tpot)], TPOT_BAND),
+        end_to_end=_percentiles(whole, TPOT_BAND),
+        goodput_requests_per_s=rate * _kept_share(request, ttft, tpot, whole),
+        utilisation=simulation.utilisation,
+        mean_queue=simulation.mean_queue,
+        mean_batch=batch,
+        kv_used_share=simulation.peak_kv_tokens / run.decode.rules.kv_capacity_tokens,
+        preemptions=simulation.preemptions,
+        usd_per_hour=money["hour"],
+        usd_per_query=money["query"],
+        usd_per_million_input_tokens=money["input"],
+        usd_per_million_output_tokens=money["output"],
+        wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
+        bound_by=bound_by(run, parts),
+        step_parts_s=parts,
+    )
+
+
+def bound_by(run: FleetRun, parts: Mapping[str, float]) -> str:
+    """The largest part of a decode step, and whether the cache or the prompts limit the batch before it."""
+    largest = max(parts, key=lambda name: parts[name])
+    words = {
+        "weights": "reading weights",
+        "experts": "reading experts",
+        "attention": "reading the KV cache",
+        "communication": "communication",
+        "host": "host overhead",
+        "head": "the output projection",
+        "small kernels": "small kernels",
+    }
+    share = parts[largest] / sum(parts.values())
+    tail = "; the KV cache is full" if run.simulation.peak_kv_tokens > 0.95 * run.decode.rules.kv_capacity_tokens else ""
+    return f"{words[largest]} ({share:.0%} of a decode step){tail}"
+
+
+def infeasible_answer(request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]) -> ServingInfeasible:
+    """No replica at all: the model does not fit, or a limit is below what an empty engine needs."""
+    job = request.job
+    fitting = [one for one in rejected if one.best_ttft_s is not None and one.best_tpot_s is not None]
+    size = request.num_gpus or hierarchy.num_gpus
+    if not fitting:
+        return ServingInfeasible(
+            what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
+            cause=f"no layout leaves room for two requests of {job.input_tokens} + {job.output_tokens} tokens in {format_bytes(hierarchy.gpu.memory_bytes)} each",
+            fix="use more or larger GPUs, or --weights fp8 or int4",
+        )
+    ttft, tpot = min(one.best_ttft_s or 0.0 for one in fitting), min(one.best_tpot_s or 0.0 for one in fitting)
+    broken = "--ttft" if job.ttft_s is not None and ttft > job.ttft_s else "--tpot"
+    return ServingInfeasible(
+        what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
+        cause=f"best achievable: time to first token {ttft * 1000:.3g} ms, time per output token {tpot * 1000:.3g} ms",
+        fix=f"relax {broken}, shorten the prompt, or use faster GPUs or fewer bits",
+        best_ttft_s=ttft,
+        best_tpot_s=tpot,
+    )
+
+
+def _pool(option: Option, workers: int) -> PoolPlan:
+    """The pool of one kind of worker."""
+    rules = option.rules
+    return PoolPlan(
+        layout=option.deployment.layout,
+        workers=workers,
+        max_batch=rules.max_batch,
+        token_budget=rules.token_budget,
+        kv_capacity_tokens=rules.kv_capacity_tokens,
+        memory=memory_breakdown(option.deployment, token_budget=rules.token_budget, max_batch=rules.max_batch),
+    )
+
+
+def _percentiles(values: Floats, band: Band) -> Percentiles:
+    """Percentiles of a latency and the calibrated band of its median; zeros when there is none."""
+    p50, p90, p99 = (float(x) for x in np.percentile(values, (50, 90, 99))) if len(values) else (0.0, 0.0, 0.0)
+    return Percentiles(p50_s=p50, p90_s=p90, p99_s=p99, lower_s=p50 * band.lower, upper_s=p50 * band.upper)
+
+
+def _kept_share(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floats) -> float:
+    """Share of requests within every limit (a request of one token has no time per token)."""
+    job = request.job
+    kept = np.ones(len(ttft), dtype=bool)
+    if job.ttft_s is not None:
+        kept &= ttft <= job.ttft_s
+    if job.tpot_s is not None:
+        kept &= np.isnan(tpot) | (tpot <= job.tpot_s)
+    if job.end_to_end_s is not None:
+        kept &= whole <= job.end_to_end_s
+    return float(kept.mean())
+
+
+def _money(request: ServingRequest, run: FleetRun, gpus: int) -> dict[str, float | None]:
+    """Dollars an hour, a query, and a million tokens; input and output share a query's cost by GPU time."""
+    price = request.usd_per_gpu_hour
+    if price is None:
+        return {"hour": None, "query": None, "input": None, "output": None}
+    query = price * gpus / SECONDS_PER_HOUR / run.request_rate_per_s
+    share = _prompt_share(run)
+    job = request.job
+    return {
+        "hour": price * gpus,
+        "query": query,
+        "input": share * query / job.input_tokens * MEGA,
+        "output": (1 - share) * query / job.output_tokens * MEGA,
+    }
+
+
+def _prompt_share(run: FleetRun) -> float:
+    """Share of a replica's time that prompts take: GPUs of the prefill pool, or the prompts' seconds in a mixed replica."""
+    if run.prefill is not None:
+        return run.prefill.num_gpus * run.prefill_workers / run.num_gpus
+    job, times = run.decode.job, run.decode.times
+    prompt = times.prefill_s(round(job.input_tokens * (1 - job.cached_share)))
+    batch = max(run.decode.rules.max_batch // 2, 1)
+    context = job.input_tokens + job.output_tokens / 2
+    decode = (job.output_tokens - 1) * times.decode_s(batch, batch * context) / batch / times.tokens_per_step
+    return prompt / (prompt + decode)
+
+
+def _alternative(run: FleetRun, selection: Selection, options: Mapping[int, Option]) -> ServingAlternative:
+    """A runner-up in words."""
+    label = ", ".join(f"{count} × {options[i].label}" for i, count in selection.counts.items())
+    more = selection.num_gpus - run.num_gpus
+    slower = 1 - selection.rate_per_s / max(run.selection.rate_per_s, 1e-9)
+    if more > 0:
+        why = f"needs {more} more GPUs"
+    elif slower > 0:
+        why = f"serves {slower:.0%} fewer requests within the limits"
+    else:
+        why = "as good by its bound; the simulated one is preferred"
+    return ServingAlternative(
+        label=label, num_gpus=selection.num_gpus, capacity_requests_per_s=selection.rate_per_s, why=why
+    )
+
+
+def _assumptions(request: ServingRequest) -> tuple[str, ...]:
+    """What the numbers rest on."""
+    job = request.job
+    spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
+    return (
+        f"request lengths: {spread}; arrivals: {'Poisson' if job.burstiness == 1 else f'gaps of variation {job.burstiness:g}'}",
+        "replicas share the load evenly",
+        f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",
+        "energy at the GPUs' TDP",
+    )
