@@ -161,13 +161,23 @@ def _smallest_bubble(setting: Setting, table: LayoutTable) -> Vector:
 
 
 def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
-    """Bytes per GPU that no variant of a core can go below on its fullest rank: the mean at best."""
-    s = setting
-    most = [max(stages) for stages in (s.stack.zero_stages, s.stack.zero_stages_with_pipeline)]
-    ranks = cores.dp * cores.cp
-    zero = np.where(ranks > 1, np.where(cores.pp > 1, most[1], most[0]), 0)
-    full = np.full(len(cores), _FULL if "full" in s.stack.recomputes else cores.recompute[:1].max(initial=0))
-    table = replace(cores, zero_stage=zero, shard_degree=ranks, recompute=full)
+    """Bytes per GPU that no variant of a core can go below on its fullest rank: the mean over ranks at best.
+
+    Every ZeRO stage is tried: sharding parameters needs buffers to gather them, so the highest is not the
+    smallest.
+    """
+    return np.asarray(
+        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.zero_stages], axis=0)
+    )
+
+
+def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vector:
+    """Mean bytes over ranks with everything recomputed, one microbatch in flight, and this ZeRO stage."""
+    s, ones = setting, np.ones(len(cores), dtype=np.int64)
+    policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
+    table = replace(
+        cores, zero_stage=zero_stage * ones, shard_degree=cores.dp * cores.cp, recompute=policy * ones
+    )
     pieces = memory_pieces(s.model, s.job, s.stack, table)
     layers = sum(
         run.count * (layer.state.total_bytes + np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))

@@ -63,7 +63,7 @@ def cores(
     table = _within(_cross(table, "dp", _pinned(pins, "dp", replicas)), limit)
     enough = _num_gpus(table) >= least_gpus
     table, too_few = _where(table, enough), int((~enough).sum())
-    sizes = [size for size in replicas if not coarse or size <= COARSE_MICROBATCH]
+    sizes = [size for size in _divisors(job.global_batch_size) if not coarse or size <= COARSE_MICROBATCH]
     table = _cross(table, "microbatch_size", _pinned(pins, "microbatch_size", sizes))
     table = _where(table, job.global_batch_size % (table["dp"] * table["microbatch_size"]) == 0)
     table = _cross_experts(setting, pins, table, coarse=coarse)
@@ -79,8 +79,7 @@ def variants(
     """Every legal variant of some cores, and how many each rule rejected."""
     columns = {field.name: getattr(table, field.name) for field in fields(LayoutTable)}
     columns = _cross_by(columns, columns["pp"], lambda pp: _schedules(setting, pins, pp))
-    ranks = columns["dp"] * columns["cp"]
-    columns = _cross_by(columns, ranks, lambda ranks: _sharding(setting, pins, ranks))
+    columns = _cross_by(columns, _replicas(setting, columns), lambda key: _sharding(setting, pins, key))
     columns = _cross_by(columns, columns["cp"], lambda cp: _context_exchanges(setting, pins, cp))
     columns = _cross(columns, "recompute", _recompute_policies(setting, pins))
     columns = _cross_by(columns, _active_axes(columns), lambda active: _orders(pins, active))
@@ -238,10 +237,17 @@ def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: str, pp
     return [v for v in range(2, layers // pp + 1) if v <= EVERY_VIRTUAL_STAGE or layers % (pp * v) == 0]
 
 
-def _sharding(setting: Setting, pins: Mapping[str, Any], ranks: int) -> Columns:
-    """ZeRO stages with the shard degrees that dp·cp = `ranks` ranks can have."""
-    stack = setting.stack
-    stages = _pinned(pins, "zero_stage", stack.zero_stages if ranks > 1 else (min(stack.zero_stages),))
+def _replicas(setting: Setting, table: Columns) -> Integers:
+    """Twice dp·cp, plus one where only experts have replicas (over tensor ranks)."""
+    copies = table["dp"] * table["cp"]
+    experts = (table["tp"] > 1) & (copies == 1) & setting.model.is_moe
+    return np.asarray(2 * copies + experts, dtype=np.int64)
+
+
+def _sharding(setting: Setting, pins: Mapping[str, Any], replicas: int) -> Columns:
+    """ZeRO stages with the shard degrees that these replicas (see `_replicas`) can have."""
+    stack, ranks = setting.stack, replicas // 2
+    stages = _pinned(pins, "zero_stage", stack.zero_stages if replicas > 2 else (min(stack.zero_stages),))
     units = {level.unit_gpus for level in setting.cluster.hierarchy.levels}
     pairs = []
     for stage in stages:

@@ -200,7 +200,7 @@ def _bound(costs: StageCosts, tables: RankTables, *, cut_off: bool) -> tuple[flo
     if cut_off:  # a rank taking more layers than tabulated, and the least the layers can sum to
         work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
         beyond, total = min(beyond, (int(tables.taken[-1]) + 1) * min(costs.layer_s)), min(total, work)
-    bounds, paths = [(M - beta) * beyond + beta * total], []
+    bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
     for value in values:
         path = _path(tables, _evened(tables, value))
         paths.append(path)
