@@ -29,6 +29,7 @@ from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
 Vector = NDArray[np.float64]
 SHARPNESS = 6  # of the smooth maximum of GPU and host time
 BACKWARD_PRODUCTS = 2  # matrix products of unfused attention backward for each of its forward ones
+SOCKET_GPUS = 4  # GPUs that hang on one CPU socket of an eight-GPU host
 TP_SYNCHRONISATIONS = 2  # blocking tensor-parallel collectives of a layer in one direction
 
 
@@ -206,7 +207,7 @@ def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
         e.host_s_per_layer * np.where(e.cuda_graphs, c.graph_host, 1.0)
         + c.expert_host_s * part.kernels.routed
     )
-    each = e.host_s_per_collective + e.host_s_per_node_collective * (f.tp >= e.gpus_per_host)
+    each = e.host_s_per_collective + e.host_s_across_sockets * (f.tp > SOCKET_GPUS)
     collectives = TP_SYNCHRONISATIONS * each * (f.tp > 1)
     return launch + collectives, c.host_backward * launch + collectives
 
@@ -227,8 +228,7 @@ def _without_loss_passes(c: Constants) -> Constants:
 def embedding_seconds(f: Features, c: Constants) -> Vector:
     """Token embedding of one microbatch, forward and backward; per placed cut."""
     step = layer_step(f.embedding, f, c)
-    scatter = f.environment.embedding_gradient_s * f.hidden_elements * (f.tp == 1)
-    return np.asarray(step.compute_s + step.tp_s + scatter)
+    return np.asarray(step.compute_s + step.tp_s)
 
 
 def bubble_weight(f: Features, step: LayerStep) -> Vector:

@@ -31,7 +31,6 @@ class Environment:
         product_slowdown: Of matrix products of the stack on this GPU.
         attention_slowdown: That of the stack on this GPU.
         memory_bandwidth_bytes_per_s: Of the GPU.
-        gpus_per_host: Of the cluster.
     """
 
     tp_overlap_share: Quantity
@@ -49,8 +48,7 @@ class Environment:
     host_s_per_layer: Quantity
     host_s_per_collective: Quantity
     host_s_per_microbatch: Quantity
-    host_s_per_node_collective: Quantity
-    embedding_gradient_s: Quantity
+    host_s_across_sockets: Quantity
     product_slowdown: Quantity
     tp_slowdown: Quantity
     attention_slowdown: Quantity
@@ -61,7 +59,6 @@ class Environment:
     head_share: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
-    gpus_per_host: Quantity
 
 
 _STACK_FIELDS = (
@@ -80,8 +77,7 @@ _STACK_FIELDS = (
     "host_s_per_layer",
     "host_s_per_collective",
     "host_s_per_microbatch",
-    "host_s_per_node_collective",
-    "embedding_gradient_s",
+    "host_s_across_sockets",
     "tp_slowdown",
 )
 
@@ -106,7 +102,6 @@ def environment_of(
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        gpus_per_host=float(cluster.hierarchy.gpus_per_host),
     )
 
 

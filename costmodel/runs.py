@@ -423,8 +423,7 @@ def _cluster(row: Row, layout: ParallelLayout) -> Cluster:
 @functools.lru_cache(maxsize=512)
 def _built(gpu: str, gpus: int, per_node: int, nic_bytes_per_s: float | None) -> Cluster:
     """A cluster, built once per kind."""
-    size = min(per_node, gpus)
-    return default_cluster(gpu, gpus, gpus_per_node=size, nic_bandwidth_bytes_per_s=nic_bytes_per_s)
+    return default_cluster(gpu, gpus, gpus_per_node=per_node, nic_bandwidth_bytes_per_s=nic_bytes_per_s)
 
 
 def read_runs(rows: Sequence[Row]) -> list[TrainingRun | UnsupportedRunError]:

@@ -25,14 +25,12 @@ class SoftwareStack:
         frameworks: Beginnings of the `framework` column of measured runs that this profile describes.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
-        keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the gate
-            (autograd's own product rule); False where a hand-written backward computes it again.
-        reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit exists
-            until its backward ends, and with sharded gradients in the reduction's precision until the next
-            unit's does; the head's buffers are gone when the layers' are needed.
+        reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit
+            exists until its backward ends, and with sharded gradients in the reduction's precision until the
+            next unit's does; the head's buffers are gone when the layers' are needed.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
-        keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the gate
-            (autograd's own product rule); False where a hand-written backward computes it again.
+        keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the
+            gate (autograd's own product rule); False where a hand-written backward computes it again.
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
         tp_overlap_share: Share of tensor-parallel communication that can hide under its GEMM, 0…1.
@@ -51,16 +49,13 @@ class SoftwareStack:
         attention_slowdown: Attention forward and backward over the measured fused kernel, before Hopper.
         attention_slowdown_hopper: The same from Hopper on (a kernel that does not use its instructions is
             slower).
-        embedding_gradient_s: Seconds per token and hidden element of an unsharded embedding's gradient
-            scatter.
         product_slowdown: Matrix products over the tables' (another cuBLAS, compiler or power limit).
         hopper_bf16_products: The same for bf16 on Hopper on top of it (cuBLAS newer than the tables').
         tp_slowdown: Tensor-parallel collectives over nccl-tests of today (older NCCL, blocking streams).
         host_s_per_microbatch: Host time of a microbatch outside its layers: embedding, loss, the engine
             itself.
-        host_s_per_node_collective: Added per collective whose group takes every GPU of a host, which leaves
-            no process free of stragglers.
-        cuda_graphs: Kernels are launched from captured graphs.
+        host_s_across_sockets: Added per tensor-parallel collective whose processes sit on both CPU sockets of
+            a host (more than four of its eight GPUs), until their launches meet.
         host_s_per_layer: Host time to launch one layer's forward, seconds.
         host_s_per_collective: Host time to launch one collective, seconds.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -102,7 +97,6 @@ class SoftwareStack:
     frameworks: tuple[str, ...] = ()
     flash_attention: bool = True
     fused_elementwise: bool = True
-    keeps_activated_gate: bool = True
     reduces_by_unit: bool = False
     dispatches_weights: bool = False
     keeps_activated_gate: bool = True
@@ -121,12 +115,11 @@ class SoftwareStack:
     p2p_sharded: bool = True
     attention_slowdown: float = 1.0
     attention_slowdown_hopper: float = 1.0
-    embedding_gradient_s: float = 0.0
     product_slowdown: float = 1.0
     hopper_bf16_products: float = 1.0
     tp_slowdown: float = 1.0
     host_s_per_microbatch: float = 0.0
-    host_s_per_node_collective: float = 0.0
+    host_s_across_sockets: float = 0.0
     cuda_graphs: bool = False
     host_s_per_layer: float = 0.0
     host_s_per_collective: float = 0.0
