@@ -23,8 +23,10 @@ DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {
     "train": "Plan a training job (the default command).",
     "estimate": "Estimate one given layout.",
+    "serve": "Plan a serving fleet for a load and its latency limits.",
     "sweep": "Plan over GPU counts, GPU kinds, lengths and batches.",
     "diff": "Compare two plans.",
+    "dash": "Start the what-if dashboard in a browser.",
     "models": "List the models that can be named, or describe one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",
     "gpus": "List GPUs and machines with peaks, memory and prices.",

@@ -127,6 +127,19 @@ class ServingAlternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSummary:
+    """The best fleet of another GPU kind or precision, for comparison."""
+
+    gpu: str
+    weights: Weights
+    label: str
+    num_gpus: int
+    usd_per_hour: float | None
+    usd_per_million_output_tokens: float | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
     """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs."""
 
@@ -138,10 +151,13 @@ class ServingPlan:
     prefill: PoolPlan | None
     num_gpus: int
     idle_gpus: int
+    gpus_per_node: int
     estimate: ServingEstimate
     alternatives: tuple[ServingAlternative, ...]
+    other_fleets: tuple[FleetSummary, ...] = ()
     optimality: ServingOptimality
     search_time_s: float
+    commands: Mapping[str, str] | None = None
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -52,6 +52,7 @@ def plan_of_fleet(
         prefill=_pool(run.prefill, run.prefill_workers) if run.prefill else None,
         num_gpus=run.num_gpus,
         idle_gpus=(request.num_gpus or run.num_gpus) - run.num_gpus,
+        gpus_per_node=hierarchy.gpus_per_host,
         estimate=estimate_fleet(cal, request, hierarchy, run),
         alternatives=tuple(_alternative(run, selection, options) for selection, options in runners_up),
         optimality=optimality,

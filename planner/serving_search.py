@@ -311,3 +311,15 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
         fix="use more GPUs, relax --ttft or --tpot, or ask for a lower rate",
         capacity_requests_per_s=capacity,
     )
+
+
+def replica_capacity_per_s(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy) -> float:
+    """Requests per second one replica of an aggregated plan serves within its limits."""
+    option = build_option(cal, _deployment(plan.request, hierarchy, plan.weights, plan.decode.layout), plan.request.job)
+    if isinstance(option, Rejected) or plan.prefill is not None:
+        raise InputError(
+            what="autoscaling needs replicas that serve whole requests",
+            cause=f"the plan is {plan.mode}",
+            fix="use --mode aggregated",
+        )
+    return capacity_per_s(option, most_per_s=rate_bound_per_s(option))

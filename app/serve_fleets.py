@@ -1,0 +1,66 @@
+"""Answer a serving question: one search for each GPU kind and precision, the best of them, the others beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.errors import NoFeasiblePlanError
+from app.serve_request import Asked
+from costmodel.calibration import load_calibration
+from planner.serving_commands import commands
+from planner.serving_plan import FleetSummary, ServingInfeasible, ServingObjective, ServingPlan
+from planner.serving_search import search_serving
+from topology.errors import InputError
+
+
+def find_fleet(asked: Asked) -> ServingPlan:
+    """Search every kind; raise the nearest miss when none serves the job."""
+    cal = load_calibration()
+    plans: list[ServingPlan] = []
+    misses: list[ServingInfeasible] = []
+    refused: list[InputError] = []
+    for request, hierarchy in asked.requests:
+        try:
+            found = search_serving(cal, request, hierarchy, trace=asked.trace)
+        except InputError as problem:
+            refused.append(problem)
+            continue
+        if isinstance(found, ServingPlan):
+            plans.append(found)
+        else:
+            misses.append(found)
+    if not plans:
+        raise _nearest(misses, refused)
+    best = min(plans, key=lambda plan: _merit(plan, asked.requests[0][0].objective))
+    others = tuple(summary(plan) for plan in plans if plan is not best)
+    best = replace(best, other_fleets=others)
+    return replace(best, commands=commands(best))
+
+
+def summary(plan: ServingPlan) -> FleetSummary:
+    """One line on a fleet."""
+    return FleetSummary(
+        gpu=plan.request.gpu,
+        weights=plan.weights,
+        label=plan.label,
+        num_gpus=plan.num_gpus,
+        usd_per_hour=plan.estimate.usd_per_hour,
+        usd_per_million_output_tokens=plan.estimate.usd_per_million_output_tokens,
+    )
+
+
+def _merit(plan: ServingPlan, objective: ServingObjective) -> tuple[float, ...]:
+    """What is minimised among fleets: dollars or GPUs, or tokens per GPU negated."""
+    dollars = plan.estimate.usd_per_hour if plan.estimate.usd_per_hour is not None else float("inf")
+    if objective == "tokens-per-gpu" or plan.request.num_gpus is not None:
+        return (-plan.estimate.tokens_per_s_per_gpu, dollars)
+    return (float(plan.num_gpus), dollars) if objective == "gpus" else (dollars, float(plan.num_gpus))
+
+
+def _nearest(misses: Sequence[ServingInfeasible], refused: Sequence[InputError]) -> InputError:
+    """The error for a question nothing answers: the miss that came nearest, else what was refused."""
+    if not misses:
+        return refused[0]
+    miss = max(misses, key=lambda one: (one.capacity_requests_per_s or 0.0, -(one.best_ttft_s or 1e9)))
+    return NoFeasiblePlanError(what=miss.what, cause=miss.cause, fix=miss.fix)

@@ -1,0 +1,191 @@
+"""Ready-to-run commands of a serving plan: the engine's server, the client that would check it, a Kubernetes manifest.
+
+Only flags that the engines document are written (vLLM `vllm serve --help`, SGLang server arguments, TensorRT-LLM
+`trtllm-serve`), and only those that differ from the defaults.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from costmodel.model import ModelSpec
+from planner.serving_plan import PoolPlan, ServingPlan
+
+HUB = "https://huggingface.co/"
+PORT = 8000
+_QUANTIZATION = {"fp8": "fp8", "int4": "awq"}  # bf16 and int8 or fp4 checkpoints are recognised from their own config
+_IMAGES = {
+    "vllm": "vllm/vllm-openai:latest",
+    "sglang": "lmsysorg/sglang:latest",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:latest",
+}
+
+
+def commands(plan: ServingPlan) -> dict[str, str]:
+    """Every command of a plan by what it is for."""
+    found = {f"serve ({role})" if role else "serve": server(plan, pool, role) for role, pool in pools(plan)}
+    return {**found, "benchmark": benchmark(plan), "kubernetes": manifest(plan)}
+
+
+def pools(plan: ServingPlan) -> tuple[tuple[str, PoolPlan], ...]:
+    """The plan's pools with their role ("" when there is only one)."""
+    if plan.prefill is None:
+        return (("", plan.decode),)
+    return (("prefill", plan.prefill), ("decode", plan.decode))
+
+
+def checkpoint(model: ModelSpec) -> str:
+    """Name of the checkpoint on the Hugging Face hub, when the catalog knows it.
+
+    >>> from costmodel.model_catalog import model
+    >>> checkpoint(model("qwen3-32b"))
+    'Qwen/Qwen3-32B'
+    """
+    return model.source.removeprefix(HUB) if model.source.startswith(HUB) else model.name
+
+
+def server(plan: ServingPlan, pool: PoolPlan, role: str = "") -> str:
+    """The command that starts one worker of a pool."""
+    words = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role)
+    return shlex.join(words)
+
+
+def benchmark(plan: ServingPlan) -> str:
+    """The client command that measures what the plan predicts."""
+    job = plan.request.job
+    load = (
+        ["--max-concurrency", str(job.concurrency), "--num-prompts", str(10 * job.concurrency)]
+        if job.concurrency is not None
+        else ["--request-rate", f"{plan.estimate.request_rate_per_s:.4g}", "--num-prompts", "1000"]
+    )
+    return shlex.join([
+        "vllm", "bench", "serve", "--backend", "openai", "--base-url", f"http://localhost:{PORT}",
+        "--model", checkpoint(plan.request.model), "--dataset-name", "random",
+        "--random-input-len", str(job.input_tokens), "--random-output-len", str(job.output_tokens), "--ignore-eos",
+        *load, "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99",
+    ])  # fmt: skip
+
+
+def manifest(plan: ServingPlan) -> str:
+    """A Kubernetes manifest: a Deployment for each pool (a LeaderWorkerSet when a worker spans nodes) and a Service."""
+    documents = [_workload(plan, pool, role) for role, pool in pools(plan)]
+    return "---\n".join([*documents, _service(plan)])
+
+
+def _vllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+    """`vllm serve`."""
+    layout, job = pool.layout, plan.request.job
+    words = ["vllm", "serve", checkpoint(plan.request.model), "--port", str(PORT)]
+    words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
+    words += _given("--data-parallel-size", layout.attention_dp)
+    words += ["--enable-expert-parallel"] if layout.ep > 1 else []
+    words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
+    words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", str(_longest(plan))]
+    words += _quantization(plan, "--quantization") + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
+    words += ["--no-enable-prefix-caching"] if job.cached_share == 0 else ["--enable-prefix-caching"]
+    if role:
+        words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
+    return words
+
+
+def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+    """`python -m sglang.launch_server`; its tp size counts all GPUs that share the experts."""
+    layout = pool.layout
+    words = ["python", "-m", "sglang.launch_server", "--model-path", checkpoint(plan.request.model)]
+    words += ["--port", str(PORT), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
+    if layout.attention_dp > 1:
+        words += ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"]
+    words += _given("--ep-size", layout.ep)
+    words += ["--max-running-requests", str(pool.max_batch), "--chunked-prefill-size", str(pool.token_budget)]
+    words += ["--context-length", str(_longest(plan))] + _quantization(plan, "--quantization")
+    words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
+    words += ["--disable-radix-cache"] if plan.request.job.cached_share == 0 else []
+    if role:
+        words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+    return words
+
+
+def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+    """`trtllm-serve`; attention data parallelism and cache transfer are set in its options file."""
+    layout = pool.layout
+    words = ["trtllm-serve", checkpoint(plan.request.model), "--backend", "pytorch", "--port", str(PORT)]
+    words += _given("--tp_size", layout.stage_gpus) + _given("--pp_size", layout.pp) + _given("--ep_size", layout.ep)
+    words += ["--max_batch_size", str(pool.max_batch), "--max_num_tokens", str(pool.token_budget)]
+    words += ["--max_seq_len", str(_longest(plan))]
+    if layout.attention_dp > 1 or role:
+        words += ["--extra_llm_api_options", f"{role or 'server'}-options.yaml"]
+    return words
+
+
+def _given(flag: str, value: int) -> list[str]:
+    """A flag with its value, unless that is the default of one."""
+    return [flag, str(value)] if value > 1 else []
+
+
+def _quantization(plan: ServingPlan, flag: str) -> list[str]:
+    """The flag that quantises at load time, where the engine can and the checkpoint is not quantised already."""
+    native = plan.request.model.name.startswith(("deepseek", "gpt-oss"))
+    method = _QUANTIZATION.get(plan.weights)
+    return [flag, method] if method and not native else []
+
+
+def _longest(plan: ServingPlan) -> int:
+    """Longest request the server must hold, in tokens."""
+    job = plan.request.job
+    return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1
+
+
+def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
+    """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
+    name = f"{_slug(plan.request.model.name)}{f'-{role}' if role else ''}"
+    per_pod = min(pool.layout.num_gpus, plan.gpus_per_node)
+    pods = -(-pool.layout.num_gpus // per_pod)
+    command = [f"        - {word!r}" for word in shlex.split(server(plan, pool, role))]
+    container = _container(plan.request.engine, per_pod, command)
+    if pods == 1:
+        return (
+            f"apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\nspec:\n  replicas: {pool.workers}\n"
+            f"  selector:\n    matchLabels: {{app: {_slug(plan.request.model.name)}, pool: {role or 'all'}}}\n"
+            f"  template:\n    metadata:\n      labels: {{app: {_slug(plan.request.model.name)}, pool: {role or 'all'}}}\n"
+            f"    spec:\n{container}"
+        )
+    indented = "".join(f"    {line}\n" for line in container.splitlines())
+    return (
+        f"apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata:\n  name: {name}\nspec:\n"
+        f"  replicas: {pool.workers}\n  leaderWorkerTemplate:\n    size: {pods}\n    workerTemplate:\n"
+        f"      metadata:\n        labels: {{app: {_slug(plan.request.model.name)}, pool: {role or 'all'}}}\n"
+        f"      spec:\n{indented}"
+    )
+
+
+def _container(engine: str, gpus: int, command: Sequence[str]) -> str:
+    """The container of a worker, with its GPUs and shared memory."""
+    words = "\n".join(command)
+    return (
+        f"      containers:\n      - name: {engine}\n        image: {_IMAGES[engine]}\n        command:\n{words}\n"
+        f"        ports:\n        - containerPort: {PORT}\n        resources:\n          limits:\n"
+        f"            nvidia.com/gpu: {gpus}\n        readinessProbe:\n          httpGet: {{path: /health, port: {PORT}}}\n"
+        "          periodSeconds: 10\n          failureThreshold: 180\n        volumeMounts:\n"
+        "        - {name: shm, mountPath: /dev/shm}\n      volumes:\n      - name: shm\n"
+        "        emptyDir: {medium: Memory}\n"
+    )
+
+
+def _service(plan: ServingPlan) -> str:
+    """The Service in front of the pool that takes requests."""
+    name = _slug(plan.request.model.name)
+    front = "prefill" if plan.prefill else "all"
+    return (
+        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector: {{app: {name}, pool: {front}}}\n"
+        f"  ports:\n  - port: {PORT}\n    targetPort: {PORT}\n"
+    )
+
+
+def _slug(name: str) -> str:
+    """A name that Kubernetes accepts.
+
+    >>> _slug("llama-3.1-70b")
+    'llama-3-1-70b'
+    """
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
