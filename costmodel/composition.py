@@ -134,8 +134,8 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
     ])  # fmt: skip
     host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
-    backward_s = smooth_max(gpu_b + repeated, host_b + host_again)
-    forward_s = smooth_max(gpu_f, host_f)
+    backward_s = _beside_host(gpu_b + repeated, host_b + host_again, e, c)
+    forward_s = _beside_host(gpu_f, host_f, e, c)
     transfers = sum((getattr(t, name) for name in t.__slots__), start=np.zeros_like(forward))
     return LayerStep(
         forward_s=forward_s,
@@ -149,6 +149,12 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         hidden_s=np.maximum(0.0, c.scaleup_in_step * transfers - tp_f - tp_b - cp_f - cp_b - ep_f - ep_b),
         recomputed_s=repeated,
     )
+
+
+def _beside_host(gpu_s: Vector, host_s: Vector, e: Environment, c: Constants) -> Vector:
+    """Time of a layer whose kernels are launched while earlier ones run; blocking launches add host time."""
+    together = smooth_max(gpu_s, host_s)
+    return np.asarray(together + e.blocking_launches * (gpu_s + c.blocking_host * host_s - together))
 
 
 def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, Vector]:

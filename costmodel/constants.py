@@ -57,6 +57,7 @@ class Constants:
     step_fixed_s: float
     jitter: float
     host_backward: float
+    blocking_host: float
     graph_host: float
     expert_host_s: float
     operation_recompute: float

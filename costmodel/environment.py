@@ -44,6 +44,7 @@ class Environment:
     p2p_sharded: Quantity
     early_stop_recompute: Quantity
     accumulation_fused: Quantity
+    blocking_launches: Quantity
     cuda_graphs: Quantity
     host_s_per_layer: Quantity
     host_s_per_collective: Quantity
@@ -73,6 +74,7 @@ _STACK_FIELDS = (
     "p2p_sharded",
     "early_stop_recompute",
     "accumulation_fused",
+    "blocking_launches",
     "cuda_graphs",
     "host_s_per_layer",
     "host_s_per_collective",

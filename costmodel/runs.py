@@ -298,10 +298,15 @@ def _stack(row: Row) -> SoftwareStack:
         stack = replace(stack, flash_attention=_flag(row, "flash_attention", default=True))
     if "async tp" in note:
         stack = replace(stack, tp_overlap_share=max(stack.tp_overlap_share, ASYNC_TP_SHARE))
+    if any(script in row.get("url", "") for script in BLOCKING_SCRIPTS):
+        stack = replace(stack, blocking_launches=True)
     if "_cg" in note or "cuda graph" in note:
         stack = replace(stack, cuda_graphs=True)
     return stack
 
+
+BLOCKING_SCRIPTS = ("bigscience-workshop/bigscience",)
+"""Publishers whose launch scripts set CUDA_LAUNCH_BLOCKING=1 (there: train/tr11-176B-ml/tr11-176B-ml.slurm)."""
 
 ASYNC_TP_SHARE = 0.5  # of tensor-parallel transfers that torch's asynchronous TP hides
 

@@ -56,6 +56,8 @@ class SoftwareStack:
             itself.
         host_s_across_sockets: Added per tensor-parallel collective whose processes sit on both CPU sockets of
             a host (more than four of its eight GPUs), until their launches meet.
+        blocking_launches: The host waits for every kernel (``CUDA_LAUNCH_BLOCKING=1``), so its time adds up.
+        cuda_graphs: Kernels are launched from captured graphs.
         host_s_per_layer: Host time to launch one layer's forward, seconds.
         host_s_per_collective: Host time to launch one collective, seconds.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -120,6 +122,7 @@ class SoftwareStack:
     tp_slowdown: float = 1.0
     host_s_per_microbatch: float = 0.0
     host_s_across_sockets: float = 0.0
+    blocking_launches: bool = False
     cuda_graphs: bool = False
     host_s_per_layer: float = 0.0
     host_s_per_collective: float = 0.0

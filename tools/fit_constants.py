@@ -61,6 +61,7 @@ GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "p2p_overlapped": (0.25, 0.0, 0.6),
     "step_fixed_s": (0.006, 0.0, 0.03),
     "jitter": (0.004, 0.0, 0.012),
+    "blocking_host": (1.5, 1.0, 4.0),
     "expert_host_s": (0.0006, 0.0, 3e-3),
     "operation_recompute": (0.5, 0.2, 1.0),
 }
@@ -72,7 +73,7 @@ STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
     "megatron-deepspeed.host_s_per_collective": (3e-05, 0.0, 2e-4),
     "megatron-deepspeed.host_s_across_sockets": (0.00015, 0.0, 6e-4),
     "megatron-deepspeed.host_s_per_microbatch": (0.0011, 0.0, 5e-3),
-    "megatron-deepspeed.product_slowdown": (0.95, 0.8, 1.2),
+    "megatron-deepspeed.product_slowdown": (1.0, 0.8, 1.2),
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
     "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
     "megatron-core.hopper_bf16_products": (0.93, 0.85, 1.05),
