@@ -1,0 +1,264 @@
+"""Why a plan is what it is: what binds it, why the runner-up lost, and which one change would help most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodel.calibration import Calibration, load_calibration
+from costmodel.estimate import Estimate
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.placement import axis_strides
+from costmodel.training import estimate
+from planner.best_first import Search
+from planner.plan import Alternative, Plan, PlanRequest
+from planner.search import explore, setting_of
+from planner.violation import Setting
+from topology.errors import InputError
+from topology.hierarchy import crosses_node, ring_bandwidth
+from topology.units import format_bandwidth, format_bytes, format_seconds
+
+MORE_MEMORY = 1.5
+FASTER = 2
+
+PARTS = {
+    "compute_s": "compute",
+    "recompute_s": "recomputation",
+    "tp_s": "tensor-parallel communication",
+    "cp_s": "context-parallel communication",
+    "ep_s": "expert communication",
+    "pp_s": "pipeline sends",
+    "dp_s": "data-parallel communication",
+    "bubble_s": "pipeline bubble",
+    "optimizer_s": "optimizer",
+    "host_s": "host",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One part of the step: its seconds and its share of the whole."""
+
+    part: str
+    seconds_s: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """The next best different plan: how much slower, what it does differently, and which parts cost it."""
+
+    layout: ParallelLayout
+    step_time_s: float
+    slower_by: float
+    tied: bool
+    difference: str
+    lost_on: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """The best plan after one change; `faster_by` compares time per token, 0.1 means 10 % less."""
+
+    change: str
+    flag: str
+    step_time_s: float
+    faster_by: float
+    layout: ParallelLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What can be said about a plan beyond its numbers.
+
+    `shares` are the parts of the step, largest first; `memory` and `links` are sentences about what is full
+    and which links carry exposed communication; `what_if` is sorted by what helps most.
+    """
+
+    shares: tuple[Share, ...]
+    memory: str
+    links: tuple[str, ...]
+    runner_up: RunnerUp | None
+    what_if: tuple[WhatIf, ...]
+
+
+def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
+    """Explain a plan; every what-if is a search of its own.
+
+    Args:
+        plan: a plan of `planner.search.search`.
+        cal: calibration tables; the shipped ones by default.
+    """
+    cal = cal or load_calibration()
+    setting = setting_of(plan.request)
+    return Explanation(
+        shares=shares_of(plan.estimate),
+        memory=memory_sentence(plan, setting.cluster.gpu.memory_bytes),
+        links=link_sentences(setting, plan.layout, plan.estimate),
+        runner_up=runner_up(plan, setting, cal),
+        what_if=what_if(plan, cal),
+    )
+
+
+def shares_of(full: Estimate) -> tuple[Share, ...]:
+    """Parts of the step that take any time, largest first."""
+    parts = [
+        Share(
+            part=name, seconds_s=getattr(full.time, field), share=getattr(full.time, field) / full.step_time_s
+        )
+        for field, name in PARTS.items()
+    ]
+    return tuple(sorted((part for part in parts if part.seconds_s > 0), key=lambda part: -part.seconds_s))
+
+
+def memory_sentence(plan: Plan, capacity_bytes: float) -> str:
+    """Which stage is fullest, how full it is, and what fills it."""
+    totals = [stage.total_bytes for stage in plan.estimate.memory_by_stage]
+    stage = int(np.argmax(totals))
+    fullest = plan.estimate.memory_by_stage[stage]
+    names = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
+    largest = max(names, key=lambda name: float(getattr(fullest, f"{name}_bytes")))
+    free = capacity_bytes - totals[stage]
+    return (
+        f"stage {stage} of {len(totals)} is fullest: {format_bytes(totals[stage])} of "
+        f"{format_bytes(capacity_bytes)}, "
+        f"{format_bytes(free)} free; {largest} take {format_bytes(getattr(fullest, f'{largest}_bytes'))}"
+    )
+
+
+def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> tuple[str, ...]:
+    """For each axis whose communication shows, what links its groups run on, worst axis first."""
+    table = LayoutTable.of([layout])
+    strides, h = axis_strides(table), setting.cluster.hierarchy
+    groups = {
+        "tp": (layout.tp, strides["tp"]),
+        "cp": (layout.cp, strides["cp"]),
+        "ep": (layout.ep, strides["ep"]),
+        "pp": (layout.pp, strides["pp"]),
+        "dp": (layout.dp * layout.cp, strides["data"]),
+    }
+    shown = sorted(groups, key=lambda axis: -getattr(full.time, f"{axis}_s"))
+    sentences = []
+    for axis in shown:
+        size, stride = groups[axis][0], int(groups[axis][1][0])
+        seconds = getattr(full.time, f"{axis}_s")
+        if size > 1 and seconds > 0:
+            rate = float(np.asarray(ring_bandwidth(h, size, stride)))
+            where = (
+                "crosses nodes" if bool(np.asarray(crosses_node(h, size, stride))) else "stays inside a node"
+            )
+            sentences.append(
+                f"{axis} of {size} {where} at {format_bandwidth(rate)} per GPU: {format_seconds(seconds)} "
+                "exposed, "
+                f"{seconds / full.step_time_s:.1%} of the step"
+            )
+    return tuple(sentences)
+
+
+def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None:
+    """The best alternative and the parts of the step in which it loses, worst first."""
+    if not plan.alternatives:
+        return None
+    other = plan.alternatives[0]
+    own = _estimate_of(setting, other, cal)
+    lost = [
+        Share(part=name, seconds_s=delta, share=delta / plan.estimate.step_time_s)
+        for field, name in PARTS.items()
+        if (delta := getattr(own.time, field) - getattr(plan.estimate.time, field)) != 0
+    ]
+    return RunnerUp(
+        layout=other.layout,
+        step_time_s=other.step_time_s,
+        slower_by=other.slower_by,
+        tied=other.tied,
+        difference=other.difference,
+        lost_on=tuple(sorted(lost, key=lambda part: -part.seconds_s)),
+    )
+
+
+def _estimate_of(setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
+    """Estimate an alternative under its own split."""
+    from costmodel.chunks import ranks_of_chunks, runs_of_ranks
+    from costmodel.model import layer_runs
+    from costmodel.stage_costs import StageSplit
+
+    runs = tuple(run.count for run in layer_runs(setting.model))
+    rows = runs_of_ranks(ranks_of_chunks(other.layout), other.layers_of_stage, runs)
+    split = StageSplit(layers_of_stage=rows, recompute_of_stage=other.recompute_of_stage)
+    s = setting
+    return estimate(s.model, s.cluster, s.job, s.stack, other.layout, cal, split)
+
+
+def what_if(plan: Plan, cal: Calibration) -> tuple[WhatIf, ...]:
+    """The best plan after each single change, what helps most first."""
+    tokens = plan.request.job.tokens_per_step
+    found = []
+    for changed, change, flag in changes(plan):
+        best = _best(changed, cal)
+        if best is not None:
+            step_s, layout = best
+            per_token = step_s / changed.job.tokens_per_step * tokens
+            faster_by = 1 - per_token / plan.estimate.step_time_s
+            found.append(
+                WhatIf(change=change, flag=flag, step_time_s=step_s, faster_by=faster_by, layout=layout)
+            )
+    return tuple(sorted(found, key=lambda one: -one.faster_by))
+
+
+def _best(request: PlanRequest, cal: Calibration) -> tuple[float, ParallelLayout] | None:
+    try:
+        done = explore(request, cal)
+    except InputError:  # a change that this cluster cannot be built with helps nobody
+        return None
+    if not isinstance(done, Search) or done.best is None:
+        return None
+    return done.best.step_time_s, done.best.layout
+
+
+def changes(plan: Plan) -> Iterator[tuple[PlanRequest, str, str]]:
+    """Single changes worth asking about: hardware, the job, then the microbatch that was chosen."""
+    request = replace(plan.request, objective="step-time")
+    spec, job = request.cluster, request.job
+    own = setting_of(request).cluster.gpu
+    roomy = replace(own, memory_bytes=own.memory_bytes * MORE_MEMORY)
+    kept = tuple(gpu for gpu in spec.gpus if gpu.name != own.name)
+    yield (
+        replace(request, cluster=replace(spec, gpus=(*kept, roomy))),
+        f"{format_bytes(roomy.memory_bytes)} of memory per GPU instead of {format_bytes(own.memory_bytes)}",
+        "",
+    )
+    if spec.num_nodes > 1:
+        nodes = tuple(
+            replace(node, nic_bandwidth_bytes_per_s=FASTER * node.nic_bandwidth_bytes_per_s)
+            for node in spec.nodes
+        )
+        rate = nodes[0].nic_bandwidth_bytes_per_s
+        flag = f"--set cluster.nic_bandwidth_bytes_per_s={rate:g}"
+        yield replace(request, cluster=replace(spec, nodes=nodes)), "NICs twice as fast", flag
+    if max(node.gpus_per_node for node in spec.nodes) > 1:
+        nodes = tuple(
+            replace(node, scaleup_bandwidth_bytes_per_s=FASTER * node.scaleup_bandwidth_bytes_per_s)
+            for node in spec.nodes
+        )
+        yield replace(request, cluster=replace(spec, nodes=nodes)), "links inside the node twice as fast", ""
+    larger = replace(job, global_batch_size=FASTER * job.global_batch_size)
+    yield (
+        replace(request, job=larger),
+        f"a global batch of {larger.global_batch_size:,} sequences",
+        f"--global-batch-size {larger.global_batch_size}",
+    )
+    if "fp8" in own.peak_flop_per_s and not job.is_fp8:
+        yield replace(request, job=replace(job, precision="fp8")), "matrix products in fp8", "--precision fp8"
+    yield from _other_microbatches(request, plan.layout)
+
+
+def _other_microbatches(
+    request: PlanRequest, layout: ParallelLayout
+) -> Iterator[tuple[PlanRequest, str, str]]:
+    """Twice and half the microbatch, everything else free."""
+    sizes = {FASTER * layout.microbatch_size, layout.microbatch_size // FASTER} - {0}
+    for size in sorted(sizes):
+        pins = {**request.pins, "microbatch_size": size}
+        yield replace(request, pins=pins), f"microbatches of {size}", f"--set layout.microbatch_size={size}"
