@@ -46,6 +46,14 @@ Settings: TypeAlias = Annotated[
         "--set", help="Pin any field: layout.tp=8, job.optimizer=adamw … (repeat).", metavar="FIELD=VALUE"
     ),
 ]
+MemoryHeadroom: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-headroom",
+        help="Share of GPU memory to leave free; by default the error band of the peak. 0 fills it.",
+        metavar="SHARE",
+    ),
+]
 Top: TypeAlias = Annotated[
     str | None, typer.Option("--top", help="How many plans to show; the default is 5.")
 ]

@@ -36,6 +36,25 @@ def parse_count(text: str, flag: str, *, largest: int = LARGEST_COUNT, binary: b
     return int(value)
 
 
+def parse_share(text: str, flag: str) -> float:
+    """Read a share below one, as a number or in percent.
+
+    >>> parse_share("5%", "--memory-headroom"), parse_share("0.05", "--memory-headroom")
+    (0.05, 0.05)
+    """
+    cleaned = text.strip()
+    try:
+        value = float(cleaned.removesuffix("%")) / (100 if cleaned.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise InputError(
+            what=f"{flag} is not a share", cause=f"{text!r} is not from 0 up to, but without, 1",
+            fix=f"write for example {flag} 0.05 or {flag} 5%",
+        )  # fmt: skip
+    return value
+
+
 def parse_counts(
     text: str, flag: str, *, largest: int = LARGEST_COUNT, binary: bool = False
 ) -> tuple[int, ...]:

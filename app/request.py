@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, get_args
 
-from app.quantities import parse_count
+from app.quantities import parse_count, parse_share
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model as find_model
 from costmodel.stack import stack as find_stack
@@ -53,6 +53,7 @@ class Flags:
     tokens: str | None = None
     deadline: str | None = None
     top: str | None = None
+    memory_headroom: str | None = None
     settings: tuple[str, ...] = ()
 
 
@@ -87,8 +88,14 @@ def understand(
         objective=_objective(flags.objective, job),
         pins=parse_pins(groups["layout"]),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
+        memory_headroom=_headroom(flags),
     )
     return Understood(request=request, notes=_notes(flags, request))
+
+
+def _headroom(flags: Flags) -> float | None:
+    """Read the share of memory to leave free, if it was written."""
+    return parse_share(flags.memory_headroom, "--memory-headroom") if flags.memory_headroom else None
 
 
 def _find_model(name: str | None) -> ModelSpec:

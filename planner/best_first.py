@@ -107,7 +107,7 @@ def _coarse(search: Search) -> None:
 
 def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
     """Cores with some variant that might fit."""
-    return table.take(smallest_memory(setting, table) <= setting.cluster.gpu.memory_bytes * (1 + ROUNDING))
+    return table.take(smallest_memory(setting, table) <= setting.memory_budget_bytes * (1 + ROUNDING))
 
 
 def _all_cores(search: Search) -> LayoutTable:

@@ -292,7 +292,7 @@ def _rank_limits(setting: Setting, priced: Priced) -> _Ranks:
     head = column(pieces.head.state.total_bytes + pieces.head.activation_bytes)
     everywhere = column(pieces.working_bytes + pieces.buffer_bytes)
     fixed = grown * (first * embedding + last * head + everywhere) + column(pieces.runtime_bytes)
-    room = setting.cluster.gpu.memory_bytes * (1 + ROUNDING) - fixed
+    room = setting.memory_budget_bytes * (1 + ROUNDING) - fixed
     return _Ranks(
         layer_s=column(costs.layer_s[k]),
         again_s=np.maximum(column(costs.recompute_s[k]), 0.0),

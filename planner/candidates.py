@@ -47,7 +47,7 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     one = rows_of(priced, np.array([row]), len(priced.table))
     runs = [run.count for run in layer_runs(setting.model)]
     costs = decidable(
-        stage_costs_of(one.costs, one.pieces, layout, setting.job, runs, setting.cluster.gpu.memory_bytes),
+        stage_costs_of(one.costs, one.pieces, layout, setting.job, runs, setting.memory_budget_bytes),
         layout,
     )
     return Candidate(layout=layout, costs=costs, known=bound_stages(costs, ranks_of_chunks(layout)))

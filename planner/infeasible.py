@@ -49,9 +49,9 @@ def explain_infeasible(
 
 def nearest_changes(request: PlanRequest, cal: Calibration, *, broken: set[str]) -> Iterator[Change]:
     """The smallest change of each kind that makes a request feasible, nearest kinds first."""
-    kinds = [_unpinned(request), _shorter(request)]
+    kinds = [_unpinned(request), _less_headroom(request), _shorter(request)]
     if not broken & {"sequence-limit", "fp8-hardware"}:
-        kinds[1:1] = [_larger_gpu(request), _more_gpus(request)]
+        kinds[2:2] = [_larger_gpu(request), _more_gpus(request)]
     if "fp8-hardware" in broken:
         kinds.append(
             iter(
@@ -80,7 +80,7 @@ def _feasible(request: PlanRequest, cal: Calibration) -> bool:
     if check_pins(setting, pins):
         return False
     table, _ = cores(setting, pins)
-    if len(table) == 0 or smallest_memory(setting, table).min() > setting.cluster.gpu.memory_bytes:
+    if len(table) == 0 or smallest_memory(setting, table).min() > setting.memory_budget_bytes:
         return False
     done = explore(request, cal)
     return isinstance(done, Search) and done.best is not None
@@ -93,6 +93,12 @@ def _unpinned(request: PlanRequest) -> Candidates:
         yield replace(request, pins=kept), f"leave layout.{name} to the planner", f"drop --set layout.{name}"
     if len(request.pins) > 1:
         yield replace(request, pins={}), "leave every layout field to the planner", "drop --set"
+
+
+def _less_headroom(request: PlanRequest) -> Candidates:
+    """The whole memory of each GPU, if part of it was left free."""
+    if request.memory_headroom != 0:
+        yield replace(request, memory_headroom=0.0), "leave no memory free (OOM risk)", "--memory-headroom 0"
 
 
 def _more_gpus(request: PlanRequest) -> Candidates:
@@ -175,7 +181,7 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
         recompute=pins.get("recompute", policy),
     )
     memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
-    found = check_memory(memory, s.cluster.gpu.memory_bytes)
+    found = check_memory(memory, s.memory_budget_bytes)
     if found is None:
         return ()
     degrees = f"tp {core.tp}, pp {core.pp}, dp {core.dp}, cp {core.cp}, ep {core.ep}, recompute "

@@ -36,7 +36,8 @@ class PlanRequest:
     `objective` is ``step-time`` (shortest optimizer step), ``cost`` (least money per token), ``gpus``
     (fewest GPUs that meet `job.deadline_s` for `job.total_tokens`) or ``memory`` (largest headroom among
     plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
-    ``{"tp": 8}``.
+    ``{"tp": 8}``. `memory_headroom` is the share of a GPU's memory to leave free; None leaves as much as
+    keeps the 80 % band of the peak within the GPU, 0 fills it to the last byte.
     """
 
     model: ModelSpec
@@ -46,6 +47,7 @@ class PlanRequest:
     objective: Objective = "step-time"
     pins: Mapping[str, Any] = field(default_factory=dict)
     top: int = 5
+    memory_headroom: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,23 @@ def explore(
 def setting_of(request: PlanRequest) -> Setting:
     """What the layouts of a request are judged against."""
     cluster = build(request.cluster)
-    return Setting(model=request.model, cluster=cluster, job=request.job, stack=find_stack(request.stack))
+    return Setting(
+        model=request.model,
+        cluster=cluster,
+        job=request.job,
+        stack=find_stack(request.stack),
+        memory_headroom=_headroom(request),
+    )
+
+
+def _headroom(request: PlanRequest) -> float:
+    """Share of memory to leave free; by default what keeps the 80 % band of the peak within the GPU."""
+    if request.memory_headroom is not None:
+        return request.memory_headroom
+    from costmodel.bands import Doubts, interval, memory_deviation
+
+    _, upper = interval(1.0, memory_deviation(Doubts(experts=request.model.is_moe)))
+    return 1 - 1 / upper
 
 
 def estimate_of(setting: Setting, found: Choice, cal: Calibration) -> Estimate:

@@ -19,12 +19,21 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything a layout is judged against."""
+    """Everything a layout is judged against.
+
+    `memory_headroom` is the share of a GPU's memory that a plan leaves free.
+    """
 
     model: ModelSpec
     cluster: Cluster
     job: TrainingJob
     stack: SoftwareStack
+    memory_headroom: float = 0.0
+
+    @property
+    def memory_budget_bytes(self) -> float:
+        """What a plan may fill of one GPU's memory."""
+        return self.cluster.gpu.memory_bytes * (1 - self.memory_headroom)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from app.options import (
     GlobalBatchSize,
     GpuName,
     Gpus,
+    MemoryHeadroom,
     Model,
     Objective,
     OutputFile,
@@ -36,6 +37,7 @@ def command(
     tokens: Tokens = None,
     deadline: Deadline = None,
     settings: Settings = None,
+    memory_headroom: MemoryHeadroom = None,
     top: Top = None,
     as_json: AsJson = False,
     output: OutputFile = None,
@@ -63,6 +65,7 @@ def command(
         objective=objective,
         tokens=tokens,
         deadline=deadline,
+        memory_headroom=memory_headroom,
         top=top,
         settings=tuple(settings or ()),
     )

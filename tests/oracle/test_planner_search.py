@@ -94,6 +94,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         st.sampled_from([{}, {}, {"tp": 2}, {"pp": 2}, {"recompute": "full"}, {"zero_stage": 1}, {"cp": 2}])
     )
     return PlanRequest(
+        memory_headroom=0.0,
         model=model,
         cluster=cluster_with_memory(num_gpus, memory),
         job=TrainingJob(
@@ -226,7 +227,7 @@ def rank_seconds(s: Setting, priced: Priced, rank: int, layers: Vector) -> tuple
             first=first,
             last=last,
         )
-        fits = (sum(parts.values()) <= s.cluster.gpu.memory_bytes) & (full | (again == 0))
+        fits = (sum(parts.values()) <= s.memory_budget_bytes) & (full | (again == 0))
         seconds = layers @ c.layer_s + (recomputed * c.recompute_s).sum(axis=0) + fixed
         t = np.where(np.isinf(t) & fits, seconds, t)
     tails = np.einsum("k,jkn->jn", layers, c.tail_layer_s) + first * c.tail_first_s + last * c.tail_last_s
@@ -262,4 +263,4 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
     assert done.bound <= best_s * (1 + RELATIVE)
     s = done.setting
     assert check(s.model, s.cluster, s.job, s.stack, done.best.layout) == ()
-    assert done.best.peak_memory_bytes <= s.cluster.gpu.memory_bytes * (1 + RELATIVE)
+    assert done.best.peak_memory_bytes <= s.memory_budget_bytes * (1 + RELATIVE)
