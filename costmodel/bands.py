@@ -25,13 +25,15 @@ class Doubts:
         untabled_gpu: No kernel tables of this very GPU.
         extrapolated_share: Share of matrix-product time read outside its table.
         experts: Tokens are routed to experts.
-        host_share: Share of the step in which the GPU waits for the host.
+        host_share: Host time of a layer over the time of the layer, at most 1.
+        eight_bit: Linear layers multiply in eight bits, by a recipe that is not stated.
     """
 
     untabled_gpu: bool = False
     extrapolated_share: float = 0.0
     experts: bool = False
     host_share: float = 0.0
+    eight_bit: bool = False
 
 
 @functools.cache
@@ -56,6 +58,7 @@ def time_deviation(doubts: Doubts) -> float:
         table["extrapolated"] * doubts.extrapolated_share,
         table["experts"] * doubts.experts,
         table["host"] * doubts.host_share,
+        table["eight_bit"] * doubts.eight_bit,
     )
     return math.hypot(*terms)
 

@@ -49,6 +49,7 @@ class LayerStep:
         ep_s: Exposed expert time in both.
         hidden_s: Transfers that run under compute in both.
         recomputed_s: Kernels repeated by each policy, shape (policies, cuts).
+        host_s: Host time to launch both.
     """
 
     forward_s: Vector
@@ -61,6 +62,7 @@ class LayerStep:
     ep_s: Vector
     hidden_s: Vector
     recomputed_s: Vector
+    host_s: Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         ep_s=ep_f + ep_b,
         hidden_s=np.maximum(0.0, c.scaleup_in_step * transfers - tp_f - tp_b - cp_f - cp_b - ep_f - ep_b),
         recomputed_s=repeated,
+        host_s=host_f + host_b,
     )
 
 
@@ -301,9 +304,8 @@ def compose(f: Features, c: Constants) -> CostColumns:
 
 
 def _host_share(step: LayerStep) -> Vector:
-    """Share of a layer in which the GPU waits for the host."""
-    busy = step.compute_s + step.tp_s + step.cp_s + step.ep_s
-    return np.asarray(np.clip(1 - busy / (step.forward_s + step.backward_s[0]), 0.0, 1.0))
+    """Host time of a layer over the time of the layer, at most 1."""
+    return np.asarray(np.minimum(1.0, step.host_s / (step.forward_s + step.backward_s[0])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from costmodel.constants import Constants, default_constants
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.features import Features, features_of, ops_of_parts
 from costmodel.layers import model_flop_per_step
-from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.memory import MemoryBreakdown, MemoryPieces, memory_pieces, stage_memory
+from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.memory import MemoryBreakdown, MemoryPieces, holds_ends, memory_pieces, stage_memory
 from costmodel.model import ModelSpec, layer_runs
 from costmodel.money import per_billion_tokens, usd, watt_hours
 from costmodel.references import gemm_reference, stand_in
@@ -38,6 +38,7 @@ class _Question:
     job: TrainingJob
     stack: SoftwareStack
     layout: ParallelLayout
+    cal: Calibration
 
 
 def estimate(
@@ -69,37 +70,38 @@ def estimate(
     ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
     features = features_of(model, cluster, job, stack, table, cal, ops=ops)
     pieces = memory_pieces(model, job, stack, table, ops=ops)
-    costs = stage_costs_of(compose(features, c), pieces, layout, job, runs, cluster.gpu.memory_bytes)
+    columns = compose(features, c)
+    costs = stage_costs_of(columns, pieces, layout, job, runs, cluster.gpu.memory_bytes)
     split = split or even_split(runs, layout)
-    question = _Question(model=model, cluster=cluster, job=job, stack=stack, layout=layout)
+    question = _Question(model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal)
     time = time_breakdown(features, c, costs, split)
-    return _answer(question, cal, features, costs, split, time, rank_memory(pieces, costs, split))
+    doubts = _doubts(question, features, float(columns.host_share[0]))
+    return _answer(question, doubts, costs, split, time, rank_memory(pieces, layout, costs, split))
 
 
-def rank_memory(pieces: MemoryPieces, costs: StageCosts, split: StageSplit) -> tuple[MemoryBreakdown, ...]:
+def rank_memory(
+    pieces: MemoryPieces, layout: ParallelLayout, costs: StageCosts, split: StageSplit
+) -> tuple[MemoryBreakdown, ...]:
     """Peak memory of every pipeline rank."""
-    again = recomputed_layers(costs, split)
-    held = [np.array(costs.fixed_static_bytes) > 0]
-    ends = held[0]
-    last_rank = len(split.layers_of_stage) - 1
-    v_shaped = last_rank > 0 and not ends[last_rank]
-    return tuple(
-        stage_memory(
+    again, code = recomputed_layers(costs, split), SCHEDULES.index(layout.schedule)
+    ranks = []
+    for rank, layers in enumerate(split.layers_of_stage):
+        first, last = holds_ends(code, layout.pp, rank)
+        memory = stage_memory(
             pieces,
             layers=layers,
             recomputed=[float(count) for count in again[rank]],
             in_flight=costs.in_flight[rank],
-            first=float(rank == 0),
-            last=float(rank == (0 if v_shaped else last_rank)),
+            first=float(first),
+            last=float(last),
         )
-        for rank, layers in enumerate(split.layers_of_stage)
-    )
+        ranks.append(memory)
+    return tuple(ranks)
 
 
 def _answer(
     q: _Question,
-    cal: Calibration,
-    features: Features,
+    doubts: Doubts,
     costs: StageCosts,
     split: StageSplit,
     time: TimeBreakdown,
@@ -107,13 +109,11 @@ def _answer(
 ) -> Estimate:
     """Put the estimate together from its parts."""
     seconds = step_time(costs, split)
-    doubts = _doubts(q, cal, features, time, seconds)
     lower_s, upper_s = interval(seconds, time_deviation(doubts))
     peak = max(stage.total_bytes for stage in memory)
     memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
-    flop = _model_flop(q.model, q.job)
     gpus, tokens = q.layout.num_gpus, q.job.tokens_per_step
-    mfu = flop / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
+    mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
     price = q.cluster.spec.usd_per_gpu_hour
     dollars = None if price is None else float(usd(seconds, gpus, price))
     energy = float(watt_hours(seconds, gpus, q.cluster.gpu.tdp_w))
@@ -135,7 +135,7 @@ def _answer(
         wh_per_billion_tokens=float(per_billion_tokens(energy, tokens)),
         bound_by=_bound_by(time),
         assumptions=_assumptions(q),
-        provenance=_provenance(q, cal, features),
+        provenance=_provenance(q, doubts),
     )
 
 
@@ -150,17 +150,16 @@ def _recomputed_share(costs: StageCosts, split: StageSplit) -> float:
     return float(recomputed_layers(costs, split).sum() / sum(costs.runs))
 
 
-def _doubts(
-    q: _Question, cal: Calibration, features: Features, time: TimeBreakdown, seconds: float
-) -> Doubts:
+def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
     """What makes this estimate less sure."""
     share = float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
-    tabled = stand_in(cal, q.cluster.gpu) == q.cluster.gpu.name
+    tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
     return Doubts(
         untabled_gpu=not tabled,
         extrapolated_share=share if tabled else 0.0,
         experts=q.model.is_moe,
-        host_share=min(1.0, max(0.0, time.host_s) / seconds),
+        host_share=host_share,
+        eight_bit=q.job.is_fp8,
     )
 
 
@@ -202,15 +201,15 @@ def _assumptions(q: _Question) -> tuple[str, ...]:
     return (*lines, *q.cluster.notes)
 
 
-def _provenance(q: _Question, cal: Calibration, features: Features) -> tuple[str, ...]:
+def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
     """Where calibrated numbers came from, and what was extrapolated."""
     dtype = "fp8" if q.job.is_fp8 else "bf16"
-    share = float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
     lines = [
-        gemm_reference(cal, q.cluster.gpu, dtype).source,
-        f"attention and memory rates of {stand_in(cal, q.cluster.gpu)}",
+        gemm_reference(q.cal, q.cluster.gpu, dtype).source,
+        f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",
         "step constants: costmodel/data/constants.toml",
     ]
-    if share > 0:
-        lines.append(f"{100 * share:.0f} % of the matrix-product time was read outside the measured shapes")
+    if doubts.extrapolated_share > 0:
+        share = 100 * doubts.extrapolated_share
+        lines.append(f"{share:.0f} % of the matrix-product time was read outside the measured shapes")
     return tuple(lines)

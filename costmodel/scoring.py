@@ -46,7 +46,7 @@ class TrainingScores:
         lower_bound_s: No split and no recompute counts make the layout faster than this.
         peak_memory_bytes: Fullest rank under the even split.
         peak_allocated_bytes: The part of it that the framework's allocator hands out.
-        host_share: Share of a layer in which the GPU waits for the host.
+        host_share: Host time of a layer over the time of the layer, at most 1.
         extrapolated_share: Share of matrix-product time that was read outside the measured shapes.
     """
 
