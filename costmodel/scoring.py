@@ -8,7 +8,8 @@ and the printed estimate are one number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from costmodel.calibration import Calibration
 from costmodel.composition import CostColumns, compose
 from costmodel.constants import Constants, default_constants
-from costmodel.features import features_of, ops_of_parts
+from costmodel.features import Features, features_of, ops_of_parts
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.memory import (
     MemoryPieces,
@@ -35,6 +36,8 @@ from costmodel.workload import TrainingJob
 from topology.cluster import Cluster
 
 Vector = NDArray[np.float64]
+Columns = TypeVar("Columns")
+BLOCK_ROWS = 2**13  # layouts composed at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +88,53 @@ def evaluate(
     runs = [run.count for run in layer_runs(model)]
     ops = ops_of_parts(model, job, stack, unique_shards(layouts, job)[0])
     features = features_of(model, cluster, job, stack, layouts, cal, ops=ops)
-    costs = compose(features, constants or default_constants())
     types = rank_types(runs, layouts)
     again = recomputed_share
     if again is None:
         again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
     pieces = memory_pieces(model, job, stack, layouts, ops=ops)
     peak = _even_peak_bytes(pieces, types, again, layouts, job)
+    c, counts = constants or default_constants(), np.array(runs, dtype=np.float64)
+    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, len(layouts), BLOCK_ROWS)]
+    parts = [_time_scores(features, types, again, layouts, counts, c, rows) for rows in blocks]
+    step_s, bound_s, host_share = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return TrainingScores(
-        step_time_s=even_step_seconds(costs, types, again),
-        lower_bound_s=step_lower_bound(costs, np.array(runs, dtype=np.float64), layouts),
+        step_time_s=step_s,
+        lower_bound_s=bound_s,
         peak_memory_bytes=peak,
         peak_allocated_bytes=(peak - pieces.runtime_bytes) / pieces.fragmentation,
-        host_share=costs.host_share,
+        host_share=host_share,
         extrapolated_share=features.runs[-1].kernels.extrapolated_share[features.cut],
     )
+
+
+def _time_scores(
+    features: Features,
+    types: RankTypes,
+    recomputes: Vector,
+    layouts: LayoutTable,
+    runs: Vector,
+    c: Constants,
+    rows: slice,
+) -> tuple[Vector, Vector, Vector]:
+    """Step time, lower bound and host share of some rows: few enough for their arrays to stay in the cache."""
+    some = replace(
+        features,
+        cut=features.cut[rows],
+        replication=features.replication[rows],
+        layout_numbers=_rows(features.layout_numbers, rows),
+    )
+    costs = compose(some, c)
+    step_s = even_step_seconds(costs, _rows(types, rows), recomputes[rows])
+    return step_s, step_lower_bound(costs, runs, _rows(layouts, rows)), costs.host_share
+
+
+def _rows(columns: Columns, rows: slice) -> Columns:
+    """Some layouts of a dataclass whose arrays all end in the layout axis."""
+    kind: Any = type(columns)
+    values = {field.name: getattr(columns, field.name)[..., rows] for field in fields(kind)}
+    chosen: Columns = kind(**values)
+    return chosen
 
 
 def even_step_seconds(costs: CostColumns, types: RankTypes, recomputes: Vector) -> Vector:
@@ -202,18 +237,18 @@ def _even_peak_bytes(
 ) -> Vector:
     """Bytes of the fullest rank under the even split."""
     peak, form = np.zeros(len(layouts)), memory_form(pieces)
+    code, pp, chunks = layouts.schedule, layouts.pp, layouts.virtual_stages
     M = num_microbatches(layouts, job)
     for i in range(len(types.ranks)):
-        held = in_flight(layouts.schedule, layouts.pp, layouts.virtual_stages, M, types.stage[i])
         total = stage_total_bytes(
             form,
             layers=list(types.layers[i]),
             recomputed=list(types.layers[i] * recomputes),
-            in_flight=held,
+            in_flight=in_flight(code, pp, chunks, M, types.stage[i]),
             first=types.first[i],
             last=types.last[i],
         )
-        peak = np.maximum(peak, total)
+        np.maximum(peak, total, out=peak)
     return peak
 
 
