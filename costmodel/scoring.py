@@ -117,7 +117,7 @@ def _time_scores(
     c: Constants,
     rows: slice,
 ) -> tuple[Vector, Vector, Vector]:
-    """Step time, lower bound and host share of some rows: few enough for their arrays to stay in the cache."""
+    """Step time, lower bound and host share of some rows, few enough to stay in the cache."""
     some = replace(
         features,
         cut=features.cut[rows],

@@ -97,7 +97,7 @@ def test_no_split_beats_the_lower_bound(layout: ParallelLayout, spec: ModelSpec)
     assert bound <= best
     assert min(costs.recompute_s) >= 0
     if np.isfinite(best):
-        assert bound >= 0.8 * best
+        assert bound >= (0.8 if spec is DENSE else 0.6) * best
 
 
 @settings(max_examples=40, deadline=None)
