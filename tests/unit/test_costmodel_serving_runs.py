@@ -1,0 +1,124 @@
+"""Measured serving runs: how rows are read, predicted and summed up."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from costmodel.calibration import load_calibration
+from costmodel.serving_results import ServingResult, predict_serving_rows, summarise_serving
+from costmodel.serving_runs import UnsupportedRunError, checkpoint_model, is_serving_schema, read_run
+
+ROW = {
+    "id": "a run", "model": "Qwen/Qwen3-32B", "gpu": "h100-sxm", "engine": "trtllm", "mode": "aggregated",
+    "precision": "fp8", "input_tokens": "1024", "output_tokens": "512", "concurrency": "16.0", "tp": "4.0",
+    "attention_dp": "1", "ttft_s": "0.156", "tpot_s": "0.0084",
+}  # fmt: skip
+
+
+def test_an_aggregated_row_is_read_whole() -> None:
+    """Layout, load and measurements are those of the row."""
+    run = read_run(ROW, 1)
+    assert (run.decode.layout.tp, run.concurrency, run.weights, run.mode) == (4, 16, "fp8", "aggregated")
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "dp", "moe", "expected"),
+    [
+        ("dsr1_cfg201", "64", "1", "8", (8, 1, 8)),
+        ("dsr1_cfg191", "1", "64", "8", (1, 8, 8)),
+        ("gpt_oss_c8_tp2_ep2_7", "4", "1", "2", (2, 1, 2)),
+        ("gpt_oss_c8_tp4_epnone_7", "4", "1", "2", (4, 1, 2)),
+    ],
+)
+def test_degrees_multiplied_by_the_publisher_are_taken_apart(
+    name: str, tp: str, dp: str, moe: str, expected: tuple[int, int, int]
+) -> None:
+    """tp = moe_tp·moe_ep of one group of GPUs is that group, where the name or the size says so."""
+    layout = read_run({**ROW, "id": name, "tp": tp, "attention_dp": dp, "moe_tp": moe, "moe_ep": moe}, 1).decode.layout
+    assert (layout.tp, layout.attention_dp, layout.ep) == expected
+
+
+def test_a_disaggregated_row_has_two_pools_and_their_concurrency() -> None:
+    """Requests in flight are the decode batch over all workers and ranks."""
+    run = read_run(
+        {
+            **ROW, "mode": "disaggregated", "concurrency": "", "prefill_workers": "2", "prefill_tp": "4",
+            "decode_workers": "3", "decode_tp": "1", "decode_batch": "16", "decode_attention_dp": "8", "decode_moe_ep": "8",
+        },
+        1,
+    )  # fmt: skip
+    assert run.prefill is not None
+    assert (run.prefill.workers, run.decode.workers, run.concurrency) == (2, 3, 16 * 3 * 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+    ],
+)
+def test_checkpoint_names_lead_to_their_model(name: str, expected: str) -> None:
+    """Organisation, tuning and precision are not part of a model's sizes."""
+    assert checkpoint_model(name).name == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"ttft_s": ""}, "no ttft_s"),
+        ({"precision": "ternary"}, "unknown precision ternary"),
+        ({"concurrency": ""}, "no concurrency"),
+        ({"input_tokens": "many"}, "input_tokens = 'many' is not a positive number"),
+    ],
+)
+def test_a_row_that_says_too_little_is_unsupported_with_its_reason(change: dict[str, str], reason: str) -> None:
+    """The reason names the column."""
+    with pytest.raises(UnsupportedRunError, match=reason):
+        read_run({**ROW, **change}, 1)
+
+
+def test_no_row_fails_the_table() -> None:
+    """Nonsense beside a good row is reported, and the good one predicted."""
+    rows = [ROW, {**ROW, "model": "no/such-model"}, {**ROW, "gpu": "abacus"}, {}, {**ROW, "tp": "3"}]
+    results = predict_serving_rows(rows, load_calibration())
+    assert [result.status for result in results][:4] == ["ok", "unsupported", "unsupported", "unsupported"]
+    assert results[0].predicted_tpot_s == pytest.approx(0.0084, rel=0.25)
+
+
+def test_summaries_count_medians_and_rank() -> None:
+    """Errors are absolute medians; equal loads with four layouts have a rank correlation."""
+    group = {"mode": "aggregated", "model": "m"}
+    results = [
+        ServingResult(
+            name=str(i), status="ok", group=group, measured_ttft_s=1.0, predicted_ttft_s=1.1, measured_tpot_s=float(i),
+            predicted_tpot_s=1.2 * i,
+        )
+        for i in range(1, 5)
+    ]  # fmt: skip
+    everything = summarise_serving(results)[-1]
+    assert everything.tpot_median_error == pytest.approx(0.2)
+    assert everything.ttft_median_error == pytest.approx(0.1)
+    assert everything.rank_correlation == pytest.approx(1.0)
+
+
+def test_the_schema_is_told_apart_from_training_runs() -> None:
+    """Latencies and an engine make a serving table."""
+    assert is_serving_schema(set(ROW))
+    assert not is_serving_schema({"step_time_s", "framework", "gpu"})
+
+
+@pytest.mark.slow
+def test_published_runs_are_predicted_as_well_as_the_documentation_says(shared_dir: Path) -> None:
+    """Every twelfth row of the sample: medians of docs/serving.md, with room for sampling."""
+    with (shared_dir / "serving_runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))[::12]
+    summaries = {s.group: s for s in summarise_serving(predict_serving_rows(rows, load_calibration()))}
+    aggregated, apart = summaries["aggregated"], summaries["disaggregated"]
+    assert aggregated.tpot_median_error < 0.10
+    assert aggregated.ttft_median_error < 0.25
+    assert apart.tpot_median_error < 0.25
+    assert apart.ttft_median_error < 0.45
+    assert summaries["all"].unsupported == 0
