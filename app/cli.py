@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, str]] = {
     "train": "Plan a training job (the default command).",
     "estimate": "Estimate one given layout.",
     "serve": "Plan a serving fleet for a load and its latency limits.",
+    "explain": "Say what binds a plan, why the runner-up lost, what would help.",
     "sweep": "Plan over GPU counts, GPU kinds, lengths and batches.",
     "diff": "Compare two plans.",
     "dash": "Start the what-if dashboard in a browser.",

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from topology.errors import InputError
 
@@ -59,7 +60,7 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
 def defect(error: Exception) -> InputError:
     """Describe an exception that no input should be able to raise."""
     place = traceback.extract_tb(error.__traceback__)
-    where = f" at {os.path.basename(place[-1].filename)}:{place[-1].lineno}" if place else ""  # noqa: PTH119 - a label
+    where = f" at {Path(place[-1].filename).name}:{place[-1].lineno}" if place else ""
     return InputError(
         what="this is a defect in meshplan, not in your input",
         cause=f"{type(error).__name__}: {error}{where}",

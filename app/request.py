@@ -77,7 +77,7 @@ def understand(
     """
     groups = _settings_by_group(flags.settings)
     model = _override(model or _find_model(flags.model), groups["model"], "model")
-    spec = _override_cluster(cluster or _find_cluster(flags), groups["cluster"])
+    spec = understand_cluster(flags, cluster=cluster)
     job = _override(_job(flags, model, spec.num_gpus), groups["job"], "job")
     _require_context(model, job)
     request = PlanRequest(
@@ -96,6 +96,11 @@ def understand(
 def _headroom(flags: Flags) -> float | None:
     """Read the share of memory to leave free, if it was written."""
     return parse_share(flags.memory_headroom, "--memory-headroom") if flags.memory_headroom else None
+
+
+def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> ClusterSpec:
+    """The cluster alone, its settings applied."""
+    return _override_cluster(cluster or _find_cluster(flags), _settings_by_group(flags.settings)["cluster"])
 
 
 def _find_model(name: str | None) -> ModelSpec:

@@ -1,8 +1,8 @@
 """The pipeline of a plan as a simulated schedule, for the Gantt chart and the trace.
 
 A stage's time of one microbatch comes from the same costs that the planner split: forward is a third of it,
-the two halves of the backward a third each, and recomputation lengthens the part that the previous stage waits
-for.
+the two halves of the backward a third each; recomputation lengthens the half that the previous stage
+waits for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ def stage_seconds(plan: Plan) -> StageSeconds:
     """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order."""
     request = plan.request
     costs = stage_costs(
-        request.model, build(request.cluster), request.job, find_stack(request.stack), plan.layout, load_calibration()
+        request.model,
+        build(request.cluster),
+        request.job,
+        find_stack(request.stack),
+        plan.layout,
+        load_calibration(),
     )
     split = split_of(plan)
     again = recomputed_layers(costs, split) @ costs.recompute_s
@@ -56,5 +61,8 @@ def split_of(plan: Plan) -> StageSplit:
 def _chunk_shares(plan: Plan, costs: StageCosts) -> list[tuple[int, float]]:
     """Rank of every virtual stage, and its share of the rank's layers."""
     owners = ranks_of_chunks(plan.layout)
-    held = {rank: sum(plan.layers_of_stage[c] for c in chunks_of_rank(owners, rank)) for rank in range(costs.num_ranks)}
+    held = {
+        rank: sum(plan.layers_of_stage[c] for c in chunks_of_rank(owners, rank))
+        for rank in range(costs.num_ranks)
+    }
     return [(rank, plan.layers_of_stage[chunk] / max(1, held[rank])) for chunk, rank in enumerate(owners)]

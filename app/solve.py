@@ -40,7 +40,9 @@ def cause_of(found: Infeasible) -> str:
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
     """Rules by how many layouts they rejected, most first."""
-    ordered = sorted(rejected.items(), key=lambda item: (-item[1], item[0]))
+    ordered = sorted(
+        ((rule, count) for rule, count in rejected.items() if count), key=lambda item: (-item[1], item[0])
+    )
     return ", ".join(f"{rule} {count:,}" for rule, count in ordered)
 
 

@@ -171,7 +171,6 @@ def _scaled_price(plan: Plan, factor: float) -> PlanRequest:
 
 
 FACTS: tuple[Fact, ...] = (
-    Fact(name="GPU compute rate", scaled=partial(_scaled_gpu, field="peak_flop_per_s")),
     Fact(name="GPU memory size", scaled=partial(_scaled_gpu, field="memory_bytes")),
     Fact(name="GPU memory bandwidth", scaled=partial(_scaled_gpu, field="memory_bandwidth_bytes_per_s")),
     Fact(name="scale-up bandwidth", scaled=partial(_scaled_nodes, field="scaleup_bandwidth_bytes_per_s")),
@@ -186,9 +185,21 @@ def sensitivities(
 ) -> Iterator[Sensitivity]:
     """How the outcome changes when each fact is `by` lower and higher and the job is planned anew."""
     base = outcome(plan)
+    yield Sensitivity(name="kernel efficiency", **_of_efficiency(plan, by))
     for fact in FACTS:
         lowered, raised = (_outcome(plan, fact, 1 + sign * by, outcome, planner) for sign in (-1, 1))
         yield Sensitivity(name=fact.name, lowered=_relative(lowered, base), raised=_relative(raised, base))
+
+
+def _of_efficiency(plan: Plan, by: float) -> dict[str, float]:
+    """How the step changes when its kernels run `by` slower and faster, under the same layout.
+
+    Kernel times are measured, not derived from a peak, so they are scaled and not planned anew: compute,
+    recompute and the bubble they leave.
+    """
+    time = plan.estimate.time
+    share = (time.compute_s + time.recompute_s + time.bubble_s) / plan.estimate.step_time_s
+    return {"lowered": share * (1 / (1 - by) - 1), "raised": share * (1 / (1 + by) - 1)}
 
 
 def _outcome(

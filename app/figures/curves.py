@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure
-from app.quantities import format_percent, format_usd
+from app.quantities import format_count, format_percent, format_usd
 from topology.units import format_seconds
 
 if TYPE_CHECKING:
@@ -61,13 +61,19 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
             "tickvals": values,
             "ticktext": [f"{value:,}" for value in values],
         },
-        yaxis={"title": "tokens/s", "type": "log", "exponentformat": "SI", "dtick": "D2"},
+        yaxis={
+            "title": "tokens/s",
+            "type": "log",
+            "tickvals": rates,
+            "ticktext": [format_count(r) for r in rates],
+        },
     )
     picture.add_trace(
         go.Scatter(
             x=values + values[::-1],
             y=high + low[::-1],
             fill="toself",
+            mode="lines",
             fillcolor=faded(BLUE, 0.18),
             line={"width": 0},
             hoverinfo="skip",

@@ -37,8 +37,8 @@ def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure
     roof = [min(*edges, ridge) / 2, ridge, max(*edges, ridge) * 2]
     picture = figure(
         _reading(drawn, ridge, gpu.name),
-        xaxis={"title": "FLOP per byte moved", "type": "log", "showgrid": True},
-        yaxis={"title": "TFLOP/s", "type": "log"},
+        xaxis={"title": "FLOP per byte moved", "type": "log", "showgrid": True, "dtick": 1},
+        yaxis={"title": "TFLOP/s", "type": "log", "dtick": 1},
     )
     picture.add_trace(
         go.Scatter(

@@ -25,7 +25,11 @@ PART_LABELS = {
     "bubble": "bubble",
     "optimizer": "optimizer",
     "host": "host",
+    "rest": "rest",
 }
+HIDDEN_LABELS = {"layer": "hidden in layers", "dp": "DP hidden", "pp": "PP hidden"}
+SMALLEST_SHARE = 0.003
+"""Parts below this share of the step are drawn together."""
 
 
 def parts_of(time: TimeBreakdown) -> dict[str, float]:
@@ -38,23 +42,34 @@ def waterfall(estimate: Estimate) -> go.Figure:
     """Stand the parts of a step on each other up to the total, whose band is drawn as an error bar."""
     total_s = estimate.step_time_s
     factor, unit = time_unit(total_s)
-    parts = {name: value for name, value in parts_of(estimate.time).items() if value > 0}
+    parts = drawn_parts(estimate)
     picture = figure(_reading(estimate, parts), showlegend=False, barmode="overlay", yaxis={"title": unit})
     below_s = 0.0
     for name, value_s in parts.items():
         picture.add_trace(_bar(PART_LABELS[name], below_s, value_s, total_s, {"color": PART_COLOURS[name]}))
         below_s += value_s
     band = {
-        "type": "data", "symmetric": False, "array": [(estimate.upper_s - total_s) / factor],
-        "arrayminus": [(total_s - estimate.lower_s) / factor], "color": GREY,
-    }  # fmt: skip
+        "type": "data",
+        "symmetric": False,
+        "array": [(estimate.upper_s - total_s) / factor],
+        "arrayminus": [(total_s - estimate.lower_s) / factor],
+        "color": GREY,
+    }
     picture.add_trace(_bar("step", 0.0, total_s, total_s, {"color": TOTAL_COLOUR}).update(error_y=band))
     for axis, value_s in estimate.time.hidden_s.items():
-        if value_s > 0:
+        if value_s > SMALLEST_SHARE * total_s:
             colour = PART_COLOURS.get(axis, GREY)
             hatched = {"color": faded(colour, 0.35), "pattern": {"shape": "/", "fgcolor": colour}}
-            picture.add_trace(_bar(f"{axis.upper()} hidden", 0.0, value_s, total_s, hatched))
+            picture.add_trace(_bar(HIDDEN_LABELS.get(axis, f"{axis} hidden"), 0.0, value_s, total_s, hatched))
     return picture
+
+
+def drawn_parts(estimate: Estimate) -> dict[str, float]:
+    """Seconds of every part that can be seen; the others are one part, so that bars still sum to the step."""
+    parts = parts_of(estimate.time)
+    seen = {name: value for name, value in parts.items() if value > SMALLEST_SHARE * estimate.step_time_s}
+    rest_s = sum(parts.values()) - sum(seen.values())
+    return seen | ({"rest": rest_s} if rest_s > 0 else {})
 
 
 def time_unit(whole_s: float) -> tuple[float, str]:
@@ -75,13 +90,19 @@ def waterfalls(estimates: Sequence[tuple[str, Estimate]]) -> go.Figure:
     picture = figure(alt, barmode="stack", yaxis={"title": "s"}, xaxis={"type": "category"})
     names = [name for name, _ in estimates]
     for part, label in PART_LABELS.items():
-        values = [parts_of(estimate.time)[part] for _, estimate in estimates]
+        values = [parts_of(estimate.time).get(part, 0.0) for _, estimate in estimates]
         if any(values):
             hover = [format_seconds(value) for value in values]
             picture.add_trace(
-                go.Bar(name=label, x=names, y=values, marker_color=PART_COLOURS[part], hovertext=hover,
-                       hovertemplate="%{x} · %{fullData.name}<br>%{hovertext}<extra></extra>")
-            )  # fmt: skip
+                go.Bar(
+                    name=label,
+                    x=names,
+                    y=values,
+                    marker_color=PART_COLOURS[part],
+                    hovertext=hover,
+                    hovertemplate="%{x} · %{fullData.name}<br>%{hovertext}<extra></extra>",
+                )
+            )
     return picture
 
 
@@ -92,10 +113,16 @@ def _bar(label: str, below_s: float, value_s: float, total_s: float, marker: Map
     factor, unit = time_unit(total_s)
     text = three_digits(value_s / factor)
     return go.Bar(
-        name=label, x=[label], y=[value_s / factor], base=[below_s / factor], marker=dict(marker),
-        text=[text], textposition="outside", cliponaxis=False,
+        name=label,
+        x=[label],
+        y=[value_s / factor],
+        base=[below_s / factor],
+        marker=dict(marker),
+        text=[text],
+        textposition="outside",
+        cliponaxis=False,
         hovertemplate=f"{label}<br>{text} {unit} · {format_percent(value_s / total_s)}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 def _reading(estimate: Estimate, parts: dict[str, float]) -> str:

@@ -25,6 +25,7 @@ PART_COLOURS: Mapping[str, str] = {
     "bubble": GREY,
     "optimizer": GREEN,
     "host": "#5C6670",
+    "rest": "#9AA5B1",
 }
 """Colours of the parts of a step; communication is warm, waiting is grey."""
 

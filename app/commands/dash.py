@@ -1,0 +1,23 @@
+"""`plan dash`: the dashboard, on this machine only unless told otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan to start from.")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8501,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of a training run to follow.", metavar="DIR")
+    ] = None,
+) -> int:
+    """Start the what-if dashboard in a browser."""
+    from app.dash_server import serve
+
+    return serve(plan=plan, port=port, host=host, browser=not no_browser, run=run)

@@ -1,0 +1,36 @@
+"""The dashboard's front door: its pages and how they look. `plan dash` starts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ICON = Path(__file__).with_name("icon.svg")
+STYLE = """<style>
+.stMainBlockContainer { padding: 4rem 2rem 3rem; }
+[data-testid="stMetricValue"] { font-size: 1.55rem; }
+[data-testid="stSidebarUserContent"] { padding-top: 0.5rem; }
+@media (max-width: 640px) { .stMainBlockContainer { padding: 4rem 1rem 2rem; } }
+</style>"""
+
+
+def main() -> None:
+    """Draw the chosen page."""
+    import streamlit as st
+
+    from app.pages import accuracy, compare, executor, serving, topology, what_if
+
+    st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
+    st.html(STYLE)
+    pages = [
+        st.Page(what_if.render, title="What if", icon=":material/tune:", url_path="what-if", default=True),
+        st.Page(compare.render, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
+        st.Page(topology.render, title="Topology", icon=":material/lan:", url_path="topology"),
+        st.Page(accuracy.render, title="Accuracy", icon=":material/target:", url_path="accuracy"),
+        st.Page(serving.render, title="Serving", icon=":material/dns:", url_path="serving"),
+        st.Page(executor.render, title="Executor", icon=":material/play_circle:", url_path="executor"),
+    ]
+    st.navigation(pages, position="top").run()
+
+
+if __name__ == "__main__":
+    main()

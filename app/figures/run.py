@@ -1,0 +1,70 @@
+"""A training run over its steps: loss, rate, memory, and the step time against its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from app.figures.style import BLUE, GREY, figure
+from app.quantities import format_percent
+from app.run_log import RunStep
+from topology.units import format_seconds, three_digits
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+
+def run_line(steps: Sequence[RunStep], field: str, title: str) -> go.Figure:
+    """Draw one logged quantity over the steps."""
+    import plotly.graph_objects as go
+
+    values = [float(getattr(step, field)) for step in steps]
+    first, last = three_digits(values[0]), three_digits(values[-1])
+    alt = f"{title} is {last} at step {steps[-1].step:,}; it began at {first}."
+    picture = figure(alt, height=260, showlegend=False, xaxis={"title": "step"}, yaxis={"title": title})
+    picture.add_trace(
+        go.Scatter(x=[step.step for step in steps], y=values, mode="lines", line={"color": BLUE})
+    )
+    return picture
+
+
+def step_times(steps: Sequence[RunStep]) -> go.Figure:
+    """Draw measured step times and the predicted one."""
+    import plotly.graph_objects as go
+
+    predicted = steps[-1].predicted_step_time_s
+    typical = median(step.step_time_s for step in steps)
+    off = (
+        f"{format_percent(typical / predicted - 1, signed=True)} from the prediction"
+        if predicted
+        else "not predicted"
+    )
+    picture = figure(
+        f"The median step takes {format_seconds(typical)}, {off}.",
+        height=260,
+        xaxis={"title": "step"},
+        yaxis={"title": "s", "rangemode": "tozero"},
+    )
+    numbers = [step.step for step in steps]
+    picture.add_trace(
+        go.Scatter(
+            x=numbers,
+            y=[step.step_time_s for step in steps],
+            mode="lines",
+            name="measured",
+            line={"color": BLUE},
+        )
+    )
+    if predicted:
+        ends = [numbers[0], numbers[-1]]
+        picture.add_trace(
+            go.Scatter(
+                x=ends,
+                y=[predicted, predicted],
+                mode="lines",
+                name="predicted",
+                line={"color": GREY, "dash": "dash"},
+            )
+        )
+    return picture

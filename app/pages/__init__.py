@@ -1,0 +1,1 @@
+"""Pages of the dashboard, one file each; `render` draws a page."""

@@ -1,0 +1,121 @@
+"""Accuracy: what the cost model predicts for measured runs, where it errs most, how it does on yours."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import streamlit as st
+
+from app.figures.accuracy import predicted_against_measured
+from app.pages.frame import MOST_UPLOAD_MIB, draw, guarded, plain
+from app.quantities import format_percent
+from costmodel.accuracy import RunResult, Summary, predict_rows, summarise
+from costmodel.calibration import load_calibration
+from costmodel.runs import read_rows, shipped_runs
+from topology.errors import InputError
+from topology.units import format_seconds
+
+MOST_ROWS = 20_000
+WORST = 15
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    st.subheader("Predicted against measured", anchor=False)
+    file = st.file_uploader(
+        "Your own runs, in the columns of training_runs.csv",
+        type="csv",
+        key="runs_file",
+        max_upload_size=MOST_UPLOAD_MIB,
+    )
+    results = shipped_results() if file is None else uploaded_results(file.name, file.getvalue())
+    shown = filtered(results)
+    by = str(
+        st.segmented_control(
+            "Group by", ["source", "gpu", "framework"], default="source", key="by", required=True
+        )
+    )
+    draw(predicted_against_measured(shown, by), "accuracy")
+    st.markdown("#### Error of every group")
+    st.dataframe(
+        [summary_row(entry) for entry in summarise(shown, by=by)], hide_index=True, alt="Error by group"
+    )
+    st.markdown("#### Where it is furthest off")
+    st.dataframe(worst_rows(shown), hide_index=True, alt="Runs with the largest error")
+    left_out = [result for result in results if result.status != "ok"]
+    if left_out:
+        with st.expander(f"{len(left_out)} runs could not be predicted"):
+            st.dataframe(
+                [{"run": r.name, "reason": r.reason} for r in left_out], hide_index=True, alt="Runs left out"
+            )
+
+
+@st.cache_resource(show_spinner="Predicting the published runs")  # type: ignore[untyped-decorator]  # untyped here
+def shipped_results() -> list[RunResult]:
+    """Predictions of the runs that come with the package."""
+    return predict_rows(shipped_runs(), load_calibration())
+
+
+def uploaded_results(name: str, content: bytes) -> list[RunResult]:
+    """Predictions of an uploaded table, read from a temporary file of ours."""
+    with tempfile.TemporaryDirectory(prefix="meshplan-") as folder:
+        path = Path(folder) / "runs.csv"
+        path.write_bytes(content)
+        try:
+            rows = read_rows(path)
+        except InputError as error:
+            shown = [text.replace(str(path), name) for text in (error.what, error.cause, error.fix)]
+            raise InputError(*shown) from None
+    if len(rows) > MOST_ROWS:
+        raise InputError(
+            what=f"{name} has too many rows",
+            cause=f"{len(rows):,} rows, at most {MOST_ROWS:,} here",
+            fix="use plan accuracy",
+        )
+    return predict_rows(rows, load_calibration())
+
+
+def filtered(results: Sequence[RunResult]) -> list[RunResult]:
+    """Results of the chosen GPUs."""
+    kinds = sorted({result.group.get("gpu", "") for result in results})
+    chosen = st.multiselect("GPUs", kinds, default=[], placeholder="all", key="accuracy_gpus")
+    return [result for result in results if not chosen or result.group.get("gpu", "") in chosen]
+
+
+def summary_row(entry: Summary) -> dict[str, str]:
+    """One group as a row; what cannot be told is a dash."""
+    return {
+        "group": entry.group,
+        "runs": f"{entry.rows:,}",
+        "median error": _percent(entry.median_error),
+        "90 % are within": _percent(entry.p90_error),
+        "bias": _percent(entry.bias, signed=True),
+        "memory, median": _percent(entry.memory_median_error),
+        "inside the 80 % band": _percent(entry.coverage),
+        "rank correlation": "–" if math.isnan(entry.rank_correlation) else f"{entry.rank_correlation:.2f}",
+    }
+
+
+def _percent(value: float, *, signed: bool = False) -> str:
+    """A share as percent; a dash when there is none (NaN)."""
+    return "–" if math.isnan(value) else format_percent(value, signed=signed)
+
+
+def worst_rows(results: Sequence[RunResult]) -> list[dict[str, str]]:
+    """Runs with the largest relative error."""
+    timed = sorted((r for r in results if r.error is not None), key=lambda r: -abs(r.error or 0.0))
+    return [
+        {
+            "run": plain(result.name),
+            "gpu": result.group.get("gpu", ""),
+            "framework": result.group.get("framework", ""),
+            "measured": format_seconds(result.measured_step_time_s or 0.0),
+            "predicted": format_seconds(result.predicted_step_time_s or 0.0),
+            "error": format_percent(result.error or 0.0, signed=True),
+        }
+        for result in timed[:WORST]
+    ]

@@ -1,0 +1,41 @@
+"""An answer of the command line on a page: its facts, tables and sentences, with the same numbers."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.output import Answer, Facts, Section, Table
+from app.pages.frame import plain
+
+
+def show_answer(answer: Answer) -> None:
+    """Draw the headline and every section."""
+    if answer.headline:
+        st.subheader(plain(answer.headline), anchor=False)
+    for section in answer.sections:
+        show_section(section)
+
+
+def show_section(section: Section) -> None:
+    """Draw one section."""
+    if section.title:
+        st.markdown(f"#### {plain(section.title)}")
+    if isinstance(section, Facts):
+        st.dataframe(
+            [{"": name, " ": value} for name, value in section.pairs], hide_index=True, alt=section.title
+        )
+    elif isinstance(section, Table):
+        st.dataframe(table_columns(section), hide_index=True, alt=section.title)
+        if section.note:
+            st.caption(plain(section.note))
+    else:
+        for line in section.lines:
+            st.markdown(f"- {plain(line)}")
+
+
+def table_columns(table: Table) -> dict[str, list[str]]:
+    """Columns of a table; equal or empty heads are told apart by invisible spaces."""
+    heads = [
+        head + "\N{ZERO WIDTH SPACE}" * table.columns[:n].count(head) for n, head in enumerate(table.columns)
+    ]
+    return {head: [row[number] for row in table.rows] for number, head in enumerate(heads)}

@@ -1,0 +1,95 @@
+"""Compare: two or three plans side by side, added on the first page, uploaded, or from a shared URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app.figures.memory import memory_bars
+from app.figures.network import network_map
+from app.figures.step_time import waterfalls
+from app.link_load import link_load
+from app.pages.answer import show_section
+from app.pages.carried import MOST_COMPARED, carried, carry
+from app.pages.frame import MOST_UPLOAD_MIB, draw, guarded, plain, planned
+from app.plan_diff import diff_answer
+from app.plan_report import cluster_of, headline, layers_of_rank, layout_words, money_text
+from app.quantities import format_percent, format_usd
+from app.uploads import read_plan_upload
+from planner.plan import Plan, PlanRequest
+from topology.units import format_bytes, format_seconds
+
+NAMES = ("A", "B", "C")
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    st.subheader("Plans side by side", anchor=False)
+    plans = gathered()
+    if len(plans) < 2:
+        st.info(
+            f"{len(plans)} of 2 plans. Add plans on the first page, or upload files written by plan --json."
+        )
+        return
+    summary(plans)
+    names = NAMES[: len(plans)]
+    draw(waterfalls(list(zip(names, (plan.estimate for plan in plans), strict=True))), "compare_time")
+    for column, name, plan in zip(st.columns(len(plans)), names, plans, strict=True):
+        with column:
+            one_plan(name, plan)
+    for name, plan in zip(names[1:], plans[1:], strict=True):
+        st.divider()
+        for section in diff_answer(plans[0], plan, "A", name).sections:
+            show_section(section)
+
+
+def gathered() -> list[Plan]:
+    """Plans that were added, and plans that were uploaded."""
+    requests = carried("with", PlanRequest)
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    files = left.file_uploader(
+        "plan.json files",
+        type="json",
+        accept_multiple_files=True,
+        key="plan_files",
+        max_upload_size=MOST_UPLOAD_MIB,
+    )
+    right.button(
+        "Forget the added plans", on_click=carry, args=("with",), disabled=not requests, width="stretch"
+    )
+    found = [planned(request) for request in requests]
+    plans = [plan for plan in found if isinstance(plan, Plan)]
+    plans += [read_plan_upload(file.name, file.getvalue()) for file in files]
+    return plans[:MOST_COMPARED]
+
+
+def summary(plans: Sequence[Plan]) -> None:
+    """The numbers that decide, one row a plan."""
+    rows = [
+        {
+            "": name,
+            "question": headline(plan.request),
+            "layout": layout_words(plan.layout),
+            "step time": format_seconds(plan.estimate.step_time_s),
+            "tokens/s/GPU": f"{plan.estimate.tokens_per_s_per_gpu:,.0f}",
+            "MFU": format_percent(plan.estimate.mfu),
+            "peak memory": format_bytes(plan.estimate.peak_memory_bytes),
+            "$ per B tokens": format_usd(plan.estimate.usd_per_billion_tokens),
+        }
+        for name, plan in zip(NAMES, plans, strict=False)
+    ]
+    st.dataframe(rows, hide_index=True, alt="Headline numbers of the plans")
+
+
+def one_plan(name: str, plan: Plan) -> None:
+    """Memory, links and money of one plan."""
+    st.markdown(f"#### {name}")
+    st.caption(plain(layout_words(plan.layout)))
+    cluster = cluster_of(plan.request)
+    layers = layers_of_rank(plan.layers_of_stage, plan.layout)
+    draw(memory_bars(plan.estimate.memory_by_stage, cluster.gpu.memory_bytes, layers), f"memory_{name}")
+    loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
+    draw(network_map(cluster, loads), f"network_{name}")
+    st.caption(plain(money_text(plan.request, plan.estimate)))

@@ -1,0 +1,78 @@
+"""Executor: a training run as it happens, predicted against measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import streamlit as st
+
+from app.dash_server import RUN_FOLDER
+from app.figures.run import run_line, step_times
+from app.pages.frame import draw, guarded, plain
+from app.quantities import format_percent
+from app.run_log import RunStep, checkpoints_of, read_steps
+from topology.units import format_bytes, format_seconds
+
+REFRESH_S = 3
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    folder = os.environ.get(RUN_FOLDER)
+    st.subheader("Training run", anchor=False)
+    if folder is None:
+        st.info("Start the dashboard with the folder of a run to follow it: plan dash --run DIR")
+        return
+    follow(Path(folder))
+
+
+@st.fragment(run_every=REFRESH_S)  # type: ignore[untyped-decorator]  # streamlit has no types here
+def follow(folder: Path) -> None:
+    """Draw what the run has written so far, again every few seconds."""
+    steps = read_steps(folder)
+    if not steps:
+        st.info(plain(f"{folder.name} has no steps yet."))
+        return
+    show_numbers(steps)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("#### Does it learn?")
+        draw(run_line(steps, "loss", "loss"), "loss")
+        st.markdown("#### How fast is it?")
+        draw(run_line(steps, "tokens_per_s", "tokens/s"), "tokens")
+    with right:
+        st.markdown("#### Is a step as long as predicted?")
+        draw(step_times(steps), "steps")
+        st.markdown("#### How much memory does it take?")
+        draw(run_line(steps, "peak_memory_gib", "peak memory, GiB"), "run_memory")
+    show_checkpoints(folder)
+
+
+def show_numbers(steps: list[RunStep]) -> None:
+    """The latest step."""
+    last = steps[-1]
+    columns = st.columns(5)
+    columns[0].metric("Step", f"{last.step:,}", border=True)
+    columns[1].metric("Loss", f"{last.loss:.4f}", border=True)
+    off = last.step_time_s / last.predicted_step_time_s - 1 if last.predicted_step_time_s else None
+    columns[2].metric(
+        "Step time",
+        format_seconds(last.step_time_s),
+        None if off is None else f"{format_percent(off, signed=True)} to predicted",
+        delta_color="inverse",
+        border=True,
+    )
+    columns[3].metric("MFU", format_percent(last.mfu), border=True)
+    columns[4].metric("Peak memory", format_bytes(last.peak_memory_bytes), border=True)
+
+
+def show_checkpoints(folder: Path) -> None:
+    """Checkpoints on disk, newest first."""
+    st.markdown("#### What could it restart from?")
+    found = checkpoints_of(folder)
+    if found:
+        st.dataframe(found, hide_index=True, alt="Checkpoints of the run")
+    else:
+        st.caption("No checkpoint yet.")

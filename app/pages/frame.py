@@ -1,0 +1,89 @@
+"""What all pages share: planning behind a cache, errors in three lines, figures with their reading."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import streamlit as st
+
+from app.errors import defect, three_lines
+from app.figures.style import alt_text
+from planner.plan import Plan, PlanRequest
+from planner.search import Infeasible, search
+from topology.decode import structure, unstructure
+from topology.errors import InputError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MOST_CACHED_PLANS = 256
+MOST_UPLOAD_MIB = 2
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
+
+
+def guarded(render: Callable[[], None]) -> Callable[[], None]:
+    """Draw a page so that whatever escapes it becomes a clear message, never a traceback."""
+
+    @wraps(render)
+    def drawn() -> None:
+        try:
+            render()
+        except InputError as error:
+            show_error(error)
+        except Exception as error:  # noqa: BLE001 - the last door of a page: a defect is named, the app lives on
+            show_error(defect(error), title="Something broke here, not in your input.")
+
+    return drawn
+
+
+def show_error(error: InputError, title: str = "This is not possible as asked.") -> None:
+    """Show what is wrong, why, and what fixes it; names from files are text, never markup."""
+    st.error(f"**{title}**", icon=":material/block:")
+    st.code(three_lines(error), language=None, wrap_lines=True)
+
+
+def planned(request: PlanRequest) -> Plan | Infeasible:
+    """The answer of the planner; equal requests of all sessions are searched once."""
+    with st.spinner(f"Searching layouts on {request.cluster.num_gpus:,} GPUs", show_time=True):
+        found: Plan | Infeasible = _searched(request_key(request))
+    return found
+
+
+def plan_or_none(request: PlanRequest) -> Plan | None:
+    """The plan of a request, or None; for points of a curve."""
+    found = _searched(request_key(request))
+    return found if isinstance(found, Plan) else None
+
+
+def request_key(request: PlanRequest) -> str:
+    """Text that two requests share only when they ask the same."""
+    return json.dumps(unstructure(request), sort_keys=True)
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
+def _searched(key: str) -> Plan | Infeasible:
+    """Search once per question; plans are immutable, so all sessions may share them."""
+    return search(structure(json.loads(key), PlanRequest, "the question"))
+
+
+def draw(figure: go.Figure, key: str, **options: Any) -> Any:
+    """Draw a figure with its one-sentence reading as caption and alt text."""
+    reading = alt_text(figure)
+    chosen = st.plotly_chart(
+        figure, key=key, alt=reading, config={"displaylogo": False, "displayModeBar": False}, **options
+    )
+    st.caption(plain(reading))
+    return chosen
+
+
+def plain(text: str) -> str:
+    r"""Escape text so that Markdown shows it as it is.
+
+    >>> plain("a_b <i>")
+    'a\\_b \\<i\\>'
+    """
+    return _MARKUP.sub(r"\\\1", text)

@@ -1,0 +1,189 @@
+"""The chosen plan in one look: six numbers and their difference to the baseline, the proof, actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import streamlit as st
+
+from app.links import command_line
+from app.output import csv_text
+from app.pages.carried import add, carry
+from app.pages.frame import plain
+from app.plan_report import band, cluster_of, headline, layout_words
+from app.quantities import format_duration, format_percent, format_usd
+from app.records import plan_records
+from app.request import Flags
+from app.schedule import schedule_of
+from app.trace import trace_json
+from planner.plan import Plan, to_json
+from topology.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """One headline number: what is shown, how to compare it, and what it means."""
+
+    label: str
+    text: str
+    value: Callable[[Plan], float | None]
+    note: str
+    lower_is_better: bool = True
+
+
+def show_headline(plan: Plan, baseline: Plan | None) -> None:
+    """Draw the title, the numbers and the proof."""
+    title, *job = headline(plan.request).split(" · ")
+    st.subheader(plain(title), anchor=False)
+    st.caption(plain(" · ".join(job)))
+    st.markdown(f"**{plain(layout_words(plan.layout))}** &nbsp;·&nbsp; {plain(proof(plan))}")
+    if plan.estimate.memory_upper_bytes > cluster_of(plan.request).gpu.memory_bytes:
+        st.warning(
+            "It fits by the estimate, but the error band of its memory reaches past the GPU: it may run out.",
+            icon=":material/warning:",
+        )
+    for column, number in zip(st.columns(6, gap="small"), numbers(plan), strict=True):
+        column.metric(
+            number.label,
+            number.text,
+            delta(plan, baseline, number.value),
+            delta_color="inverse" if number.lower_is_better else "normal",
+            help=number.note,
+            border=True,
+        )
+
+
+def numbers(plan: Plan) -> tuple[Number, ...]:
+    """The six headline numbers."""
+    return (*_speed(plan), *_cost(plan))
+
+
+def _speed(plan: Plan) -> tuple[Number, ...]:
+    """Step time, throughput, utilisation."""
+    estimate = plan.estimate
+    return (
+        Number(
+            label="Step time",
+            text=format_seconds(estimate.step_time_s),
+            value=lambda p: p.estimate.step_time_s,
+            note=f"80 % band {band(estimate.lower_s, estimate.upper_s)}. Bound by {estimate.bound_by}.",
+        ),
+        Number(
+            label="Tokens/s/GPU",
+            text=f"{estimate.tokens_per_s_per_gpu:,.0f}",
+            lower_is_better=False,
+            value=lambda p: p.estimate.tokens_per_s_per_gpu,
+            note="Tokens of the global batch, per second and GPU.",
+        ),
+        Number(
+            label="MFU",
+            text=format_percent(estimate.mfu),
+            value=lambda p: p.estimate.mfu,
+            lower_is_better=False,
+            note=f"Model FLOP over step × GPUs × dense peak; {format_percent(estimate.hfu)} with recompute.",
+        ),
+    )
+
+
+def _cost(plan: Plan) -> tuple[Number, ...]:
+    """Memory, money, time to train."""
+    estimate, job = plan.estimate, plan.request.job
+    capacity = cluster_of(plan.request).gpu.memory_bytes
+    low, high = format_bytes(estimate.memory_lower_bytes), format_bytes(estimate.memory_upper_bytes)
+    steps = -(-(job.total_tokens or 0) // job.tokens_per_step)
+    total = f", {format_usd(steps * estimate.usd_per_step)}" if estimate.usd_per_step else ""
+    return (
+        Number(
+            label="Peak memory",
+            text=format_bytes(estimate.peak_memory_bytes),
+            value=lambda p: p.estimate.peak_memory_bytes,
+            note=f"On the fullest stage, of {format_bytes(capacity)}. 80 % band {low} to {high}.",
+        ),
+        Number(
+            label="$ per B tokens",
+            text=format_usd(estimate.usd_per_billion_tokens),
+            value=lambda p: p.estimate.usd_per_billion_tokens,
+            note=_price_note(plan),
+        ),
+        Number(
+            label="Time to train",
+            text=format_duration(steps * estimate.step_time_s) if steps else "–",
+            value=_seconds_of_run,
+            note=f"{steps:,} steps{total}." if steps else "Say how many tokens to train.",
+        ),
+    )
+
+
+def _seconds_of_run(plan: Plan) -> float | None:
+    """Seconds for all tokens of the job."""
+    job = plan.request.job
+    return (
+        None
+        if job.total_tokens is None
+        else job.total_tokens / job.tokens_per_step * plan.estimate.step_time_s
+    )
+
+
+def _price_note(plan: Plan) -> str:
+    """Where the price comes from."""
+    spec = plan.request.cluster
+    if spec.usd_per_gpu_hour is None:
+        return "No price is known for this GPU: set one under Fabric."
+    return f"At ${spec.usd_per_gpu_hour:.2f} per GPU-hour, {spec.price_as_of}"
+
+
+def delta(plan: Plan, baseline: Plan | None, value: Callable[[Plan], float | None]) -> str | None:
+    """Relative difference to the baseline."""
+    if baseline is None:
+        return None
+    now, then = value(plan), value(baseline)
+    return None if now is None or not then else format_percent(now / then - 1, signed=True)
+
+
+def proof(plan: Plan) -> str:
+    """How sure the search is."""
+    optimality = plan.optimality
+    looked = f"{optimality.enumerated:,} layouts in {format_seconds(plan.search_time_s)}"
+    if optimality.status == "proven":
+        return f"proven best of {looked}"
+    return f"best found, at most {format_percent(optimality.gap)} from the best of {looked}"
+
+
+def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
+    """Pin a baseline, copy the command, take the plan home."""
+    left, second, middle, *downloads = st.columns([1.4, 1.4, 1.1, 1, 1, 1], gap="small")
+    if baseline is None:
+        pin, words = ":material/push_pin:", ("baseline", plan.request)
+        left.button("Pin as baseline", icon=pin, on_click=carry, args=words, width="stretch")
+    else:
+        left.button(
+            "Unpin baseline", icon=":material/keep_off:", on_click=carry, args=("baseline",), width="stretch"
+        )
+    second.button(
+        "Add to compare",
+        icon=":material/compare_arrows:",
+        on_click=add,
+        args=("with", plan.request),
+        width="stretch",
+    )
+    with middle.popover("Command", icon=":material/terminal:", width="stretch"):
+        st.caption("This command gives exactly this plan.")
+        st.code(command_line(flags), language="bash", wrap_lines=True)
+    files = (
+        ("plan.json", to_json(plan), "application/json"),
+        ("plans.csv", csv_text(plan_records(plan)), "text/csv"),
+        ("trace.json", trace_json(schedule_of(plan), plan.request.model.name), "application/json"),
+    )
+    for column, (name, text, mime) in zip(downloads, files, strict=True):
+        column.download_button(
+            name,
+            text,
+            name,
+            mime,
+            icon=":material/download:",
+            on_click="ignore",
+            width="stretch",
+            key=f"get_{name}",
+            help="Open it at ui.perfetto.dev" if name == "trace.json" else None,
+        )

@@ -1,0 +1,193 @@
+"""A picture for every question about a plan; those that need more searches wait until their tab is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from app.figures.curves import pareto_chart, scaling_curve
+from app.figures.gantt import schedule_gantt
+from app.figures.memory import memory_bars
+from app.figures.network import network_map
+from app.figures.roofline import roofline
+from app.figures.step_time import waterfall
+from app.figures.tornado import tornado
+from app.link_load import AXES, axis_group, link_load
+from app.op_points import op_points
+from app.pages.frame import draw, plan_or_none
+from app.pages.sidebar import load_gpus, load_layout
+from app.plan_report import cluster_of, layers_of_rank, layout_words
+from app.quantities import format_percent
+from app.schedule import schedule_of
+from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
+from planner.plan import Plan
+from topology.units import format_bytes, format_seconds
+
+TABS = (
+    "What else was close?",
+    "Why is there a bubble?",
+    "Which link hurts?",
+    "What if there were more?",
+    "Time or money?",
+    "What matters most?",
+    "What binds each op?",
+)
+OFFERED_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm")
+MOST_OF_LARGE = 2048
+"""Above this many GPUs, comparing offers takes too long to be worth a wait."""
+
+
+def show_pictures(plan: Plan) -> None:
+    """Draw memory and time side by side, and the other questions as tabs."""
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("#### Does it fit, and which stage is fullest?")
+        capacity = cluster_of(plan.request).gpu.memory_bytes
+        layers = layers_of_rank(plan.layers_of_stage, plan.layout)
+        draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers), "memory")
+    with right:
+        st.markdown("#### Where does the step go?")
+        draw(waterfall(plan.estimate), "waterfall")
+    shown = (_alternatives, _bubble, _network, _more, _money, _matters, _ops)
+    for tab, show in zip(
+        st.tabs(TABS, key="picture", on_change="rerun", bind="query-params"), shown, strict=True
+    ):
+        if tab.open:
+            with tab:
+                show(plan)
+
+
+def _alternatives(plan: Plan) -> None:
+    """Plans that were close; a click loads one."""
+    if not plan.alternatives:
+        st.info("No other combination of degrees is possible.")
+        return
+    rows = [
+        {
+            "layout": layout_words(other.layout),
+            "step time": format_seconds(other.step_time_s),
+            "slower by": format_percent(other.slower_by, signed=True),
+            "verdict": "tie: within the error band" if other.tied else "slower",
+            "peak memory": format_bytes(other.peak_memory_bytes),
+        }
+        for other in plan.alternatives
+    ]
+    chosen: Any = st.dataframe(
+        rows,
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="single-row",
+        key="alternatives",
+        alt="Plans that were close to the best one",
+    )
+    picked = chosen["selection"]["rows"]
+    if picked and picked[0] < len(plan.alternatives):
+        other = plan.alternatives[picked[0]]
+        st.button(
+            f"Load {layout_words(other.layout)}",
+            on_click=load_layout,
+            args=(other.layout,),
+            type="primary",
+            icon=":material/input:",
+        )
+    else:
+        st.caption("Select a row to load that plan.")
+
+
+def _bubble(plan: Plan) -> None:
+    """The simulated schedule."""
+    events = schedule_of(plan)
+    if not events:
+        st.info("There is no pipeline in this plan, so there is no bubble.")
+        return
+    draw(schedule_gantt(events), "gantt")
+    shown = 1 + max(event.microbatch for event in events)
+    st.caption(f"The first {shown} microbatches; trace.json above opens at ui.perfetto.dev.")
+
+
+def _network(plan: Plan) -> None:
+    """The fabric with the groups of one axis."""
+    cluster = cluster_of(plan.request)
+    axes = [axis for axis in AXES if getattr(plan.layout, axis) > 1]
+    loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
+    axis = st.segmented_control("Colour the groups of", axes, default=axes[0], key="axis") if axes else None
+    groups = axis_groups(plan, str(axis)) if axis else ()
+    draw(network_map(cluster, loads, groups), "network")
+
+
+def axis_groups(plan: Plan, axis: str) -> tuple[tuple[int, ...], ...]:
+    """GPUs of every group of an axis; experts are spread over neighbouring ranks of a stage."""
+    if axis != "ep":
+        return plan.mesh.groups(axis)
+    size, stride = axis_group(plan.layout, axis)
+    ranks = range(plan.mesh.num_ranks)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for rank in ranks:
+        groups.setdefault((rank // (size * stride), rank % stride), []).append(plan.mesh.gpu_of_rank[rank])
+    return tuple(tuple(members) for members in groups.values())
+
+
+def _more(plan: Plan) -> None:
+    """Scaling curves."""
+    names = [variation.name for variation in VARIATIONS]
+    name = st.segmented_control("Vary", names, default=names[0], key="vary", required=True)
+    variation = next(entry for entry in VARIATIONS if entry.name == name)
+    with st.spinner("Planning every point", show_time=True):
+        points = list(scale_points(plan.request, variation, plan_or_none))
+    if points:
+        draw(scaling_curve(points, variation.name, variation.value(plan.request)), "scaling")
+    else:
+        st.info("None of the neighbouring values has a plan.")
+
+
+def _money(plan: Plan) -> None:
+    """Price against time; a click loads an offer."""
+    if plan.request.cluster.num_gpus > MOST_OF_LARGE:
+        st.info(f"Offers are compared up to {MOST_OF_LARGE:,} GPUs; use plan sweep beyond.")
+        return
+    with st.spinner("Planning every offer", show_time=True):
+        found = list(offers(plan.request, OFFERED_GPUS, usual_counts(plan.request), plan_or_none))
+    if not found:
+        st.info("None of the compared GPUs with a known price can run this job.")
+        return
+    chosen: Any = draw(pareto_chart(found), "pareto", on_select="rerun", selection_mode="points")
+    picked = [point["customdata"] for point in chosen["selection"]["points"] if point.get("customdata")]
+    if picked:
+        gpu, count = str(picked[0][0]), int(picked[0][1])
+        st.button(
+            f"Load {count} × {gpu}",
+            on_click=load_gpus,
+            args=(gpu, count),
+            type="primary",
+            icon=":material/input:",
+        )
+    else:
+        st.caption("The number at a mark is its GPUs. Click a mark to load it.")
+
+
+def _matters(plan: Plan) -> None:
+    """Sensitivity of time or money."""
+    outcomes = {
+        "time per token": step_per_token,
+        "$ per billion tokens": lambda p: p.estimate.usd_per_billion_tokens,
+    }
+    if plan.estimate.usd_per_billion_tokens is None:
+        outcomes.pop("$ per billion tokens")
+    name = str(
+        st.segmented_control(
+            "Outcome", list(outcomes), default="time per token", key="outcome", required=True
+        )
+    )
+    with st.spinner("Planning with each fact 20 % lower and higher", show_time=True):
+        effects = list(sensitivities(plan, outcomes[name], plan_or_none))
+    draw(tornado(effects, name), "tornado")
+
+
+def _ops(plan: Plan) -> None:
+    """Roofline of one layer."""
+    cluster = cluster_of(plan.request)
+    draw(roofline(op_points(plan), cluster.gpu), "roofline")
+    st.caption(
+        "Forward kernels of a layer and the head, one microbatch on one rank, under the dense bf16 peak."
+    )

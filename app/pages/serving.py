@@ -1,0 +1,117 @@
+"""Serving: the fleet that keeps latency limits, and what more load would cost in latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import streamlit as st
+
+from app.figures.serving import LoadPoint, latency_throughput
+from app.pages.answer import show_answer
+from app.pages.frame import draw, guarded, show_error
+from app.quantities import format_usd
+from app.serve_fleets import find_fleet
+from app.serve_report import serving_answer
+from app.serve_request import ServeFlags, understand_serving
+from costmodel.model_catalog import model_names
+from planner.serving_plan import ServingPlan
+from topology.catalog import gpus
+from topology.errors import InputError
+from topology.units import format_seconds, parse_seconds
+
+DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
+LOADS = (1, 4, 16, 64, 256)
+FIND = "find"
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    flags = ask()
+    with st.spinner("Searching fleets", show_time=True):
+        plan = fleet(flags)
+    show_numbers(plan)
+    if flags.gpus and st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
+        with st.spinner("Serving every load", show_time=True):
+            points = list(load_points(flags))
+        limit = parse_seconds(flags.tpot) if flags.tpot else None
+        draw(latency_throughput(points, limit), "latency_throughput")
+    show_answer(serving_answer(plan))
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
+def fleet(flags: ServeFlags) -> ServingPlan:
+    """The fleet that serves a load; equal questions are searched once."""
+    return find_fleet(understand_serving(flags))
+
+
+def ask() -> ServeFlags:
+    """Draw the sidebar and read it."""
+    with st.sidebar:
+        names, kinds = list(model_names()), list(gpus())
+        model = st.selectbox(
+            "Model", names, index=names.index(DEFAULT_MODEL), key="serve_model", bind="query-params"
+        )
+        left, right = st.columns(2)
+        gpu = left.selectbox(
+            "GPU", kinds, index=kinds.index(DEFAULT_GPU), key="serve_gpu", bind="query-params"
+        )
+        counts = [FIND, "1", "2", "4", "8", "16", "32", "64"]
+        count = right.selectbox("GPUs", counts, index=4, key="serve_gpus", bind="query-params")
+        prompt = left.text_input("Prompt tokens", "2000", key="input", bind="query-params", max_chars=8)
+        output = right.text_input("Output tokens", "300", key="output", bind="query-params", max_chars=8)
+        ttft = left.text_input("First token within", "1s", key="ttft", bind="query-params", max_chars=10)
+        tpot = right.text_input("Each token within", "50ms", key="tpot", bind="query-params", max_chars=10)
+        percentile = left.selectbox(
+            "Percentile", ["50", "90", "95", "99"], index=3, key="percentile", bind="query-params"
+        )
+        weights = right.selectbox(
+            "Weights", ["bf16", "fp8", "int8", "int4", "fp4"], key="weights", bind="query-params"
+        )
+        rate = st.text_input("Requests per second", "2/s", key="rate", bind="query-params", max_chars=12)
+    return ServeFlags(
+        model=str(model),
+        gpu=str(gpu),
+        gpus=None if count == FIND else str(count),
+        input_tokens=prompt or None,
+        output_tokens=output or None,
+        ttft=ttft or None,
+        tpot=tpot or None,
+        percentile=str(percentile),
+        weights=str(weights),
+        rate=rate or None,
+    )
+
+
+def show_numbers(plan: ServingPlan) -> None:
+    """The headline of a fleet."""
+    estimate = plan.estimate
+    values = (
+        ("GPUs", f"{plan.num_gpus}"),
+        ("First token, p99", format_seconds(estimate.ttft.p99_s)),
+        ("Per token, p99", format_seconds(estimate.tpot.p99_s)),
+        ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
+        ("Capacity", f"{estimate.capacity_requests_per_s:.3g}/s"),
+        ("$ per M output tokens", format_usd(estimate.usd_per_million_output_tokens)),
+    )
+    for column, (label, text) in zip(st.columns(len(values), gap="small"), values, strict=True):
+        column.metric(label, text, border=True)
+
+
+def load_points(flags: ServeFlags) -> Iterator[LoadPoint]:
+    """The best deployment of the same GPUs at every load, without limits."""
+    for concurrency in LOADS:
+        asked = replace(flags, rate=None, ttft=None, tpot=None, concurrency=str(concurrency))
+        try:
+            plan = fleet(asked)
+        except InputError as error:
+            show_error(error)
+            return
+        estimate = plan.estimate
+        yield LoadPoint(
+            concurrency=concurrency,
+            tpot_s=estimate.tpot.p50_s,
+            tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
+            label=serving_answer(plan).headline,
+        )

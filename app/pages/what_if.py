@@ -1,0 +1,51 @@
+"""What if: the plan of the question in the sidebar, and a picture for every question about it."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.pages.carried import carried
+from app.pages.frame import guarded, planned, show_error
+from app.pages.headline import show_actions, show_headline
+from app.pages.pictures import show_pictures
+from app.pages.sidebar import Question, ask, load_change
+from app.solve import no_plan
+from planner.plan import Plan, PlanRequest
+from planner.search import Infeasible
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    question = ask()
+    understood = question.understood()
+    found = planned(understood.request)
+    if isinstance(found, Infeasible):
+        show_infeasible(found, question)
+        return
+    baseline = pinned_baseline()
+    show_headline(found, baseline)
+    show_actions(found, question.flags, baseline)
+    show_pictures(found)
+
+
+def pinned_baseline() -> Plan | None:
+    """The plan that numbers are compared with, from the URL."""
+    requests = carried("baseline", PlanRequest)
+    found = planned(requests[0]) if requests else None
+    return found if isinstance(found, Plan) else None
+
+
+def show_infeasible(found: Infeasible, question: Question) -> None:
+    """Say why there is no plan, and offer the nearest changes that give one."""
+    show_error(no_plan(found))
+    for number, change in enumerate(found.nearest):
+        if change.flag:
+            st.button(
+                f"Apply: {change.change}",
+                key=f"apply_{number}",
+                type="primary" if number == 0 else "secondary",
+                on_click=load_change,
+                args=(question.flags, change.flag),
+                icon=":material/build:",
+            )
