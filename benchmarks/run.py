@@ -1,0 +1,135 @@
+"""Run every benchmark and print asked against measured; medians of several whole processes.
+
+python benchmarks/run.py [--repeats N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One command and how fast and small it should be."""
+
+    name: str
+    words: tuple[str, ...]
+    most_s: float
+    most_bytes: float = float("inf")
+
+
+def _words(*parts: str) -> tuple[str, ...]:
+    """Words of a command line that asks for JSON."""
+    return (*" ".join(parts).split(), "--json")
+
+
+CASES = (
+    Case(name="plan --help", words=("--help",), most_s=0.25),
+    Case(name="70b on 32 GPUs", words=("--model", "70b", "--gpus", "32", "--json"), most_s=1.5),
+    Case(
+        name="405b on 16,384 GPUs",
+        words=("--model", "405b", "--gpus", "16384", "--json"),
+        most_s=5.0,
+        most_bytes=0.6 * GIB,
+    ),
+    Case(name="70b on 16,384 GPUs", words=("--model", "70b", "--gpus", "16384", "--json"), most_s=7.5),
+    Case(
+        name="deepseek-v3 on 2,048 GPUs",
+        words=("--model", "deepseek-v3", "--gpus", "2048", "--json"),
+        most_s=5.0,
+    ),
+    Case(
+        name="serve 70b on 8 GPUs",
+        words=_words("serve --model 70b --gpus 8 --gpu h100-sxm --input 4000 --output 500", "--ttft 1s --tpot 30ms"),
+        most_s=3.0,
+    ),
+    Case(
+        name="serve deepseek-r1 on 32 H200",
+        words=_words("serve --model deepseek-r1 --gpus 32 --gpu h200-sxm --input 4000 --output 500"),
+        most_s=8.0,
+    ),
+)
+
+
+def whole_process(words: tuple[str, ...]) -> tuple[float, float]:
+    """Seconds and peak bytes of one cold process."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    before = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    )
+    _, _, usage = os.wait4(process.pid, 0)
+    return time.perf_counter() - before, usage.ru_maxrss * 1024
+
+
+def layouts_per_second() -> float:
+    """Layouts that the vectorised model scores in a second on one core."""
+    import numpy as np
+
+    from costmodel.calibration import load_calibration
+    from costmodel.layout import LayoutTable, ParallelLayout
+    from costmodel.model_catalog import model
+    from costmodel.stack import stack
+    from costmodel.training import evaluate
+    from costmodel.workload import TrainingJob
+    from topology.builders import default_cluster
+
+    layouts = [
+        ParallelLayout(
+            tp=tp, pp=pp, dp=1024 // (tp * pp), microbatch_size=mb, zero_stage=zero, virtual_stages=v,
+            schedule="interleaved" if v > 1 else "1f1b", recompute=policy, sequence_parallel=tp > 1,
+        )
+        for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8, 16) for mb in (1, 2, 4) for zero in (0, 1)
+        for v in (1, 2) for policy in ("none", "full")
+    ]  # fmt: skip
+    table = LayoutTable.of(layouts).take(np.arange(500_000) % len(layouts))
+    question = (
+        model("llama-3.1-70b"),
+        default_cluster("h100-sxm", 1024),
+        TrainingJob(sequence_length=8192, global_batch_size=2048),
+        stack("megatron-core"),
+    )
+    cal = load_calibration()
+    evaluate(*question, table.take(np.arange(10)), cal)
+    seconds = []
+    for _ in range(3):
+        before = time.process_time()
+        evaluate(*question, table, cal)
+        seconds.append(time.process_time() - before)
+    return len(table) / statistics.median(seconds)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    repeats = parser.parse_args().repeats
+    sys.path.insert(0, str(ROOT))
+    print(f"{'what':34} {'asked':>16} {'median':>10} {'slowest':>10} {'memory':>10}")
+    for case in CASES:
+        runs = [whole_process(case.words) for _ in range(repeats)]
+        seconds = [run[0] for run in runs]
+        asked = f"≤ {case.most_s:g} s"
+        print(
+            f"{case.name:34} {asked:>16} {statistics.median(seconds):>8.2f} s {max(seconds):>8.2f} s"
+            f" {max(run[1] for run in runs) / 2**20:>6.0f} MiB",
+            flush=True,
+        )
+    print(f"{'layouts scored per second':34} {'≥ 500,000':>16} {layouts_per_second():>10,.0f}")
+
+
+if __name__ == "__main__":
+    main()
