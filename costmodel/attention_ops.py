@@ -6,6 +6,8 @@ key/value heads, ``d`` head size, ``q`` and ``r`` the query and key/value ranks 
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from costmodel.layout import CP_KINDS, Quantity
@@ -26,6 +28,9 @@ from costmodel.workload import TrainingJob
 
 RING_ROWS = 0.75
 """Share of the rows that a step of a balanced causal ring touches: all of them or half of them, in turns."""
+
+KEYS_AND_VALUES = 2  # messages of a context exchange
+QUERIES_AND_OUTPUT = 2  # further ones when heads are swapped for tokens
 
 
 def attended_pairs(query_tokens: Quantity, window: int | None = None) -> Quantity:
@@ -158,20 +163,22 @@ def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
     gathered = kv_bytes * cp * (cp > 1)
     merged_elements = RING_ROWS * T * heads * model.value_head_dim * (cp - 1)
     swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
+    exchange = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES)
+    swap = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES + QUERIES_AND_OUTPUT)
     return (
-        communicate("context_gather", "all_gather", "cp", gathered * ring),
-        communicate("context_regather", "all_gather", "cp", gathered * ring, "backward"),
-        communicate("context_gradient_scatter", "reduce_scatter", "cp", gathered * ring, "backward"),
+        exchange("context_gather", "all_gather", size_bytes=gathered * ring),
+        exchange("context_regather", "all_gather", size_bytes=gathered * ring, phase="backward"),
+        exchange("context_gradient_scatter", "reduce_scatter", size_bytes=gathered * ring, phase="backward"),
         elementwise(
             "context_merge",
             traffic_bytes=(HALF_BYTES + 2 * FLOAT_BYTES) * merged_elements * ring,
             saved_bytes=0,
         ),
-        communicate("context_first_gather", "all_gather", "cp", gathered * whole),
-        communicate("context_first_regather", "all_gather", "cp", gathered * whole, "backward"),
-        communicate("context_last_scatter", "reduce_scatter", "cp", gathered * whole, "backward"),
-        communicate("context_swap", "all_to_all", "cp", swapped),
-        communicate("context_gradient_swap", "all_to_all", "cp", swapped, "backward"),
+        exchange("context_first_gather", "all_gather", size_bytes=gathered * whole),
+        exchange("context_first_regather", "all_gather", size_bytes=gathered * whole, phase="backward"),
+        exchange("context_last_scatter", "reduce_scatter", size_bytes=gathered * whole, phase="backward"),
+        swap("context_swap", "all_to_all", size_bytes=swapped),
+        swap("context_gradient_swap", "all_to_all", size_bytes=swapped, phase="backward"),
     )
 
 

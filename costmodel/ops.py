@@ -191,12 +191,19 @@ def elementwise(
 
 
 def communicate(
-    name: str, collective: Collective, axis: Axis, size_bytes: Quantity, phase: Phase = "forward"
+    name: str,
+    collective: Collective,
+    axis: Axis,
+    size_bytes: Quantity,
+    phase: Phase = "forward",
+    *,
+    count: int = 1,
 ) -> Op:
-    """Give one collective over an axis of the layout."""
+    """Give a collective over an axis of the layout: `size_bytes` in all, in `count` messages."""
     return Op(
         name=name,
         kind="collective",
+        count=count,
         collective=collective,
         axis=axis,
         collective_bytes=size_bytes,

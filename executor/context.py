@@ -265,24 +265,33 @@ class _Ring(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         axis, scale = ctx.axis, ctx.scale
         dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        gradient_k, gradient_v = (torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (k, v))
-        travelling = [k.contiguous(), v.contiguous(), gradient_k, gradient_v]
+        own: tuple[torch.Tensor, ...] = ()
+        held = [k.contiguous(), v.contiguous()]
+        moving: list[torch.Tensor] = []  # gradients of the keys held: they travel with them and end at home
         for step in range(axis.size):
-            keys, values, dk, dv = travelling
+            if step:
+                arriving, work = _start_shift([*held, *(moving if step > 1 else ())], axis)
+                _wait(work)
+                held = arriving[:2]
+                moving = arriving[2:] or [torch.zeros_like(x) for x in held]
             queries, seen, causal = _visible_part(
                 (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
             )
-            part = tuple(x.contiguous() for x in (q[:, :, queries], keys[:, :, seen], values[:, :, seen]))
+            part = tuple(x.contiguous() for x in (q[:, :, queries], held[0][:, :, seen], held[1][:, :, seen]))
             block = attention_blocks.Block(
                 out[:, :, queries].contiguous(), lse[:, :, queries].contiguous(), ctx.states[step]
             )
-            d_part = attention_blocks.backward(
+            d_q, *d_held = attention_blocks.backward(
                 gradients[0][:, :, queries].contiguous(), part, block, scale, causal=causal
             )
-            for total, where, more in zip((dq, dk, dv), (queries, seen, seen), d_part, strict=True):
-                total[:, :, where] += more
-            last = step == axis.size - 1  # gradients travel with their keys and come home after c shifts
-            arriving, work = _start_shift(travelling[2:] if last else travelling, axis)
+            dq[:, :, queries] += d_q
+            if step == 0:
+                own = tuple(d_held)
+                continue
+            for total, more in zip(moving, d_held, strict=True):
+                total[:, :, seen] += more
+        if axis.size > 1:
+            moving, work = _start_shift(moving, axis)
             _wait(work)
-            travelling = arriving
-        return dq.to(q.dtype), travelling[-2].to(k.dtype), travelling[-1].to(v.dtype), None, None
+            own = tuple(mine + theirs for mine, theirs in zip(own, moving, strict=True))
+        return dq.to(q.dtype), own[0], own[1], None, None

@@ -85,13 +85,17 @@ class FakeRank:
     pipeline: Pipeline
     optimizer: ShardedAdamW
 
-    def forward_backward(self) -> None:
-        """Run a step's microbatches and finish their gradients, as training does."""
+    def run_microbatches(self) -> None:
+        """Run a step's microbatches."""
         shape = (self.task.num_microbatches, self.task.layout.microbatch_size, self.task.sequence_length)
         tokens = torch.zeros(shape, dtype=torch.long, device=self.pipeline.device)
         tokens = tokens[..., : self.task.sequence_length // self.task.layout.cp]
         tokens_per_step = self.task.num_microbatches * self.task.sequence_length * self.task.layout.dp
         run_step(self.pipeline, tokens, tokens, mean_loss(self.pipeline, tokens_per_step))
+
+    def forward_backward(self) -> None:
+        """Run a step's microbatches and finish their gradients, as training does."""
+        self.run_microbatches()
         finish_gradients(self.pipeline)
         clip(self.pipeline, total_norm(self.pipeline), self.optimizer.settings.clip_norm)
 

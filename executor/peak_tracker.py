@@ -6,14 +6,15 @@ torch's own trackers it needs no module hooks, so pipelines with several microba
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC2701
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor import torch_internals
 
@@ -70,11 +71,11 @@ class PeakTracker(TorchDispatchMode):
         key = torch_internals.storage_key(tensor)
         if key in self._live:
             return
-        watch = weakref.ref(storage, lambda _, key=key: self._free(key))
+        watch = weakref.ref(storage, functools.partial(self._free, key))
         self._live[key] = _Live(storage.nbytes(), "activations", origin, watch)
         self._grow(storage.nbytes())
 
-    def _free(self, key: int) -> None:
+    def _free(self, key: int, _dead: object) -> None:
         """Forget a storage that is gone."""
         gone = self._live.pop(key, None)
         self._total -= gone.size if gone is not None else 0
@@ -102,7 +103,7 @@ class PeakTracker(TorchDispatchMode):
             origins[f"{one.purpose} {one.origin}"] += one.size
         self.peak_by_purpose, self.peak_by_origin = purposes, origins
 
-    def __enter__(self) -> PeakTracker:
+    def __enter__(self) -> Self:
         """Follow resizes, which no dispatch mode sees."""
         self._mode = torch_internals.active_fake_mode()
         self._resizing = torch.UntypedStorage.resize_

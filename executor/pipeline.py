@@ -77,6 +77,7 @@ class Pipeline:
     hidden_dtype: torch.dtype
     device: torch.device
     spans: list[Span] | None = field(default=None)
+    after_compute: Callable[[], None] | None = None
 
     @property
     def is_first(self) -> bool:
@@ -172,9 +173,12 @@ def _check_split(spec: ModelSpec, split: tuple[int, ...], total: int) -> None:
 def _recompute_counts(
     layout: ParallelLayout, layers: list[int], recompute_of_stage: Sequence[int] | None, rank: int
 ) -> list[int]:
-    """Recomputed layers of each of this rank's stages: its count, taken in model order."""
-    if layout.recompute == "none":
-        return [0] * len(layers)
+    """Recomputed layers of each of this rank's stages, taken in model order.
+
+    The planner counts layers that are recomputed in full; the selective policies apply to every layer.
+    """
+    if layout.recompute != "full":
+        return [0] * len(layers) if layout.recompute == "none" else layers
     left = sum(layers) if recompute_of_stage is None else recompute_of_stage[rank]
     counts = []
     for count in layers:
@@ -301,13 +305,13 @@ def _recording(delayed: DelayedGradients | None, *, on: bool) -> Iterator[None]:
 def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last: bool) -> None:
     """Tell FSDP what to do after this backward, by ZeRO stage.
 
-    Gradients are reduced after the last microbatch (0, 1) or after every one (2, 3), which then waits for
-    the reduction so that its buffers do not outlive the microbatch; weights stay gathered
-    until the last microbatch (0, 1, 2) or not at all (3). Split backwards always reduce at the end
-    (`_reduce_delayed`).
+    Every backward counts as the last to FSDP: buffers of a reduction then do not outlive its microbatch,
+    and nothing is prefetched in the order of an earlier one. Gradients are reduced after the last microbatch
+    (0, 1) or after every one (2, 3); weights stay gathered until the last microbatch (0, 1, 2) or not at all
+    (3). Split backwards always reduce at the end.
     """
     split = layout.schedule in SPLIT_BACKWARD
-    module.set_is_last_backward(not split and (last or layout.zero_stage >= 2))
+    module.set_is_last_backward(not split)
     module.set_requires_gradient_sync(not split and (last or layout.zero_stage >= 2))
     module.set_reshard_after_backward(not split and (last or layout.zero_stage >= 3))
 
@@ -339,6 +343,8 @@ def run_step(
             if pipeline.spans is not None:
                 start = max(start, run.ready_s)
                 pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
+            if pipeline.after_compute is not None:
+                pipeline.after_compute()
     if pipeline.layout.schedule in SPLIT_BACKWARD:
         for stage in pipeline.stages:
             torch_internals.reduce_gradients(stage.module)

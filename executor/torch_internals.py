@@ -6,6 +6,7 @@ Nothing else in the executor touches a name of torch that begins with an undersc
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -115,9 +116,9 @@ def reduce_gradients(module: Any) -> None:
 def start_fake_group(num_ranks: int, rank: int) -> None:
     """Make the default process group one whose collectives return at once and move nothing."""
     import torch.distributed as dist
-    import torch.distributed._tools.fake_collectives  # registers fake kernels of the collectives
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    importlib.import_module("torch.distributed._tools.fake_collectives")  # registers their fake kernels
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
 
 
@@ -192,3 +193,29 @@ def stored_gradients(record: Any) -> list[torch.Tensor]:
     """Gradients of a parameter that are kept between microbatches: accumulated whole, or reduced shards."""
     found = [getattr(record, "unsharded_accumulated_grad", None), record.sharded_param.grad]
     return [gradient for gradient in found if gradient is not None]
+
+
+def in_backward() -> bool:
+    """Whether autograd is running a backward pass on this thread."""
+    return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001
+
+
+def group_of(argument: Any) -> Any:
+    """Process group behind an argument of a ``c10d`` operator, None if it is none."""
+    import torch.distributed as dist
+
+    if isinstance(argument, dist.ProcessGroup):
+        return argument
+    try:
+        return dist.ProcessGroup.unbox(argument)
+    except (RuntimeError, TypeError, AttributeError):
+        return None
+
+
+def group_name(group: Any) -> str:
+    """Name by which functional collectives know a group."""
+    return str(group.group_name)
+
+
+FLASH_FORWARD = (_flash_cpu.default, _flash.default)
+FLASH_BACKWARD = (_flash_cpu_backward.default, _flash_backward.default)
