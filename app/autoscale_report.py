@@ -45,9 +45,13 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None) -> Answer:
             for name, run in runs
         ),
     )
-    chosen_name, chosen = min(runs[1:], key=lambda pair: (pair[1].missed_share > max(base.missed_share, 0.01), pair[1].gpu_hours))
+    chosen_name, chosen = min(
+        runs[1:], key=lambda pair: (pair[1].missed_share > max(base.missed_share, 0.01), pair[1].gpu_hours)
+    )
+    saved, hours = 1 - chosen.gpu_hours / base.gpu_hours, base.time_s[-1] / HOUR
+    name = plan.request.model.name
     return Answer(
-        headline=f"{plan.request.model.name} over {base.time_s[-1] / HOUR:.1f} hours: {chosen_name} saves {1 - chosen.gpu_hours / base.gpu_hours:.0%} of the GPU hours",
+        headline=f"{name} over {hours:.1f} hours: {chosen_name} saves {saved:.0%} of the GPU hours",
         sections=(table, _hours(chosen_name, chosen)),
         document=json_text({name: _document(run) for name, run in runs}),
         records=tuple(_hour_records(chosen)),
@@ -58,9 +62,13 @@ def day_runs(plan: ServingPlan, trace: Load | None) -> list[tuple[str, ScalingRu
     """Every policy on the trace."""
     if trace is None:
         raise InputError(
-            what="autoscaling needs a load over time", cause="--trace is missing", fix="add --trace FILE with a day of requests"
+            what="autoscaling needs a load over time",
+            cause="--trace is missing",
+            fix="add --trace FILE with a day of requests",
         )
-    hierarchy = default_cluster(plan.request.gpu, max(plan.decode.layout.num_gpus, plan.gpus_per_node)).hierarchy
+    hierarchy = default_cluster(
+        plan.request.gpu, max(plan.decode.layout.num_gpus, plan.gpus_per_node)
+    ).hierarchy
     capacity = replica_capacity_per_s(load_calibration(), plan, hierarchy)
     peak = _peak_rate(trace)
     fixed = int(np.ceil(peak / capacity))
@@ -90,9 +98,12 @@ def _peak_rate(trace: Load, window_s: float = 60.0) -> float:
 def _hours(name: str, run: ScalingRun) -> Table:
     """Replicas, load and backlog hour by hour."""
     rows = tuple(
-        (f"{r['hour']}", f"{r['arrivals_per_s']:.2f}", f"{r['replicas']:.1f}", f"{r['backlog']:.0f}") for r in _hour_records(run)
+        (f"{r['hour']}", f"{r['arrivals_per_s']:.2f}", f"{r['replicas']:.1f}", f"{r['backlog']:.0f}")
+        for r in _hour_records(run)
     )
-    return Table(title=f"Hour by hour: {name}", columns=("hour", "requests/s", "replicas", "waiting"), rows=rows)
+    return Table(
+        title=f"Hour by hour: {name}", columns=("hour", "requests/s", "replicas", "waiting"), rows=rows
+    )
 
 
 def _hour_records(run: ScalingRun) -> list[dict[str, float]]:

@@ -1,4 +1,7 @@
-"""Answer a serving question: one search for each GPU kind and precision, the best of them, the others beside it."""
+"""Answer a serving question.
+
+One search for each GPU kind and precision, the best of them, the others beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How a serving plan is told: the fleet, its latencies with their band, throughput, money, commands, and who lost."""
+"""How a serving plan is told.
+
+The fleet, its latencies with their band, throughput, money, commands, and who lost.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,11 @@ def record(plan: ServingPlan) -> dict[str, object]:
 
 def _configuration(plan: ServingPlan) -> Facts:
     """The fleet."""
-    pairs = [("engine", plan.request.engine), ("mode", plan.mode), ("weights, KV cache", f"{plan.weights}, {plan.kv_dtype}")]
+    pairs = [
+        ("engine", plan.request.engine),
+        ("mode", plan.mode),
+        ("weights, KV cache", f"{plan.weights}, {plan.kv_dtype}"),
+    ]
     if plan.prefill is not None:
         pairs.append(("prefill pool", _pool(plan.prefill)))
     pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
@@ -67,11 +74,9 @@ def _configuration(plan: ServingPlan) -> Facts:
     if plan.idle_gpus:
         pairs.append(("idle GPUs", str(plan.idle_gpus)))
     optimality = plan.optimality
-    pairs.append((
-        "search",
-        f"{optimality.enumerated} options, {sum(optimality.pruned.values())} pruned, {optimality.simulated} simulated, "
-        f"{optimality.status} in {format_seconds(plan.search_time_s)}",
-    ))  # fmt: skip
+    pruned = sum(optimality.pruned.values())
+    counted = f"{optimality.enumerated} options, {pruned} pruned, {optimality.simulated} simulated"
+    pairs.append(("search", f"{counted}, {optimality.status} in {format_seconds(plan.search_time_s)}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
 
 
@@ -111,27 +116,36 @@ def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[st
     """One row of the latency table."""
     band = f"{format_seconds(latency.lower_s)}–{format_seconds(latency.upper_s)}"
     limit = format_seconds(limit_s) if limit_s is not None else "–"
-    return name, format_seconds(latency.p50_s), band, format_seconds(latency.p90_s), format_seconds(latency.p99_s), limit
+    return (
+        name,
+        format_seconds(latency.p50_s),
+        band,
+        format_seconds(latency.p90_s),
+        format_seconds(latency.p99_s),
+        limit,
+    )
 
 
 def _throughput(plan: ServingPlan) -> Facts:
     """Rates, headroom, money, energy, and what bounds them."""
     estimate = plan.estimate
+    rate, kept = three_digits(estimate.request_rate_per_s), three_digits(estimate.goodput_requests_per_s)
+    tokens, per_gpu = three_digits(estimate.output_tokens_per_s), three_digits(estimate.tokens_per_s_per_gpu)
+    batch, queue = three_digits(estimate.mean_batch), three_digits(estimate.mean_queue)
     pairs = [
-        ("requests", f"{three_digits(estimate.request_rate_per_s)}/s, goodput {three_digits(estimate.goodput_requests_per_s)}/s"),
-        ("output tokens", f"{three_digits(estimate.output_tokens_per_s)}/s, {three_digits(estimate.tokens_per_s_per_gpu)}/s per GPU"),
-        ("busy", f"{estimate.utilisation:.0%}, mean batch {three_digits(estimate.mean_batch)}, mean queue {three_digits(estimate.mean_queue)}"),
+        ("requests", f"{rate}/s, goodput {kept}/s"),
+        ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU"),
+        ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
         ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
         ("bound by", estimate.bound_by),
         ("energy", f"{three_digits(estimate.wh_per_query)} Wh per query"),
     ]
     if estimate.usd_per_query is not None:
-        pairs.append((
-            "cost",
-            f"{format_usd(estimate.usd_per_hour)} an hour, {format_usd(estimate.usd_per_query)} per query, "
-            f"{format_usd(estimate.usd_per_million_input_tokens)} per million input and "
-            f"{format_usd(estimate.usd_per_million_output_tokens)} per million output tokens",
-        ))  # fmt: skip
+        hour, query = format_usd(estimate.usd_per_hour), format_usd(estimate.usd_per_query)
+        inputs = format_usd(estimate.usd_per_million_input_tokens)
+        outputs = format_usd(estimate.usd_per_million_output_tokens)
+        per_million = f"{inputs} per million input and {outputs} per million output tokens"
+        pairs.append(("cost", f"{hour} an hour, {query} per query, {per_million}"))
     return Facts(title="Throughput and cost", pairs=tuple(pairs))
 
 
@@ -145,9 +159,16 @@ def _fleets(plan: ServingPlan) -> Table:
             format_usd(fleet.usd_per_hour),
             format_usd(fleet.usd_per_million_output_tokens),
         )
-        for fleet in sorted(plan.other_fleets, key=lambda fleet: (fleet.usd_per_hour or float("inf"), fleet.num_gpus))
+        for fleet in sorted(
+            plan.other_fleets, key=lambda fleet: (fleet.usd_per_hour or float("inf"), fleet.num_gpus)
+        )
     )
-    smallest = min([(plan.num_gpus, f"{plan.request.gpu} {plan.weights}"), *((f.num_gpus, f"{f.gpu} {f.weights}") for f in plan.other_fleets)])
+    smallest = min(
+        [
+            (plan.num_gpus, f"{plan.request.gpu} {plan.weights}"),
+            *((f.num_gpus, f"{f.gpu} {f.weights}") for f in plan.other_fleets),
+        ]
+    )
     return Table(
         title="Other fleets",
         columns=("GPUs", "count", "layout", "per hour", "per M output tokens"),
@@ -166,4 +187,6 @@ def _runners_up(plan: ServingPlan) -> Table:
 def _commands(plan: ServingPlan) -> Facts:
     """Commands to start and to check it; the manifest is long and goes to a file."""
     pairs = tuple((name, text) for name, text in (plan.commands or {}).items() if name != "kubernetes")
-    return Facts(title="Commands", pairs=(*pairs, ("kubernetes", "plan serve … --manifest FILE writes the manifest")))
+    return Facts(
+        title="Commands", pairs=(*pairs, ("kubernetes", "plan serve … --manifest FILE writes the manifest"))
+    )

@@ -1,11 +1,14 @@
-"""From the words of `plan serve` to serving requests: one for each GPU kind and precision that may be used."""
+"""From the words of `plan serve` to serving requests.
+
+One for each GPU kind and precision that may be used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 from app.quantities import parse_count
 from app.request import DEFAULT_GPU, MOST_GPUS
@@ -29,7 +32,12 @@ FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep")
-_NATIVE: Mapping[str, Weights] = {"deepseek-v3": "fp8", "deepseek-r1": "fp8", "gpt-oss-20b": "fp4", "gpt-oss-120b": "fp4"}
+_NATIVE: Mapping[str, Weights] = {
+    "deepseek-v3": "fp8",
+    "deepseek-r1": "fp8",
+    "gpt-oss-20b": "fp4",
+    "gpt-oss-120b": "fp4",
+}
 
 T = TypeVar("T", bound=str)
 
@@ -68,7 +76,10 @@ class ServeFlags:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Complete requests with the fabric of each, the trace if there is one, and what had to be interpreted."""
+    """Complete requests with the fabric of each, the trace if there is one.
+
+    And what had to be interpreted.
+    """
 
     requests: tuple[tuple[ServingRequest, Hierarchy], ...]
     trace: Load | None
@@ -78,7 +89,9 @@ class Asked:
 def understand_serving(flags: ServeFlags) -> Asked:
     """Turn flags into requests: one a GPU kind and precision."""
     if not flags.model:
-        raise InputError(what="no model was named", cause="--model is missing", fix="add for example --model 70b")
+        raise InputError(
+            what="no model was named", cause="--model is missing", fix="add for example --model 70b"
+        )
     model = find_model(flags.model)
     trace = read_trace(flags.trace) if flags.trace is not None else None
     job = _job(flags, trace)
@@ -92,7 +105,12 @@ def understand_serving(flags: ServeFlags) -> Asked:
 
 
 def _request(
-    flags: ServeFlags, model: ModelSpec, job: ServingJob, gpu: str, weights: Weights, objective: ServingObjective
+    flags: ServeFlags,
+    model: ModelSpec,
+    job: ServingJob,
+    gpu: str,
+    weights: Weights,
+    objective: ServingObjective,
 ) -> ServingRequest:
     """One request."""
     paid = price(gpu)
@@ -141,14 +159,24 @@ def _weights(flags: ServeFlags, model: ModelSpec) -> tuple[Weights, ...]:
 
 def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
     """Read the job; lengths of a trace are its own."""
-    given = [name for name, value in (("--rate", flags.rate), ("--concurrency", flags.concurrency), ("--trace", flags.trace)) if value]
+    given = [
+        name
+        for name, value in (
+            ("--rate", flags.rate),
+            ("--concurrency", flags.concurrency),
+            ("--trace", flags.trace),
+        )
+        if value
+    ]
     if len(given) > 1:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
     lengths = _lengths(flags, trace)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
     if rate is not None and not 0 < rate < float("inf"):
         raise InputError(
-            what="no load to serve", cause=f"the request rate is {rate:g} per second", fix="give a positive rate, such as --rate 20/s"
+            what="no load to serve",
+            cause=f"the request rate is {rate:g} per second",
+            fix="give a positive rate, such as --rate 20/s",
         )
     return ServingJob(
         **lengths,
@@ -160,13 +188,15 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         percentile=_share(flags.percentile or "99", "--percentile", most=100),
         kv_dtype=_one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
         cached_share=_share(flags.cached or "0", "--cached", most=1),
-        draft_tokens=parse_count(flags.draft_tokens, "--draft-tokens", largest=16) if flags.draft_tokens else 0,
+        draft_tokens=parse_count(flags.draft_tokens, "--draft-tokens", largest=16)
+        if flags.draft_tokens
+        else 0,
         acceptance=_share(flags.acceptance or "0", "--acceptance", most=1),
         burstiness=_number(flags.burstiness or "1", "--burstiness"),
     )
 
 
-def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, int | None]:
+def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
     """Mean and 99th percentile of input and output, as given or as traced."""
     if trace is not None:
         import numpy as np
@@ -178,10 +208,18 @@ def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, int | None]:
             "output_tokens_p99": round(float(np.percentile(trace.output_tokens, 99))),
         }
     return {
-        "input_tokens": parse_count(flags.input_tokens, "--input", binary=True) if flags.input_tokens else DEFAULT_INPUT,
-        "output_tokens": parse_count(flags.output_tokens, "--output", binary=True) if flags.output_tokens else DEFAULT_OUTPUT,
-        "input_tokens_p99": parse_count(flags.input_p99, "--input-p99", binary=True) if flags.input_p99 else None,
-        "output_tokens_p99": parse_count(flags.output_p99, "--output-p99", binary=True) if flags.output_p99 else None,
+        "input_tokens": parse_count(flags.input_tokens, "--input", binary=True)
+        if flags.input_tokens
+        else DEFAULT_INPUT,
+        "output_tokens": parse_count(flags.output_tokens, "--output", binary=True)
+        if flags.output_tokens
+        else DEFAULT_OUTPUT,
+        "input_tokens_p99": parse_count(flags.input_p99, "--input-p99", binary=True)
+        if flags.input_p99
+        else None,
+        "output_tokens_p99": parse_count(flags.output_p99, "--output-p99", binary=True)
+        if flags.output_p99
+        else None,
     }
 
 
@@ -194,7 +232,9 @@ def _modes(text: str | None) -> tuple[Mode, ...]:
     if text == "auto":
         return ("aggregated", "disaggregated")
     raise InputError(
-        what=f"unknown mode {text!r}", cause="--mode", fix="use aggregated, disaggregated or auto (both are tried)"
+        what=f"unknown mode {text!r}",
+        cause="--mode",
+        fix="use aggregated, disaggregated or auto (both are tried)",
     )
 
 
@@ -220,7 +260,11 @@ def _time(text: str | None, flag: str) -> float | None:
         return None
     value = parse_seconds(text)
     if value <= 0:
-        raise InputError(what=f"{flag} {text} is not possible", cause="a limit is a positive time", fix=f"give for example {flag} 500ms")
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause="a limit is a positive time",
+            fix=f"give for example {flag} 500ms",
+        )
     return value
 
 
@@ -228,7 +272,11 @@ def _share(text: str, flag: str, *, most: float) -> float:
     """A number between zero and `most`."""
     value = _number(text, flag, least=0.0)
     if value > most:
-        raise InputError(what=f"{flag} {text} is not possible", cause=f"it is at most {most:g}", fix=f"give {flag} between 0 and {most:g}")
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"it is at most {most:g}",
+            fix=f"give {flag} between 0 and {most:g}",
+        )
     return value
 
 
@@ -239,7 +287,11 @@ def _number(text: str, flag: str, *, least: float = 1e-9) -> float:
     except ValueError:
         value = float("nan")
     if not least <= value < float("inf"):
-        raise InputError(what=f"{flag} {text} is not possible", cause=f"{flag} is a positive number", fix=f"give {flag} a positive number")
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"{flag} is a positive number",
+            fix=f"give {flag} a positive number",
+        )
     return value
 
 
@@ -248,14 +300,18 @@ def _one_of(text: str, choices: tuple[T, ...], flag: str) -> T:
     for choice in choices:
         if text.lower() == choice:
             return choice
-    raise InputError(what=f"unknown {flag} {text!r}", cause=f"known are {', '.join(choices)}", fix="use one of these")
+    raise InputError(
+        what=f"unknown {flag} {text!r}", cause=f"known are {', '.join(choices)}", fix="use one of these"
+    )
 
 
 def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, ...]:
     """What was assumed."""
     notes = [f"model {flags.model} is {model.name}"] if flags.model != model.name else []
     if flags.trace is None and (flags.input_tokens is None or flags.output_tokens is None):
-        notes.append(f"requests of {job.input_tokens} input and {job.output_tokens} output tokens (--input, --output)")
+        notes.append(
+            f"requests of {job.input_tokens} input and {job.output_tokens} output tokens (--input, --output)"
+        )
     if flags.gpus is None and flags.gpu is None and flags.cluster is None:
         notes.append(f"GPU kinds compared: {', '.join(FLEET_KINDS)} (--gpu names others)")
     return tuple(notes)

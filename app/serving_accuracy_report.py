@@ -17,14 +17,17 @@ def serving_accuracy_answer(rows: Sequence[Mapping[str, str | None]], *, by: str
     summaries = summarise_serving(results, by=by)
     everything = summaries[-1]
     predicted = everything.rows - everything.unsupported
+    tpot, ttft = _share(everything.tpot_median_error), _share(everything.ttft_median_error)
     return Answer(
-        headline=f"{predicted} of {everything.rows} serving runs predicted: time per output token "
-        f"{_share(everything.tpot_median_error)} off in the median, time to first token {_share(everything.ttft_median_error)}",
+        headline=f"{predicted} of {everything.rows} serving runs predicted; median error: time per output "
+        f"token {tpot}, time to first token {ttft}",
         sections=(_table(summaries, by),),
-        document=json_text({
-            "rows": [row_document(result) for result in results],
-            "summary": [_finite(asdict(summary)) for summary in summaries],
-        }),
+        document=json_text(
+            {
+                "rows": [row_document(result) for result in results],
+                "summary": [_finite(asdict(summary)) for summary in summaries],
+            }
+        ),
         records=tuple(row_document(result) for result in results),
     )
 
@@ -68,4 +71,7 @@ def _share(value: float) -> str:
 
 def _finite(document: dict[str, object]) -> dict[str, object]:
     """The same with None in place of NaN, which JSON does not have."""
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in document.items()}
+    return {
+        key: None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in document.items()
+    }

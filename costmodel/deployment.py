@@ -1,7 +1,7 @@
 """What is deployed: a model in some precision, split over GPUs in some layout, run by an engine.
 
-Legend: tp tensor-parallel, pp pipeline stages, attention_dp ranks that each hold whole attention and share the
-experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/ep.
+Legend: tp tensor-parallel, pp pipeline stages, attention_dp ranks that each hold whole attention and share
+the experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/ep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Weights = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 KvDtype = Literal["bf16", "fp8"]
 
 WEIGHTS: tuple[Weights, ...] = ("bf16", "fp8", "int8", "int4", "fp4")
-QUANTISED_BLOCK = 32  # weights that share one scale in 4-bit formats, on average over AWQ (128), MXFP4 (32), NVFP4 (16)
+QUANTISED_BLOCK = (
+    32  # weights that share one scale in 4-bit formats, on average over AWQ (128), MXFP4 (32), NVFP4 (16)
+)
 _WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 
 
@@ -101,8 +103,9 @@ class Deployment:
 def dtype_of(deployment: Deployment, part: Literal["attention", "mlp", "experts", "head"]) -> str:
     """Number format in which a part of the model multiplies.
 
-    Published quantised checkpoints keep the output projection in bf16; the 4-bit floating-point checkpoints of
-    mixtures of experts (gpt-oss MXFP4, DeepSeek-R1 NVFP4) quantise the feed-forward blocks and leave attention in bf16.
+    Published quantised checkpoints keep the output projection in bf16; the 4-bit floating-point checkpoints
+    of mixtures of experts (gpt-oss MXFP4, DeepSeek-R1 NVFP4) quantise the feed-forward blocks and leave
+    attention in bf16.
     """
     if part == "head":
         return "bf16"
@@ -124,7 +127,8 @@ def weight_bytes(dtype: str) -> float:
 def stage_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     """Layers of each pipeline stage, as even as they go, the surplus on the middle stages.
 
-    The first and the last stage also hold the embedding and the output projection, so they get no surplus layer.
+    The first and the last stage also hold the embedding and the output projection, so they get no surplus
+    layer.
 
     >>> from costmodel.model_catalog import model
     >>> stage_layers(model("llama-3.1-70b"), 4), stage_layers(model("deepseek-v3"), 4)

@@ -1,8 +1,10 @@
-"""Seconds of the routed experts of one layer: measured kernels where the shape was measured, carried over elsewhere.
+"""Seconds of the routed experts of one layer.
 
-The fused expert kernels of the engines neither stream weights nor multiply as well as plain GEMMs do, and by how much
-depends on the shape. So the closed form of `kernels.moe_ffn` is multiplied by measured/modelled of the nearest measured
-shape, at the same rows per expert:
+Measured kernels where the shape was measured, carried over elsewhere.
+
+The fused expert kernels of the engines neither stream weights nor multiply as well as plain GEMMs do, and
+by how much depends on the shape. So the closed form of `kernels.moe_ffn` is multiplied by measured/modelled
+of the nearest measured shape, at the same rows per expert:
 
     t = model(shape, tokens) · measured(near, tokens')/model(near, tokens'),   tokens'·k'/E' = tokens·k/E
 
@@ -41,8 +43,9 @@ WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 """The same for fp4 weights on GPUs without fp4 units."""
 
 NATIVE_FP4_GAIN: Final = 0.5
-"""Time of a kernel that multiplies fp4 natively over the tabulated one that unpacks to bf16 (w4a16_mxfp4), on GPUs with
-fp4 units. Fitted on gpt-oss-120b on b200-sxm in serving_runs.csv: 0.49 (trtllm, 71 runs) and 0.50 (vllm, 56 runs)."""
+"""Time of a kernel that multiplies fp4 natively over the tabulated one that unpacks to bf16 (w4a16_mxfp4),
+on GPUs with fp4 units. Fitted on gpt-oss-120b on b200-sxm in serving_runs.csv: 0.49 (trtllm, 71 runs) and
+0.50 (vllm, 56 runs)."""
 
 SAME_MODEL, SPLIT = 4.0, 1.0  # weight of a different model shape against a different split, in log distance
 
@@ -81,17 +84,23 @@ def routed_experts(
         return modelled
     near, log_seconds = found
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
-    rows = np.clip(floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1])
+    rows = np.clip(
+        floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1]
+    )
     measured = np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
     if near == shape and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
     ratio = measured / _modelled(cal, gpu, dtype, rows, near, 1).seconds
     source = f"experts carried over from H={near[0]} F={near[1]} k={near[2]} E={near[3]} tp={near[4]}"
-    return KernelTime(seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source)
+    return KernelTime(
+        seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
+    )
 
 
-def _modelled(cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: tuple[int, ...], ep: int) -> KernelTime:
+def _modelled(
+    cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: tuple[int, ...], ep: int
+) -> KernelTime:
     """Closed form of the experts of a shape."""
     hidden, inner, top_k, experts, tp = shape
     return moe_ffn(
@@ -114,8 +123,13 @@ def _table_name(cal: Calibration, gpu: Gpu) -> str:
     return f"moe-{stand_in(cal, gpu)}"
 
 
-def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Floats] | None:
-    """The measured shape nearest to `shape` in log distance, with its log seconds; remembered in `cal.tables`."""
+def _nearest(
+    cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], Floats] | None:
+    """The measured shape nearest to `shape` in log distance, with its log seconds.
+
+    Remembered in `cal.tables`.
+    """
     key = ("moe", gpu.name, dtype, *(str(size) for size in shape))
     if key not in cal.tables:
         cal.tables[key] = _search(cal, gpu, dtype, shape)
@@ -123,7 +137,9 @@ def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> 
     return found
 
 
-def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Floats] | None:
+def _search(
+    cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], Floats] | None:
     """Search the tables of `dtype` for the nearest shape."""
     name = _table_name(cal, gpu)
     arrays = _remembered(cal, name)
@@ -140,7 +156,9 @@ def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> t
     best = int(np.where(known, distance, np.inf).argmin())
     unpacks = arrays["dtypes"][best] == "w4a16_mxfp4" and "fp4" in gpu.peak_flop_per_s
     gain = np.log(NATIVE_FP4_GAIN) if unpacks else 0.0
-    return tuple(int(size) for size in arrays["shapes"][best]), arrays["log_seconds"][best].astype(float) + gain
+    return tuple(int(size) for size in arrays["shapes"][best]), arrays["log_seconds"][best].astype(
+        float
+    ) + gain
 
 
 def _remembered(cal: Calibration, name: str) -> Mapping[str, Floats]:

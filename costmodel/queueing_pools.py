@@ -1,8 +1,8 @@
 """Event simulation of a disaggregated fleet: prompts are computed by one pool of workers, outputs by another.
 
-Each worker is a `Replica`; a prompt goes to the prefill worker with the shortest queue, its cache travels, and it joins
-the decode worker with the fewest requests. Workers advance in the order of their clocks, and none runs past the time at
-which another could send it something.
+Each worker is a `Replica`; a prompt goes to the prefill worker with the shortest queue, its cache travels,
+and it joins the decode worker with the fewest requests. Workers advance in the order of their clocks, and
+none runs past the time at which another could send it something.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.queueing import NEVER, Replica, Scheduler, Simulation
+from costmodel.queueing import Simulation
+from costmodel.replica import NEVER, Replica, Scheduler
 from costmodel.request_load import Load
 from costmodel.step_times import StepTimes
 
@@ -40,13 +41,28 @@ class Transfer:
 class Fleet:
     """The state of two pools and of the requests between them."""
 
-    __slots__ = ("_closed", "_count", "_handed", "_load", "_seen", "_transfer", "arrival_s", "decode", "done", "events", "prefill")
+    __slots__ = (
+        "_closed",
+        "_count",
+        "_handed",
+        "_load",
+        "_seen",
+        "_transfer",
+        "arrival_s",
+        "decode",
+        "done",
+        "events",
+        "prefill",
+    )
 
     def __init__(self, prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> None:
         """Idle pools at time zero and the first arrivals of the load."""
         ones = np.ones(len(load), dtype=np.int64)
         prompts = Load(
-            input_tokens=load.input_tokens, output_tokens=ones, cached_tokens=load.cached_tokens, arrival_s=load.arrival_s
+            input_tokens=load.input_tokens,
+            output_tokens=ones,
+            cached_tokens=load.cached_tokens,
+            arrival_s=load.arrival_s,
         )
         outputs = Load(
             input_tokens=load.input_tokens,
@@ -75,7 +91,7 @@ class Fleet:
             elif earliest is not None:
                 self._step(earliest, busy)
 
-    def _deliver(self, at_s: float, i: int, prompt_done: bool) -> None:  # noqa: FBT001 -- the phase of an event
+    def _deliver(self, at_s: float, i: int, prompt_done: bool) -> None:
         """Give a request to the least loaded worker of its phase."""
         pool = self.decode if prompt_done else self.prefill
         worker = min(pool, key=lambda candidate: (candidate.load, candidate.clock))
@@ -108,7 +124,10 @@ class Fleet:
 
 
 def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> Simulation:
-    """Serve the whole load on a prefill pool and a decode pool; times to first token are the prefill pool's."""
+    """Serve the whole load on a prefill pool and a decode pool.
+
+    Times to first token are the prefill pool's.
+    """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
     first = np.min([worker.finish_s for worker in fleet.prefill], axis=0)

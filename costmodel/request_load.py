@@ -1,7 +1,8 @@
 """The requests a serving fleet receives: when they arrive, how long they are, and how a trace file says so.
 
-A `Load` is either open (arrival times are given) or closed (`concurrency` requests are always in flight; the next one
-is sent when one finishes). Everything is drawn from a seed, so the same question has the same answer.
+A `Load` is either open (arrival times are given) or closed (`concurrency` requests are always in flight;
+the next one is sent when one finishes). Everything is drawn from a seed, so the same question has the same
+answer.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ TRACE_COLUMNS = {
 class Lengths:
     """Tokens of one side of a request: its mean, and how it spreads.
 
-    `p99` gives a log-normal with that mean and 99th percentile; `lowest_share` a uniform distribution from that share
-    of `mean_max` up to it (how benchmark clients randomise); neither gives a constant.
+    `p99` gives a log-normal with that mean and 99th percentile; `lowest_share` a uniform distribution from
+    that share of `mean_max` up to it (how benchmark clients randomise); neither gives a constant.
     """
 
     mean: float
@@ -73,8 +74,8 @@ class Load:
 def lognormal_parameters(mean: float, p99: float) -> tuple[float, float]:
     """Location and scale of the log-normal with this mean and 99th percentile.
 
-    ln mean = μ + σ²/2 and ln p99 = μ + z·σ, hence σ = z − √(z² − 2·ln(p99/mean)), z the normal 99th percentile. Beyond
-    p99/mean = exp(z²/2) ≈ 15 no log-normal exists; the widest one is returned.
+    ln mean = μ + σ²/2 and ln p99 = μ + z·σ, hence σ = z − √(z² − 2·ln(p99/mean)), z the normal 99th
+    percentile. Beyond p99/mean = exp(z²/2) ≈ 15 no log-normal exists; the widest one is returned.
 
     >>> mu, sigma = lognormal_parameters(500.0, 2000.0)
     >>> round(float(np.exp(mu + sigma**2 / 2))), round(float(np.exp(mu + NORMAL_P99 * sigma)))
@@ -95,7 +96,9 @@ def open_load(
     burstiness: float = 1.0,
     seed: int = 0,
 ) -> Load:
-    """Requests arriving at a mean rate; `burstiness` is the coefficient of variation of the gaps (1 = Poisson).
+    """Requests arriving at a mean rate.
+
+    `burstiness` is the coefficient of variation of the gaps (1 = Poisson).
 
     Gaps are gamma distributed with shape 1/burstiness², as in the benchmark clients of vLLM and SGLang.
     """
@@ -118,9 +121,18 @@ def open_load(
 
 
 def closed_load(
-    *, concurrency: int, count: int, inputs: Lengths, outputs: Lengths, cached_share: float = 0.0, seed: int = 0
+    *,
+    concurrency: int,
+    count: int,
+    inputs: Lengths,
+    outputs: Lengths,
+    cached_share: float = 0.0,
+    seed: int = 0,
 ) -> Load:
-    """`count` requests of which `concurrency` are always in flight; all start together, as benchmark clients do."""
+    """`count` requests of which `concurrency` are always in flight.
+
+    All start together, as benchmark clients do.
+    """
     rng = np.random.default_rng(seed)
     drawn_inputs, drawn_outputs = inputs.draw(count, rng), outputs.draw(count, rng)
     return Load(
@@ -145,17 +157,21 @@ def thin(load: Load, replicas: int, which: int = 0) -> Load:
 
 
 def read_trace(path: Path) -> Load:
-    """Read a trace: a CSV with columns arrival_s, input_tokens, output_tokens (and, optionally, cached_tokens).
+    """Read a trace: a CSV with columns arrival_s, input_tokens, output_tokens (and, optionally.
 
-    The column names of the Azure and Mooncake traces are understood too. Times may be numbers of seconds or ISO
-    timestamps; they are shifted to start at zero. Every bad row is named by its line.
+    Cached_tokens).
+
+    The column names of the Azure and Mooncake traces are understood too. Times may be numbers of seconds or
+    ISO timestamps; they are shifted to start at zero. Every bad row is named by its line.
     """
     rows = _trace_rows(path)
     columns = _trace_columns(path, rows[0])
     values: dict[str, list[float]] = {name: [] for name in columns}
     for line, row in enumerate(rows, start=2):
         for name, column in columns.items():
-            values[name].append(_trace_number(path, line, column, row[column] or "", time=name == "arrival_s"))
+            values[name].append(
+                _trace_number(path, line, column, row[column] or "", time=name == "arrival_s")
+            )
     order = np.argsort(np.array(values["arrival_s"]), kind="stable")
     arrival = np.array(values["arrival_s"])[order]
     cached = values.get("cached_tokens", [0.0] * len(rows))
@@ -175,7 +191,7 @@ def mean_rate_per_s(load: Load) -> float:
 
 def _cached(inputs: Ints, share: float) -> Ints:
     """Prompt tokens held by the prefix cache; the last token of a prompt is always computed."""
-    return np.minimum(np.floor(inputs * share), inputs - 1).astype(np.int64)
+    return np.asarray(np.minimum(np.floor(inputs * share), inputs - 1), dtype=np.int64)
 
 
 def _trace_rows(path: Path) -> list[dict[str, str | None]]:
@@ -188,7 +204,9 @@ def _trace_rows(path: Path) -> list[dict[str, str | None]]:
             what=f"cannot read the trace {path}", cause=str(problem), fix="give a readable CSV file in UTF-8"
         ) from problem
     if not rows:
-        raise InputError(what=f"the trace {path} has no requests", cause="no row below the header", fix=_TRACE_FIX)
+        raise InputError(
+            what=f"the trace {path} has no requests", cause="no row below the header", fix=_TRACE_FIX
+        )
     return rows
 
 
@@ -198,7 +216,8 @@ _TRACE_FIX = "write a CSV with the columns arrival_s,input_tokens,output_tokens"
 def _trace_columns(path: Path, row: dict[str, str | None]) -> dict[str, str]:
     """Which column of the file holds which quantity."""
     found = {
-        name: next((alias for alias in aliases if alias in row), "") for name, aliases in TRACE_COLUMNS.items()
+        name: next((alias for alias in aliases if alias in row), "")
+        for name, aliases in TRACE_COLUMNS.items()
     }
     missing = [name for name, column in found.items() if not column]
     if missing:
@@ -219,7 +238,9 @@ def _trace_number(path: Path, line: int, column: str, text: str, *, time: bool) 
     if not np.isfinite(value) or (not time and value < (0 if column == "cached_tokens" else 1)):
         kind = "a time in seconds" if time else "a positive whole number of tokens"
         raise InputError(
-            what=f"the trace {path} is malformed", cause=f"line {line}: {column} = {text!r} is not {kind}", fix=_TRACE_FIX
+            what=f"the trace {path} is malformed",
+            cause=f"line {line}: {column} = {text!r} is not {kind}",
+            fix=_TRACE_FIX,
         )
     return value
 

@@ -1,9 +1,10 @@
 """From a deployment to the step times its replica is simulated with, and to the limits of its throughput.
 
-The per-step model adds the parts of `costmodel.serving_ops`; this file tabulates them over batch sizes and contexts,
-once per deployment, in the form the simulation reads (`StepTimes`).
+The per-step model adds the parts of `costmodel.serving_ops`; this file tabulates them over batch sizes and
+contexts, once per deployment, in the form the simulation reads (`StepTimes`).
 
-Legend: ``b`` decoding requests of the replica, ``K`` tokens in their caches, ``m`` tokens of one rank in a step.
+Legend: ``b`` decoding requests of the replica, ``K`` tokens in their caches, ``m`` tokens of one rank in a
+step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ Floats = NDArray[np.float64]
 
 
 def step_times(
-    cal: Calibration, deployment: Deployment, *, max_batch: int, token_budget: int, input_tokens: int, output_tokens: int
+    cal: Calibration,
+    deployment: Deployment,
+    *,
+    max_batch: int,
+    token_budget: int,
+    input_tokens: int,
+    output_tokens: int,
 ) -> StepTimes:
     """Tabulate the steps of one replica for batches up to `max_batch` and steps up to `token_budget` tokens.
 
@@ -51,10 +58,15 @@ def step_times(
 
 
 def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int) -> Floats:
-    """Seconds of the linear part of a step with prompt tokens, at 0…`largest` tokens of one rank; shape (largest+1,)."""
+    """Seconds of the linear part of a step with prompt tokens, at 0…`largest` tokens of one rank.
+
+    Shape (largest+1,).
+    """
     knots = token_knots(largest)
     stack = deployment.stack
-    seconds = linear_s(cal, deployment, knots, captured=False) + head_s(cal, deployment, np.minimum(knots, 32))
+    seconds = linear_s(cal, deployment, knots, captured=False) + head_s(
+        cal, deployment, np.minimum(knots, 32)
+    )
     seconds = seconds + stack.host_s + stage_send_s(cal, deployment, knots)
     return spread(knots, seconds, largest)
 
@@ -62,16 +74,19 @@ def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int) -> F
 def decode_tables(
     cal: Calibration, deployment: Deployment, per_rank: int, input_tokens: int, output_tokens: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Linear seconds, attention intercept and attention slope per cached token of a decode round, by requests per rank.
+    """Linear seconds, attention intercept.
 
-    A pipeline of p stages works on p microbatches at once: a round is p times the slowest stage at b/p requests.
+    Attention slope per cached token of a decode round, by requests per rank.
+
+    A pipeline of p stages works on p microbatches at once: a round is p times the slowest stage at b/p
+    requests.
     """
     pp, width = deployment.layout.pp, 1 + deployment.draft_tokens
     knots = token_knots(per_rank)
     micro = np.maximum(np.ceil(knots / pp), 1)
     rows = micro * width
     stage = linear_s(cal, deployment, rows, captured=True) + stage_send_s(cal, deployment, rows)
-    linear = pp * stage + pp * head_s(cal, deployment, rows) / (pp if pp > 1 else 1)
+    linear = pp * stage + head_s(cal, deployment, rows)
     near, far = max(input_tokens, 1), max(input_tokens + output_tokens, input_tokens + 2)
     at_near = pp * decode_attention_s(cal, deployment, micro, near)
     at_far = pp * decode_attention_s(cal, deployment, micro, far)
@@ -103,7 +118,10 @@ def stage_send_s(cal: Calibration, deployment: Deployment, tokens: Floats) -> Fl
 
 
 def token_knots(largest: int) -> Floats:
-    """Token counts at which a curve up to `largest` is evaluated: every small one, then about eight an octave."""
+    """Token counts at which a curve up to `largest` is evaluated.
+
+    Every small one, then about eight an octave.
+    """
     if largest <= 1:
         return np.array([1.0])
     grid = np.geomspace(1, largest, 1 + 6 * int(np.ceil(np.log2(largest))))

@@ -1,7 +1,7 @@
 """Predict measured serving runs and compare: mean time to first token and per output token of a closed loop.
 
-A benchmark client keeps `concurrency` requests in flight and reports means over all of them, so the prediction simulates
-that client, the first burst included.
+A benchmark client keeps `concurrency` requests in flight and reports means over all of them, so the
+prediction simulates that client, the first burst included.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import numpy as np
 
 from costmodel.calibration import Calibration
 from costmodel.deployment import Deployment
-from costmodel.queueing import Scheduler, Simulation, simulate
+from costmodel.queueing import Simulation, simulate
 from costmodel.queueing_pools import PoolRules, simulate_pools
+from costmodel.replica import Scheduler
 from costmodel.request_load import Lengths, Load, closed_load
 from costmodel.serving import step_times
 from costmodel.serving_memory import kv_capacity_tokens
@@ -24,7 +25,9 @@ from topology.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
 
-BENCHMARK_MEMORY_FRACTION = 0.95  # published benchmarks raise the engines' memory fraction to what the GPU holds
+BENCHMARK_MEMORY_FRACTION = (
+    0.95  # published benchmarks raise the engines' memory fraction to what the GPU holds
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +47,21 @@ def predict(cal: Calibration, run: ServingRun, hierarchy: Hierarchy) -> Latency:
 
 
 def closed_loop_pools(cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy) -> Simulation:
-    """Simulate the client of a disaggregated run; prompts are computed one at a time by each attention rank."""
+    """Simulate the client of a disaggregated run.
+
+    Prompts are computed one at a time by each attention rank.
+    """
     prompts, outputs = (deployment_of(run, pool, hierarchy) for pool in (prefill, run.decode))
     per_worker = -(-run.concurrency // run.decode.workers)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
     prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)
     return simulate_pools(
-        PoolRules(workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules),
-        PoolRules(workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules),
+        PoolRules(
+            workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules
+        ),
+        PoolRules(
+            workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules
+        ),
         transfer_of(prompts, outputs),
         _client(run),
     )
@@ -86,12 +96,19 @@ def _times(cal: Calibration, deployment: Deployment, run: ServingRun, rules: Sch
 
 
 def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Scheduler:
-    """The engine's scheduler as the benchmark sets it: room for every request in flight and for a whole prompt."""
+    """The engine's scheduler as the benchmark sets it.
+
+    Room for every request in flight and for a whole prompt.
+    """
     stack = deployment.stack
     budget = stack.token_budget if stack.chunked else max(stack.token_budget, run.input_tokens)
     context = run.input_tokens + run.output_tokens
     capacity = kv_capacity_tokens(
-        deployment, token_budget=budget, max_batch=batch, memory_fraction=BENCHMARK_MEMORY_FRACTION, context=context
+        deployment,
+        token_budget=budget,
+        max_batch=batch,
+        memory_fraction=BENCHMARK_MEMORY_FRACTION,
+        context=context,
     )
     if capacity < context + stack.kv_block_tokens:
         raise UnsupportedRunError(f"the model does not fit: room for {capacity} tokens of cache")

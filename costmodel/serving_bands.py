@@ -1,6 +1,7 @@
 """How far measured latencies lie from predicted ones: the calibrated band of a serving estimate.
 
-Measured over predicted of the aggregated rows of serving_runs.csv (docs/serving.md), at the 10th and the 90th percentile.
+Measured over predicted of the aggregated rows of serving_runs.csv (docs/serving.md), at the 10th and the
+90th percentile.
 """
 
 from __future__ import annotations

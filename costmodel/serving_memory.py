@@ -34,8 +34,8 @@ NORM_BYTES = 2.0  # norms and the router stay in bf16
 def weights_bytes(deployment: Deployment) -> float:
     """Bytes of weights on the fullest GPU of a replica.
 
-    Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary split over
-    tp; a tied matrix is stored once without a pipeline).
+    Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
+    split over tp; a tied matrix is stored once without a pipeline).
     """
     model, layout = deployment.model, deployment.layout
     per_layer = _mean_layer_bytes(deployment)
@@ -65,7 +65,9 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
     """Bytes of activations of the largest step and of the logits of the largest batch, on one GPU."""
     model, layout = deployment.model, deployment.layout
-    inner = model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    inner = (
+        model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    )
     width = 4 * model.hidden_size + 2 * (model.query_size + 2 * inner) / layout.tp
     rows = min(max_batch, 256) / layout.attention_dp
     return token_budget * width * 2.0 + rows * model.vocab_size * LOGITS_BYTES
@@ -87,10 +89,17 @@ def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) ->
 
 
 def kv_capacity_tokens(
-    deployment: Deployment, *, token_budget: int, max_batch: int, memory_fraction: float | None = None, context: float
+    deployment: Deployment,
+    *,
+    token_budget: int,
+    max_batch: int,
+    memory_fraction: float | None = None,
+    context: float,
 ) -> int:
     """Tokens the KV cache of one replica holds (0 when the weights leave no room)."""
-    parts = memory_breakdown(deployment, token_budget=token_budget, max_batch=max_batch, memory_fraction=memory_fraction)
+    parts = memory_breakdown(
+        deployment, token_budget=token_budget, max_batch=max_batch, memory_fraction=memory_fraction
+    )
     ranks = deployment.layout.attention_dp
     block = deployment.stack.kv_block_tokens
     tokens = parts.kv_cache_bytes / kv_bytes_per_token(deployment, context)

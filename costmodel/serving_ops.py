@@ -1,10 +1,11 @@
 """Seconds of the parts of one engine step on one pipeline stage, for arrays of token counts.
 
-Linear parts (GEMMs, experts, reductions, small kernels) depend on the tokens of the step; attention depends on the
-requests and their contexts. All functions broadcast over arrays, so one call tabulates a whole curve.
+Linear parts (GEMMs, experts, reductions, small kernels) depend on the tokens of the step; attention depends
+on the requests and their contexts. All functions broadcast over arrays, so one call tabulates a whole
+curve.
 
-Legend: ``m`` tokens of one rank in the step, ``H`` hidden, ``F`` feed-forward, ``a`` query heads, ``g`` key/value
-heads, ``d`` head size, ``r`` latent rank, ``V`` vocabulary.
+Legend: ``m`` tokens of one rank in the step, ``H`` hidden, ``F`` feed-forward, ``a`` query heads, ``g``
+key/value heads, ``d`` head size, ``r`` latent rank, ``V`` vocabulary.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * 2**20
 def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, captured: bool) -> Floats:
     """Seconds of all layers of the slowest stage without attention, at `tokens` per rank.
 
-    Σ over layers of attention projections, feed-forward or experts, tensor-parallel reductions and small kernels. Steps
-    outside a captured graph are at least as long as their launches (layers · eager_layer_s).
+    Σ over layers of attention projections, feed-forward or experts, tensor-parallel reductions and small
+    kernels. Steps outside a captured graph are at least as long as their launches (layers · eager_layer_s).
     """
     m = np.asarray(tokens, dtype=np.float64)
     stack, share = deployment.stack, 1 / deployment.layout.pp
@@ -39,18 +40,25 @@ def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, cap
     for run in layer_runs(deployment.model):
         one = projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m)
         one = one + small_kernels(run.kind) * stack.kernel_s
-        one = one + elementwise_s(cal, deployment, m)
+        one = one + elementwise_s(deployment, m)
         total = total + one * run.count * share
         layers += run.count * share
     return total if captured else np.maximum(total, layers * stack.eager_layer_s)
 
 
 def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
-    """Seconds of the output projection, the gather of its logits, and sampling from them, for `rows` positions."""
+    """Seconds of the output projection, the gather of its logits, and sampling from them.
+
+    For `rows` positions.
+    """
     model, tp = deployment.model, deployment.layout.tp
     n = np.asarray(rows, dtype=np.float64)
-    product = _gemm(cal, deployment, dtype_of(deployment, "head"), n, model.vocab_size / tp, model.hidden_size)
-    gather = collective_time(cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1)
+    product = _gemm(
+        cal, deployment, dtype_of(deployment, "head"), n, model.vocab_size / tp, model.hidden_size
+    )
+    gather = collective_time(
+        cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1
+    )
     sampling = kernels.elementwise(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
     return np.asarray(product + gather + sampling, dtype=np.float64)
 
@@ -75,7 +83,10 @@ def feed_forward_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m:
 
 
 def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
-    """Seconds of the routed experts of one layer on the busiest rank; tokens of all attention-data-parallel ranks."""
+    """Seconds of the routed experts of one layer on the busiest rank.
+
+    Tokens of all attention-data-parallel ranks.
+    """
     model, layout = deployment.model, deployment.layout
     seconds = routed_experts(
         cal,
@@ -95,8 +106,9 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
 def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     """Seconds to bring tokens to their experts and back.
 
-    With tensor-parallel attention every rank has every token: one all-reduce of the outputs. With attention data
-    parallelism the cheaper of all-gather + reduce-scatter of all tokens, and all-to-all of the chosen copies.
+    With tensor-parallel attention every rank has every token: one all-reduce of the outputs. With attention
+    data parallelism the cheaper of all-gather + reduce-scatter of all tokens, and all-to-all of the chosen
+    copies.
     """
     model, layout, h = deployment.model, deployment.layout, deployment.hierarchy
     row = model.hidden_size * ACTIVATION_BYTES
@@ -111,10 +123,12 @@ def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
 
 
 def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats) -> Floats:
-    """Seconds of an all-reduce over the tensor-parallel group: NCCL, or the engine's own kernel for small messages.
+    """Seconds of an all-reduce over the tensor-parallel group.
 
-    Own kernel, one NVLink domain: latency + bytes·min(n − 1, 2·(n − 1)/n·…)/bandwidth, one-shot (every rank reads all
-    others) or two-shot (reduce-scatter then all-gather), whichever is shorter.
+    NCCL, or the engine's own kernel for small messages.
+
+    Own kernel, one NVLink domain: latency + bytes·min(n − 1, 2·(n − 1)/n·…)/bandwidth, one-shot (every rank
+    reads all others) or two-shot (reduce-scatter then all-gather), whichever is shorter.
     """
     n, h, stack = deployment.layout.tp, deployment.hierarchy, deployment.stack
     if n == 1:
@@ -129,10 +143,15 @@ def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats
     return np.where(message_bytes <= CUSTOM_ALL_REDUCE_MOST_BYTES, np.minimum(nccl, own), nccl)
 
 
-def elementwise_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
-    """Seconds of one layer's memory-bound passes: two norms with residuals (4·H each way), rotary, activation."""
+def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
+    """Seconds of one layer's memory-bound passes.
+
+    Two norms with residuals (4·H each way), rotary, activation.
+    """
     model, tp = deployment.model, deployment.layout.tp
-    inner = model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    inner = (
+        model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    )
     per_token = 8 * model.hidden_size + (2 * model.query_size + 3 * inner) / tp
     rate = deployment.hierarchy.gpu.memory_bandwidth_bytes_per_s
     return np.asarray(m * per_token * ACTIVATION_BYTES / rate, dtype=np.float64)
@@ -141,14 +160,17 @@ def elementwise_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats
 def small_kernels(kind: LayerKind) -> int:
     """Kernels of one layer besides GEMMs, attention and reductions.
 
-    Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input. Latent attention
-    adds two norms, the two absorbed products, the rotary part's split and concatenation; experts add the gate's
-    softmax and top-k, sorting, permutation, the weighted sum and the addition of shared experts.
+    Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input. Latent
+    attention adds two norms, the two absorbed products, the rotary part's split and concatenation; experts
+    add the gate's softmax and top-k, sorting, permutation, the weighted sum and the addition of shared
+    experts.
     """
     return 6 + 6 * (kind.attention == "mla") + 6 * (kind.mlp == "moe")
 
 
-def decode_attention_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:
+def decode_attention_s(
+    cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike
+) -> Floats:
     """Seconds of decode attention of one stage, `batch` requests per rank with `context` tokens each."""
     model, layout = deployment.model, deployment.layout
     total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
@@ -162,7 +184,9 @@ def decode_attention_s(cal: Calibration, deployment: Deployment, batch: ArrayLik
     return total * deployment.stack.attention_share
 
 
-def prefill_attention_s(cal: Calibration, deployment: Deployment, query: ArrayLike, past: ArrayLike) -> Floats:
+def prefill_attention_s(
+    cal: Calibration, deployment: Deployment, query: ArrayLike, past: ArrayLike
+) -> Floats:
     """Seconds of prefill attention of one stage for one prompt chunk of `query` tokens after `past` ones."""
     model, layout = deployment.model, deployment.layout
     q, seen = np.asarray(query, dtype=np.float64), np.asarray(query, dtype=np.float64) + np.asarray(past)
@@ -189,8 +213,9 @@ def prefill_attention_s(cal: Calibration, deployment: Deployment, query: ArrayLi
 def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:
     """Decode attention of one layer; latent attention is one shared key/value head read by all query heads.
 
-    A latent entry of r + rope numbers takes the place of keys and values of a head half as wide. Its products are
-    2·heads·(2r + rope) FLOP per cached number, enough to be bound by compute when a rank holds all heads.
+    A latent entry of r + rope numbers takes the place of keys and values of a head half as wide. Its
+    products are 2·heads·(2r + rope) FLOP per cached number, enough to be bound by compute when a rank holds
+    all heads.
     """
     model, tp, gpu = deployment.model, deployment.layout.tp, deployment.hierarchy.gpu
     width = kv_token_bytes_per_layer(deployment) / deployment.kv_bytes
@@ -208,11 +233,18 @@ def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, 
     ).seconds
     if not model.is_mla:
         return seconds
-    flop = 2 * np.asarray(batch) * np.asarray(context) * heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
-    return np.maximum(seconds, flop / (LATENT_EFFICIENCY * gpu.peak("bf16")))
+    flop = (
+        2
+        * np.asarray(batch)
+        * np.asarray(context)
+        * heads
+        * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
+    )
+    return np.asarray(np.maximum(seconds, flop / (LATENT_EFFICIENCY * gpu.peak("bf16"))), dtype=np.float64)
 
 
-LATENT_EFFICIENCY = 0.6  # of the bf16 peak, reached by the public latent-attention decode kernels (FlashMLA: 660 of 989 TFLOP/s)
+LATENT_EFFICIENCY = 0.6
+"""Share of the bf16 peak that public latent-attention decode kernels reach (FlashMLA: 660 of 989 TFLOP/s)."""
 
 
 def _dense_s(cal: Calibration, deployment: Deployment, m: Floats, width: float, tp: int) -> Floats:

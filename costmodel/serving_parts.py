@@ -21,7 +21,9 @@ from costmodel.serving_ops import (
 
 
 def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context: float) -> dict[str, float]:
-    """Seconds of one decode round of `batch` requests with `context` cached tokens each, by part; they sum to the round.
+    """Seconds of one decode round of `batch` requests with `context` cached tokens each, by part.
+
+    They sum to the round.
 
     Every stage of a pipeline works on its own microbatch, so a round is the sum over stages.
     """
@@ -30,7 +32,9 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
     m = np.array([float(max(-(-rank // layout.pp), 1))])
     row = m * deployment.model.hidden_size * ACTIVATION_BYTES
     reduce_s = float(all_reduce_s(cal, deployment, row)[0])
-    parts = dict.fromkeys(("weights", "experts", "attention", "communication", "head", "small kernels", "host"), 0.0)
+    parts = dict.fromkeys(
+        ("weights", "experts", "attention", "communication", "head", "small kernels", "host"), 0.0
+    )
     for run in layer_runs(deployment.model):
         block = float((projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m))[0])
         experts = float(experts_s(cal, deployment, m)[0]) if run.kind.mlp == "moe" else 0.0

@@ -81,7 +81,10 @@ def summarise_serving(results: Sequence[ServingResult], *, by: str | None = None
 
 
 def fabric(gpu: str) -> Hierarchy:
-    """The fabric a published run of this GPU is taken to have: its usual nodes, or one rack of a rack-scale system."""
+    """The fabric a published run of this GPU is taken to have.
+
+    Its usual nodes, or one rack of a rack-scale system.
+    """
     return default_cluster(gpu, RACK_GPUS if gpu.lower().startswith("gb") else RUN_GPUS).hierarchy
 
 
@@ -90,7 +93,17 @@ def _predict_row(
 ) -> ServingResult:
     """One row; whatever it lacks is a reason, never an exception. `fabrics` remembers those built already."""
     name = row.get("id") or f"row {index}"
-    columns = ("model", "gpu", "engine", "engine_version", "precision", "mode", "input_tokens", "output_tokens", "concurrency")
+    columns = (
+        "model",
+        "gpu",
+        "engine",
+        "engine_version",
+        "precision",
+        "mode",
+        "input_tokens",
+        "output_tokens",
+        "concurrency",
+    )
     group = {column: (row.get(column) or "unnamed") for column in columns}
     group["mode"] = "disaggregated" if group["mode"].startswith("disagg") else "aggregated"
     try:
@@ -101,7 +114,9 @@ def _predict_row(
     except UnsupportedRunError as reason:
         return ServingResult(name=name, status="unsupported", reason=str(reason), group=group)
     except InputError as refusal:
-        return ServingResult(name=name, status="unsupported", reason=f"{refusal.what}: {refusal.cause}", group=group)
+        return ServingResult(
+            name=name, status="unsupported", reason=f"{refusal.what}: {refusal.cause}", group=group
+        )
     if not (math.isfinite(latency.ttft_s) and math.isfinite(latency.tpot_s) and latency.tpot_s > 0):
         return ServingResult(name=name, status="unsupported", reason="no time per token", group=group)
     return _compared(run, group, latency.ttft_s, latency.tpot_s)
@@ -148,7 +163,10 @@ def _quantile(values: Floats, share: float) -> float:
 
 
 def _rank_correlation(results: Sequence[ServingResult]) -> float:
-    """Median over equal loads of the Spearman correlation of measured and predicted times per token of their layouts."""
+    """Median over equal loads of the Spearman correlation of measured.
+
+    Predicted times per token of their layouts.
+    """
     loads: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
     for r in results:
         if r.measured_tpot_s is not None and r.predicted_tpot_s is not None:

@@ -1,7 +1,7 @@
 """Measured serving runs: the CSV schema, and what each row says was deployed and asked.
 
-One row is one benchmark of one configuration: mean time to first token and mean time per output token of a closed loop.
-The schema is that of ``serving_runs.csv``; columns a user does not have may be left empty.
+One row is one benchmark of one configuration: mean time to first token and mean time per output token of a
+closed loop. The schema is that of ``serving_runs.csv``; columns a user does not have may be left empty.
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ from costmodel.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.model import ModelSpec
 from costmodel.serving_stack import serving_stack
 from topology.errors import InputError
+from topology.hierarchy import Hierarchy
 
 REQUIRED = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
 _PRECISIONS: Mapping[str, Weights] = {
-    "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "int4": "int4", "awq": "int4",
-    "gptq": "int4", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
+    "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "int4": "int4",
+    "awq": "int4", "gptq": "int4", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
 }  # fmt: skip
-_CHECKPOINT_WORDS = ("instruct", "chat", "it", "hf", "base", "fp8", "fp4", "nvfp4", "mxfp4", "awq", "gptq", "int4", "int8", "bf16", "0528", "2507", "v2")
+_CHECKPOINT_WORDS = frozenset({
+    "instruct", "chat", "it", "hf", "base", "fp8", "fp4", "nvfp4", "mxfp4", "awq", "gptq", "int4", "int8",
+    "bf16", "0528", "2507", "v2",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Equal workers of one phase: how each is split, how many there are, and the requests each attention rank holds."""
+    """Equal workers of one phase.
+
+    How each is split, how many there are, and the requests each attention rank holds.
+    """
 
     layout: ServingLayout
     workers: int = 1
@@ -34,7 +41,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRun:
-    """One measured row. `decode` is the only pool of an aggregated run; a disaggregated one also has `prefill`."""
+    """One measured row. `decode` is the only pool of an aggregated run.
+
+    A disaggregated one also has `prefill`.
+    """
 
     name: str
     model: str
@@ -117,15 +127,18 @@ def checkpoint_model(name: str) -> ModelSpec:
 def _aggregated_layout(row: Mapping[str, str | None]) -> ServingLayout:
     """Layout of an aggregated row.
 
-    Some published tables multiply the tensor- and the expert-parallel degree of one and the same group of GPUs, so that
-    tp = moe_tp·moe_ep = n² (or attention_dp when attention is data parallel). The row's name tells, where it states the
-    degrees (``tp4_ep4``); otherwise a square larger than a scale-up domain of eight is read as its root.
+    Some published tables multiply the tensor- and the expert-parallel degree of one and the same group of
+    GPUs, so that tp = moe_tp·moe_ep = n² (or attention_dp when attention is data parallel). The row's name
+    tells, where it states the degrees (``tp4_ep4``); otherwise a square larger than a scale-up domain of
+    eight is read as its root.
     """
     tp, dp = _degree(row, "tp"), _degree(row, "attention_dp")
     expert_tp, ep = _degree(row, "moe_tp"), _degree(row, "moe_ep")
     named = re.search(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?_", row.get("id") or "")
     gpus = tp * dp
-    squared = expert_tp == ep > 1 and gpus == ep * ep and (gpus > SCALEUP_GPUS or (named and int(named[1]) == ep))
+    squared = (
+        expert_tp == ep > 1 and gpus == ep * ep and (gpus > SCALEUP_GPUS or (named and int(named[1]) == ep))
+    )
     if squared:
         tp, dp = (ep, 1) if dp == 1 else (1, ep)
     if (tp * dp) % ep:
@@ -137,8 +150,15 @@ SCALEUP_GPUS = 8
 
 
 def _pool(row: Mapping[str, str | None], phase: str) -> Pool:
-    """Workers of one phase of a disaggregated row; data-parallel attention with whole experts means expert parallel."""
-    tp, dp, ep = _degree(row, phase + "tp"), _degree(row, phase + "attention_dp"), _degree(row, phase + "moe_ep")
+    """Workers of one phase of a disaggregated row.
+
+    Data-parallel attention with whole experts means expert parallel.
+    """
+    tp, dp, ep = (
+        _degree(row, phase + "tp"),
+        _degree(row, phase + "attention_dp"),
+        _degree(row, phase + "moe_ep"),
+    )
     if dp > 1 and ep < dp:
         ep = dp
     if (tp * dp) % ep:
@@ -152,7 +172,10 @@ def _pool(row: Mapping[str, str | None], phase: str) -> Pool:
 
 
 def _concurrency(row: Mapping[str, str | None], decode: Pool) -> int:
-    """Requests in flight: stated, or the decode pool's batch over all its ranks, or the ``_c64_`` of the row's name."""
+    """Requests in flight: stated, or the decode pool's batch over all its ranks.
+
+    Or the ``_c64_`` of the row's name.
+    """
     if (row.get("concurrency") or "").strip():
         return _count(row, "concurrency")
     if decode.batch:
@@ -186,12 +209,8 @@ def _number(row: Mapping[str, str | None], name: str) -> float:
     return value
 
 
-def deployment_of(run: ServingRun, pool: Pool, hierarchy: object) -> Deployment:
-    """Give the deployment of one pool of a run on this fabric; fp8 KV where the row does not say otherwise."""
-    from topology.hierarchy import Hierarchy
-
-    if not isinstance(hierarchy, Hierarchy):
-        raise TypeError(f"hierarchy is a {type(hierarchy).__name__}")
+def deployment_of(run: ServingRun, pool: Pool, hierarchy: Hierarchy) -> Deployment:
+    """Give the deployment of one pool of a run on this fabric; a bf16 cache where the row does not say."""
     return Deployment(
         model=checkpoint_model(run.model),
         hierarchy=hierarchy,

@@ -1,7 +1,7 @@
 """Inference engines: how they schedule, what their launches and reductions cost, what memory they keep.
 
-Each field of `ServingStack` has a physical meaning; the values are data (``data/serving_stacks.toml``) with the
-measurements they were fitted on.
+Each field of `ServingStack` has a physical meaning; the values are data (``data/serving_stacks.toml``) with
+the measurements they were fitted on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class ServingStack:
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         host_s_per_request: The same, per decoding request.
-        kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write, routing …).
+        kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
+        routing …).
         eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
         attention_share: Decode attention of the engine over the tabulated kernel's time.

@@ -9,9 +9,11 @@ from topology.hierarchy import p2p_bandwidth
 
 
 def transfer_of(prompts: Deployment, outputs: Deployment) -> Transfer:
-    """Time to move a prompt's cache between pools: every GPU of the narrower replica sends its share over its own link.
+    """Time to move a prompt's cache between pools.
 
-    t = latency + tokens·bytes per token of a prefill GPU·(prefill tp / min(prefill tp, decode tp)) / p2p bandwidth
+    Every GPU of the narrower replica sends its share over its own link.
+
+    t = latency + tokens·(bytes of a token on a prefill GPU)·tp_prefill/min(tp_prefill, tp_decode)/p2p rate
     """
     layout, h = prompts.layout, prompts.hierarchy
     per_gpu = kv_bytes_per_token(prompts) * layout.tp / min(layout.tp, outputs.layout.tp)

@@ -1,15 +1,16 @@
 """Seconds of one engine step, tabulated once per configuration so that a simulation can look them up.
 
-A step computes `prefill` prompt tokens and one token of each of `b` decoding requests, whose KV cache holds `K` tokens
-in all:
+A step computes `prefill` prompt tokens and one token of each of `b` decoding requests, whose KV cache holds
+`K` tokens in all:
 
-    t = linear(b + prefill) + decode_attention(b, K) + Σ prefill_attention(chunk, past)       with prompt tokens
-    t = graph_linear(b)     + decode_attention(b, K)                                            decode only
+    t = linear(b + prefill) + decode_attention(b, K) + Σ prefill_attention(chunk, past)    with prompts
+    t = graph_linear(b)     + decode_attention(b, K)                                        decode only
 
-Decode attention is linear in K at a given batch (it streams the cache), which lets the simulator take many decode steps
-in one jump.
+Decode attention is linear in K at a given batch (it streams the cache), which lets the simulator take many
+decode steps in one jump.
 
-Legend: ``b`` decoding requests, ``K`` tokens in their KV caches, ``q`` query tokens, ``past`` tokens before them.
+Legend: ``b`` decoding requests, ``K`` tokens in their KV caches, ``q`` query tokens, ``past`` tokens before
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionGrid:
-    """Seconds of prefill attention of one prompt chunk over all layers, on a grid of chunk and past tokens."""
+    """Seconds of prefill attention of one prompt chunk over all layers.
+
+    On a grid of chunk and past tokens.
+    """
 
     query_tokens: tuple[float, ...]
     past_tokens: tuple[float, ...]
@@ -45,14 +49,14 @@ class AttentionGrid:
 class StepTimes:
     """Step times of one replica of an engine.
 
-    `linear_s[m]`: everything but attention, in a step that holds prompt tokens, at m tokens of the busiest rank.
-    `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding requests in the whole
-    replica. `ranks` attention-data-parallel ranks share the requests and step together.
-    `tokens_per_step` is what speculative decoding yields per request and step (1 without).
-    `request_s` is the mean time from sending a request until the engine has it (HTTP, tokenisation), `response_s` the
-    time from its first token until the client sees it.
-    `stages` pipeline stages hold as many microbatches: prompt chunks occupy one stage each (`linear_s` and
-    `prefill_attention` are of the slowest stage), the decode tables are of a whole round.
+    `linear_s[m]`: everything but attention, in a step that holds prompt tokens, at m tokens of the busiest
+    rank. `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding
+    requests in the whole replica. `ranks` attention-data-parallel ranks share the requests and step
+    together. `tokens_per_step` is what speculative decoding yields per request and step (1 without).
+    `request_s` is the mean time from sending a request until the engine has it (HTTP, tokenisation),
+    `response_s` the time from its first token until the client sees it. `stages` pipeline stages hold as
+    many microbatches: prompt chunks occupy one stage each (`linear_s` and `prefill_attention` are of the
+    slowest stage), the decode tables are of a whole round.
     """
 
     linear_s: tuple[float, ...]

@@ -1,8 +1,10 @@
-"""What if the fleet followed the load: replicas over a day under a queue-depth policy, its cost and its misses.
+"""What if the fleet followed the load.
 
-A fluid model, one step per control interval: arrivals join a backlog, running replicas drain it at their capacity
-(which the simulation of one replica found), and the policy asks for as many replicas as keep the backlog of each at its
-target. New replicas arrive after a start-up time; idle ones leave after a cool-down.
+Replicas over a day under a queue-depth policy, its cost and its misses.
+
+A fluid model, one step per control interval: arrivals join a backlog, running replicas drain it at their
+capacity (which the simulation of one replica found), and the policy asks for as many replicas as keep the
+backlog of each at its target. New replicas arrive after a start-up time; idle ones leave after a cool-down.
 
 Legend: ``q`` requests waiting, ``μ`` requests per second of a replica, ``Δ`` control interval.
 """
@@ -23,7 +25,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPolicy:
-    """How a fleet is scaled: between `fewest` and `most` replicas, towards `target_queue` requests waiting in each."""
+    """How a fleet is scaled.
+
+    Between `fewest` and `most` replicas, towards `target_queue` requests waiting in each.
+    """
 
     target_queue: float = 4.0
     interval_s: float = 60.0
@@ -62,7 +67,7 @@ def autoscale(
     policy: ScalingPolicy,
     usd_per_gpu_hour: float | None = None,
 ) -> ScalingRun:
-    """Follow a trace of arrival times with a fleet of replicas that each serve `capacity_per_s` requests per second.
+    """Follow a trace of arrival times with replicas that each serve `capacity_per_s` requests per second.
 
     A request misses its limit when the backlog it joins takes longer than `wait_limit_s` to drain.
     """
@@ -91,7 +96,7 @@ def autoscale(
     gpu_hours = float(replicas.sum()) * gpus_per_replica * policy.interval_s / SECONDS_PER_HOUR
     offered = float(replicas.sum()) * capacity_per_s * policy.interval_s
     return ScalingRun(
-        time_s=np.arange(steps) * policy.interval_s,
+        time_s=np.arange(steps, dtype=np.float64) * policy.interval_s,
         arrivals_per_s=counts / policy.interval_s,
         replicas=replicas,
         backlog=backlog,
@@ -112,7 +117,10 @@ def _wanted(policy: ScalingPolicy, waiting: float, arrived: float, capacity_per_
 
 
 def _late(arrived: float, waiting: float, rate_per_s: float, limit_s: float, interval_s: float) -> float:
-    """Arrivals of an interval whose wait exceeds the limit; the backlog changes linearly over the interval."""
+    """Arrivals of an interval whose wait exceeds the limit.
+
+    The backlog changes linearly over the interval.
+    """
     if arrived <= 0:
         return 0.0
     start = waiting / rate_per_s

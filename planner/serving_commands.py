@@ -1,11 +1,14 @@
-"""Ready-to-run commands of a serving plan: the engine's server, the client that would check it, a Kubernetes manifest.
+"""Ready-to-run commands of a serving plan.
 
-Only flags that the engines document are written (vLLM `vllm serve --help`, SGLang server arguments, TensorRT-LLM
-`trtllm-serve`), and only those that differ from the defaults.
+The engine's server, the client that would check it, a Kubernetes manifest.
+
+Only flags that the engines document are written (vLLM `vllm serve --help`, SGLang server arguments,
+TensorRT-LLM `trtllm-serve`), and only those that differ from the defaults.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 
@@ -14,7 +17,10 @@ from planner.serving_plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
 PORT = 8000
-_QUANTIZATION = {"fp8": "fp8", "int4": "awq"}  # bf16 and int8 or fp4 checkpoints are recognised from their own config
+_QUANTIZATION = {
+    "fp8": "fp8",
+    "int4": "awq",
+}  # bf16 and int8 or fp4 checkpoints are recognised from their own config
 _IMAGES = {
     "vllm": "vllm/vllm-openai:latest",
     "sglang": "lmsysorg/sglang:latest",
@@ -62,13 +68,17 @@ def benchmark(plan: ServingPlan) -> str:
     return shlex.join([
         "vllm", "bench", "serve", "--backend", "openai", "--base-url", f"http://localhost:{PORT}",
         "--model", checkpoint(plan.request.model), "--dataset-name", "random",
-        "--random-input-len", str(job.input_tokens), "--random-output-len", str(job.output_tokens), "--ignore-eos",
-        *load, "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99",
+        "--random-input-len", str(job.input_tokens),
+        "--random-output-len", str(job.output_tokens),
+        "--ignore-eos", *load, "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99",
     ])  # fmt: skip
 
 
 def manifest(plan: ServingPlan) -> str:
-    """A Kubernetes manifest: a Deployment for each pool (a LeaderWorkerSet when a worker spans nodes) and a Service."""
+    """A Kubernetes manifest.
+
+    A Deployment for each pool (a LeaderWorkerSet when a worker spans nodes) and a Service.
+    """
     documents = [_workload(plan, pool, role) for role, pool in pools(plan)]
     return "---\n".join([*documents, _service(plan)])
 
@@ -82,7 +92,9 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
     words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", str(_longest(plan))]
-    words += _quantization(plan, "--quantization") + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
+    words += _quantization(plan, "--quantization") + (
+        ["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else []
+    )
     words += ["--no-enable-prefix-caching"] if job.cached_share == 0 else ["--enable-prefix-caching"]
     if role:
         words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
@@ -98,7 +110,7 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
         words += ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"]
     words += _given("--ep-size", layout.ep)
     words += ["--max-running-requests", str(pool.max_batch), "--chunked-prefill-size", str(pool.token_budget)]
-    words += ["--context-length", str(_longest(plan))] + _quantization(plan, "--quantization")
+    words += ["--context-length", str(_longest(plan)), *_quantization(plan, "--quantization")]
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     words += ["--disable-radix-cache"] if plan.request.job.cached_share == 0 else []
     if role:
@@ -110,7 +122,11 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
     """`trtllm-serve`; attention data parallelism and cache transfer are set in its options file."""
     layout = pool.layout
     words = ["trtllm-serve", checkpoint(plan.request.model), "--backend", "pytorch", "--port", str(PORT)]
-    words += _given("--tp_size", layout.stage_gpus) + _given("--pp_size", layout.pp) + _given("--ep_size", layout.ep)
+    words += (
+        _given("--tp_size", layout.stage_gpus)
+        + _given("--pp_size", layout.pp)
+        + _given("--ep_size", layout.ep)
+    )
     words += ["--max_batch_size", str(pool.max_batch), "--max_num_tokens", str(pool.token_budget)]
     words += ["--max_seq_len", str(_longest(plan))]
     if layout.attention_dp > 1 or role:
@@ -124,7 +140,10 @@ def _given(flag: str, value: int) -> list[str]:
 
 
 def _quantization(plan: ServingPlan, flag: str) -> list[str]:
-    """The flag that quantises at load time, where the engine can and the checkpoint is not quantised already."""
+    """The flag that quantises at load time.
+
+    Where the engine can and the checkpoint is not quantised already.
+    """
     native = plan.request.model.name.startswith(("deepseek", "gpt-oss"))
     method = _QUANTIZATION.get(plan.weights)
     return [flag, method] if method and not native else []
@@ -138,48 +157,100 @@ def _longest(plan: ServingPlan) -> int:
 
 def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
-    name = f"{_slug(plan.request.model.name)}{f'-{role}' if role else ''}"
+    app = _slug(plan.request.model.name)
+    name, labels = f"{app}-{role}" if role else app, f"{{app: {app}, pool: {role or 'all'}}}"
     per_pod = min(pool.layout.num_gpus, plan.gpus_per_node)
     pods = -(-pool.layout.num_gpus // per_pod)
-    command = [f"        - {word!r}" for word in shlex.split(server(plan, pool, role))]
-    container = _container(plan.request.engine, per_pod, command)
+    container = _container(plan.request.engine, per_pod, shlex.split(server(plan, pool, role)))
     if pods == 1:
-        return (
-            f"apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: {name}\nspec:\n  replicas: {pool.workers}\n"
-            f"  selector:\n    matchLabels: {{app: {_slug(plan.request.model.name)}, pool: {role or 'all'}}}\n"
-            f"  template:\n    metadata:\n      labels: {{app: {_slug(plan.request.model.name)}, pool: {role or 'all'}}}\n"
-            f"    spec:\n{container}"
+        return _DEPLOYMENT.format(
+            name=name, labels=labels, workers=pool.workers, container=_indented(container, 6)
         )
-    indented = "".join(f"    {line}\n" for line in container.splitlines())
-    return (
-        f"apiVersion: leaderworkerset.x-k8s.io/v1\nkind: LeaderWorkerSet\nmetadata:\n  name: {name}\nspec:\n"
-        f"  replicas: {pool.workers}\n  leaderWorkerTemplate:\n    size: {pods}\n    workerTemplate:\n"
-        f"      metadata:\n        labels: {{app: {_slug(plan.request.model.name)}, pool: {role or 'all'}}}\n"
-        f"      spec:\n{indented}"
+    return _WORKER_SET.format(
+        name=name, labels=labels, workers=pool.workers, pods=pods, container=_indented(container, 8)
     )
+
+
+_DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {name}
+spec:
+  replicas: {workers}
+  selector:
+    matchLabels: {labels}
+  template:
+    metadata:
+      labels: {labels}
+    spec:
+{container}"""
+
+_WORKER_SET = """\
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata:
+  name: {name}
+spec:
+  replicas: {workers}
+  leaderWorkerTemplate:
+    size: {pods}
+    workerTemplate:
+      metadata:
+        labels: {labels}
+      spec:
+{container}"""
+
+_CONTAINER = """\
+containers:
+- name: {engine}
+  image: {image}
+  command: {command}
+  ports:
+  - containerPort: {port}
+  resources:
+    limits:
+      nvidia.com/gpu: {gpus}
+  readinessProbe:
+    httpGet: {{path: /health, port: {port}}}
+    periodSeconds: 10
+    failureThreshold: 180
+  volumeMounts:
+  - {{name: shm, mountPath: /dev/shm}}
+volumes:
+- name: shm
+  emptyDir: {{medium: Memory}}
+"""
+
+_SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  selector: {{app: {name}, pool: {front}}}
+  ports:
+  - port: {port}
+    targetPort: {port}
+"""
 
 
 def _container(engine: str, gpus: int, command: Sequence[str]) -> str:
-    """The container of a worker, with its GPUs and shared memory."""
-    words = "\n".join(command)
-    return (
-        f"      containers:\n      - name: {engine}\n        image: {_IMAGES[engine]}\n        command:\n{words}\n"
-        f"        ports:\n        - containerPort: {PORT}\n        resources:\n          limits:\n"
-        f"            nvidia.com/gpu: {gpus}\n        readinessProbe:\n          httpGet: {{path: /health, port: {PORT}}}\n"
-        "          periodSeconds: 10\n          failureThreshold: 180\n        volumeMounts:\n"
-        "        - {name: shm, mountPath: /dev/shm}\n      volumes:\n      - name: shm\n"
-        "        emptyDir: {medium: Memory}\n"
+    """The container of a worker, with its GPUs and shared memory (a JSON list is YAML)."""
+    return _CONTAINER.format(
+        engine=engine, image=_IMAGES[engine], command=json.dumps(list(command)), port=PORT, gpus=gpus
     )
+
+
+def _indented(text: str, spaces: int) -> str:
+    """A block of YAML moved to the right."""
+    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
 
 
 def _service(plan: ServingPlan) -> str:
     """The Service in front of the pool that takes requests."""
-    name = _slug(plan.request.model.name)
     front = "prefill" if plan.prefill else "all"
-    return (
-        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector: {{app: {name}, pool: {front}}}\n"
-        f"  ports:\n  - port: {PORT}\n    targetPort: {PORT}\n"
-    )
+    return _SERVICE.format(name=_slug(plan.request.model.name), front=front, port=PORT)
 
 
 def _slug(name: str) -> str:

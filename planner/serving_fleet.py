@@ -31,8 +31,9 @@ FLEET_REQUESTS = 3000  # requests of the final simulation of a fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """A simulated fleet: the replicas, the simulation of one of them (or of both pools), and the rate of
-    the fleet.
+    """A simulated fleet: the replicas, the simulation of one of them (or of both pools).
+
+    And the rate of the fleet.
     """
 
     selection: Selection

@@ -73,8 +73,9 @@ def select_fleet(
 
 
 def _one_kind(program: Any, options: Sequence[Option], chosen: Sequence[Any]) -> Any:
-    """Exactly one whole kind, or one kind of each phase; returns the switch between them (None: no phases
-    offered).
+    """Exactly one whole kind, or one kind of each phase.
+
+    Returns the switch between them (None: no phases offered).
     """
     by_phase = {
         phase: [y for y, option in zip(chosen, options, strict=True) if option.phase == phase]
@@ -92,7 +93,9 @@ def _one_kind(program: Any, options: Sequence[Option], chosen: Sequence[Any]) ->
     return apart
 
 
-def _merits(options: Sequence[Option], capacities_per_s: Sequence[float], simulated: Collection[int]) -> list[int]:
+def _merits(
+    options: Sequence[Option], capacities_per_s: Sequence[float], simulated: Collection[int]
+) -> list[int]:
     """Rank of each option for breaking ties: simulated ones above all others, then by capacity per GPU."""
     per_gpu = [capacity / option.num_gpus for capacity, option in zip(capacities_per_s, options, strict=True)]
     order = sorted(range(len(options)), key=lambda i: (per_gpu[i], -i))

@@ -1,5 +1,6 @@
-"""One candidate replica: its scheduler and step times, bounds on what it can serve, and its simulated
-capacity.
+"""One candidate replica.
+
+Its scheduler and step times, bounds on what it can serve, and its simulated capacity.
 
 Bounds come first, because a simulation costs a thousand of them: no request waits less than its own
 prefill, no token is decoded faster than in a batch of one, and a step serves at most the batch that the
@@ -14,7 +15,8 @@ import numpy as np
 
 from costmodel.calibration import Calibration
 from costmodel.deployment import Deployment
-from costmodel.queueing import Scheduler, Simulation, simulate
+from costmodel.queueing import Simulation, simulate
+from costmodel.replica import Scheduler
 from costmodel.request_load import Lengths, Load, closed_load, open_load
 from costmodel.serving import step_times
 from costmodel.serving_memory import kv_capacity_tokens
@@ -181,8 +183,9 @@ def phase_load(load: Load, phase: str) -> Load:
 
 
 def meets(option: Option, simulation: Simulation) -> bool:
-    """Whether the limits of this phase hold at the job's percentile, and the queue does not grow without
-    end.
+    """Whether the limits of this phase hold at the job's percentile.
+
+    And the queue does not grow without end.
     """
     job, steady = option.job, warm(simulation)
     limits = []
@@ -202,8 +205,9 @@ def warm(simulation: Simulation) -> slice:
 
 
 def is_stable(simulation: Simulation) -> bool:
-    """Whether waiting stopped growing: the last third waits no more than twice the middle third, or than
-    half a second.
+    """Whether waiting stopped growing.
+
+    The last third waits no more than twice the middle third, or than half a second.
     """
     wait = simulation.admitted_s - simulation.arrival_s
     third = len(wait) // 3

@@ -1,5 +1,6 @@
-"""The answer to a serving question as data: the fleet, what it does under the load, and how sure the search
-is.
+"""The answer to a serving question as data.
+
+The fleet, what it does under the load, and how sure the search is.
 
 Frozen dataclasses that round-trip through JSON; no solver is imported.
 """
@@ -74,8 +75,9 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
-    """What the fleet does under its load. Rates are of the whole fleet, `utilisation` and queues of one
-    replica.
+    """What the fleet does under its load.
+
+    Rates are of the whole fleet, `utilisation` and queues of one replica.
     """
 
     request_rate_per_s: float
@@ -175,8 +177,9 @@ class ServingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingInfeasible:
-    """No fleet meets the limits: what stands in the way, the best that is achievable, and which limit to
-    relax.
+    """No fleet meets the limits.
+
+    What stands in the way, the best that is achievable, and which limit to relax.
     """
 
     what: str

@@ -1,4 +1,7 @@
-"""From a simulated fleet to the plan: percentiles with their band, money, energy, what it is bound by, who lost and why."""
+"""From a simulated fleet to the plan.
+
+Percentiles with their band, money, energy, what it is bound by, who lost and why.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from planner.serving_plan import (
     ServingRequest,
 )
 from topology.hierarchy import Hierarchy
-from topology.units import MEGA, format_bytes
+from topology.units import MEGA, format_bytes, format_seconds
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +68,9 @@ def plan_of_fleet(
     )
 
 
-def estimate_fleet(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, run: FleetRun) -> ServingEstimate:
+def estimate_fleet(
+    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, run: FleetRun
+) -> ServingEstimate:
     """What the fleet does under its load, in latencies, rates, money and energy."""
     simulation, job = run.simulation, request.job
     steady = warm(simulation) if job.concurrency is None else slice(None)
@@ -74,7 +79,9 @@ def estimate_fleet(cal: Calibration, request: ServingRequest, hierarchy: Hierarc
     rate = run.request_rate_per_s
     steps = max(float(simulation.step_count.sum()), 1.0)
     batch = float((simulation.step_batch * simulation.step_count).sum()) / steps
-    parts = decode_parts_s(cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2)
+    parts = decode_parts_s(
+        cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2
+    )
     gpu = hierarchy.gpu
     gpus = request.num_gpus or run.num_gpus
     money = _money(request, run, gpus)
@@ -115,26 +122,38 @@ def bound_by(run: FleetRun, parts: Mapping[str, float]) -> str:
         "small kernels": "small kernels",
     }
     share = parts[largest] / sum(parts.values())
-    tail = "; the KV cache is full" if run.simulation.peak_kv_tokens > 0.95 * run.decode.rules.kv_capacity_tokens else ""
+    tail = (
+        "; the KV cache is full"
+        if run.simulation.peak_kv_tokens > 0.95 * run.decode.rules.kv_capacity_tokens
+        else ""
+    )
     return f"{words[largest]} ({share:.0%} of a decode step){tail}"
 
 
-def infeasible_answer(request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]) -> ServingInfeasible:
+def infeasible_answer(
+    request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]
+) -> ServingInfeasible:
     """No replica at all: the model does not fit, or a limit is below what an empty engine needs."""
     job = request.job
     fitting = [one for one in rejected if one.best_ttft_s is not None and one.best_tpot_s is not None]
     size = request.num_gpus or hierarchy.num_gpus
     if not fitting:
+        memory = format_bytes(hierarchy.gpu.memory_bytes)
+        model = f"{request.model.name} in {'/'.join(request.weights)}"
+        requests = f"two requests of {job.input_tokens} + {job.output_tokens} tokens"
         return ServingInfeasible(
-            what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
-            cause=f"no layout leaves room for two requests of {job.input_tokens} + {job.output_tokens} tokens in {format_bytes(hierarchy.gpu.memory_bytes)} each",
+            what=f"{model} does not fit on {size} × {request.gpu}",
+            cause=f"no layout leaves room for {requests} in {memory} each",
             fix="use more or larger GPUs, or --weights fp8 or int4",
         )
-    ttft, tpot = min(one.best_ttft_s or 0.0 for one in fitting), min(one.best_tpot_s or 0.0 for one in fitting)
+    ttft, tpot = (
+        min(one.best_ttft_s or 0.0 for one in fitting),
+        min(one.best_tpot_s or 0.0 for one in fitting),
+    )
     broken = "--ttft" if job.ttft_s is not None and ttft > job.ttft_s else "--tpot"
     return ServingInfeasible(
         what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
-        cause=f"best achievable: time to first token {ttft * 1000:.3g} ms, time per output token {tpot * 1000:.3g} ms",
+        cause=f"best achievable: first token {format_seconds(ttft)}, output token {format_seconds(tpot)}",
         fix=f"relax {broken}, shorten the prompt, or use faster GPUs or fewer bits",
         best_ttft_s=ttft,
         best_tpot_s=tpot,
@@ -150,13 +169,17 @@ def _pool(option: Option, workers: int) -> PoolPlan:
         max_batch=rules.max_batch,
         token_budget=rules.token_budget,
         kv_capacity_tokens=rules.kv_capacity_tokens,
-        memory=memory_breakdown(option.deployment, token_budget=rules.token_budget, max_batch=rules.max_batch),
+        memory=memory_breakdown(
+            option.deployment, token_budget=rules.token_budget, max_batch=rules.max_batch
+        ),
     )
 
 
 def _percentiles(values: Floats, band: Band) -> Percentiles:
     """Percentiles of a latency and the calibrated band of its median; zeros when there is none."""
-    p50, p90, p99 = (float(x) for x in np.percentile(values, (50, 90, 99))) if len(values) else (0.0, 0.0, 0.0)
+    p50, p90, p99 = (
+        (float(x) for x in np.percentile(values, (50, 90, 99))) if len(values) else (0.0, 0.0, 0.0)
+    )
     return Percentiles(p50_s=p50, p90_s=p90, p99_s=p99, lower_s=p50 * band.lower, upper_s=p50 * band.upper)
 
 
@@ -190,7 +213,10 @@ def _money(request: ServingRequest, run: FleetRun, gpus: int) -> dict[str, float
 
 
 def _prompt_share(run: FleetRun) -> float:
-    """Share of a replica's time that prompts take: GPUs of the prefill pool, or the prompts' seconds in a mixed replica."""
+    """Share of a replica's time that prompts take.
+
+    GPUs of the prefill pool, or the prompts' seconds in a mixed replica.
+    """
     if run.prefill is not None:
         return run.prefill.num_gpus * run.prefill_workers / run.num_gpus
     job, times = run.decode.job, run.decode.times
@@ -221,8 +247,9 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     """What the numbers rest on."""
     job = request.job
     spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
+    arrivals = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
     return (
-        f"request lengths: {spread}; arrivals: {'Poisson' if job.burstiness == 1 else f'gaps of variation {job.burstiness:g}'}",
+        f"request lengths: {spread}; arrivals: {arrivals}",
         "replicas share the load evenly",
         f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",
         "energy at the GPUs' TDP",

@@ -1,5 +1,6 @@
-"""The search for a fleet: enumerate replicas, bound them, let CP-SAT choose, simulate what it chose, until
-it stands.
+"""The search for a fleet.
+
+Enumerate replicas, bound them, let CP-SAT choose, simulate what it chose, until it stands.
 
 Capacities start as analytic upper bounds. The program picks the best fleet under them; its kinds of replica
 are simulated and their capacities replaced by what the simulation found; the program is solved again. When
@@ -60,7 +61,10 @@ class Board:
 def search_serving(
     cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, *, trace: Load | None = None
 ) -> ServingPlan | ServingInfeasible:
-    """Find the fleet for a request on GPUs of this hierarchy, with a certificate; or say why there is none."""
+    """Find the fleet for a request on GPUs of this hierarchy, with a certificate.
+
+    Or say why there is none.
+    """
     started = time.perf_counter()
     check_request(request, hierarchy.gpu)
     board = enumerate_options(cal, request, hierarchy)
@@ -154,7 +158,9 @@ def _search_open(
     rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_GPUS
     best_per_s = 0.0
     while True:
-        selection = select_fleet(board.options, board.capacities_per_s, most_gpus=most, rate_per_s=rate, simulated=board.exact)
+        selection = select_fleet(
+            board.options, board.capacities_per_s, most_gpus=most, rate_per_s=rate, simulated=board.exact
+        )
         if selection is None:
             return None
         unknown = [i for i in selection.counts if i not in board.exact]
@@ -172,8 +178,9 @@ def _search_open(
 
 
 def _learn(board: Board, i: int, *, needed_per_s: float, enough: bool) -> None:
-    """Simulate option i: does it serve what is needed of it? If that is not the whole question, find its
-    capacity.
+    """Simulate option i: does it serve what is needed of it? If that is not the whole question.
+
+    Find its capacity.
     """
     option, bound = board.options[i], board.capacities_per_s[i]
     board.simulated += 1
@@ -258,8 +265,9 @@ def _fastest_s(option: Option) -> float:
 
 
 def _certificate(request: ServingRequest, board: Board, selection: Selection) -> ServingOptimality:
-    """What was proven: the program's optimum, with every option it did not choose still counted at its
-    bound.
+    """What was proven: the program's optimum.
+
+    With every option it did not choose still counted at its bound.
     """
     value = selection.rate_per_s if request.job.request_rate_per_s is None else float(selection.num_gpus)
     return ServingOptimality(
@@ -315,7 +323,9 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
 
 def replica_capacity_per_s(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy) -> float:
     """Requests per second one replica of an aggregated plan serves within its limits."""
-    option = build_option(cal, _deployment(plan.request, hierarchy, plan.weights, plan.decode.layout), plan.request.job)
+    option = build_option(
+        cal, _deployment(plan.request, hierarchy, plan.weights, plan.decode.layout), plan.request.job
+    )
     if isinstance(option, Rejected) or plan.prefill is not None:
         raise InputError(
             what="autoscaling needs replicas that serve whole requests",

@@ -1,5 +1,6 @@
-"""Which ways of splitting a replica are considered: every legal combination of tp, pp, attention data
-parallel and ep.
+"""Which ways of splitting a replica are considered.
+
+Every legal combination of tp, pp, attention data parallel and ep.
 
 Tensor parallelism stays inside a scale-up domain; attention data parallelism and expert parallelism go
 together and only for mixtures of experts, where whole attention on every rank pays (latent attention above

@@ -1,9 +1,10 @@
 """Turn the measured expert kernels into the packaged tables `costmodel/data/kernels/moe-<gpu>.npz`.
 
-Run: python tools/build_moe_table.py ../shared/data/kernels/moe_ffn.parquet
-Every table holds log seconds by (number format, H, F, experts per token, experts, expert tp) and tokens, for routing with
-the power law of exponent 1.01. Rows of expert parallelism are left out: how they place tokens differs between kernels, and
-the measured serving runs of wide expert parallelism contradict them. Source: aiconfigurator-core 0.12.0 (Apache-2.0), collected 2026-11-21.
+Run: python tools/build_moe_table.py ../shared/data/kernels/moe_ffn.parquet Every table holds log seconds by
+(number format, H, F, experts per token, experts, expert tp) and tokens, for routing with the power law of
+exponent 1.01. Rows of expert parallelism are left out: how they place tokens differs between kernels, and
+the measured serving runs of wide expert parallelism contradict them. Source: aiconfigurator-core 0.12.0
+(Apache-2.0), collected 2026-11-21.
 """
 
 import sys
@@ -23,7 +24,11 @@ def main() -> None:
     rows = rows[(rows.distribution == ROUTING) & (rows.moe_ep_size == 1)]
     for gpu, measured in rows.groupby("gpu"):
         table = measured.pivot_table(
-            index=["moe_dtype", *SHAPE], columns="num_tokens", values="latency_s", aggfunc="min", observed=True
+            index=["moe_dtype", *SHAPE],
+            columns="num_tokens",
+            values="latency_s",
+            aggfunc="min",
+            observed=True,
         )
         table = table.loc[:, table.notna().mean() > 0.5].dropna()
         keys = table.index.to_frame(index=False)
@@ -35,7 +40,7 @@ def main() -> None:
             tokens=table.columns.to_numpy(dtype=np.float64),
             log_seconds=np.log(table.to_numpy()).astype(np.float16),
         )
-        print(f"{path.name}: {table.shape[0]} shapes x {table.shape[1]} token counts, {path.stat().st_size} bytes")
+        print(f"{path.name}: {table.shape} shapes and token counts, {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

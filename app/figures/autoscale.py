@@ -23,7 +23,9 @@ def autoscale_figure(run: ScalingRun, capacity_per_s: float) -> go.Figure:
     capacity = (run.replicas * capacity_per_s).tolist()
     picture.add_trace(go.Scatter(x=hours, y=run.arrivals_per_s.tolist(), name="load", line={"color": BLUE}))
     picture.add_trace(
-        go.Scatter(x=hours, y=capacity, name="capacity", line={"color": ORANGE, "shape": "hv", "dash": "dash"})
+        go.Scatter(
+            x=hours, y=capacity, name="capacity", line={"color": ORANGE, "shape": "hv", "dash": "dash"}
+        )
     )
     picture.update_xaxes(title="hour")
     picture.update_yaxes(title="requests per second")

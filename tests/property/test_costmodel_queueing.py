@@ -1,19 +1,25 @@
-"""The simulation of continuous batching conserves requests and tokens, and agrees with queueing theory in its limits."""
+"""The simulation of continuous batching conserves requests and tokens.
+
+And agrees with queueing theory in its limits.
+"""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queueing import Scheduler, simulate
+from costmodel.queueing import simulate
 from costmodel.queueing_pools import PoolRules, Transfer, simulate_pools
+from costmodel.replica import Scheduler
 from costmodel.request_load import Lengths, Load, closed_load, open_load
 from costmodel.step_times import AttentionGrid, StepTimes
 
 NO_ATTENTION = AttentionGrid(query_tokens=(0, 10**6), past_tokens=(0, 10**6), seconds=((0, 0), (0, 0)))
 
 
-def step_times(*, max_batch: int = 64, per_prompt_token_s: float = 1e-5, decode_s: float = 0.01, ranks: int = 1) -> StepTimes:
+def step_times(
+    *, max_batch: int = 64, per_prompt_token_s: float = 1e-5, decode_s: float = 0.01, ranks: int = 1
+) -> StepTimes:
     return StepTimes(
         linear_s=tuple(per_prompt_token_s * tokens for tokens in range(20_001)),
         graph_linear_s=tuple(decode_s + 1e-5 * b for b in range(max_batch + 1)),
@@ -39,7 +45,14 @@ requests = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(requests, st.booleans(), st.booleans(), st.booleans(), st.sampled_from((0.0, 0.3, 1.0)), st.sampled_from((1, 4)))
+@given(
+    requests,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((0.0, 0.3, 1.0)),
+    st.sampled_from((1, 4)),
+)
 def test_every_request_and_every_token_is_served_exactly_once(
     drawn: list[tuple[int, int, float]], mixed: bool, chunked: bool, lagged: bool, reserve: float, ranks: int
 ) -> None:
@@ -65,7 +78,9 @@ def test_every_request_and_every_token_is_served_exactly_once(
 
 @settings(max_examples=40, deadline=None)
 @given(requests, st.integers(1, 3), st.integers(1, 3))
-def test_two_pools_serve_every_request_once(drawn: list[tuple[int, int, float]], prompts: int, outputs: int) -> None:
+def test_two_pools_serve_every_request_once(
+    drawn: list[tuple[int, int, float]], prompts: int, outputs: int
+) -> None:
     """A disaggregated fleet loses nothing between its pools."""
     load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
     rules = Scheduler(token_budget=512, max_batch=8, kv_capacity_tokens=6000)
@@ -87,8 +102,10 @@ def test_two_pools_serve_every_request_once(drawn: list[tuple[int, int, float]],
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 32), st.integers(2, 60))
 def test_a_closed_loop_keeps_exactly_its_concurrency_in_flight(concurrency: int, count: int) -> None:
-    """By Little's law, requests in flight averaged over the run are the concurrency, up to the last round's tail."""
-    load = closed_load(concurrency=concurrency, count=count, inputs=Lengths(mean=100), outputs=Lengths(mean=20))
+    """Never more requests are in flight than the client keeps, and at some time as many."""
+    load = closed_load(
+        concurrency=concurrency, count=count, inputs=Lengths(mean=100), outputs=Lengths(mean=20)
+    )
     done = simulate(step_times(), Scheduler(token_budget=512, max_batch=64, kv_capacity_tokens=100_000), load)
     order = np.argsort(done.arrival_s, kind="stable")
     in_flight = [int(((done.arrival_s <= t) & (done.finish_s > t)).sum()) for t in done.arrival_s[order]]
@@ -100,7 +117,11 @@ def test_one_prompt_at_a_time_is_an_m_d_1_queue(load_share: float) -> None:
     """Constant service, Poisson arrivals: mean wait ρ·s/(2(1 − ρ)) (Pollaczek–Khinchine)."""
     service = 0.02
     load = open_load(
-        rate_per_s=load_share / service, count=60_000, inputs=Lengths(mean=2000), outputs=Lengths(mean=1), seed=3
+        rate_per_s=load_share / service,
+        count=60_000,
+        inputs=Lengths(mean=2000),
+        outputs=Lengths(mean=1),
+        seed=3,
     )
     done = simulate(step_times(), Scheduler(token_budget=2000, max_batch=1, kv_capacity_tokens=10**9), load)
     wait = float((done.first_token_s - done.arrival_s).mean()) - service

@@ -19,7 +19,9 @@ def test_poisson_arrivals_have_the_rate_and_the_variation_of_a_poisson_process()
 
 def test_bursty_arrivals_keep_the_rate_and_vary_more() -> None:
     """Burstiness is the coefficient of variation of the gaps."""
-    load = open_load(rate_per_s=20.0, count=80_000, inputs=Lengths(mean=10), outputs=Lengths(mean=10), burstiness=2.0)
+    load = open_load(
+        rate_per_s=20.0, count=80_000, inputs=Lengths(mean=10), outputs=Lengths(mean=10), burstiness=2.0
+    )
     gaps = np.diff(load.arrival_s)
     assert mean_rate_per_s(load) == pytest.approx(20.0, rel=0.04)
     assert float(gaps.std() / gaps.mean()) == pytest.approx(2.0, rel=0.05)
@@ -34,7 +36,10 @@ def test_lengths_have_their_mean_and_their_99th_percentile() -> None:
 
 def test_the_same_seed_gives_the_same_load() -> None:
     """Loads are deterministic."""
-    one, two = (open_load(rate_per_s=3.0, count=100, inputs=Lengths(mean=9, p99=20), outputs=Lengths(mean=9)) for _ in "ab")
+    one, two = (
+        open_load(rate_per_s=3.0, count=100, inputs=Lengths(mean=9, p99=20), outputs=Lengths(mean=9))
+        for _ in "ab"
+    )
     assert one.arrival_s.tolist() == two.arrival_s.tolist()
     assert one.input_tokens.tolist() == two.input_tokens.tolist()
 
@@ -51,7 +56,9 @@ def test_a_trace_is_read_sorted_and_shifted_to_zero(tmp_path: Path) -> None:
 def test_the_columns_of_the_azure_trace_are_understood(tmp_path: Path) -> None:
     """TIMESTAMP, ContextTokens and GeneratedTokens mean what ours mean."""
     path = tmp_path / "azure.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:48.68,396,109\n")
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n2023-11-16 18:15:48.68,396,109\n"
+    )
     load = read_trace(path)
     assert load.arrival_s.tolist() == pytest.approx([0.0, 2.0])
     assert load.output_tokens.tolist() == [44, 109]

@@ -46,7 +46,10 @@ def test_every_layout_holds_the_whole_model_at_least_once() -> None:
 
 
 def test_the_kv_cache_of_a_token_is_its_keys_and_values() -> None:
-    """70B: 80 layers of 8 heads of 128, keys and values, two bytes: 320 KiB; latent attention: 61·576 numbers."""
+    """70B: 80 layers of 8 heads of 128, keys and values, two bytes: 320 KiB.
+
+    Latent attention: 61·576 numbers.
+    """
     assert kv_bytes_per_token(deployed("70b")) == 80 * 8 * 128 * 2 * 2
     assert kv_bytes_per_token(deployed("70b", tp=8)) == 80 * 1 * 128 * 2 * 2
     assert kv_bytes_per_token(deployed("deepseek-v3")) == 61 * 576 * 2
@@ -97,7 +100,9 @@ def test_a_decode_step_is_never_faster_than_reading_the_weights() -> None:
 
 def test_step_times_grow_with_the_batch_and_the_context() -> None:
     """More requests, longer caches and more prompt tokens never take less time."""
-    times = step_times(CAL, deployed("70b", tp=8), max_batch=256, token_budget=4096, input_tokens=2000, output_tokens=500)
+    times = step_times(
+        CAL, deployed("70b", tp=8), max_batch=256, token_budget=4096, input_tokens=2000, output_tokens=500
+    )
     by_batch = [times.decode_s(b, 2000 * b) for b in range(1, 257)]
     assert (np.diff(by_batch) >= -0.02 * np.array(by_batch[:-1])).all()
     assert times.decode_s(32, 32 * 4000) > times.decode_s(32, 32 * 1000)
@@ -123,8 +128,12 @@ def test_the_parts_of_a_decode_step_sum_to_the_step() -> None:
 
 def test_a_pipeline_round_is_the_sum_of_its_stages() -> None:
     """One request sees every layer once, whatever the stages (plus the sends)."""
-    one = step_times(CAL, deployed("70b", tp=4), max_batch=4, token_budget=512, input_tokens=1000, output_tokens=100)
-    two = step_times(CAL, deployed("70b", tp=4, pp=2), max_batch=4, token_budget=512, input_tokens=1000, output_tokens=100)
+    one = step_times(
+        CAL, deployed("70b", tp=4), max_batch=4, token_budget=512, input_tokens=1000, output_tokens=100
+    )
+    two = step_times(
+        CAL, deployed("70b", tp=4, pp=2), max_batch=4, token_budget=512, input_tokens=1000, output_tokens=100
+    )
     assert two.decode_s(1, 1000) == pytest.approx(one.decode_s(1, 1000), rel=0.05)
     assert two.prefill_s(512) == pytest.approx(one.prefill_s(512) / 2, rel=0.25)
 
@@ -144,7 +153,7 @@ def test_speculation_follows_the_acceptance_rate() -> None:
 
 
 def test_a_layout_whose_experts_do_not_divide_is_refused() -> None:
-    """ep must divide the GPUs of a stage."""
+    """The degree ep must divide the GPUs of a stage."""
     with pytest.raises(InputError, match="the serving layout is not possible"):
         ServingLayout(tp=4, ep=3)
 

@@ -34,8 +34,10 @@ def test_an_aggregated_row_is_read_whole() -> None:
 def test_degrees_multiplied_by_the_publisher_are_taken_apart(
     name: str, tp: str, dp: str, moe: str, expected: tuple[int, int, int]
 ) -> None:
-    """tp = moe_tp·moe_ep of one group of GPUs is that group, where the name or the size says so."""
-    layout = read_run({**ROW, "id": name, "tp": tp, "attention_dp": dp, "moe_tp": moe, "moe_ep": moe}, 1).decode.layout
+    """Tp = moe_tp·moe_ep of one group of GPUs is that group, where the name or the size says so."""
+    layout = read_run(
+        {**ROW, "id": name, "tp": tp, "attention_dp": dp, "moe_tp": moe, "moe_ep": moe}, 1
+    ).decode.layout
     assert (layout.tp, layout.attention_dp, layout.ep) == expected
 
 
@@ -74,7 +76,9 @@ def test_checkpoint_names_lead_to_their_model(name: str, expected: str) -> None:
         ({"input_tokens": "many"}, "input_tokens = 'many' is not a positive number"),
     ],
 )
-def test_a_row_that_says_too_little_is_unsupported_with_its_reason(change: dict[str, str], reason: str) -> None:
+def test_a_row_that_says_too_little_is_unsupported_with_its_reason(
+    change: dict[str, str], reason: str
+) -> None:
     """The reason names the column."""
     with pytest.raises(UnsupportedRunError, match=reason):
         read_run({**ROW, **change}, 1)
