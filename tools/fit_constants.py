@@ -75,12 +75,24 @@ STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
     "megatron-deepspeed.host_s_per_microbatch": (0.0011, 0.0, 5e-3),
     "megatron-deepspeed.product_slowdown": (1.0, 0.8, 1.2),
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
+    "megatron-core.host_s_per_layer": (4e-4, 1e-4, 1.5e-3),
     "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
     "megatron-core.hopper_bf16_products": (0.93, 0.85, 1.05),
     "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
     "torchtitan.product_slowdown": (1.2, 0.9, 1.4),
 }
 """Properties of stacks that are fitted: the same."""
+
+
+SHARED: Mapping[str, tuple[str, ...]] = {
+    "megatron-core.host_s_per_layer": ("megatron-core", "megatron-core-noov"),
+}
+"""Fitted properties that several profiles of one engine have in common."""
+
+
+def profiles_of(name: str) -> tuple[str, ...]:
+    """Profiles a fitted property belongs to."""
+    return SHARED.get(name, (name.split(".", maxsplit=1)[0],))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,8 +259,8 @@ def predict(sample: Sample, values: Values) -> Vector:
     for name, value in values.items():
         if "." not in name:
             continue
-        profile, field = name.split(".")
-        where = sample.stack == profile
+        field = name.split(".")[1]
+        where = np.isin(sample.stack, profiles_of(name))
         if field == "hopper_bf16_products":
             where = where & sample.hopper & (sample.features.environment.fp8 == 0)
             field = "product_slowdown"
@@ -360,13 +372,14 @@ def write(values: Values) -> None:
     """Store fitted values in the data files, three significant digits."""
     data = Path(__file__).resolve().parents[1] / "costmodel" / "data"
     for name, value in values.items():
-        section, field = name.split(".") if "." in name else (name, "value")
+        field = name.split(".")[1] if "." in name else "value"
         file = data / ("stacks.toml" if "." in name else "constants.toml")
-        text = file.read_text(encoding="utf-8")
-        start = text.index(f"[{section}]\n")
-        head, body = text[:start], text[start:]
-        body = re.sub(rf"^{field} = .*$", f"{field} = {value:.3g}", body, count=1, flags=re.MULTILINE)
-        file.write_text(head + body, encoding="utf-8")
+        for section in profiles_of(name):
+            text = file.read_text(encoding="utf-8")
+            start = text.index(f"[{section}]\n")
+            head, body = text[:start], text[start:]
+            body = re.sub(rf"^{field} = .*$", f"{field} = {value:.3g}", body, count=1, flags=re.MULTILINE)
+            file.write_text(head + body, encoding="utf-8")
 
 
 def main() -> None:
