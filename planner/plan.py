@@ -116,7 +116,7 @@ def from_json(text: str, where: str = "plan") -> Plan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as broken:
+    except (json.JSONDecodeError, RecursionError) as broken:
         raise InputError(
             what=f"{where} is not a JSON document",
             cause=str(broken),

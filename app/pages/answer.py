@@ -21,9 +21,7 @@ def show_section(section: Section) -> None:
     if section.title:
         st.markdown(f"#### {plain(section.title)}")
     if isinstance(section, Facts):
-        st.dataframe(
-            [{"": name, " ": value} for name, value in section.pairs], hide_index=True, alt=section.title
-        )
+        show_facts(section)
     elif isinstance(section, Table):
         st.dataframe(table_columns(section), hide_index=True, alt=section.title)
         if section.note:
@@ -31,6 +29,19 @@ def show_section(section: Section) -> None:
     else:
         for line in section.lines:
             st.markdown(f"- {plain(line)}")
+
+
+def show_facts(section: Facts) -> None:
+    """Draw named values as a table that wraps; several lines are something to copy."""
+    copied = [(name, value) for name, value in section.pairs if "--" in value]
+    rows = [
+        f"| {plain(name)} | {plain(value)} |" for name, value in section.pairs if (name, value) not in copied
+    ]
+    if rows:
+        st.markdown("\n".join(["| | |", "|---|---|", *rows]))
+    for name, value in copied:
+        st.caption(plain(name))
+        st.code(value, language="bash", wrap_lines=True)
 
 
 def table_columns(table: Table) -> dict[str, list[str]]:
