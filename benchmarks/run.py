@@ -50,7 +50,9 @@ CASES = (
     ),
     Case(
         name="serve 70b on 8 GPUs",
-        words=_words("serve --model 70b --gpus 8 --gpu h100-sxm --input 4000 --output 500", "--ttft 1s --tpot 30ms"),
+        words=_words(
+            "serve --model 70b --gpus 8 --gpu h100-sxm", "--input 4000 --output 500 --ttft 1s --tpot 30ms"
+        ),
         most_s=3.0,
     ),
     Case(
