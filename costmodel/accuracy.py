@@ -19,11 +19,13 @@ from costmodel.calibration import Calibration
 from costmodel.constants import Constants
 from costmodel.layout import LayoutTable
 from costmodel.references import stand_in
-from costmodel.runs import Row, TrainingRun, UnsupportedRunError, read_runs
+from costmodel.run_table import Row
+from costmodel.runs import TrainingRun, UnsupportedRunError, read_runs
 from costmodel.scoring import TrainingScores, evaluate
 from topology.errors import InputError
 
 Status = Literal["ok", "unsupported", "error"]
+_CERTAIN = Doubts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +46,16 @@ class RunResult:
         memory_upper_bytes: Upper end of the 80 % band of memory.
         capacity_bytes: Memory of the GPU.
         out_of_memory: The run did not fit.
+        stack: Profile its engine was taken for.
+        doubts: What makes this prediction less sure.
     """
 
     name: str
     group: Mapping[str, str]
     status: Status
     reason: str = ""
+    stack: str = ""
+    doubts: Doubts = _CERTAIN
     measured_step_time_s: float | None = None
     predicted_step_time_s: float | None = None
     lower_s: float | None = None
@@ -94,14 +100,21 @@ def predict_rows(
     """
     decoded = read_runs(rows)
     runs = {i: run for i, run in enumerate(decoded) if isinstance(run, TrainingRun)}
-    results: dict[int, RunResult] = {}
-    for i, run in enumerate(decoded):
-        if isinstance(run, UnsupportedRunError):
-            name = rows[i].get("id") or f"row {i + 1}"
-            results[i] = RunResult(name=name, group=_columns(rows[i]), status="unsupported", reason=str(run))
+    results = {
+        i: _unpredicted(rows[i], i, "unsupported", str(reason))
+        for i, reason in enumerate(decoded)
+        if isinstance(reason, UnsupportedRunError)
+    }
     for members in alike(runs).values():
-        results |= _predict_alike(members, rows, cal, constants)
+        results |= _predict_or_say(members, rows, cal, constants)
     return [results[i] for i in range(len(rows))]
+
+
+def _unpredicted(row: Row, index: int, status: Status, reason: str) -> RunResult:
+    """A row without a prediction."""
+    return RunResult(
+        name=row.get("id") or f"row {index + 1}", group=_columns(row), status=status, reason=reason
+    )
 
 
 def alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, TrainingRun]]:
@@ -112,6 +125,28 @@ def alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, Training
     return groups
 
 
+def _predict_or_say(
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+) -> dict[int, RunResult]:
+    """Predict runs of one job; when one of them cannot be, predict each alone and say why not."""
+    try:
+        with np.errstate(all="ignore"):  # a result that is not finite is reported as such
+            return _predict_alike(runs, rows, cal, constants)
+    except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
+        if len(runs) > 1:
+            alone = [_predict_or_say({i: run}, rows, cal, constants) for i, run in runs.items()]
+            return {i: result for results in alone for i, result in results.items()}
+        (i,) = runs
+        return {i: _refused(rows[i], i, failure)}
+
+
+def _refused(row: Row, index: int, failure: Exception) -> RunResult:
+    """A row the model refuses, or that is beyond what its arithmetic can hold."""
+    if isinstance(failure, InputError):
+        return _unpredicted(row, index, "unsupported", f"{failure.what}: {failure.cause}")
+    return _unpredicted(row, index, "error", f"{type(failure).__name__}: {failure}")
+
+
 def _predict_alike(
     runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
 ) -> dict[int, RunResult]:
@@ -119,17 +154,10 @@ def _predict_alike(
     some = next(iter(runs.values()))
     table = LayoutTable.of([run.layout for run in runs.values()])
     shares = np.array([run.recomputed_share for run in runs.values()])
-    try:
-        scores = evaluate(
-            some.model, some.cluster, some.job, some.stack, table, cal,
-            constants=constants, recomputed_share=shares,
-        )  # fmt: skip
-    except InputError as refusal:
-        reason = f"{refusal.what}: {refusal.cause}"
-        return {
-            i: RunResult(name=run.name, group=_columns(rows[i]), status="unsupported", reason=reason)
-            for i, run in runs.items()
-        }
+    scores = evaluate(
+        some.model, some.cluster, some.job, some.stack, table, cal,
+        constants=constants, recomputed_share=shares,
+    )  # fmt: skip
     tabled = stand_in(cal, some.cluster.gpu) == some.cluster.gpu.name
     return {
         i: _result(run, _columns(rows[i]), scores, at, tabled=tabled)
@@ -146,6 +174,7 @@ def _result(
         extrapolated_share=float(scores.extrapolated_share[at]) if tabled else 0.0,
         experts=run.model.is_moe,
         host_share=float(scores.host_share[at]),
+        eight_bit=run.job.is_fp8,
     )
     seconds = float(scores.step_time_s[at])
     memory = float((scores.peak_memory_bytes if run.process_memory else scores.peak_allocated_bytes)[at])
@@ -156,6 +185,8 @@ def _result(
         name=run.name,
         group=columns,
         status="ok",
+        stack=run.stack.name,
+        doubts=doubts,
         measured_step_time_s=run.step_time_s,
         predicted_step_time_s=seconds,
         lower_s=lower_s,
@@ -168,7 +199,7 @@ def _result(
     )
 
 
-_GROUP_COLUMNS = (
+_JOB_COLUMNS = (
     "source",
     "gpu",
     "framework",
@@ -178,11 +209,19 @@ _GROUP_COLUMNS = (
     "global_batch_size",
     "sequence_length",
 )
+"""Rows that agree in these are layouts of one job."""
+
+GROUP_COLUMNS = (
+    *_JOB_COLUMNS, "num_layers", "hidden_size", "num_attention_heads", "num_experts",
+    "tp", "pp", "cp", "ep", "dp", "virtual_stages", "schedule", "zero_stage", "microbatch_size", "recompute",
+    "flash_attention",
+)  # fmt: skip
+"""Columns that results can be grouped by."""
 
 
 def _columns(row: Row) -> dict[str, str]:
     """Columns results can be grouped by."""
-    return {name: row.get(name, "") or "unnamed" for name in _GROUP_COLUMNS}
+    return {name: row.get(name, "") or "unnamed" for name in GROUP_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,12 +272,12 @@ class Summary:
 FEWEST_LAYOUTS = 4  # a job needs this many layouts for a rank correlation to say something
 
 
-def summarise(results: Sequence[RunResult], *, by: str | None = None) -> list[Summary]:
-    """Errors by the values of a column, in order of appearance, and of all rows together last."""
+def summarise(results: Sequence[RunResult], *, by: str | Sequence[str] | None = None) -> list[Summary]:
+    """Errors by the values of one or several columns, in order of appearance, and of all rows last."""
+    names = (by,) if isinstance(by, str) else tuple(by or ())
     groups: dict[str, list[RunResult]] = defaultdict(list)
-    if by is not None:
-        for result in results:
-            groups[result.group.get(by, "unnamed")].append(result)
+    for result in results if names else ():
+        groups[" · ".join(result.group.get(name, "unnamed") for name in names)].append(result)
     return [*(_summary(name, members) for name, members in groups.items()), _summary("all", results)]
 
 
@@ -284,7 +323,7 @@ def _jobs(results: Sequence[RunResult]) -> list[tuple[NDArray[np.float64], NDArr
     jobs: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
     for result in results:
         if result.error is not None:
-            jobs[tuple(result.group[name] for name in _GROUP_COLUMNS)].append(result)
+            jobs[tuple(result.group[name] for name in _JOB_COLUMNS)].append(result)
     pairs = [
         (
             np.array([r.measured_step_time_s for r in members], dtype=np.float64),
@@ -307,9 +346,9 @@ def _spearman(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ranks from zero, ties averaged."""
-    below = (values[:, None] > values[None, :]).sum(axis=1)
-    equal = (values[:, None] == values[None, :]).sum(axis=1)
-    return np.asarray(below + (equal - 1) / 2, dtype=np.float64)
+    ordered = np.sort(values)
+    below, upto = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    return np.asarray((below + upto - 1) / 2, dtype=np.float64)
 
 
 def _regret(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:

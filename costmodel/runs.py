@@ -11,9 +11,7 @@ models to fit a node.
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from pathlib import Path
 from costmodel.layout import ParallelLayout, Recompute, Schedule
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import models
+from costmodel.run_table import SURPLUS, Row, read_table, require_columns
 from costmodel.stack import SoftwareStack, stack_of_framework
 from costmodel.workload import TrainingJob, TrainingPrecision
 from topology.builders import default_cluster
@@ -28,7 +27,7 @@ from topology.cluster import Cluster
 from topology.errors import InputError
 from topology.units import GBIT, GIB
 
-Row = Mapping[str, str]
+PUBLISHED_RUNS = Path(__file__).parent / "data" / "published_runs.csv"
 
 REQUIRED = (
     "num_layers",
@@ -42,6 +41,8 @@ REQUIRED = (
 )
 DEFAULT_VOCABULARY = 51_200  # GPT-2's vocabulary padded for tensor parallelism, what rows leave out most
 NODE_GPUS = 8
+MOST_STAGES = 16_384  # no published pipeline comes near; a larger number is a typing error
+END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
 PROCESS_MEMORY_STACKS = ("megatron-deepspeed",)  # BLOOM's logs print nvidia-smi
 _SCHEDULES: Mapping[str, Schedule] = {
     "": "1f1b",
@@ -108,41 +109,22 @@ class TrainingRun:
     out_of_memory: bool
 
 
-def read_rows(path: Path | str) -> list[dict[str, str]]:
-    """Rows of a CSV as text by column; raises `InputError` when the file holds no runs."""
-    file = Path(path)
-    try:
-        text = file.read_bytes().decode("utf-8-sig")
-    except OSError as failure:
-        raise InputError(
-            what=f"cannot read {file}",
-            cause=failure.strerror or type(failure).__name__,
-            fix="give a readable CSV file",
-        ) from failure
-    except UnicodeDecodeError as failure:
-        raise InputError(
-            what=f"{file} is not text in UTF-8", cause=str(failure), fix="save it as UTF-8 CSV"
-        ) from failure
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    missing = [name for name in REQUIRED[:-1] if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(
-            what=f"{file} is not a table of training runs",
-            cause=f"it has no column {', '.join(missing)}",
-            fix="use the columns of training_runs.csv",
-        )
-    return [
-        {
-            name: (value or "").strip()
-            for name, value in row.items()
-            if isinstance(name, str) and isinstance(value, str)
-        }
-        for row in reader
-    ]
+def read_rows(path: Path | str) -> list[Row]:
+    """Rows of a CSV of training runs; raises `InputError` when the file holds none."""
+    table = read_table(path)
+    require_columns(table, REQUIRED[:-1], path, "training")
+    return list(table.rows)
+
+
+def shipped_runs() -> list[Row]:
+    """Published runs that the package itself carries, each with its source and address."""
+    return read_rows(PUBLISHED_RUNS)
 
 
 def read_run(row: Row, index: int = 0) -> TrainingRun:
     """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
+    if row.get(SURPLUS):
+        raise UnsupportedRunError("more cells than columns: is a text with a comma unquoted?")
     missing = [name for name in REQUIRED[:-1] if not row.get(name)]
     if missing:
         raise UnsupportedRunError(f"no {', '.join(missing)}")
@@ -210,6 +192,8 @@ def _layout(row: Row) -> ParallelLayout:
     if (dp * cp * tp) % ep:
         raise UnsupportedRunError(f"ep = {ep} does not divide dp·cp·tp = {dp * cp * tp}")
     virtual = _count(row, "virtual_stages", _usual_chunks(row, pp))
+    if pp * virtual > min(_count(row, "num_layers") + END_SLOTS, MOST_STAGES):
+        raise UnsupportedRunError(f"pp·virtual_stages = {pp}·{virtual} stages for {row['num_layers']} layers")
     zero_stage = int(_number(row, "zero_stage", 0.0))
     shards = _count(row, "shard_degree", dp * cp)
     if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
@@ -306,7 +290,7 @@ def _stack(row: Row) -> SoftwareStack:
 
 
 BLOCKING_SCRIPTS = ("bigscience-workshop/bigscience",)
-"""Publishers whose launch scripts set CUDA_LAUNCH_BLOCKING=1 (there: train/tr11-176B-ml/tr11-176B-ml.slurm)."""
+"""Publishers whose launch scripts set CUDA_LAUNCH_BLOCKING=1 (train/tr11-176B-ml/tr11-176B-ml.slurm)."""
 
 ASYNC_TP_SHARE = 0.5  # of tensor-parallel transfers that torch's asynchronous TP hides
 

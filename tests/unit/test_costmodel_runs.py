@@ -131,9 +131,10 @@ def test_a_byte_order_mark_does_not_hide_the_first_column(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("", "no column num_layers"),
+        ("", "no header line"),
+        (" \n\n", "no header line"),
         ("a,b\n1,2\n", "no column num_layers"),
-        ("id,gpu\n", "no column num_layers"),
+        ("id,gpu\n", "no row below it"),
     ],
 )
 def test_a_file_without_the_required_columns_is_refused(tmp_path: Path, text: str, cause: str) -> None:
@@ -143,13 +144,39 @@ def test_a_file_without_the_required_columns_is_refused(tmp_path: Path, text: st
     assert cause in refusal.value.cause
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_with_other_delimiters_is_read(tmp_path: Path, delimiter: str) -> None:
+    """Spreadsheets of some countries write semicolons, and a paste writes tabs."""
+    assert read_rows(written(tmp_path, as_csv(ROW).replace(",", delimiter))) == [ROW]
+
+
+def test_a_row_with_more_cells_than_columns_is_not_guessed_at(tmp_path: Path) -> None:
+    """An unquoted comma shifts every later cell, so the row says so in place of a wrong prediction."""
+    rows = read_rows(written(tmp_path, as_csv(ROW).rstrip("\n") + ",8\n"))
+    with pytest.raises(UnsupportedRunError, match="more cells than columns"):
+        read_run(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"virtual_stages": "99"}, "stages for"),
+        ({"num_gpus": "1e9", "dp": "", "global_batch_size": "1e10"}, "number of GPUs"),
+    ],
+)
+def test_sizes_nobody_has_are_refused_at_once(cells: dict[str, str], reason: str) -> None:
+    """A slip of the keyboard costs neither minutes nor memory."""
+    with pytest.raises(UnsupportedRunError, match=reason):
+        read_run({**ROW, **cells})
+
+
 def test_a_missing_file_and_one_that_is_not_text_are_refused(tmp_path: Path) -> None:
     """Both are input errors with a fix."""
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="does not exist"):
         read_rows(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="is a directory"):
         read_rows(tmp_path)
-    with pytest.raises(InputError, match="not text"):
+    with pytest.raises(InputError, match="not a text file"):
         read_rows(written(tmp_path, as_csv(ROW), "utf-16"))
 
 
