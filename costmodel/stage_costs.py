@@ -103,7 +103,7 @@ def recomputed_layers(costs: StageCosts, split: StageSplit) -> Vector:
 
 
 def microbatch_seconds(costs: StageCosts, split: StageSplit) -> Vector:
-    """Seconds of one microbatch per rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
+    """Seconds of a microbatch per rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
     layers = np.asarray(split.layers_of_stage, dtype=float)
     return np.asarray(
         layers @ np.asarray(costs.layer_s)
