@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from costmodel.estimate import Estimate
-from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
 from planner.best_first import Search
 from planner.bounds import price
 from planner.candidates import Choice, candidate, layers_of_stage, seed_choice
@@ -90,26 +90,36 @@ def difference(one: Choice, other: Choice) -> str:
         one: the plan it is compared with.
         other: the other plan.
     """
-    shown = (
-        "tp",
-        "pp",
-        "dp",
-        "cp",
-        "ep",
-        "expert_tp",
-        "virtual_stages",
-        "microbatch_size",
-        "zero_stage",
-        "recompute",
-    )
+    before, after = _choices(one), _choices(other)
     changed = [
-        f"{name.replace('_', ' ')} {getattr(other.layout, name)} instead of {getattr(one.layout, name)}"
-        for name in shown
-        if getattr(other.layout, name) != getattr(one.layout, name)
+        f"{name} {after[name]} instead of {before[name]}"
+        for name in before
+        if None not in (before[name], after[name]) and before[name] != after[name]
     ]
     spared = one.peak_memory_bytes - other.peak_memory_bytes
     memory = f"{format_bytes(abs(spared))} {'less' if spared > 0 else 'more'} memory"
-    return "; ".join([", ".join(changed) or "another order of the axes", memory])
+    return "; ".join([", ".join(changed) or "another split of the layers", memory])
+
+
+def _choices(found: Choice) -> dict[str, int | str | None]:
+    """Fields of a plan as they act: None where a field decides nothing, recomputation in layers."""
+    x, layers = found.layout, sum(map(sum, found.split.layers_of_stage))
+    ranks, again = x.dp * x.cp, sum(found.split.recompute_of_stage)
+    replicated = ranks > 1 or (x.ep * x.expert_tp > 1 and x.expert_dp > 1)
+    partly = replicated and x.zero_stage > 0 and x.effective_shard_degree < ranks
+    active, usual = (
+        [axis for axis in order if getattr(x, axis) > 1] for order in (x.axis_order, DEFAULT_AXIS_ORDER)
+    )
+    degrees = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
+    return {name.replace("_", " "): getattr(x, name) for name in degrees} | {
+        "sequence parallelism": ("off", "on")[x.sequence_parallel] if x.tp > 1 else None,
+        "schedule": x.schedule if x.pp > 1 else None,
+        "context exchange": x.cp_kind if x.cp > 1 else None,
+        "zero stage": x.zero_stage if replicated else None,
+        "shard degree": x.effective_shard_degree if partly else "all",
+        "recompute": f"of {again} of {layers} layers" if x.recompute == "full" else x.recompute,
+        "order of axes": "default" if active == usual else "-".join(active),
+    }
 
 
 def pareto(points: Sequence[T], costs: Iterable[Sequence[float]]) -> list[T]:
