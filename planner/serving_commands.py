@@ -70,7 +70,8 @@ def benchmark(plan: ServingPlan) -> str:
         "--model", checkpoint(plan.request.model), "--dataset-name", "random",
         "--random-input-len", str(job.input_tokens),
         "--random-output-len", str(job.output_tokens),
-        "--ignore-eos", *load, "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99",
+        "--ignore-eos", *load, "--percentile-metrics", "ttft,tpot,itl,e2el",
+        "--metric-percentiles", "50,90,99",
     ])  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.calibration import Calibration
 from costmodel.deployment import Deployment
@@ -22,6 +23,8 @@ from costmodel.serving import step_times
 from costmodel.serving_memory import kv_capacity_tokens
 from costmodel.step_times import StepTimes
 from costmodel.workload import ServingJob
+
+Floats = NDArray[np.float64]
 
 MOST_BATCH = 512  # the engines' default limit on running requests is of this order
 FEWEST_REQUESTS, MOST_REQUESTS = 400, 3000
@@ -128,21 +131,46 @@ def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:
 def rate_bound_per_s(option: Option) -> float:
     """Requests per second that no schedule of this replica can exceed.
 
-    Every request needs its prompt's share of the densest prefill step and its output's share of the best
-    decode batch: 1/rate ≥ prompt seconds at the full token budget + (output − 1)·min over b of decode(b)/b.
+    Every step is at least a line α + β·tokens below its table, and a batch holds at most B requests, so a
+    request takes at least β·prompt + steps·(α/B + β') + attention of the replica's time, whatever shares
+    its steps.
     """
     times, job = option.times, option.job
-    prompts = job.input_tokens * (1 - job.cached_share)
-    full = len(times.linear_s) - 1
-    marginal = (times.linear_s[full] - times.linear_s[1]) / (full - 1) / times.ranks
-    prompt_s = prompts * max(marginal, 0.0) + times.prefill_attention.at(prompts, 0) / times.ranks
-    context = job.input_tokens + job.output_tokens / 2
+    prompt = job.input_tokens * (1 - job.cached_share)
     steps = (job.output_tokens - 1) / times.tokens_per_step
-    decode_s = min(times.decode_s(b, b * context) / b for b in range(1, option.rules.max_batch + 1))
-    busy = (prompt_s if option.phase != OUTPUT_ONLY else 0.0) + (
-        steps * decode_s if option.phase != PROMPT_ONLY else 0.0
-    )
-    return 1.0 / max(busy / times.stages if option.phase == PROMPT_ONLY else busy, 1e-9)
+    fixed, slope = _line_below(np.asarray(times.linear_s))
+    prompt_s = prompt * slope / times.ranks + times.prefill_attention.at(prompt, 0) / times.ranks
+    decode_s = steps * _decode_share_s(option, fixed, slope)
+    busy = (option.phase != OUTPUT_ONLY) * prompt_s + (option.phase != PROMPT_ONLY) * decode_s
+    return 1.0 / max(busy, 1e-9)
+
+
+def _decode_share_s(option: Option, fixed_s: float, slope_s: float) -> float:
+    """Least seconds of the replica that one output token takes, riding with prompts or not."""
+    times, job, most = option.times, option.job, option.rules.max_batch
+    context = job.input_tokens + job.output_tokens / 2
+    round_s, per_request_s = _line_below(np.asarray(times.graph_linear_s[: most + 1]))
+    rest = 1 - 1 / times.stages
+    shared = times.ranks * times.stages
+    step_s = min(round_s, fixed_s + rest * round_s) / most
+    token_s = min(per_request_s, slope_s / shared + rest * per_request_s)
+    batches = np.arange(1, most + 1)
+    attention_s = float((np.asarray(times.decode_attention_s[1 : most + 1]) / batches).min())
+    cache_s = min(times.decode_attention_s_per_token[1 : most + 1]) * context
+    return step_s + token_s + attention_s + cache_s
+
+
+def _line_below(table: Floats) -> tuple[float, float]:
+    """A line α + β·m below table[m] for m ≥ 1, with the slope of the table's upper half; both at least 0."""
+    last = len(table) - 1
+    if last < 2:
+        return float(table[last]), 0.0
+    middle = max(last // 2, 1)
+    slope = max(float(table[last] - table[middle]) / (last - middle), 0.0)
+    fixed = float((table[1:] - slope * np.arange(1, last + 1)).min())
+    if fixed >= 0:
+        return fixed, slope
+    return 0.0, float((table[1:] / np.arange(1, last + 1)).min())
 
 
 def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:

@@ -1,0 +1,115 @@
+"""`plan serve` as a process: answers, errors in three lines, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `plan serve` as a user would."""
+    return subprocess.run(
+        [sys.executable, "-m", "app", "serve", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path) -> None:
+    """The sections a person reads, and a manifest on the side."""
+    manifest = tmp_path / "fleet.yaml"
+    done = serve(
+        "--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "1000", "--output", "200", "--ttft", "1s",
+        "--tpot", "30ms", "--manifest", str(manifest),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "time to first token",
+        "band (80 %)",
+        "per million input",
+        "vllm serve",
+        "Runners-up",
+        "bound by",
+    ):
+        assert words in done.stdout
+    assert "kind: Deployment" in manifest.read_text()
+
+
+def test_json_is_one_document_with_units_in_its_keys() -> None:
+    """What a program reads."""
+    done = serve(
+        "--model", "8b", "--gpus", "1", "--input", "500", "--output", "100", "--concurrency", "8", "--json"
+    )
+    document = json.loads(done.stdout)
+    assert document["schema_version"] == 1
+    assert document["estimate"]["ttft"]["p99_s"] > 0
+    assert document["optimality"]["status"] == "proven"
+    assert document["decode"]["layout"] == {"tp": 1, "pp": 1, "attention_dp": 1, "ep": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--model", "70b", "--gpus", "8", "--ttft", "10ms"), 1, "best achievable"),
+        (("--model", "405b", "--gpus", "2"), 1, "does not fit"),
+        (("--model", "70b", "--gpus", "8", "--rate", "900/s"), 1, "capacity"),
+        (("--model", "70b", "--gpus", "8", "--rate", "0/s"), 2, "positive rate"),
+        (("--model", "70b", "--gpus", "8", "--rate", "-3/s"), 2, "rate"),
+        (
+            ("--model", "70b", "--gpus", "8", "--gpu", "a100-sxm-80gb", "--weights", "fp8"),
+            2,
+            "cannot serve fp8",
+        ),
+        (("--model", "70b", "--gpus", "8", "--input", "200000"), 2, "longer than the model's context"),
+        (("--model", "70b", "--gpus", "8", "--trace", "no-such-file.csv"), 2, "cannot read the trace"),
+        (("--model", "70b", "--gpus", "8", "--rate", "1/s", "--concurrency", "4"), 2, "two loads"),
+        (("--model", "70b", "--gpus", "8", "--weights", "fp3"), 2, "unknown --weights"),
+        (("--model", "70b", "--gpus", "8", "--autoscale"), 2, "--trace is missing"),
+        (("--gpus", "8"), 2, "no model was named"),
+    ],
+)
+def test_a_wrong_question_is_answered_in_three_lines(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    """What, the numbers, and the change that fixes it; nothing on stdout."""
+    done = serve(*arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    assert [line.split(":")[0] for line in lines] == ["error", "cause", "help"]
+    assert words in done.stderr
+
+
+def test_a_day_is_followed_by_replicas(tmp_path: Path) -> None:
+    """Policies side by side, and the hours of one of them."""
+    trace = tmp_path / "day.csv"
+    rows = [f"{second},400,50" for second in range(0, 14_400, 2)] + [
+        f"{14_400 + n / 4},400,50" for n in range(14_400)
+    ]
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    done = serve(
+        "--model",
+        "8b",
+        "--gpus",
+        "8",
+        "--gpu",
+        "h100-sxm",
+        "--trace",
+        str(trace),
+        "--ttft",
+        "2s",
+        "--autoscale",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fixed at the peak" in done.stdout
+    assert "Hour by hour" in done.stdout
