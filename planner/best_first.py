@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,30 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.calibration import Calibration
-from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.model import active_parameter_count, embedding_parameters
-from planner.bounds import ROUNDING, Priced, core_bounds, price, smallest_memory, variant_bounds
+from planner.bounds import (
+    ROUNDING,
+    MicrobatchTimes,
+    Priced,
+    columns_of,
+    core_times,
+    cut_times,
+    least_bubble,
+    placed_times,
+    plain_bounds,
+    price,
+    rows_of,
+    smallest_bubble,
+    smallest_memory,
+    step_bound,
+    variant_bounds,
+)
 from planner.candidates import Candidate, Choice, candidate, choice, decide, seed_choice
+from planner.columns import Columns, Integers
+from planner.cores import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
 from planner.goals import Goal
-from planner.space import cores, variants
+from planner.space import pipelines, placements, variants
 from planner.violation import Setting
 
 Vector = npt.NDArray[np.float64]
@@ -33,14 +51,17 @@ Progress = Callable[[str], None]
 FIRST_BATCH = 32
 """Cores expanded at first; later batches double."""
 
+MOST_COARSE = 64 * FIRST_BATCH
+"""Cores a coarse search looks at before giving up."""
+
+FIRST_SLICE = 512
+"""Variants bounded rank by rank at first; later slices are four times larger."""
+
 ROWS_AT_ONCE = 100_000
 """Variants priced at once, to bound memory."""
 
-FEW_GPUS = 64
+FEW_GPUS = 4
 """Clusters up to this size need no coarse search before the full one."""
-
-POOL_MARGIN = 1.2
-"""Layouts up to this much above the incumbent are remembered as possible alternatives."""
 
 TRAINING_FLOP_PER_PARAMETER = 6
 """Forward 2 and backward 4 multiply-adds' flop per parameter and token: no kernel runs above the peak."""
@@ -48,7 +69,7 @@ TRAINING_FLOP_PER_PARAMETER = 6
 
 @dataclass(slots=True)
 class Search:
-    """What is asked, and what is known so far."""
+    """What is asked, and what is known so far; `pool` and `seen` are splits and cores for alternatives."""
 
     setting: Setting
     goal: Goal
@@ -60,7 +81,8 @@ class Search:
     bound: float = math.inf
     rejected: Counter[str] = field(default_factory=Counter)
     survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
-    pool: dict[tuple[int, ...], tuple[float, ParallelLayout]] = field(default_factory=dict)
+    pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
+    seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
     solved: int = 0
     proven: bool = True
 
@@ -85,22 +107,25 @@ def run(search: Search) -> None:
     table = _all_cores(search)
     search.progress(f"bounding {len(table):,} combinations of degrees")
     for batch in _by_bound(search, table):
-        _expand(search, batch)
+        _expand(search, batch, search.pins)
     search.progress(f"deciding {len(search.survivors)} layouts with the solver")
     _solve(search)
 
 
 def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
-    least = search.setting.cluster.num_gpus // 2 + 1
-    table, _ = cores(search.setting, search.pins, least_gpus=least, coarse=True)
-    table = _fitting(search.setting, table)
+    s = search.setting
+    usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.cp_kinds[0], **search.pins}
+    table, _ = cores(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
+    table = _fitting(s, table)
     if len(table) == 0:
         return
-    bounds = search.goal.score(table.num_gpus, core_bounds(search.setting, table, search.cal, placed=False))
+    bounds = _core_scores(search, table, cut_times(s, table, search.cal))
+    search.seen.append((table, bounds))
+    order = np.argsort(bounds, kind="stable")
     size = FIRST_BATCH
-    while search.best is None and size < 64 * FIRST_BATCH:
-        _expand(search, table.take(np.argsort(bounds, kind="stable")[:size]))
+    while search.best is None and size < MOST_COARSE:
+        _expand(search, table.take(order[:size]), usual)
         size *= 4
     search.rejected.clear()
 
@@ -110,19 +135,41 @@ def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
     return table.take(smallest_memory(setting, table) <= setting.memory_budget_bytes * (1 + ROUNDING))
 
 
+def _core_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> Vector:
+    """Scores that no variant of each core can beat."""
+    s = search.setting
+    M, beta = num_microbatches(table, s.job), smallest_bubble(s, table.pp)
+    return search.goal.score(table.num_gpus, step_bound(s, times, columns_of(table), M, beta))
+
+
 def _all_cores(search: Search) -> LayoutTable:
-    """Every core that might fit and use GPUs enough to beat the incumbent."""
-    table, rejected = cores(search.setting, search.pins, least_gpus=_least_gpus(search))
+    """Every core that might fit, and that compute alone does not keep from beating the incumbent."""
+    s = search.setting
+    degrees, too_few = every_degrees(s, search.pins, least_gpus=_least_gpus(search), coarse=False)
+    cuts, broken = every_cut(s, search.pins, coarse=False)
+    table, rejected = join(s, search.pins, degrees, cuts, _worth(search, cuts))
+    search.rejected.update(broken)
     search.rejected.update(rejected)
-    if math.isfinite(search.score):
-        loose = search.goal.score(
-            table.num_gpus, core_bounds(search.setting, table, search.cal, placed=False)
-        )
-        search.rejected["compute-bound"] += int((loose >= search.beat).sum())
-        table = table.take(loose < search.beat)
-    kept = _fitting(search.setting, table)
+    search.rejected["too-few-gpus"] += too_few
+    kept = _fitting(s, table)
     search.rejected["memory"] += len(table) - len(kept)
     return kept
+
+
+def _worth(search: Search, cuts: Columns) -> Worth | None:
+    """Judge pairs of degrees and cuts by compute alone; nothing to judge by without an incumbent."""
+    if not math.isfinite(search.score) or len(cuts["tp"]) == 0:
+        return None
+    s, ones = search.setting, np.ones(len(cuts["tp"]), dtype=np.int64)
+    times = cut_times(s, complete(s, search.pins, cuts | {"pp": ones, "dp": ones}), search.cal)
+
+    def worth(degrees: Columns, chosen: Integers) -> npt.NDArray[np.bool_]:
+        microbatch = degrees["dp"] * cuts["microbatch_size"][chosen][None, :]
+        M = np.maximum(1, s.job.global_batch_size // microbatch)
+        bounds = step_bound(s, times.take(chosen), degrees, M, smallest_bubble(s, degrees["pp"]))
+        return search.goal.score(num_gpus(degrees), bounds) < search.beat
+
+    return worth
 
 
 def _least_gpus(search: Search) -> float:
@@ -136,12 +183,13 @@ def _least_gpus(search: Search) -> float:
     return flop / (fastest * search.score)
 
 
-def _by_bound(search: Search, table: LayoutTable) -> Any:
+def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
     """Batches of cores in the order of their bounds, while they can beat the incumbent."""
     if len(table) == 0:
         return
-    bounds = core_bounds(search.setting, table, search.cal, placed=True)
-    bounds = search.goal.score(table.num_gpus, bounds)
+    times = core_times(search.setting, table, search.cal)
+    bounds = _core_scores(search, table, times)
+    search.seen.append((table, bounds))
     order = np.argsort(bounds, kind="stable")
     start, size = 0, FIRST_BATCH
     while start < len(order):
@@ -154,26 +202,56 @@ def _by_bound(search: Search, table: LayoutTable) -> Any:
     search.rejected["core-bound"] += len(order) - start
 
 
-def _expand(search: Search, table: LayoutTable) -> None:
-    """Expand cores into variants and look at the promising ones, a bounded number at a time."""
-    found, rejected = variants(search.setting, search.pins, table)
+def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
+    """Unfold cores into placements, pipelines and variants, dropping at each step what cannot win."""
+    s = search.setting
+    placed, rejected = placements(s, pins, table)
+    search.rejected.update(rejected)
+    if len(placed) == 0:
+        return
+    times = placed_times(s, placed, search.cal)
+    hopeful = _core_scores(search, placed, times) < search.beat
+    search.rejected["placement-bound"] += int((~hopeful).sum())
+    found, placement, rejected = pipelines(s, pins, placed.take(hopeful))
+    search.rejected.update(rejected)
+    if len(found) == 0:
+        return
+    M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
+    bounds = step_bound(s, times, columns_of(found), M, least_bubble(found))
+    hopeful = search.goal.score(found.num_gpus, bounds) < search.beat
+    search.rejected["bubble-bound"] += int((~hopeful).sum())
+    found, rejected = variants(s, pins, found.take(hopeful))
     search.rejected.update(rejected)
     for start in range(0, len(found), ROWS_AT_ONCE):
         part = found.take(np.arange(start, min(start + ROWS_AT_ONCE, len(found))))
-        _look(search, price(search.setting, part, search.cal))
+        _look(search, price(s, part, search.cal))
 
 
 def _look(search: Search, priced: Priced) -> None:
-    """Bound rows rank by rank, then split the best ones until no bound can beat the incumbent."""
-    num_gpus = priced.table.num_gpus
-    cutoff_s = search.goal.cutoff_s(num_gpus, search.score * POOL_MARGIN)
-    bounds = search.goal.score(num_gpus, variant_bounds(search.setting, priced, cutoff_s))
+    """Bound rows in the order of their plain bounds, slice by slice, and split the best of each."""
+    gpus, rows = priced.table.num_gpus, len(priced.table)
+    plain_s = plain_bounds(search.setting, priced)
+    scores = search.goal.score(gpus, plain_s)
+    order = np.argsort(scores, kind="stable")
+    start, size = 0, FIRST_SLICE
+    while start < rows:
+        part = order[start : start + size]
+        part = part[scores[part] < search.beat]
+        if len(part) == 0:
+            break
+        some, cutoff_s = rows_of(priced, part, rows), search.goal.cutoff_s(gpus[part], search.score)
+        bounds_s = variant_bounds(search.setting, some, plain_s[part], cutoff_s)
+        _take_best(search, some, search.goal.score(gpus[part], bounds_s))
+        start, size = start + len(part), 4 * size
+    search.rejected["stage-bound"] += rows - start
+
+
+def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
+    """Split rows best bound first until no bound can beat the incumbent."""
     reason = "stage-bound" if math.isfinite(search.score) else "memory"
     search.rejected[reason] += int((~np.isfinite(bounds)).sum())
     order = np.argsort(bounds, kind="stable")
     hopeful = order[np.isfinite(bounds[order])]
-    if len(hopeful):
-        _remember(search, priced.table, hopeful, bounds)
     for position, row in enumerate(hopeful):
         if bounds[row] >= search.beat:
             search.rejected["stage-bound"] += len(hopeful) - position
@@ -190,20 +268,19 @@ def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
     survives = bound < search.beat
     if seed is not None:
         search.offer(seed)
+        _remember(search, seed)
     if survives:
         search.survivors[found.layout] = (bound, found)
     else:
         search.rejected["split-bound"] += 1
 
 
-def _remember(search: Search, table: LayoutTable, rows: npt.NDArray[np.intp], bounds: Vector) -> None:
-    """Keep the best row of every combination of degrees; `rows` come best first."""
-    shapes = np.stack([column[rows] for column in (table.tp, table.pp, table.cp, table.ep)], axis=1)
-    _, first = np.unique(shapes, axis=0, return_index=True)
-    for position in np.sort(first):
-        key, score = tuple(int(degree) for degree in shapes[position]), float(bounds[rows[position]])
-        if key not in search.pool or score < search.pool[key][0]:
-            search.pool[key] = (score, table.layout(int(rows[position])))
+def _remember(search: Search, seed: Choice) -> None:
+    """Keep the best split that was found for each combination of degrees."""
+    x = seed.layout
+    key, score = (x.tp, x.pp, x.cp, x.ep), float(search.goal.score(x.num_gpus, seed.step_time_s))
+    if key not in search.pool or score < search.pool[key][0]:
+        search.pool[key] = (score, seed)
 
 
 def _solve(search: Search) -> None:

@@ -13,7 +13,7 @@ Legend: ``P`` pipeline ranks, ``M`` microbatches, ``L`` layers, ``t`` seconds of
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from costmodel.calibration import Calibration
 from costmodel.composition import CostColumns, compose
 from costmodel.constants import default_constants
 from costmodel.features import features_of
-from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, LayoutTable, num_microbatches
+from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
 from costmodel.memory import MemoryPieces, holds_ends, in_flight, memory_pieces
 from costmodel.model import layer_runs
 from costmodel.scoring import step_lower_bound
@@ -39,8 +39,8 @@ ROUNDING = 1e-9
 """Relative slack of every comparison between a bound and an incumbent: far above float error.
 """
 
-HALVINGS = 16
-"""Steps in which the slowest rank is narrowed down; each bound is within 2⁻¹⁶ of the range it starts from."""
+HALVINGS = 14
+"""Steps in which the slowest rank is narrowed down; each bound is within 2⁻¹⁴ of the range it starts from."""
 
 NEAR = 2.0
 """The slowest rank is first looked for up to this multiple of the mean rank."""
@@ -81,27 +81,83 @@ def rows_of(value: T, index: npt.NDArray[Any], rows: int) -> T:
     return value
 
 
-def core_bounds(setting: Setting, cores: LayoutTable, cal: Calibration, *, placed: bool) -> Vector:
-    """Seconds that no variant of each core can beat.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchTimes:
+    """Least seconds of a microbatch, of the whole model and of its cheapest layer, on one node."""
 
-    Layers are priced once per distinct cut, without data parallelism. With `placed`, their collectives run
-    under the two orders that put tensor or context ranks next to each other; every other order only spreads
-    one of them further. Without, they are free, which is looser and quicker.
+    total_s: Vector
+    layer_s: Vector
+
+    def take(self, index: npt.NDArray[Any]) -> MicrobatchTimes:
+        """Entries of some rows."""
+        return MicrobatchTimes(total_s=self.total_s[index], layer_s=self.layer_s[index])
+
+
+def step_bound(
+    setting: Setting, times: MicrobatchTimes, degrees: Mapping[str, Any], microbatches: Any, beta: Any
+) -> Vector:
+    """Seconds that no step of these microbatches can beat, by the mean rank and by whole layers.
+
+    (M − β)·max(total/P, ⌈L/P⌉·layer) + β·total, stretched by the number of nodes. Arguments broadcast.
+
+    Args:
+        setting: what is asked.
+        times: least seconds of a microbatch.
+        degrees: tp, cp, pp, dp.
+        microbatches: M.
+        beta: share of the fill-and-drain time that shows.
+    """
+    gpus = degrees["tp"] * degrees["cp"] * degrees["pp"] * degrees["dp"]
+    nodes = np.maximum(1.0, gpus / setting.cluster.hierarchy.gpus_per_node)
+    stretch = 1 + default_constants().jitter * np.log2(nodes)
+    whole = np.ceil(setting.model.num_layers / degrees["pp"]) * times.layer_s
+    slowest = np.maximum(times.total_s / degrees["pp"], whole)
+    return np.asarray(stretch * ((microbatches - beta) * slowest + beta * times.total_s) * (1 - ROUNDING))
+
+
+def cut_times(setting: Setting, cuts: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch per cut if collectives were free: what compute alone takes."""
+    alone = replace(cuts, dp=np.maximum(1, setting.job.global_batch_size // cuts.microbatch_size))
+    return _times(setting, *_seconds(setting, alone, cal, None))
+
+
+def core_times(setting: Setting, cores: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch per core with its collectives on the best placement.
+
+    Priced once per distinct cut, without data parallelism, under the two orders that put tensor or context
+    ranks next to each other; every other order only spreads one of them further.
     """
     single = num_microbatches(cores, setting.job) == 1
     replicas = np.where(single, cores.dp, _fewest_replicas(cores))
     keys = [cores.tp, cores.cp, cores.ep, cores.expert_tp, cores.microbatch_size, replicas]
     first, cut = distinct_rows([*keys, cores.sequence_parallel.astype(np.int64)])
     cuts = replace(cores.take(first), dp=replicas[first])
-    layers, ends = _best_seconds(setting, cuts, cal) if placed else _seconds(setting, cuts, cal, None)
-    layers, ends = layers[:, cut], ends[cut]
-    stretch = 1 + default_constants().jitter * _doublings_of_nodes(setting, cores)
+    return _times(setting, *_best_seconds(setting, cuts, cal)).take(cut)
+
+
+def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch under each placement: sharding of state and schedules can only add."""
+    s, none = setting, np.zeros(len(placed), dtype=np.int64)
+    table = replace(placed, zero_stage=none, shard_degree=placed.dp * placed.cp, recompute=none)
+    costs = compose(features_of(s.model, s.cluster, s.job, s.stack, table, cal), default_constants())
+    return _times(setting, costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch)
+
+
+def _times(setting: Setting, layers: Vector, ends: Vector) -> MicrobatchTimes:
     counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
-    total = stretch * (counts @ layers + ends)
-    P, M = cores.pp.astype(np.float64), num_microbatches(cores, setting.job).astype(np.float64)
-    whole = np.ceil(counts.sum() / P) * stretch * layers.min(axis=0)
-    beta = _smallest_bubble(setting, cores)
-    return np.asarray((M - beta) * np.maximum(total / P, whole) + beta * total) * (1 - ROUNDING)
+    return MicrobatchTimes(total_s=counts @ layers + ends, layer_s=layers.min(axis=0))
+
+
+def columns_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
+    """Degrees of a table by name."""
+    return {"tp": table.tp, "cp": table.cp, "pp": table.pp, "dp": table.dp}
+
+
+def least_bubble(table: LayoutTable) -> Vector:
+    """Least share of the fill-and-drain time that each layout's own schedule can leave."""
+    names = np.array(SCHEDULES)[table.schedule]
+    share = np.where(np.isin(names, _FREE_BUBBLE), 0.0, 1 / table.virtual_stages)
+    return np.asarray(np.where(table.pp > 1, share, 0.0))
 
 
 def _best_seconds(setting: Setting, cuts: LayoutTable, cal: Calibration) -> tuple[Vector, Vector]:
@@ -141,23 +197,18 @@ def _seconds(
     return costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch
 
 
-def _doublings_of_nodes(setting: Setting, table: LayoutTable) -> Vector:
-    nodes = np.maximum(1.0, table.num_gpus / setting.cluster.hierarchy.gpus_per_node)
-    return np.asarray(np.log2(nodes))
-
-
 def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
     """Least dp whose block can hold the experts as they are cut."""
     block = table.ep * table.expert_tp
     return np.asarray(block // np.gcd(block, table.cp * table.tp), dtype=np.int64)
 
 
-def _smallest_bubble(setting: Setting, table: LayoutTable) -> Vector:
+def smallest_bubble(setting: Setting, pp: Any) -> Vector:
     """Least share of the fill-and-drain time any schedule of the stack leaves."""
     if any(name in setting.stack.schedules for name in _FREE_BUBBLE):
-        return np.zeros(len(table))
-    chunks = setting.model.num_layers // table.pp if "interleaved" in setting.stack.schedules else 1
-    return np.asarray(np.where(table.pp > 1, 1 / np.maximum(chunks, 1), 0.0))
+        return np.zeros_like(pp, dtype=np.float64)
+    chunks = setting.model.num_layers // pp if "interleaved" in setting.stack.schedules else 1
+    return np.asarray(np.where(pp > 1, 1 / np.maximum(chunks, 1), 0.0))
 
 
 def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
@@ -172,11 +223,15 @@ def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
 
 
 def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vector:
-    """Mean bytes over ranks with everything recomputed, one microbatch in flight, and this ZeRO stage."""
+    """Mean bytes over ranks of 1F1B, all recomputed, one microbatch in flight, at this ZeRO stage."""
     s, ones = setting, np.ones(len(cores), dtype=np.int64)
     policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
     table = replace(
-        cores, zero_stage=zero_stage * ones, shard_degree=cores.dp * cores.cp, recompute=policy * ones
+        cores,
+        schedule=SCHEDULES.index("1f1b") * ones,
+        zero_stage=zero_stage * ones,
+        shard_degree=cores.dp * cores.cp,
+        recompute=policy * ones,
     )
     pieces = memory_pieces(s.model, s.job, s.stack, table)
     layers = sum(
@@ -188,22 +243,28 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
     return np.asarray(pieces.fragmentation * (layers + ends) / cores.pp + everywhere) * (1 - ROUNDING)
 
 
-def variant_bounds(setting: Setting, priced: Priced, cutoff_s: Vector) -> Vector:
+def plain_bounds(setting: Setting, priced: Priced) -> Vector:
+    """Seconds that no split of each layout can beat, memory left aside."""
+    counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
+    return step_lower_bound(priced.costs, counts, priced.table)
+
+
+def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: Vector) -> Vector:
     """Seconds that no split of each layout can beat; infinite where no split fits or none beats the cutoff.
 
     Args:
         setting: what is asked.
         priced: layouts with their costs.
+        plain_s: per layout, its bound with memory left aside.
         cutoff_s: per layout, the step time it has to beat to matter.
     """
     counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
-    bounds = step_lower_bound(priced.costs, counts, priced.table)
-    hopeful = np.flatnonzero(bounds <= cutoff_s * (1 + ROUNDING))
-    result = np.full(len(bounds), np.inf)
+    hopeful = np.flatnonzero(plain_s <= cutoff_s * (1 + ROUNDING))
+    result = np.full(len(plain_s), np.inf)
     rows = len(priced.table)
     for part in _equal_pipelines(priced.table.pp, hopeful):
         some = rows_of(priced, part, rows)
-        result[part] = np.maximum(bounds[part], _rank_bounds(setting, some, counts, cutoff_s[part]))
+        result[part] = np.maximum(plain_s[part], _rank_bounds(setting, some, counts, cutoff_s[part]))
     return result
 
 
@@ -240,14 +301,25 @@ def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vec
     ranks = _rank_limits(setting, priced)
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
     least, need = _layers_needed(priced.table, counts)
-    possible = _enough(ranks, high, least, need)
+    bounds = np.full(len(low), np.inf)
+    possible = np.flatnonzero(_enough(ranks, high, least, need))
+    if len(possible) == 0:
+        return bounds
+    some, of = rows_of_ranks(ranks, possible), possible
+    low, high, least = low[of], high[of], least[of]
     near = low * NEAR
-    high = np.where((high > near) & _enough(ranks, near, least, need), near, np.minimum(high, low / ROUNDING))
+    high = np.where((high > near) & _enough(some, near, least, need), near, np.minimum(high, low / ROUNDING))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        works = _enough(ranks, middle, least, need)
+        works = _enough(some, middle, least, need)
         low, high = np.where(works, low, middle), np.where(works, middle, high)
-    return np.where(possible, (weight * low + rest) * (1 - ROUNDING), np.inf)
+    bounds[of] = (weight[of] * low + rest[of]) * (1 - ROUNDING)
+    return bounds
+
+
+def rows_of_ranks(ranks: _Ranks, index: Index) -> _Ranks:
+    """Limits of some layouts."""
+    return replace(ranks, **{f.name: getattr(ranks, f.name)[index] for f in fields(ranks)})
 
 
 def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, float]:

@@ -12,20 +12,28 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
 from planner.best_first import Search
-from planner.bounds import price
+from planner.bounds import plain_bounds, price, variant_bounds
 from planner.candidates import Choice, candidate, layers_of_stage, seed_choice
 from planner.plan import Alternative
 from planner.search import estimate_of
+from planner.space import pipelines, placements, variants
 from topology.units import format_bytes
 
 T = TypeVar("T")
 
-LOOKED_AT = 4
-"""Layouts split for each alternative that is shown: bounds order them, splits decide."""
+CORES_OF_SHAPE = 4
+"""Cores looked at for each combination of degrees; bounds order them."""
+
+TIES_LOOKED_AT = 24
+"""Combinations of degrees among which the one with most memory free is looked for."""
+
+SLOWEST = 1.5
+"""Plans that take more than this multiple of the best score are not worth showing."""
 
 
 def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tuple[Alternative, ...]:
@@ -37,19 +45,57 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
         full: its estimate.
         count: plans to show in all.
     """
-    others = [found for found in near_best(done, LOOKED_AT * count) if _degrees(found) != _degrees(best)]
+    others = [found for found in near_best(done, 2 * count) if _degrees(found) != _degrees(best)]
     return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
 
 
 def near_best(done: Search, count: int) -> list[Choice]:
-    """The best split of the most promising layout of each combination of degrees, best score first."""
-    ranked = sorted(done.pool.values(), key=lambda item: item[0])[:count]
-    if not ranked:
+    """The best split that is known of each combination of degrees, best score first."""
+    known = {key: seed for key, (_, seed) in done.pool.items()}
+    for seed in _fresh(done, count):
+        key = _degrees(seed)
+        if key not in known or seed.step_time_s < known[key].step_time_s:
+            known[key] = seed
+    return sorted(
+        known.values(), key=lambda seed: float(done.goal.score(seed.layout.num_gpus, seed.step_time_s))
+    )
+
+
+def _fresh(done: Search, count: int) -> list[Choice]:
+    """Splits of the best variant of each of the `count` most promising combinations of degrees."""
+    placed, _ = placements(done.setting, done.pins, _promising_cores(done, count))
+    pipelined, _, _ = pipelines(done.setting, done.pins, placed)
+    found, _ = variants(done.setting, done.pins, pipelined)
+    if len(found) == 0:
         return []
-    priced = price(done.setting, LayoutTable.of([layout for _, layout in ranked]), done.cal)
-    seeds = [seed_choice(candidate(done.setting, priced, row)) for row in range(len(ranked))]
-    fitting = [seed for seed in seeds if seed is not None]
-    return sorted(fitting, key=lambda seed: float(done.goal.score(seed.layout.num_gpus, seed.step_time_s)))
+    priced = price(done.setting, found, done.cal)
+    cutoff_s = done.goal.cutoff_s(found.num_gpus, SLOWEST * done.score)
+    bounds_s = variant_bounds(done.setting, priced, plain_bounds(done.setting, priced), cutoff_s)
+    order = np.argsort(done.goal.score(found.num_gpus, bounds_s), kind="stable")
+    order = order[np.isfinite(bounds_s[order])]
+    rows = order[np.sort(np.unique(_shapes(found)[order], axis=0, return_index=True)[1])]
+    seeds = [seed_choice(candidate(done.setting, priced, int(row))) for row in rows]
+    return [seed for seed in seeds if seed is not None]
+
+
+def _promising_cores(done: Search, count: int) -> LayoutTable:
+    """A few cores of each of the `count` most promising combinations of degrees."""
+    tables = [table for table, _ in done.seen]
+    if not tables:
+        return LayoutTable.of([])
+    every = LayoutTable(
+        **{f.name: np.concatenate([getattr(table, f.name) for table in tables]) for f in fields(LayoutTable)}
+    )
+    order = np.argsort(np.concatenate([bounds for _, bounds in done.seen]), kind="stable")
+    _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
+    best = np.argsort(first, kind="stable")[:count]
+    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in best]
+    return every.take(order[np.concatenate(chosen)])
+
+
+def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
+    """Degrees by which plans differ, one row a layout."""
+    return np.stack([table.tp, table.pp, table.cp, table.ep], axis=1)
 
 
 def prefer_headroom(done: Search) -> Choice | None:
@@ -57,7 +103,7 @@ def prefer_headroom(done: Search) -> Choice | None:
     if done.best is None:
         return None
     band_s = estimate_of(done.setting, done.best, done.cal).upper_s
-    tied = [found for found in near_best(done, len(done.pool)) if found.step_time_s <= band_s]
+    tied = [found for found in near_best(done, TIES_LOOKED_AT) if found.step_time_s <= band_s]
     return min([done.best, *tied], key=lambda found: found.peak_memory_bytes)
 
 

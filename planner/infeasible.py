@@ -13,10 +13,10 @@ from costmodel.layout import ParallelLayout
 from costmodel.training import estimate
 from planner.best_first import Search
 from planner.bounds import smallest_memory
+from planner.cores import cores
 from planner.plan import PlanRequest
 from planner.rules import RULES, check_memory, check_pins, parse_pins
 from planner.search import Change, Infeasible, explore, setting_of
-from planner.space import cores
 from planner.violation import Setting, Violation
 from topology.catalog import gpus
 from topology.gpu import Gpu

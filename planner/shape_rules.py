@@ -10,7 +10,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import AXIS_ORDERS, CP_KINDS, LayoutTable, ParallelLayout
+from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
+from costmodel.placement import axis_strides
 from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
 
 MOST_VOCABULARY_PADDING = 0.01
@@ -291,11 +292,7 @@ def _alignment_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _innermost_block(t: LayoutTable) -> npt.NDArray[np.int64]:
     """GPUs spanned by one tensor-parallel group, strided over the axes that vary faster than it."""
-    span = t.tp.copy()
-    for code, order in enumerate(AXIS_ORDERS):
-        for axis in order[order.index("tp") + 1 :]:
-            span = span * (1 + (getattr(t, axis) - 1) * (t.axis_order == code))
-    return span
+    return np.asarray(t.tp * axis_strides(t)["tp"], dtype=np.int64)
 
 
 def _alignment(s: Setting, x: ParallelLayout) -> Violation:

@@ -1,0 +1,71 @@
+"""Tables under construction: crossing columns, keeping rows, and the values pins allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES
+
+Integers = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[Any]]
+
+AXES = ("pp", "dp", "cp", "tp")
+CODES: Mapping[str, tuple[Any, ...]] = {
+    "schedule": SCHEDULES,
+    "recompute": RECOMPUTES,
+    "cp_kind": CP_KINDS,
+    "axis_order": AXIS_ORDERS,
+}
+
+
+def divisors(value: int, limit: int | None = None) -> list[int]:
+    """Divisors of a number, up to a limit, ascending."""
+    most = value if limit is None else min(value, limit)
+    return [d for d in range(1, most + 1) if value % d == 0]
+
+
+def coded(name: str, values: Iterable[Any]) -> list[int]:
+    """Codes of categorical values."""
+    return [CODES[name].index(value) for value in values]
+
+
+def pinned(pins: Mapping[str, Any], name: str, otherwise: Iterable[Any]) -> list[Any]:
+    """The pinned value of a field as the only choice, or all of them; categorical values as codes."""
+    if name not in pins:
+        return list(otherwise)
+    return coded(name, [pins[name]]) if name in CODES else [pins[name]]
+
+
+def cross(table: Columns, name: str, values: Iterable[Any]) -> Columns:
+    """Every row with every value of one more column."""
+    choices = np.array(list(values))
+    rows = len(next(iter(table.values())))
+    crossed = {key: np.repeat(column, len(choices)) for key, column in table.items() if key != name}
+    crossed[name] = np.tile(choices, rows)
+    return crossed
+
+
+def cross_by(table: Columns, key: Integers, options: Callable[[int], Columns]) -> Columns:
+    """Every row with every option that belongs to its key; options replace columns, which must exist."""
+    if len(key) == 0:
+        return table
+    order = np.argsort(key, kind="stable")
+    values, starts = np.unique(key[order], return_index=True)
+    parts: list[Columns] = []
+    for value, rows in zip(values, np.split(order, starts[1:]), strict=True):
+        chosen = options(int(value))
+        count = len(next(iter(chosen.values())))
+        part = {name: np.repeat(column[rows], count) for name, column in table.items()}
+        parts.append(part | {name: np.tile(column, len(rows)) for name, column in chosen.items()})
+    if not parts:
+        return table
+    return {name: np.concatenate([part[name] for part in parts]) for name in table}
+
+
+def where(table: Columns, keep: npt.NDArray[Any]) -> Columns:
+    """Rows chosen by a mask or an index."""
+    return {name: column[keep] for name, column in table.items()}
