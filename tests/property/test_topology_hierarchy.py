@@ -1,6 +1,5 @@
 """What holds for every cluster: the folded graph tells the same as the full one, and more is never less."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -241,25 +240,20 @@ def test_levels_are_plain_values() -> None:
 
 
 def test_sixteen_thousand_gpus_cost_what_a_few_hundred_vertices_cost() -> None:
-    """The hierarchy of 16,384 GPUs is derived in well under a second from under 1,500 vertices."""
+    """The hierarchy of 16,384 GPUs is derived from under 1,500 vertices."""
     cluster = default_cluster("h100-sxm", 16384, oversubscription=2.0)
     folded = build_graph(cluster.spec, folded=True)
     assert len(folded) < 1500
     assert len(g.devices_of(folded, "gpu")) == 8
-    start = time.perf_counter()
-    levels = cluster.hierarchy.levels
-    elapsed_s = time.perf_counter() - start
-    assert [level.unit_gpus for level in levels] == [8, 256, 1024]
-    assert elapsed_s < 1.0
+    assert [level.unit_gpus for level in cluster.hierarchy.levels] == [8, 256, 1024]
 
 
-def test_the_planner_asks_in_microseconds() -> None:
-    """A million groups are answered in a second, on arrays."""
+def test_the_planner_asks_for_many_groups_at_once() -> None:
+    """A column of groups is answered in one call, each as if it were asked alone."""
     h = default_cluster("h100-sxm", 16384, oversubscription=2.0).hierarchy
     sizes = 2 ** np.random.default_rng(0).integers(0, 8, 200_000)
     strides = 2 ** np.random.default_rng(1).integers(0, 7, 200_000)
-    start = time.perf_counter()
     found = ring_bandwidth(h, sizes, strides)
-    elapsed_s = time.perf_counter() - start
-    assert found.shape == (200_000,)
-    assert elapsed_s < 1.0
+    some = np.arange(0, 200_000, 20_000)
+    alone = [float(ring_bandwidth(h, int(sizes[i]), int(strides[i]))) for i in some]
+    assert found[some].tolist() == alone

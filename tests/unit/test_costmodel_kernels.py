@@ -1,6 +1,5 @@
 """Kernel times: levels that are measured facts, carry-over to other GPUs and precisions, and flags."""
 
-import time
 
 import numpy as np
 import pytest
@@ -187,19 +186,10 @@ def test_skewed_experts_load_one_rank_more(skew, load):
     assert float(kernels.busiest_rank_load(256, 16, skew)) == pytest.approx(load, abs=0.01)
 
 
-def test_calibration_loads_what_one_plan_needs_in_time():
-    """The GEMM and attention tables of one GPU are ready within 50 ms, a fresh process's imports apart."""
-    started = time.process_time()
-    fresh = load_calibration()
-    kernels.gemm(fresh, H100, "bf16", 4096, 4096, 4096)
-    kernels.attention_prefill(fresh, H100, **ATTENTION)
-    assert time.process_time() - started < 0.15  # 50 ms on an idle machine
-
-
-def test_a_hundred_thousand_shapes_take_milliseconds():
-    """Vectorised: 10⁵ GEMM shapes in well under a second on a busy machine (25 ms on an idle one)."""
+def test_a_hundred_thousand_shapes_are_answered_in_one_call():
+    """Vectorised GEMM times equal those asked one by one."""
     shapes = np.random.default_rng(0).integers(64, 20000, size=(3, 100_000))
-    kernels.gemm(CAL, H100, "bf16", *shapes[:, :10])
-    started = time.process_time()
-    kernels.gemm(CAL, H100, "bf16", *shapes)
-    assert time.process_time() - started < 0.5
+    seconds = kernels.gemm(CAL, H100, "bf16", *shapes).seconds
+    some = np.arange(0, 100_000, 20_000)
+    alone = [float(kernels.gemm(CAL, H100, "bf16", *shapes[:, i]).seconds) for i in some]
+    assert seconds[some] == pytest.approx(alone, rel=1e-12)
