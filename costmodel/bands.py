@@ -50,17 +50,25 @@ def time_deviation(doubts: Doubts) -> float:
     >>> time_deviation(Doubts()) < time_deviation(Doubts(experts=True))
     True
     """
+    return math.hypot(level_deviation(doubts), shape_deviation(doubts))
+
+
+def level_deviation(doubts: Doubts) -> float:
+    """The part that all runs of one user share, and that one measured step of theirs reveals."""
     table = deviations()["time"]
-    terms = (
-        table["level"],
+    return math.hypot(table["level"], table["untabled_gpu"] * doubts.untabled_gpu)
+
+
+def shape_deviation(doubts: Doubts) -> float:
+    """The part in which layouts and jobs of one user differ."""
+    table = deviations()["time"]
+    return math.hypot(
         table["shape"],
-        table["untabled_gpu"] * doubts.untabled_gpu,
         table["extrapolated"] * doubts.extrapolated_share,
         table["experts"] * doubts.experts,
         table["host"] * doubts.host_share,
         table["eight_bit"] * doubts.eight_bit,
     )
-    return math.hypot(*terms)
 
 
 def memory_deviation(doubts: Doubts) -> float:

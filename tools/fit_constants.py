@@ -2,6 +2,7 @@
 
     python tools/fit_constants.py ../shared/data/training_runs.csv             # tables before and after a fit
     python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources    # held-out errors by source
+    python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources --save CSV    # keep the latter
     python tools/fit_constants.py RUNS.csv --write                             # store the fitted values
 
 Raw times are computed once; every evaluation of all runs under other constants then takes some 30 ms. The
@@ -368,6 +369,18 @@ def table(sample: Sample, predictions: Mapping[str, Vector]) -> None:
         print(line)
 
 
+def save(path: str, sample: Sample, predictions: Mapping[str, Vector]) -> None:
+    """Store measured and held-out predicted seconds of every run, five digits."""
+    predictions = {name: seconds for name, seconds in predictions.items() if name.startswith("held-out")}
+    columns = [name.replace(" ", "_").replace("-", "_") + "_s" for name in predictions]
+    lines = [",".join(["id", "source", "stack", "dense", "measured_s", *columns])]
+    for i, name in enumerate(sample.name):
+        seconds = [sample.measured[i], *(predicted[i] for predicted in predictions.values())]
+        words = [name, sample.source[i], sample.stack[i], str(int(sample.dense[i]))]
+        lines.append(",".join([*words, *(f"{s:.5g}" for s in seconds)]))
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 def write(values: Values) -> None:
     """Store fitted values in the data files, three significant digits."""
     data = Path(__file__).resolve().parents[1] / "costmodel" / "data"
@@ -390,6 +403,7 @@ def main() -> None:
     parser.add_argument("runs")
     parser.add_argument("--cross-validate", default="", help="layouts, sources, or both")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--save", metavar="CSV", help="store held-out seconds of every run")
     options = parser.parse_args()
     sample, start = load_sample(options.runs), prior_centres()
     predictions = {"shipped": predict(sample, shipped()), "not fitted": predict(sample, start)}
@@ -402,6 +416,8 @@ def main() -> None:
     for name, value in fitted.items():
         print(f"{name:48s}{start[name]:12.4g}{value:12.4g}")
     table(sample, predictions)
+    if options.save:
+        save(options.save, sample, predictions)
     if options.write:
         write(fitted)
 
