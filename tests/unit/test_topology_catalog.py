@@ -9,7 +9,7 @@ import pytest
 from topology import catalog, datasheets
 from topology.builders import build
 from topology.errors import InputError, UnknownNameError
-from topology.units import GB, GIB, TERA
+from topology.units import GB, GIB, MIB, TERA
 
 PARTS = {
     "a100-sxm-80gb": "A100-SXM4-80GB", "a100-sxm-40gb": "A100-SXM4-40GB", "a100-pcie-80gb": "A100-PCIe-80GB",
@@ -28,9 +28,19 @@ def rows(shared_dir: Path, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+AS_REPORTED_MIB = {"b300-sxm": 284208, "gb300": 284208, "l40s": 46068, "l4": 23034, "a10": 23028}
+"""Memory as nvidia-smi reports it, where that is far from the nominal size."""
+
+
 def test_every_part_of_the_hardware_table_is_in_the_catalog(shared_dir: Path) -> None:
     """No part is left out, and none stands for two."""
     assert sorted(PARTS.values()) == sorted(row["name"] for row in rows(shared_dir, "hardware.csv"))
+
+
+@pytest.mark.parametrize(("name", "mib"), AS_REPORTED_MIB.items())
+def test_memory_is_what_the_driver_reports_where_the_data_sheet_rounds_up(name: str, mib: int) -> None:
+    """Error correction takes a sixteenth of GDDR6: a plan for the nominal 48 GB of an L40S would not start."""
+    assert catalog.gpu(name).memory_bytes == pytest.approx(mib * MIB, rel=1e-4)
 
 
 def test_facts_equal_the_hardware_table(shared_dir: Path) -> None:
@@ -45,7 +55,7 @@ def test_facts_equal_the_hardware_table(shared_dir: Path) -> None:
             assert gpu.memory_bandwidth_bytes_per_s == float(row["mem_bw_gbps"]) * GB
         if row["tdp_w"]:
             assert gpu.tdp_w == float(row["tdp_w"])
-        if ours not in ("b300-sxm", "gb300"):
+        if ours not in AS_REPORTED_MIB:
             assert gpu.memory_bytes == float(row["mem_gb"]) * GIB
         if row["scaleup_uni_gbps"]:
             assert datasheets.gpu_sheets()[ours].scaleup_gb_per_s == float(row["scaleup_uni_gbps"])
