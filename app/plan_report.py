@@ -123,7 +123,7 @@ def band(lower_s: float, upper_s: float) -> str:
 def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
     """MFU with the formula that gives it."""
     peak = peak_flop_per_s(cluster_of(request).gpu, request.job)
-    num_gpus = request.cluster.num_gpus
+    num_gpus = gpus_used(request, estimate)
     flop = estimate.mfu * estimate.step_time_s * num_gpus * peak
     numbers = (
         f"{flop:.3g} / ({format_seconds(estimate.step_time_s)} × {num_gpus:,} × {format_flop_per_s(peak)})"
@@ -132,6 +132,11 @@ def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
         f"{format_percent(estimate.mfu)} = model FLOP / (step × GPUs × peak) = {numbers}"
         f" · HFU {format_percent(estimate.hfu)}"
     )
+
+
+def gpus_used(request: PlanRequest, estimate: Estimate) -> int:
+    """GPUs that work in a step; idle ones produce no tokens."""
+    return round(request.job.tokens_per_step / (estimate.step_time_s * estimate.tokens_per_s_per_gpu))
 
 
 def peak_flop_per_s(gpu: Gpu, job: TrainingJob) -> float:

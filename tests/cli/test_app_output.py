@@ -148,3 +148,15 @@ def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
     other = replace(example_plan, layout=replace(example_plan.layout, tp=4, pp=8))
     assert changed_choices(example_plan, other) == {"tp": (8, 4), "pp": (4, 8)}
     assert json.loads(diff_answer(example_plan, other).document)["choices"]["tp"] == {"first": 8, "second": 4}
+
+
+def test_model_flop_are_those_of_the_gpus_that_work(example_plan):
+    """MFU counts the GPUs of the layout: with as many idle ones beside them its numbers stay the same."""
+    from dataclasses import replace
+
+    from app.plan_report import mfu_text
+    from topology.builders import default_cluster
+
+    twice = replace(example_plan.request, cluster=default_cluster("h100-sxm", 64).spec)
+    assert "× 32 ×" in mfu_text(example_plan.request, example_plan.estimate)
+    assert mfu_text(twice, example_plan.estimate) == mfu_text(example_plan.request, example_plan.estimate)
