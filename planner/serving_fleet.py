@@ -26,7 +26,7 @@ from planner.serving_options import (
     meets,
 )
 
-FLEET_REQUESTS = 3000  # requests of the final simulation of a fleet
+FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from costmodel.workload import ServingJob
 Floats = NDArray[np.float64]
 
 MOST_BATCH = 512  # the engines' default limit on running requests is of this order
-FEWEST_REQUESTS, MOST_REQUESTS = 400, 3000
+FEWEST_REQUESTS, MOST_REQUESTS = 400, 2000
 WARM_UP = 0.2  # share of a simulated open load that fills the replica and is not counted
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
 
@@ -253,10 +253,8 @@ def capacity_per_s(option: Option, *, most_per_s: float, precision: float = 0.02
     Deterministic, and independent of the fleet it is used in; 0.0 when even a hundredth of the bound is too
     much.
     """
-    low, high = most_per_s / 100, most_per_s
-    if not serves(option, low):
-        return 0.0
-    while high - low > precision * high:
+    low, high = 0.0, most_per_s
+    while high - low > precision * high and high > most_per_s / 100:
         middle = (low + high) / 2
         low, high = (middle, high) if serves(option, middle) else (low, middle)
     return low

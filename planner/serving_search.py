@@ -43,6 +43,7 @@ from topology.hierarchy import Hierarchy
 
 MOST_GPUS = 4096  # a fleet asked for without a size is looked for up to here
 RUNNERS_UP = 2
+RESOLUTION = 0.02  # capacities are told apart to this share
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class Board:
     options: list[Option]
     capacities_per_s: list[float]
     exact: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
     enumerated: int = 0
@@ -178,22 +180,23 @@ def _search_open(
 
 
 def _learn(board: Board, i: int, *, needed_per_s: float, enough: bool) -> None:
-    """Simulate option i: does it serve what is needed of it? If that is not the whole question.
+    """Simulate option i: does it serve what is needed of it?
 
-    Find its capacity.
+    If that is not the whole question (`enough`), or it was asked before, its capacity is found.
     """
     option, bound = board.options[i], board.capacities_per_s[i]
     board.simulated += 1
-    if needed_per_s > 0:
+    if 0 < needed_per_s and i not in board.asked:
+        board.asked.add(i)
         fine = needed_per_s <= bound and serves(option, needed_per_s)
         if fine and enough:
             board.exact.add(i)
             return
         if not fine and not enough:
-            board.capacities_per_s[i] = min(bound, needed_per_s) * (1 - 1e-3)
+            board.capacities_per_s[i] = min(bound, needed_per_s) * (1 - RESOLUTION)
             board.pruned["simulated slower than the best"] += 1
             return
-    board.capacities_per_s[i] = capacity_per_s(option, most_per_s=bound)
+    board.capacities_per_s[i] = capacity_per_s(option, most_per_s=bound, precision=RESOLUTION)
     board.exact.add(i)
 
 

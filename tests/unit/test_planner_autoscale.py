@@ -41,9 +41,7 @@ def test_a_constant_load_below_capacity_needs_no_scaling() -> None:
 
 
 def test_overload_grows_a_backlog_until_new_replicas_start() -> None:
-    """A step in the load is missed for as long as replicas take to start, and no longer than it takes to
-    drain.
-    """
+    """A step in the load is missed for as long as replicas take to start."""
     arrivals = np.concatenate([np.arange(0, 600, 2.0), np.arange(600, 3600, 0.25)])
     slow, quick = (
         autoscale(
