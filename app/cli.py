@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topology": "Show a cluster's levels and what each axis gets on it.",
     "gpus": "List GPUs and machines with peaks, memory and prices.",
     "run": "Train with a plan, or plan and then train.",
+    "validate": "Check a plan: counts, memory and numerics, on this machine.",
 }
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
 

@@ -76,6 +76,20 @@ class _ScatterRows(torch.autograd.Function):
         return all_gather(gradients[0], 0, ctx.group), None
 
 
+class _SumRows(torch.autograd.Function):
+    """Sum rows into the tokens they came from, keeping only where they go (torch's own keeps the rows)."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, source: torch.Tensor, tokens: int) -> torch.Tensor:
+        ctx.save_for_backward(source)
+        return rows.new_zeros(tokens, rows.shape[-1]).index_add_(0, source, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (source,) = ctx.saved_tensors
+        return gradients[0].index_select(0, source), None, None
+
+
 class Router(Linear):
     """Scores tokens by expert: softmax over E, the K best, renormalised to sum to one.
 
@@ -187,7 +201,8 @@ class MoE(nn.Module):
         order = torch.argsort(expert.flatten(), stable=True)
         source = order // self.chosen
         rows = self._visit(tokens[source], weight.flatten()[order], self._traffic(expert))
-        return torch.zeros_like(tokens).index_add(0, source, rows)
+        result: torch.Tensor = _SumRows.apply(rows, source, tokens.shape[0])
+        return result
 
     def _traffic(self, expert: torch.Tensor) -> Traffic:
         """Ask every rank how many rows it sends; balanced routing is known without asking."""

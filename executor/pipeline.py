@@ -340,11 +340,10 @@ def run_step(
         else:
             start = time.perf_counter()
             compute[action.kind](action)
-            if pipeline.spans is not None:
-                start = max(start, run.ready_s)
-                pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
             if pipeline.after_compute is not None:
                 pipeline.after_compute()
+            if pipeline.spans is not None:
+                pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
     if pipeline.layout.schedule in SPLIT_BACKWARD:
         for stage in pipeline.stages:
             torch_internals.reduce_gradients(stage.module)

@@ -1,0 +1,39 @@
+"""`plan validate`: is a plan legal, and does this machine's executor confirm what it promises?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.options import AsJson, OutputFile, OutputFormat
+
+
+def command(
+    *,
+    plan: Annotated[Path, typer.Argument(help="A plan written by plan --json.", metavar="PLAN.json")],
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
+) -> int:
+    """Check a plan: its rules, exact counts, memory of full-size ranks, numerics, and a rank on a GPU.
+
+    Counts and memory come from one process that plays single ranks of the plan; numerics from the plan shrunk
+    to what this machine can run. Needs the extra `run` (torch).
+    """
+    from app.extras import require_torch
+    from app.output import check_destination, emit, note
+    from app.plan_file import read_plan
+    from app.rule_check import check_rules
+    from app.validation_answer import validation_answer
+
+    check_destination(wanted=output_format, as_json=as_json, output=output)
+    wanted = read_plan(plan)
+    require_torch("plan validate")
+    from executor.torch_internals import quiet_known_warnings
+    from executor.validate import validate
+
+    quiet_known_warnings()
+    report = validate(wanted, check_rules(wanted), note)
+    return emit(validation_answer(report), wanted=output_format, as_json=as_json, output=output)
