@@ -73,6 +73,7 @@ class SoftwareStack:
         schedules: Pipeline schedules it has.
         recomputes: Recompute policies it has.
         cp_kinds: Context-parallel exchanges it has.
+        axis_orders: Rank orders it can place, slowest axis first; empty means any.
         zero_stages: ZeRO stages it has.
         zero_stages_with_pipeline: ZeRO stages it allows when pp > 1.
         zero_stages_with_split_backward: ZeRO stages it allows with zero-bubble schedules, which finish
@@ -137,6 +138,7 @@ class SoftwareStack:
     schedules: tuple[Schedule, ...] = ("1f1b",)
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     cp_kinds: tuple[CpKind, ...] = ("ring",)
+    axis_orders: tuple[tuple[str, ...], ...] = ()
     zero_stages: tuple[int, ...] = (0, 1)
     zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
     zero_stages_with_split_backward: tuple[int, ...] = (0, 1, 2, 3)

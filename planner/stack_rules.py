@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from costmodel.layout import CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
 
 CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
@@ -255,6 +255,30 @@ def _fp8(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
+def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not s.stack.axis_orders:
+        return False
+    active = np.stack([t.pp > 1, t.dp > 1, t.cp > 1, t.tp > 1])
+    offered = np.zeros(len(t), dtype=bool)
+    for members in np.unique(active, axis=1).T:
+        rows = (active == members[:, None]).all(axis=0)
+        axes = {axis for axis, used in zip(("pp", "dp", "cp", "tp"), members, strict=True) if used}
+        allowed = {_among(order, axes) for order in s.stack.axis_orders}
+        fine = np.array([_among(order, axes) in allowed for order in AXIS_ORDERS])
+        offered |= rows & fine[t.axis_order]
+    return np.asarray(~offered, dtype=bool)
+
+
+def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
+    """An order of just these axes; where the others are matters to no rank."""
+    return tuple(axis for axis in order if axis in axes)
+
+
+def _order(s: Setting, x: ParallelLayout) -> Violation:
+    offered = tuple("-".join(order) for order in s.stack.axis_orders)
+    return _not_offered(s, "axis_order", "-".join(x.axis_order), offered)
+
+
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 STACK_RULES: tuple[Rule, ...] = (
@@ -295,6 +319,12 @@ STACK_RULES: tuple[Rule, ...] = (
     ),
     _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
     _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
+    _rule(
+        name="axis-order-offered",
+        fields=("axis_order", "pp", "dp", "cp", "tp"),
+        broken=_order_broken,
+        explain=_order,
+    ),
     _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),
     _rule(
         name="sequence-parallel",
