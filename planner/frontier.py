@@ -163,7 +163,7 @@ def _choices(found: Choice) -> dict[str, int | str | None]:
         "context exchange": x.cp_kind if x.cp > 1 else None,
         "zero stage": x.zero_stage if replicated else None,
         "shard degree": x.effective_shard_degree if partly else "all",
-        "recompute": f"of {again} of {layers} layers" if x.recompute == "full" else x.recompute,
+        "recompute": f"{again} of {layers} layers" if x.recompute == "full" else x.recompute,
         "order of axes": "default" if active == usual else "-".join(active),
     }
 
