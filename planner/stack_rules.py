@@ -9,7 +9,15 @@ import functools
 
 import numpy as np
 
-from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.layout import (
+    AXIS_ORDERS,
+    CP_KINDS,
+    RECOMPUTES,
+    SCHEDULES,
+    LayoutTable,
+    ParallelLayout,
+    num_microbatches,
+)
 from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
 
 CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
