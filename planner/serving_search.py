@@ -186,7 +186,7 @@ def _learn(board: Board, i: int, *, needed_per_s: float, enough: bool) -> None:
     """
     option, bound = board.options[i], board.capacities_per_s[i]
     board.simulated += 1
-    if 0 < needed_per_s and i not in board.asked:
+    if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
         fine = needed_per_s <= bound and serves(option, needed_per_s)
         if fine and enough:

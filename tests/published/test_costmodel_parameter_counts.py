@@ -49,6 +49,8 @@ EXACT = {
     "deepseek-v2": 235_741_434_880,
     "deepseek-v3": 671_026_419_200,  # without the multi-token prediction module
     "deepseek-r1": 671_026_419_200,
+    "kimi-k2": 1_026_408_232_448,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
     "gemma-2-2b": 2_614_341_888,
@@ -67,6 +69,8 @@ ROUNDED = {
     "megatron-175b": (175e9, 1e9, "arXiv 2205.05198 table 3"),
     "megatron-530b": (530e9, 1e9, "arXiv 2205.05198 table 3"),
     "megatron-1t": (1.008e12, 1e9, "arXiv 2104.04473 table 1, the same sizes"),
+    "glm-4.5-air": (106e9, 1e9, "arXiv 2508.06471 table 1"),
+    "minimax-m2": (230e9, 2e9, "huggingface.co/MiniMaxAI/MiniMax-M2: 230B total"),
 }
 
 WITHOUT_AND_WITH_EMBEDDING = {

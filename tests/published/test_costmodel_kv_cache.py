@@ -1,0 +1,30 @@
+"""Tokens of KV cache as the engines report them.
+
+Source: vllm-project/vllm issue 21348 (2025-07-22), Qwen3-235B-A22B-FP8 on 4 × H100, tensor parallel.
+"""
+
+import pytest
+
+from costmodel.deployment import Deployment, ServingLayout
+from costmodel.model_catalog import model
+from costmodel.serving_memory import kv_bytes_per_token
+from costmodel.serving_stack import serving_stack
+from topology.builders import default_cluster
+from topology.units import GIB
+
+
+@pytest.mark.parametrize(
+    ("engine", "cache_gib", "reported_tokens"), [("vllm", 8.11, 178_880), ("sglang", 8.23 + 8.23, 367_404)]
+)
+def test_reported_cache_holds_the_reported_tokens(
+    engine: str, cache_gib: float, reported_tokens: int
+) -> None:
+    """Bytes of the cache over bytes of a token, within 2 %."""
+    deployment = Deployment(
+        model=model("qwen3-235b-a22b"),
+        hierarchy=default_cluster("h100-sxm", 4).hierarchy,
+        layout=ServingLayout(tp=4),
+        stack=serving_stack(engine),
+        weights="fp8",
+    )
+    assert cache_gib * GIB / kv_bytes_per_token(deployment) == pytest.approx(reported_tokens, rel=0.02)
