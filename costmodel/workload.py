@@ -53,8 +53,8 @@ class ServingJob:
 
     Give either `request_rate_per_s` (open loop) or `concurrency` (closed loop, requests in flight).
     `percentile` is the share of requests, in 0…100, that must meet `ttft_s`, `tpot_s` and `end_to_end_s`.
-    `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated per step
-    and accepted at rate `acceptance`.
+    `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated
+    per step and accepted at rate `acceptance`.
     """
 
     input_tokens: int
@@ -79,7 +79,8 @@ class ServingJob:
         _require_positive("serving job", "input_tokens", self.input_tokens)
         _require_positive("serving job", "output_tokens", self.output_tokens)
         for name in (
-            "request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "end_to_end_s", "percentile", "burstiness",
+            "request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "end_to_end_s", "percentile",
+            "burstiness",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None:

@@ -78,9 +78,9 @@ def play(program: tuple[tuple[Step, ...], ...]) -> int:
                     (links if step.what == "send" else posted).setdefault(pair, deque()).append(step.action)
                 place[rank] += 1
                 moved = True
-        for pair in links:
-            while links[pair] and posted.get(pair) and links[pair][0] == posted[pair][0]:
-                arrived[pair[1]].add(links[pair].popleft())
+        for pair, link in links.items():
+            while link and posted.get(pair) and link[0] == posted[pair][0]:
+                arrived[pair[1]].add(link.popleft())
                 posted[pair].popleft()
                 moved = True
     return sum(place)
