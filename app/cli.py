@@ -27,11 +27,13 @@ COMMANDS: Final[dict[str, str]] = {
     "explain": "Say what binds a plan, why the runner-up lost, what would help.",
     "sweep": "Plan over GPU counts, GPU kinds, lengths and batches.",
     "diff": "Compare two plans.",
+    "accuracy": "Predict measured runs, published or your own, and print the errors.",
     "dash": "Start the what-if dashboard in a browser.",
     "models": "List the models that can be named, or describe one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",
     "gpus": "List GPUs and machines with peaks, memory and prices.",
     "run": "Train with a plan, or plan and then train.",
+    "bench": "Measure this machine, so that estimates use its own numbers.",
     "validate": "Check a plan: counts, memory and numerics, on this machine.",
 }
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.

@@ -29,6 +29,7 @@ _SETTINGS: Mapping[str, str] = {
     "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "none",
     "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
     "STREAMLIT_GLOBAL_DEVELOPMENT_MODE": "false",
+    "STREAMLIT_GLOBAL_DISABLE_WIDGET_STATE_DUPLICATION_WARNING": "true",
 }
 
 
@@ -37,7 +38,8 @@ def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path |
     require_installed()
     require_free(host, port)
     environment = server_environment(dict(os.environ), plan=plan, run=run)
-    words = [sys.executable, "-m", "streamlit", "run", str(Path(__file__).with_name("dashboard.py"))]
+    words = [sys.executable, "-c", "from app.dashboard import start; start()", "run"]
+    words.append(str(Path(__file__).with_name("dashboard.py")))
     words += [
         "--server.port",
         str(port),

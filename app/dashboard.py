@@ -32,5 +32,28 @@ def main() -> None:
     st.navigation(pages, position="top").run()
 
 
+def start() -> None:
+    """Run Streamlit in this process, and load what the first page needs while its server starts."""
+    import sys
+    from threading import Thread
+
+    from streamlit.web.cli import main as streamlit
+
+    Thread(target=warm, daemon=True).start()
+    sys.argv[0] = "streamlit"
+    streamlit()
+
+
+def warm() -> None:
+    """Import the slow packages and answer the first page's question before anybody asks it."""
+    import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
+
+    from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
+    from app.request import Flags, understand
+    from planner.search import search
+
+    search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
+
+
 if __name__ == "__main__":
     main()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.errors import NoFeasiblePlanError
-from costmodel.calibration import load_calibration
+from app.measured import calibration_for
 from costmodel.chunks import layers_of_chunks, ranks_of_chunks
 from costmodel.layout import ParallelLayout
 from costmodel.model import layer_runs
@@ -37,7 +37,7 @@ def plan_of_layout(request: PlanRequest) -> Plan:
     violations = check(request.model, cluster, request.job, stack, layout)
     if violations:
         raise illegal(violations)
-    cal = load_calibration()
+    cal = calibration_for(request.cluster)
     question = (request.model, cluster, request.job, stack, layout, cal)
     costs = stage_costs(*question)
     chunk_ranks = ranks_of_chunks(layout)

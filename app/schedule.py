@@ -8,14 +8,15 @@ waits for.
 from __future__ import annotations
 
 from costmodel.calibration import load_calibration
-from costmodel.chunks import chunks_of_rank, ranks_of_chunks, runs_of_ranks
+from costmodel.chunks import ranks_of_chunks, runs_of_ranks
 from costmodel.layout import num_microbatches
 from costmodel.model import layer_runs
 from costmodel.pipeline import Event, StageSeconds, simulate
 from costmodel.stack import stack as find_stack
-from costmodel.stage_costs import StageCosts, StageSplit, microbatch_seconds, recomputed_layers
+from costmodel.stage_costs import StageSplit
 from costmodel.training import stage_costs
 from planner.plan import Plan
+from planner.retime import chunk_seconds
 from topology.builders import build
 
 MOST_SHOWN_MICROBATCHES = 24
@@ -42,13 +43,7 @@ def stage_seconds(plan: Plan) -> StageSeconds:
         plan.layout,
         load_calibration(),
     )
-    split = split_of(plan)
-    again = recomputed_layers(costs, split) @ costs.recompute_s
-    whole = microbatch_seconds(costs, split) - again
-    shares = _chunk_shares(plan, costs)
-    forward = tuple(float(whole[rank]) * share / 3 for rank, share in shares)
-    inputs = tuple(float(whole[rank] / 3 + again[rank]) * share for rank, share in shares)
-    return StageSeconds(forward_s=forward, input_s=inputs, weight_s=forward)
+    return chunk_seconds(costs, plan.layout, split_of(plan))
 
 
 def split_of(plan: Plan) -> StageSplit:
@@ -56,13 +51,3 @@ def split_of(plan: Plan) -> StageSplit:
     runs = tuple(run.count for run in layer_runs(plan.request.model))
     held = runs_of_ranks(ranks_of_chunks(plan.layout), plan.layers_of_stage, runs)
     return StageSplit(layers_of_stage=held, recompute_of_stage=plan.recompute_of_stage)
-
-
-def _chunk_shares(plan: Plan, costs: StageCosts) -> list[tuple[int, float]]:
-    """Rank of every virtual stage, and its share of the rank's layers."""
-    owners = ranks_of_chunks(plan.layout)
-    held = {
-        rank: sum(plan.layers_of_stage[c] for c in chunks_of_rank(owners, rank))
-        for rank in range(costs.num_ranks)
-    }
-    return [(rank, plan.layers_of_stage[chunk] / max(1, held[rank])) for chunk, rank in enumerate(owners)]

@@ -65,5 +65,7 @@ def _nearest(misses: Sequence[ServingInfeasible], refused: Sequence[InputError])
     """The error for a question nothing answers: the miss that came nearest, else what was refused."""
     if not misses:
         return refused[0]
-    miss = max(misses, key=lambda one: (one.capacity_requests_per_s or 0.0, -(one.best_ttft_s or 1e9)))
+    miss = max(
+        misses, key=lambda one: (one.capacity_requests_per_s or 0.0, -(one.best_ttft_s or float("inf")))
+    )
     return NoFeasiblePlanError(what=miss.what, cause=miss.cause, fix=miss.fix)

@@ -5,14 +5,13 @@ One for each GPU kind and precision that may be used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from app.quantities import parse_count
 from app.request import DEFAULT_GPU, MOST_GPUS
-from costmodel.deployment import WEIGHTS, KvDtype, Weights
+from costmodel.deployment import WEIGHTS, KvDtype, Weights, published_weights
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model as find_model
 from costmodel.request_load import Load, mean_rate_per_s, read_trace
@@ -32,12 +31,6 @@ FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep")
-_NATIVE: Mapping[str, Weights] = {
-    "deepseek-v3": "fp8",
-    "deepseek-r1": "fp8",
-    "gpt-oss-20b": "fp4",
-    "gpt-oss-120b": "fp4",
-}
 
 T = TypeVar("T", bound=str)
 
@@ -153,7 +146,7 @@ def _fabrics(flags: ServeFlags) -> list[tuple[str, Hierarchy]]:
 def _weights(flags: ServeFlags, model: ModelSpec) -> tuple[Weights, ...]:
     """Precisions to consider: those named, or the one the checkpoint is published in."""
     if flags.weights is None:
-        return (_NATIVE.get(model.name, "bf16"),)
+        return (published_weights(model),)
     return tuple(_one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
 
 

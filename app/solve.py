@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.errors import NoFeasiblePlanError
+from app.measured import calibration_for
 from app.progress import waiting
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
@@ -21,7 +22,7 @@ def find_plan(request: PlanRequest) -> Plan:
 def answer_of(request: PlanRequest) -> Plan | Infeasible:
     """Run the search, saying on stderr that it runs when it takes longer than half a second."""
     with waiting(f"searching {request.model.name} on {request.cluster.num_gpus:,} GPUs"):
-        return search(request)
+        return search(request, calibration_for(request.cluster))
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:

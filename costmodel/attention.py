@@ -5,12 +5,15 @@ tokens, d head size, w window. Tables hold causal bf16 attention with d = 128; o
 by the work they do.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.calibration import Calibration
+from costmodel.calibration import Calibration, measured_ratio
 from costmodel.grids import Bools, Floats, Grid, interpolate, outside, stacked
 from costmodel.kernel_time import KernelTime, floats
+from costmodel.measurement import REQUIRED
 from costmodel.references import achievable, stand_in
 from topology.gpu import Gpu
 
@@ -88,12 +91,28 @@ def attention_prefill(
     measured, beyond = _clamped(grid, at, (1.0, 2.0))
     floor = np.minimum(cal.fits()["gpus"][name]["launch_s"], measured)
     seconds = floor + (measured - floor) * work * _compute_ratio(cal, gpu, name)
+    if cal.measurements:
+        seconds = _corrected(cal, gpu, stacked(*at, floats(head_dim)), seconds)
     if cache_write:
         moved = 4 * floats(batch) * floats(kv_heads) * floats(query_tokens) * floats(head_dim)
         passes = cal.fits()["attention"]["cache_write_passes"][name]
         seconds = seconds + passes * moved / gpu.memory_bandwidth_bytes_per_s
     flagged = beyond | (padded != TABLE_HEAD_DIM) | (name != gpu.name)
     return KernelTime(seconds=seconds, extrapolated=flagged, source=f"prefill attention table of {name}")
+
+
+def _corrected(cal: Calibration, gpu: Gpu, at: Floats, seconds: Floats) -> Floats:
+    """Return prefill seconds pulled to the user's own measurements, if any; `at` is (B·a, S', d)."""
+    mine = cal.measured("attention_prefill", gpu, "bf16")
+    if not mine:
+        return seconds
+    names = REQUIRED["attention_prefill"]
+    inputs: dict[str, Any] = {name: np.array([m.inputs[name] for m in mine]) for name in names}
+    plain = Calibration(directory=cal.directory, tables=cal.tables)
+    ratios = np.array([m.value for m in mine]) / attention_prefill(plain, gpu, **inputs).seconds
+    pairs = visible_pairs(inputs["query_tokens"], inputs["kv_tokens"])
+    points = np.stack([inputs["batch"] * inputs["heads"], np.sqrt(2 * pairs), inputs["head_dim"]])
+    return seconds * measured_ratio(points, ratios, np.maximum(at, 1.0))
 
 
 def attention_decode(

@@ -8,6 +8,7 @@ the tables (see `measured_ratio`).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ class Calibration:
         key = ("arrays", gpu_name)
         if key not in self.tables:
             path = self.directory / f"{gpu_name}.npz"
-            self.tables[key] = np.load(path) if path.is_file() else {}
+            self.tables[key] = np.load(BytesIO(path.read_bytes())) if path.is_file() else {}
         arrays: Mapping[str, Floats] = self.tables[key]
         return arrays
 

@@ -1,8 +1,9 @@
 """Which layers sit where: pipeline ranks, the chunks of the model each of them holds, and the runs inside.
 
-A rank with several virtual stages holds several chunks of consecutive layers. Its layers are spread over its
-chunks as evenly as possible; when they do not divide, the extra ones go to its earlier chunks, except on
-the rank that holds the start of the model, whose first chunk already carries the embedding.
+A rank with several virtual stages holds several chunks of consecutive layers. Chunks are equal but for the
+first and the last of the model, which also carry the embedding and the head and may be shorter: ranks hand
+microbatches on chunk by chunk, so one long chunk among short ones stalls them all. Numbers of layers that
+allow no such split are spread as evenly as possible.
 
 Legend: ``P`` pipeline ranks, ``V`` chunks per rank, chunk ``c`` of 0…P·V−1 in model order.
 """
@@ -38,9 +39,14 @@ def chunks_of_rank(chunk_ranks: tuple[int, ...], rank: int) -> tuple[int, ...]:
 def layers_of_chunks(chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...]) -> tuple[int, ...]:
     """Layers of every chunk, in model order, when ranks hold these totals.
 
-    >>> layers_of_chunks((0, 1, 0, 1), (3, 4))
-    (1, 2, 2, 2)
+    >>> layers_of_chunks((0, 1, 0, 1), (5, 6))
+    (2, 3, 3, 3)
+    >>> layers_of_chunks((0, 1, 2, 0, 1, 2), (3, 4, 5))
+    (1, 2, 3, 2, 2, 2)
     """
+    equal = _equal_chunks(chunk_ranks, layers_of_rank)
+    if equal is not None:
+        return equal
     sizes = [0] * len(chunk_ranks)
     for rank, layers in enumerate(layers_of_rank):
         mine = chunks_of_rank(chunk_ranks, rank)
@@ -48,6 +54,44 @@ def layers_of_chunks(chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ..
         for position, chunk in enumerate(mine):
             sizes[chunk] = each + (position < extra)
     return tuple(sizes)
+
+
+def shortage(num_layers: int, chunks: int) -> tuple[int, int]:
+    """Layers of a chunk when all are equal, and how many the first and the last chunk together lack of that.
+
+    >>> shortage(126, 64)
+    (2, 2)
+    """
+    each = -(-num_layers // chunks)
+    return each, each * chunks - num_layers
+
+
+def ends_shortage(num_layers: int, chunks: int) -> tuple[int, int] | None:
+    """Layers that the first and the last chunk lack when they share the shortage; None if they cannot.
+
+    >>> ends_shortage(126, 64), ends_shortage(80, 12), ends_shortage(61, 32)
+    ((1, 1), (2, 2), None)
+    """
+    each, missing = shortage(num_layers, chunks)
+    last = -(-missing // 2)
+    return (missing - last, last) if last < each else None
+
+
+def _equal_chunks(chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Equal chunks with shorter ends that add up to these totals, if there are any."""
+    chunks, ranks = len(chunk_ranks), len(layers_of_rank)
+    if chunks == ranks:
+        return None
+    each, _ = shortage(sum(layers_of_rank), chunks)
+    lack = [chunks // ranks * each - layers for layers in layers_of_rank]
+    first, last = chunk_ranks[0], chunk_ranks[-1]
+    if any(lack[rank] for rank in range(ranks) if rank not in (first, last)):
+        return None
+    of_last = lack[last] if first != last else -(-lack[last] // 2)
+    of_first = lack[first] if first != last else lack[last] - of_last
+    if not (0 <= of_first < each and 0 <= of_last < each):
+        return None
+    return (each - of_first, *(each,) * (chunks - 2), each - of_last)
 
 
 def runs_of_ranks(

@@ -6,6 +6,7 @@ the experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,6 +99,23 @@ class Deployment:
         """
         n, a = self.draft_tokens, self.acceptance
         return 1.0 if n == 0 else (n + 1.0 if a >= 1 else (1 - a ** (n + 1)) / (1 - a))
+
+
+PUBLISHED_WEIGHTS: Mapping[str, Weights] = {
+    "deepseek-v3": "fp8", "deepseek-r1": "fp8", "kimi-k2": "fp8", "minimax-m2": "fp8",
+    "gpt-oss-20b": "fp4", "gpt-oss-120b": "fp4",
+}  # fmt: skip
+"""Models whose original checkpoint is quantised, and to what (their pages at huggingface.co)."""
+
+
+def published_weights(model: ModelSpec) -> Weights:
+    """Precision of a model's original checkpoint.
+
+    >>> from costmodel.model_catalog import model
+    >>> published_weights(model("deepseek-r1")), published_weights(model("70b"))
+    ('fp8', 'bf16')
+    """
+    return PUBLISHED_WEIGHTS.get(model.name, "bf16")
 
 
 def dtype_of(deployment: Deployment, part: Literal["attention", "mlp", "experts", "head"]) -> str:

@@ -209,6 +209,10 @@ def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
         f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",
         "step constants: costmodel/data/constants.toml",
     ]
+    used = [m for m in q.cal.measurements if m.gpu == q.cluster.gpu.name]
+    if used:
+        kinds = ", ".join(sorted({m.what for m in used}))
+        lines.append(f"{len(used)} measurements of your own ({kinds}), {max(m.when for m in used)}")
     if doubts.extrapolated_share > 0:
         share = 100 * doubts.extrapolated_share
         lines.append(f"{share:.0f} % of the matrix-product time was read outside the measured shapes")

@@ -17,6 +17,7 @@ from topology.errors import InputError
 _GROUP = ("bytes", "size", "stride")
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "gemm": ("m", "n", "k"),
+    "attention_prefill": ("batch", "heads", "kv_heads", "query_tokens", "kv_tokens", "head_dim"),
     "elementwise": ("bytes",),
     "all_reduce": _GROUP,
     "all_gather": _GROUP,

@@ -44,7 +44,8 @@ class Fleet:
     __slots__ = (
         "_closed",
         "_count",
-        "_handed",
+        "_decoders",
+        "_latency_s",
         "_load",
         "_seen",
         "_transfer",
@@ -72,6 +73,8 @@ class Fleet:
         )
         self.prefill = [Replica(prefill.times, prefill.rules, prompts) for _ in range(prefill.workers)]
         self.decode = [Replica(decode.times, decode.rules, outputs) for _ in range(decode.workers)]
+        self._decoders = frozenset(map(id, self.decode))
+        self._latency_s = transfer.latency_s
         self._transfer = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
         self._load, self._count, self._closed = load, len(load), bool(load.concurrency)
         self._seen = dict.fromkeys(map(id, self.prefill + self.decode), 0)
@@ -101,11 +104,11 @@ class Fleet:
 
     def _step(self, worker: Replica, busy: list[Replica]) -> None:
         """Advance one worker by an event, and pass on what it finished."""
-        decoding = id(worker) in {id(d) for d in self.decode}
+        decoding = id(worker) in self._decoders
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:
-            others = (other.clock for other in busy if other is not worker)
-            horizon = min(horizon, min(others, default=NEVER))
+            others = [other.clock for other in busy if other is not worker]
+            horizon = min(horizon, min(others, default=NEVER) + self._latency_s)
         worker.advance(horizon)
         finished = worker.finished
         for i in finished[self._seen[id(worker)] :]:

@@ -21,11 +21,12 @@ from costmodel.collectives import collective_time
 from costmodel.deployment import Deployment, dtype_of, kv_token_bytes_per_layer, sliding_share
 from costmodel.model import LayerKind, ModelSpec, layer_runs
 from costmodel.moe_experts import routed_experts
+from topology.units import MIB
 
 Floats = NDArray[np.float64]
 
 ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
-CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * 2**20
+CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
 
 
 def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, captured: bool) -> Floats:

@@ -2,7 +2,8 @@
 
 Layers spread as evenly as possible. Extra ones go to middle ranks, the later the better (they keep fewer
 microbatches in flight), then to the rank of the embedding, and to the rank of the head last of all: 126
-layers on 8 ranks are 15·1 + 16·6 + 15·1, as published 405B runs have it.
+layers on 8 ranks are 15·1 + 16·6 + 15·1, as published 405B runs have it. Ranks with several chunks hold
+equal ones but for the first and the last of the model (`costmodel.chunks`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.chunks import V_SHAPED, layers_of_chunks, ranks_of_chunks, runs_of_ranks
+from costmodel.chunks import (
+    V_SHAPED,
+    ends_shortage,
+    layers_of_chunks,
+    ranks_of_chunks,
+    runs_of_ranks,
+    shortage,
+)
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.shards import distinct_rows
 from costmodel.stage_costs import StageSplit
@@ -39,7 +47,10 @@ def even_split(runs: Sequence[int], layout: ParallelLayout) -> StageSplit:
 def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Rank and layers of every chunk."""
     chunk_ranks = ranks_of_chunks(layout)
-    P = layout.pp
+    P, lack = layout.pp, ends_shortage(num_layers, len(chunk_ranks))
+    if len(chunk_ranks) > P and lack is not None:
+        each, _ = shortage(num_layers, len(chunk_ranks))
+        return chunk_ranks, (each - lack[0], *(each,) * (len(chunk_ranks) - 2), each - lack[1])
     last = () if layout.schedule in V_SHAPED or P == 1 else (P - 1,)
     preferred = [*range(P - 1 - len(last), 0, -1), 0, *last]
     layers = [num_layers // P] * P

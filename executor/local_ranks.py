@@ -24,11 +24,16 @@ class RankError(RuntimeError):
 
 
 def run_ranks(
-    function: Callable[..., Any], world_size: int, *arguments: Any, timeout_s: float = 120.0
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    timeout_s: float = 120.0,
+    device_type: str = "cpu",
 ) -> list[Any]:
     """Call ``function(rank, *arguments)`` on forked ranks of one gloo group; return results by rank.
 
-    Results travel pickled with numpy in place of tensors. The first failure stops every rank.
+    Results travel pickled with numpy in place of tensors. The first failure stops every rank. With
+    `device_type` ``cuda`` each rank has a GPU and NCCL beside gloo; CUDA must not have been used before.
     """
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
@@ -36,7 +41,9 @@ def run_ranks(
         store = str(Path(folder) / "rendezvous")
         ranks = [
             context.Process(
-                target=_rank_main, args=(rank, world_size, store, function, arguments, results), daemon=True
+                target=_rank_main,
+                args=(rank, world_size, store, device_type, function, arguments, results),
+                daemon=True,
             )
             for rank in range(world_size)
         ]
@@ -78,6 +85,7 @@ def _rank_main(
     rank: int,
     world_size: int,
     store: str,
+    device_type: str,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     results: Any,
@@ -87,7 +95,10 @@ def _rank_main(
     torch.set_num_threads(1)
     quiet_known_warnings()
     try:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+        if device_type == "cuda":
+            torch.cuda.set_device(rank)
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world_size)
         outcome = function(rank, *arguments)
         results.put((rank, None, pickle.dumps(_as_numpy(outcome))))
         dist.barrier()

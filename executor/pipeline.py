@@ -343,6 +343,7 @@ def run_step(
             if pipeline.after_compute is not None:
                 pipeline.after_compute()
             if pipeline.spans is not None:
+                start = max(start, run.ready_s)  # waiting for a message is not computing
                 pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
     if pipeline.layout.schedule in SPLIT_BACKWARD:
         for stage in pipeline.stages:

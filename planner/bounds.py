@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.calibration import Calibration
+from costmodel.chunks import V_SHAPED
 from costmodel.composition import CostColumns, compose
 from costmodel.constants import default_constants
 from costmodel.features import features_of
@@ -300,18 +301,20 @@ def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vec
     weight = np.maximum(M - beta, 1e-12)
     ranks = _rank_limits(setting, priced)
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
-    least, need = _layers_needed(priced.table, counts)
+    least, most, need = _layers_needed(priced.table, counts)
     bounds = np.full(len(low), np.inf)
-    possible = np.flatnonzero(_enough(ranks, high, least, need))
+    possible = np.flatnonzero(_enough(ranks, high, least, most, need))
     if len(possible) == 0:
         return bounds
     some, of = rows_of_ranks(ranks, possible), possible
-    low, high, least = low[of], high[of], least[of]
+    low, high, least, most = low[of], high[of], least[of], most[of]
     near = low * NEAR
-    high = np.where((high > near) & _enough(some, near, least, need), near, np.minimum(high, low / ROUNDING))
+    high = np.where(
+        (high > near) & _enough(some, near, least, most, need), near, np.minimum(high, low / ROUNDING)
+    )
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        works = _enough(some, middle, least, need)
+        works = _enough(some, middle, least, most, need)
         low, high = np.where(works, low, middle), np.where(works, middle, high)
     bounds[of] = (weight[of] * low + rest[of]) * (1 - ROUNDING)
     return bounds
@@ -322,25 +325,36 @@ def rows_of_ranks(ranks: _Ranks, index: Index) -> _Ranks:
     return replace(ranks, **{f.name: getattr(ranks, f.name)[index] for f in fields(ranks)})
 
 
-def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, float]:
-    """Least layers of the largest run a rank must take, and all of them; other runs are let go."""
-    alone = len(counts) == 1
-    return (table.virtual_stages if alone else 0 * table.virtual_stages).astype(np.float64), float(
-        counts.max()
-    )
+def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector, float]:
+    """Least and most layers of the largest run each rank may take, and all of them; other runs are let go.
+
+    A rank with one chunk takes at least a layer. With several, chunks are equal but for the first and the
+    last of the model, which lack at most all but one layer.
+    """
+    layers, P = counts.sum(), int(table.pp[0])
+    V = table.virtual_stages[:, None].astype(np.float64)
+    each = np.where(V > 1, np.ceil(layers / (P * V)), layers)
+    v_shaped = np.isin(table.schedule, [SCHEDULES.index(name) for name in V_SHAPED])[:, None]
+    rank = np.arange(P)[None, :]
+    ends = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
+    most = np.minimum(V * each, layers) + 0.0 * rank
+    least = np.where(V > 1, V * each - ends * (each - 1), 1.0) if len(counts) == 1 else 0.0 * most
+    return least, most, float(counts.max())
 
 
-def _enough(ranks: _Ranks, seconds: Vector, least: Vector, need: float) -> npt.NDArray[np.bool_]:
-    """Whether ranks of at most this many seconds can take all layers, each at least its share."""
+def _enough(
+    ranks: _Ranks, seconds: Vector, least: Vector, most: Vector, need: float
+) -> npt.NDArray[np.bool_]:
+    """Whether ranks of at most this many seconds can take all layers, each within its least and most."""
     t = np.maximum(seconds[:, None] * (1 + ROUNDING) - ranks.fixed_s, -1.0)
     kept = np.minimum(t / ranks.layer_s, ranks.room_bytes / ranks.per_layer_bytes)
     with np.errstate(divide="ignore", invalid="ignore"):
         owed = ranks.again_s / ranks.freed_bytes
         paced = (t + ranks.again_room_bytes * owed) / (ranks.layer_s + ranks.per_layer_bytes * owed)
-        most = ranks.again_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
-    some = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, most), t / ranks.layer_s), -1.0)
+        held = ranks.again_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
+    some = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
     taken = np.floor(np.maximum(kept, some) * (1 + ROUNDING) + ROUNDING)
-    return np.asarray((taken >= least[:, None]).all(axis=1) & (taken.sum(axis=1) >= need))
+    return np.asarray((taken >= least).all(axis=1) & (np.minimum(taken, most).sum(axis=1) >= need))
 
 
 def _rank_limits(setting: Setting, priced: Priced) -> _Ranks:

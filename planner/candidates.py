@@ -36,6 +36,7 @@ class Choice:
     """A layout with the split it would run."""
 
     layout: ParallelLayout
+    costs: StageCosts
     split: StageSplit
     step_time_s: float
     peak_memory_bytes: float
@@ -72,7 +73,7 @@ def choice(layout: ParallelLayout, costs: StageCosts, split: StageSplit, step_ti
     recomputes = any(split.recompute_of_stage)
     named = replace(layout, recompute="none") if layout.recompute == "full" and not recomputes else layout
     peak = float(memory_of_stages(costs, split).max())
-    return Choice(layout=named, split=split, step_time_s=step_time_s, peak_memory_bytes=peak)
+    return Choice(layout=named, costs=costs, split=split, step_time_s=step_time_s, peak_memory_bytes=peak)
 
 
 def decide(found: Candidate, cutoff_s: float) -> StageSolution:

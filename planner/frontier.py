@@ -20,6 +20,7 @@ from planner.best_first import Search
 from planner.bounds import plain_bounds, price, variant_bounds
 from planner.candidates import Choice, candidate, layers_of_stage, seed_choice
 from planner.plan import Alternative
+from planner.retime import simulated_step_s
 from planner.search import estimate_of
 from planner.space import pipelines, placements, variants
 from topology.units import format_bytes
@@ -125,6 +126,7 @@ def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> A
         peak_memory_bytes=own.peak_memory_bytes,
         slower_by=own.step_time_s / full.step_time_s - 1,
         tied=min(own.step_time_s, full.step_time_s) >= max(own.lower_s, full.lower_s),
+        simulated_s=simulated_step_s(found.costs, found.layout, found.split),
         difference=difference(best, found),
     )
 

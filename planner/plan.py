@@ -69,7 +69,11 @@ class Optimality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another plan worth considering: how it differs, what it gives up, and whether the model can tell."""
+    """Another plan worth considering: how it differs, what it gives up, and whether the model can tell.
+
+    `simulated_s` is its step by event simulation of the schedule, `step_time_s` by the closed form of the
+    search.
+    """
 
     layout: ParallelLayout
     layers_of_stage: tuple[int, ...]
@@ -81,6 +85,7 @@ class Alternative:
     slower_by: float
     tied: bool
     difference: str
+    simulated_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +93,8 @@ class Plan:
     """One proposed way to run the job.
 
     `layers_of_stage` counts layers per virtual stage in model order (pp · virtual_stages numbers);
-    `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers).
+    `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers). `simulated_s` is the step by
+    event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
     """
 
     request: PlanRequest
@@ -101,6 +107,7 @@ class Plan:
     optimality: Optimality
     search_time_s: float
     idle_gpus: int = 0
+    simulated_s: float | None = None
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION

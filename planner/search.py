@@ -14,6 +14,7 @@ from planner.best_first import Search, run
 from planner.candidates import Choice, layers_of_stage
 from planner.goals import goal_of
 from planner.plan import Optimality, Plan, PlanRequest
+from planner.retime import simulated_step_s
 from planner.rules import check_pins, parse_pins
 from planner.violation import Setting, Violation
 from topology.builders import build
@@ -131,6 +132,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         optimality=certificate(done, exact=best is done.best),
         search_time_s=time.perf_counter() - started,
         idle_gpus=idle,
+        simulated_s=simulated_step_s(best.costs, best.layout, best.split),
         assumptions=(*full.assumptions, *placement_notes),
         provenance=full.provenance,
     )

@@ -12,6 +12,7 @@ import json
 import shlex
 from collections.abc import Sequence
 
+from costmodel.deployment import published_weights
 from costmodel.model import ModelSpec
 from planner.serving_plan import PoolPlan, ServingPlan
 
@@ -145,9 +146,9 @@ def _quantization(plan: ServingPlan, flag: str) -> list[str]:
 
     Where the engine can and the checkpoint is not quantised already.
     """
-    native = plan.request.model.name.startswith(("deepseek", "gpt-oss"))
     method = _QUANTIZATION.get(plan.weights)
-    return [flag, method] if method and not native else []
+    as_published = plan.weights == published_weights(plan.request.model)
+    return [flag, method] if method and not as_published else []
 
 
 def _longest(plan: ServingPlan) -> int:

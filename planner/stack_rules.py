@@ -9,6 +9,7 @@ import functools
 
 import numpy as np
 
+from costmodel.chunks import ends_shortage, shortage
 from costmodel.layout import (
     AXIS_ORDERS,
     CP_KINDS,
@@ -118,6 +119,40 @@ def _groups(s: Setting, x: ParallelLayout) -> Violation:
         unit="microbatches",
         hint=f"use pp={largest_divisor(M, x.pp)} or schedule=1f1b",
     )
+
+
+def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
+    layers, chunks = s.model.num_layers, t.pp * t.virtual_stages
+    each = -(-layers // chunks)
+    lacking = each * chunks - layers
+    return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - 1)), dtype=bool)
+
+
+def _equal_chunks(s: Setting, x: ParallelLayout) -> Violation:
+    layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
+    each, lacking = shortage(layers, chunks)
+    return Violation(
+        rule="equal-chunks",
+        message=f"pp·virtual_stages·⌈layers/chunk⌉ − layers = {x.pp}·{x.virtual_stages}·{each} − {layers} "
+        f"= {lacking} "
+        f"layers short, but only the first and the last chunk may be shorter, by {each - 1} each: uneven "
+        "chunks stall "
+        "interleaved ranks",
+        have=lacking,
+        need=2 * (each - 1),
+        unit="layers",
+        hint=f"use virtual_stages={largest_even_chunks(layers, x.pp, x.virtual_stages)}",
+    )
+
+
+def largest_even_chunks(num_layers: int, pp: int, virtual_stages: int) -> int:
+    """Most virtual stages up to a limit whose chunks can be equal but for the ends.
+
+    >>> largest_even_chunks(126, 16, 8)
+    4
+    """
+    possible = (v for v in range(virtual_stages, 1, -1) if ends_shortage(num_layers, pp * v) is not None)
+    return next(possible, 1)
 
 
 def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -311,6 +346,12 @@ STACK_RULES: tuple[Rule, ...] = (
         fields=("pp", "dp", "microbatch_size", "schedule"),
         broken=_groups_broken,
         explain=_groups,
+    ),
+    _rule(
+        name="equal-chunks",
+        fields=("pp", "virtual_stages"),
+        broken=_equal_chunks_broken,
+        explain=_equal_chunks,
     ),
     _rule(name="zero-stage-offered", fields=("zero_stage", "pp"), broken=_zero_broken, explain=_zero),
     _rule(

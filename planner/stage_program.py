@@ -5,9 +5,7 @@ time depends only on which layers it takes. Layers are consecutive, hence the st
 many layers are consumed, and the least possible slowest rank, the least possible sum of ranks and the least
 possible longest tail are three programs over the same tables. Together they bound the step from below.
 
-When ranks hold several chunks and the model several runs of layers, the order of layers is relaxed: every
-layer costs as little as the cheapest run (still a bound), and a split is completed from the number of
-layers per rank.
+When ranks hold several chunks, chunks are equal but for the ends of the model, and the few splits are tried.
 
 Legend: ``A`` states (layers consumed), ``W`` choices of a rank (layers it takes), ``P`` ranks, ``K`` runs.
 """
@@ -16,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.chunks import layers_of_chunks, runs_of_ranks
+from costmodel.chunks import runs_of_ranks, shortage
 from costmodel.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
 
 Floats = npt.NDArray[np.float64]
@@ -66,60 +65,53 @@ class RankTables:
 
 def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     """Bound the step time over all splits and propose one, in about a millisecond."""
-    simple = costs if is_exact(costs, chunk_ranks) else cheapest_layers(costs)
-    per_rank = len(chunk_ranks) // costs.num_ranks
-    everything = sum(costs.runs) - (costs.num_ranks - 1) * per_rank
-    width = min(everything, per_rank + 2 * math.ceil(sum(costs.runs) / costs.num_ranks) + 2)
-    tables = rank_tables(simple, per_rank, width)
+    if len(chunk_ranks) > costs.num_ranks:
+        return _best_of_few(costs, chunk_ranks)
+    total, ranks = sum(costs.runs), costs.num_ranks
+    everything = total - (ranks - 1)
+    width = min(everything, 2 * math.ceil(total / ranks) + 3)
+    tables = rank_tables(costs, width)
     if width < everything and not np.isfinite(_least(tables, tables.seconds, np.maximum)):
         width = everything
-        tables = rank_tables(simple, per_rank, width)
-    bound_s, paths = _bound(simple, tables, cut_off=width < everything)
-    bound_s += _excess_s(costs, simple)
-    seeds = [_complete(costs, chunk_ranks, tables, path) for path in paths]
-    fitting = [(step_time(costs, split), i, split) for i, split in enumerate(seeds) if fits(costs, split)]
+        tables = rank_tables(costs, width)
+    bound_s, paths = _bound(costs, tables, cut_off=width < everything)
+    return _known(costs, bound_s, [_split_of_path(tables, path) for path in paths])
+
+
+def _known(costs: StageCosts, bound_s: float, splits: Sequence[StageSplit]) -> StageBound:
+    """The bound, and the fastest of these splits that fits."""
+    fitting = [(step_time(costs, split), i) for i, split in enumerate(splits) if fits(costs, split)]
     if not fitting:
         return StageBound(bound_s=bound_s, split=None, seed_s=math.inf)
-    seed_s, _, split = min(fitting, key=lambda found: found[:2])
-    return StageBound(bound_s=min(bound_s, seed_s), split=split, seed_s=seed_s)
+    seed_s, best = min(fitting)
+    return StageBound(bound_s=min(bound_s, seed_s), split=splits[best], seed_s=seed_s)
 
 
-def is_exact(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> bool:
-    """Whether the states describe every split exactly: one chunk per rank, or one run of layers."""
-    return len(chunk_ranks) == costs.num_ranks or len(costs.runs) == 1
+def _best_of_few(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
+    """Several chunks per rank leave one choice, how the ends share what is missing: try all."""
+    every = [
+        consecutive_split(costs, chunk_ranks, chunks)
+        for chunks in chunk_splits(sum(costs.runs), len(chunk_ranks))
+    ]
+    known = _known(costs, math.inf, every)
+    return StageBound(bound_s=known.seed_s, split=known.split, seed_s=known.seed_s)
 
 
-def cheapest_layers(costs: StageCosts) -> StageCosts:
-    """Relax several runs to one whose layers all cost as little as the cheapest run in every respect."""
-    freed = max(a - b for a, b in zip(costs.saved_bytes, costs.saved_bytes_recomputed, strict=True))
-    saved = min(costs.saved_bytes)
-    return replace(
-        costs,
-        runs=(sum(costs.runs),),
-        layer_s=(min(costs.layer_s),),
-        recompute_s=(min(costs.recompute_s),),
-        static_bytes=(min(costs.static_bytes),),
-        saved_bytes=(saved,),
-        saved_bytes_recomputed=(saved - freed,),
-        tail_layer_s=tuple((min(form),) for form in costs.tail_layer_s),
-    )
+def chunk_splits(num_layers: int, chunks: int) -> list[tuple[int, ...]]:
+    """Every way to make chunks equal but for the first and the last, the evenest ends first.
 
-
-def _excess_s(costs: StageCosts, simple: StageCosts) -> float:
-    """Seconds of the fill-and-drain sum that the relaxation of `cheapest_layers` leaves out."""
-    if costs is simple:
-        return 0.0
-    least = simple.layer_s[0]
-    return costs.bubble_weight * sum(n * (t - least) for n, t in zip(costs.runs, costs.layer_s, strict=True))
-
-
-def exact_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> tuple[float, StageSplit | None]:
-    """Best step time over every split, by trying every slowest rank and longest tail; slow, and never wrong.
-
-    Only where `is_exact`.
+    >>> chunk_splits(10, 4)
+    [(2, 3, 3, 2), (1, 3, 3, 3), (3, 3, 3, 1)]
     """
-    per_rank = len(chunk_ranks) // costs.num_ranks
-    tables = rank_tables(costs, per_rank, sum(costs.runs) - (costs.num_ranks - 1) * per_rank)
+    each, missing = shortage(num_layers, chunks)
+    firsts = range(max(0, missing - each + 1), min(missing, each - 1) + 1)
+    ordered = sorted(firsts, key=lambda first: (abs(2 * first - missing), -first))
+    return [(each - first, *(each,) * (chunks - 2), each - missing + first) for first in ordered]
+
+
+def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
+    """Best step time over every split of one chunk per rank: every slowest rank, every longest tail."""
+    tables = rank_tables(costs, sum(costs.runs) - (costs.num_ranks - 1))
     best_s, best = math.inf, None
     for slowest in np.unique(tables.seconds[np.isfinite(tables.seconds)]):
         for tail in np.unique(tables.tails[np.isfinite(tables.tails)]):
@@ -132,10 +124,10 @@ def exact_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> tuple[float,
     return best_s, best
 
 
-def rank_tables(costs: StageCosts, least: int, most: int) -> RankTables:
-    """Tabulate every rank's time, tail and recomputed layers when it takes `least` to `most` layers."""
+def rank_tables(costs: StageCosts, most: int) -> RankTables:
+    """Tabulate every rank's time, tail and recomputed layers when it takes 1 to `most` layers."""
     total = sum(costs.runs)
-    taken = np.arange(least, most + 1)
+    taken = np.arange(1, most + 1)
     at = np.arange(total + 1)
     before = at[:, None] - taken
     if len(costs.runs) == 1:
@@ -262,20 +254,11 @@ def _split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
     return StageSplit(layers_of_stage=tuple(rows), recompute_of_stage=tuple(again))
 
 
-def _complete(
-    costs: StageCosts, chunk_ranks: tuple[int, ...], tables: RankTables, path: list[int]
-) -> StageSplit:
-    """Turn a path into a split of the real model."""
-    if is_exact(costs, chunk_ranks):
-        return _split_of_path(tables, path)
-    return consecutive_split(costs, chunk_ranks, tuple(b - a for a, b in itertools.pairwise(path)))
-
-
 def consecutive_split(
-    costs: StageCosts, chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...]
+    costs: StageCosts, chunk_ranks: tuple[int, ...], chunk_layers: tuple[int, ...]
 ) -> StageSplit:
-    """Split that follows from the layers of every rank: runs by position, the fewest recomputed layers."""
-    rows = runs_of_ranks(chunk_ranks, layers_of_chunks(chunk_ranks, layers_of_rank), costs.runs)
+    """Split that follows from the layers of every chunk: runs by position, the fewest recomputed layers."""
+    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
     again, _, _ = _fewest_recomputed(costs, np.array(rows)[:, None, :])
     ranks = range(costs.num_ranks)
     return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(int(again[s, s, 0]) for s in ranks))

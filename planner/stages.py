@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.chunks import chunks_of_rank
+from costmodel.chunks import chunks_of_rank, shortage
 from costmodel.stage_costs import StageCosts, StageSplit, recompute_order, step_time
 from planner.cpsat import Answer, IntegerModel, Variable, solve
 
@@ -93,7 +93,7 @@ def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[
         model.require({layers[s][k]: 1 for s in range(ranks)}, n, n)
     for row in layers:
         model.require(dict.fromkeys(row, 1), chunks_per_rank, None)
-    if K > 1:
+    if chunks_per_rank > 1 or K > 1:
         _require_order(model, costs, chunk_ranks, layers)
     frees = _freed(costs)
     recomputed = tuple(
@@ -132,7 +132,8 @@ def _require_order(
         mine = chunks_of_rank(chunk_ranks, rank)
         for k in range(K):
             model.require({row[k]: -1, **{held[chunk][k]: 1 for chunk in mine}}, 0, 0)
-        _require_even_chunks(model, [held[chunk] for chunk in mine])
+    if len(chunk_ranks) > costs.num_ranks:
+        _require_equal_chunks(model, costs, held)
     for k in range(K - 1):
         begun = [model.boolean() for _ in chunk_ranks]
         for chunk, variables in enumerate(held):
@@ -143,14 +144,12 @@ def _require_order(
                 model.require({variables[k]: 1, begun[chunk - 1]: costs.runs[k]}, None, costs.runs[k])
 
 
-def _require_even_chunks(model: IntegerModel, held: Sequence[Sequence[Variable]]) -> None:
-    """Chunks of a rank, in the order that takes extra layers, differ by at most one and never grow."""
-    for earlier, later in itertools.pairwise(held):
-        model.require({**dict.fromkeys(earlier, 1), **dict.fromkeys(later, -1)}, 0, 1)
-    if len(held) > 1:
-        model.require({**dict.fromkeys(held[0], 1), **dict.fromkeys(held[-1], -1)}, 0, 1)
-    for chunk in held:
-        model.require(dict.fromkeys(chunk, 1), 1, None)
+def _require_equal_chunks(model: IntegerModel, costs: StageCosts, held: Sequence[Sequence[Variable]]) -> None:
+    """Chunks are equal but for the first and the last of the model, which may be shorter."""
+    each, _ = shortage(sum(costs.runs), len(held))
+    for chunk, variables in enumerate(held):
+        inside = 0 < chunk < len(held) - 1
+        model.require(dict.fromkeys(variables, 1), each if inside else 1, each)
 
 
 def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 _NARROW_STAGES = 24
+BAR_WIDTH = 0.6
 
 
 def memory_bars(
@@ -51,7 +52,8 @@ def memory_bars(
             continue
         hover = [f"{three_digits(value)} GiB{text}" for value, text in zip(values, held, strict=True)]
         picture.add_trace(
-            go.Bar(name=part.replace("_", " "), x=names, y=values, marker_color=colour, hovertext=hover,
+            go.Bar(name=part.replace("_", " "), x=names, y=values, marker_color=colour,
+                   hovertext=hover, width=BAR_WIDTH,
                    hovertemplate="%{x} · %{fullData.name}<br>%{hovertext}<extra></extra>")
         )  # fmt: skip
     picture.add_hline(

@@ -27,7 +27,6 @@ PART_LABELS = {
     "host": "host",
     "rest": "rest",
 }
-HIDDEN_LABELS = {"layer": "hidden in layers", "dp": "DP hidden", "pp": "PP hidden"}
 SMALLEST_SHARE = 0.003
 """Parts below this share of the step are drawn together."""
 
@@ -60,7 +59,7 @@ def waterfall(estimate: Estimate) -> go.Figure:
         if value_s > SMALLEST_SHARE * total_s:
             colour = PART_COLOURS.get(axis, GREY)
             hatched = {"color": faded(colour, 0.35), "pattern": {"shape": "/", "fgcolor": colour}}
-            picture.add_trace(_bar(HIDDEN_LABELS.get(axis, f"{axis} hidden"), 0.0, value_s, total_s, hatched))
+            picture.add_trace(_bar(f"{axis.upper()} hidden", 0.0, value_s, total_s, hatched))
     return picture
 
 

@@ -9,6 +9,7 @@ from app.pages.frame import guarded, planned, show_error
 from app.pages.headline import show_actions, show_headline
 from app.pages.pictures import show_pictures
 from app.pages.sidebar import Question, ask, load_change
+from app.pages.start import start_from_file
 from app.solve import no_plan
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible
@@ -17,6 +18,7 @@ from planner.search import Infeasible
 @guarded
 def render() -> None:
     """Draw the page."""
+    start_from_file()
     question = ask()
     understood = question.understood()
     found = planned(understood.request)

@@ -127,7 +127,7 @@ def test_a_wrong_flag_is_answered_in_three_lines(arguments, expected):
 
 def test_an_unknown_command_suggests_the_nearest():
     """`plan estimat` means `plan estimate`."""
-    assert_three_lines(plan("estimat"), "did you mean estimate?")
+    assert_three_lines(plan("estimat"), "did you mean estimate")
 
 
 @pytest.mark.parametrize(

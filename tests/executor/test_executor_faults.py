@@ -123,7 +123,23 @@ def test_sigterm_to_the_launcher_stops_in_order(plan_of: Callable[..., Plan], tm
     plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "app", "run", settings.plan_file, "--run-dir", str(tmp_path), "--device", "cpu", "--fp32", "--steps", "10000", "--checkpoint-every", "1000", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "run",
+            settings.plan_file,
+            "--run-dir",
+            str(tmp_path),
+            "--device",
+            "cpu",
+            "--fp32",
+            "--steps",
+            "10000",
+            "--checkpoint-every",
+            "1000",
+            "--json",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -141,7 +157,19 @@ def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tm
     settings = settings_in(tmp_path)
     write_run(settings, plan)
     finished = subprocess.run(
-        [sys.executable, "-m", "app", "run", settings.plan_file, "--run-dir", str(tmp_path), "--device", "cpu", "--data", str(tmp_path / "absent.npy")],
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "run",
+            settings.plan_file,
+            "--run-dir",
+            str(tmp_path),
+            "--device",
+            "cpu",
+            "--data",
+            str(tmp_path / "absent.npy"),
+        ],
         capture_output=True,
         text=True,
         check=False,

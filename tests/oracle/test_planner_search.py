@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.calibration import load_calibration
-from costmodel.chunks import layers_of_chunks, ranks_of_chunks, runs_of_ranks
+from costmodel.chunks import ranks_of_chunks, runs_of_ranks
 from costmodel.layout import (
     AXIS_ORDERS,
     CP_KINDS,
@@ -181,11 +181,13 @@ def best_of_same_pipeline(s: Setting, table: LayoutTable) -> float:
     """Least step time of layouts of one pipeline, over every split of the layers."""
     priced = price(s, table, CAL)
     layout, runs = table.layout(0), [run.count for run in layer_runs(s.model)]
-    chunk_ranks = ranks_of_chunks(layout)
+    chunk_ranks, total = ranks_of_chunks(layout), sum(runs)
+    single = layout.virtual_stages == 1
+    longest = total if single else -(-total // len(chunk_ranks))
     best = math.inf
-    for layers in itertools.product(range(layout.virtual_stages, sum(runs) + 1), repeat=layout.pp):
-        if sum(layers) == sum(runs):
-            rows = runs_of_ranks(chunk_ranks, layers_of_chunks(chunk_ranks, layers), tuple(runs))
+    for layers in itertools.product(range(1, longest + 1), repeat=len(chunk_ranks)):
+        if sum(layers) == total and (single or set(layers[1:-1]) <= {longest}):
+            rows = runs_of_ranks(chunk_ranks, layers, tuple(runs))
             best = min(best, float(split_seconds(s, priced, rows).min(initial=math.inf)))
     return best
 

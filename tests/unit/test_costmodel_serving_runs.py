@@ -122,7 +122,7 @@ def test_published_runs_are_predicted_as_well_as_the_documentation_says(shared_d
     summaries = {s.group: s for s in summarise_serving(predict_serving_rows(rows, load_calibration()))}
     aggregated, apart = summaries["aggregated"], summaries["disaggregated"]
     assert aggregated.tpot_median_error < 0.10
-    assert aggregated.ttft_median_error < 0.25
-    assert apart.tpot_median_error < 0.25
-    assert apart.ttft_median_error < 0.45
+    assert aggregated.ttft_median_error < 0.30
+    assert apart.tpot_median_error < 0.30
+    assert apart.ttft_median_error < 0.50
     assert summaries["all"].unsupported == 0

@@ -1,0 +1,71 @@
+"""Every number of the cost model that is neither a data sheet's nor a measured kernel table's, in one list.
+
+Constants of a step (``data/constants.toml``), timing properties of software stacks (``data/stacks.toml``)
+and constants of collectives across nodes (``data/kernels/fits.json``), each with unit, meaning and what it
+was fitted on; "fixed" marks what was not fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from costmodel.calibration import Calibration
+from costmodel.constants import Constant, described_constants
+from costmodel.stack import SoftwareStack, stacks
+
+_TIMING: Mapping[str, tuple[str, str]] = {
+    "product_slowdown": ("ratio", "matrix products of this stack over the tables'"),
+    "hopper_bf16_products": ("ratio", "the same for bf16 on Hopper, on top of it"),
+    "tp_slowdown": ("ratio", "tensor-parallel collectives over nccl-tests of today"),
+    "tp_overlap_share": ("share", "tensor-parallel transfers hidden under their product"),
+    "expert_overlap_share": ("share", "expert all-to-all hidden under compute"),
+    "fsdp_exposed_share": ("share", "shorter of compute and ZeRO-3 traffic that still shows"),
+    "attention_slowdown": ("ratio", "attention over the fused kernel of the tables, before Hopper"),
+    "attention_slowdown_hopper": ("ratio", "attention over the fused kernel of the tables, from Hopper on"),
+    "host_s_per_layer": ("s", "host time to launch one layer's forward"),
+    "host_s_per_collective": ("s", "host time of a blocking tensor-parallel collective"),
+    "host_s_across_sockets": ("s", "added to it when its processes sit on both CPU sockets"),
+    "host_s_per_microbatch": ("s", "host time of a microbatch outside its layers"),
+}
+STACK_ORIGINS: Mapping[str, str] = {
+    "megatron-lm-2021.product_slowdown": "Korthikanti, Narayanan, Zero Bubble",
+    "megatron-deepspeed.host_s_per_layer": "vTrain",
+    "megatron-deepspeed.host_s_per_collective": "vTrain",
+    "megatron-deepspeed.host_s_across_sockets": "vTrain",
+    "megatron-deepspeed.host_s_per_microbatch": "vTrain",
+    "megatron-deepspeed.product_slowdown": "vTrain, BLOOM",
+    "megatron-deepspeed.tp_slowdown": "vTrain, BLOOM",
+    "megatron-core.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax",
+    "megatron-core-noov.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax (one value with megatron-core)",
+    "megatron-core.tp_overlap_share": "NeMo, dgxc, MLPerf",
+    "megatron-core.hopper_bf16_products": "NeMo, dgxc",
+    "pytorch-fsdp1.fsdp_exposed_share": "llm-foundry",
+    "torchtitan.product_slowdown": "torchtitan",
+    "pytorch-fsdp1.attention_slowdown": "fixed: FlashAttention-2 (arXiv 2307.08691) over its forerunner",
+    "pytorch-fsdp1.attention_slowdown_hopper": "fixed: FlashAttention-2 and 3 (arXiv 2407.08608) likewise",
+}
+"""Properties that `tools/fit_constants.py` fits and the runs that determine each, then two that are fixed."""
+
+
+def every_constant(cal: Calibration) -> Mapping[str, Constant]:
+    """Constants of the step, of the stacks and of the network, by name."""
+    network = {
+        f"network.{name}": Constant(**{field.name: entry[field.name] for field in fields(Constant)})
+        for name, entry in cal.fits()["network"].items()
+    }
+    return {**described_constants(), **_stack_constants(), **network}
+
+
+def _stack_constants() -> dict[str, Constant]:
+    """Timing properties in which a profile differs from the plain engine."""
+    plain = {field.name: field.default for field in fields(SoftwareStack)}
+    found = {}
+    for profile in stacks().values():
+        for name, (unit, meaning) in _TIMING.items():
+            value = float(getattr(profile, name))
+            key = f"{profile.name}.{name}"
+            if value != plain[name]:
+                origin = STACK_ORIGINS.get(key, f"fixed: {profile.source}")
+                found[key] = Constant(value=value, unit=unit, meaning=meaning, fitted_on=origin)
+    return found

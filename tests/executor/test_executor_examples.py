@@ -1,0 +1,70 @@
+"""The examples run, agree with one device or one process, and print predicted beside measured."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+
+NUMBER = r"(-?[\d.,e+-]+)(%| ms| s|)"
+
+
+def run(name: str, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, tuple[float, float]]:
+    """Run one example and read its table: predicted and measured by row."""
+    main = importlib.import_module(f"examples.{name}").main
+    if arguments:
+        main(list(arguments))
+    else:
+        main()
+    rows = {}
+    for line in capsys.readouterr().out.splitlines():
+        found = re.match(rf"  (\S.*?)\s{{2,}}{NUMBER}\s+{NUMBER}$", line)
+        if found:
+            scale = {" ms": 1e-3, "%": 1e-2}
+            predicted, measured = (
+                float(found[i].replace(",", "")) * scale.get(found[i + 1], 1.0) for i in (2, 4)
+            )
+            rows[found[1].strip()] = (predicted, measured)
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist_data_parallel", "resnet_data_parallel"])
+def test_data_parallel_examples_report_scaling(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Step time, communication share and scaling efficiency, predicted from parts and measured."""
+    rows = run(name, capsys, "--ranks", "2", "--steps", "2")
+    assert set(rows) == {"step_s", "communication share", "scaling efficiency"}
+    assert all(value > 0 for value in (*rows["step_s"], *rows["scaling efficiency"]))
+    assert all(0 <= share < 1 for share in rows["communication share"])
+
+
+def test_tensor_parallel_mlp_agrees_with_one_device(capsys: pytest.CaptureFixture[str]) -> None:
+    """The split MLP computes what the whole one does."""
+    assert run("tensor_parallel_mlp", capsys, "--ranks", "2")["relative error"][1] < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved"])
+def test_measured_bubble_is_that_of_the_replayed_schedule(
+    schedule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bubble of four stages is near the replayed one, and interleaving makes it smaller than a fifth."""
+    predicted, measured = run("pipeline_transformer", capsys, "--schedule", schedule)["bubble share"]
+    assert measured == pytest.approx(predicted, abs=0.08)
+    assert (predicted < 0.22) == (schedule == "interleaved")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hybrid_llm", "moe_expert_parallel"])
+def test_small_models_train_as_in_one_process(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Losses of every step are those of one process; each rank stores what the cost model counts, exactly."""
+    rows = run(name, capsys)
+    losses = {row: values for row, values in rows.items() if row.startswith("loss of step")}
+    stored = [values for row, values in rows.items() if "parameters per rank" in row]
+    assert len(losses) == 4
+    assert all(mine == pytest.approx(true, rel=1e-5) for true, mine in losses.values())
+    assert [mine for _, mine in stored] == [predicted for predicted, _ in stored]
+    assert len(stored) == (2 if name == "hybrid_llm" else 0)

@@ -1,0 +1,79 @@
+"""What `plan explain` says: shares of the step, memory, links, the runner-up, the changes."""
+
+import pytest
+
+from costmodel.calibration import load_calibration
+from costmodel.model_catalog import model
+from costmodel.workload import TrainingJob
+from planner.explain import Explanation, explain
+from planner.plan import Plan, PlanRequest
+from planner.search import Infeasible, search
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+
+
+def request(name: str, gpus: int, **pins: object) -> PlanRequest:
+    """A request on the usual cluster."""
+    return PlanRequest(
+        model=model(name),
+        cluster=default_cluster("h100-sxm", gpus).spec,
+        job=TrainingJob(sequence_length=8192, global_batch_size=128),
+        pins=pins,
+    )
+
+
+@pytest.fixture(scope="module")
+def told() -> tuple[Plan, Explanation]:
+    """Llama 70B on four nodes, explained."""
+    plan = search(request("llama-3.1-70b", 32), CAL)
+    assert isinstance(plan, Plan)
+    return plan, explain(plan, CAL)
+
+
+def test_shares_of_the_step_sum_to_it(told: tuple[Plan, Explanation]) -> None:
+    """Every second of the step belongs to one part, largest first."""
+    plan, explanation = told
+    assert sum(part.seconds_s for part in explanation.shares) == pytest.approx(plan.estimate.step_time_s)
+    assert sum(part.share for part in explanation.shares) == pytest.approx(1.0)
+    assert explanation.shares[0].part == "compute"
+
+
+def test_memory_names_the_fullest_stage(told: tuple[Plan, Explanation]) -> None:
+    """The sentence holds what is used, what is there and what fills it."""
+    plan, explanation = told
+    assert f"of {plan.layout.pp} is fullest" in explanation.memory
+    assert "free" in explanation.memory
+
+
+def test_links_say_where_groups_run(told: tuple[Plan, Explanation]) -> None:
+    """Tensor parallelism of this plan stays inside a node, and its exposed time is named."""
+    _, explanation = told
+    tensor = next(line for line in explanation.links if line.startswith("tp of"))
+    assert "stays inside a node" in tensor
+
+
+def test_the_runner_up_loses_by_the_difference_of_its_parts(told: tuple[Plan, Explanation]) -> None:
+    """What it loses on, part by part, is what it is slower by."""
+    plan, explanation = told
+    assert explanation.runner_up is not None
+    lost = sum(part.seconds_s for part in explanation.runner_up.lost_on)
+    assert lost == pytest.approx(explanation.runner_up.step_time_s - plan.estimate.step_time_s, abs=1e-6)
+
+
+def test_better_hardware_never_hurts_and_the_best_change_comes_first(told: tuple[Plan, Explanation]) -> None:
+    """What-ifs are sorted, and more memory or faster links give nothing worse."""
+    _, explanation = told
+    gains = [one.faster_by for one in explanation.what_if]
+    assert gains == sorted(gains, reverse=True)
+    hardware = [one for one in explanation.what_if if "memory" in one.change or "twice as fast" in one.change]
+    assert len(hardware) == 3
+    assert all(one.faster_by >= -1e-6 for one in hardware)
+
+
+def test_an_impossible_pin_is_named_and_dropping_it_helps() -> None:
+    """Tensor parallelism of 3 divides nothing; the nearest change is to leave it out."""
+    found = search(request("llama-3.1-8b", 8, tp=3), CAL)
+    assert isinstance(found, Infeasible)
+    assert "attention-heads" in {violation.rule for violation in found.violations}
+    assert found.nearest[0].change == "leave layout.tp to the planner"
