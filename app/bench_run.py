@@ -52,26 +52,25 @@ def measure(*, device: str, ranks: int, gpu: str | None, cluster: str | None, sa
 
 def uses_gpu(device: str) -> bool:
     """Whether to measure a GPU: asked for, or there is one."""
-    import torch
+    from executor.devices import num_gpus
 
     if device not in ("auto", "cuda", "cpu"):
         raise InputError(what=f"unknown device {device!r}", cause="--device", fix="use auto, cuda or cpu")
-    if device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not num_gpus():
         raise InputError(
             what="there is no GPU to measure", cause="torch sees no CUDA device", fix="use --device cpu"
         )
-    return device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return device == "cuda" or (device == "auto" and num_gpus() > 0)
 
 
 def run_entries(sizes: BenchSizes, *, on_gpu: bool, ranks: int) -> list[Entry]:
     """Measure on GPUs or on CPU ranks."""
-    import torch
-
     from executor.bench import bench_cpu, bench_gpu
+    from executor.devices import num_gpus
 
     if not on_gpu:
         return bench_cpu(sizes, ranks)
-    return bench_gpu(sizes, min(ranks, torch.cuda.device_count()))
+    return bench_gpu(sizes, min(ranks, num_gpus()))
 
 
 def cluster_here(
@@ -93,9 +92,9 @@ def cluster_here(
 
 def gpu_here() -> str:
     """Catalog name of the GPU of this machine, from the words of its own name."""
-    import torch
+    from executor.devices import gpu_name
 
-    own = torch.cuda.get_device_name(0)
+    own = gpu_name()
     for word in own.replace("-", " ").split():
         try:
             return gpu_named(word).name
