@@ -1,0 +1,17 @@
+"""What accelerators this machine has, asked of torch."""
+
+from __future__ import annotations
+
+
+def num_gpus() -> int:
+    """Count the CUDA devices that torch sees."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpu_name() -> str:
+    """Name of the first CUDA device, as its driver gives it."""
+    import torch
+
+    return str(torch.cuda.get_device_name(0))
