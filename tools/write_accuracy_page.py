@@ -32,7 +32,7 @@ from costmodel.runs import read_rows, shipped_runs  # noqa: E402
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 FIGURES = DOCS / "images" / "accuracy"
-TEXT = DOCS / "data" / "accuracy_text.md"
+TEXT = DOCS / "data" / "accuracy_text.txt"
 OPEN, CLOSE = "<!-- accuracy -->", "<!-- /accuracy -->"
 WORST = 15
 VTRAIN = "vtrain_single_node"
