@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, str]] = {
     "gpus": "List GPUs and machines with peaks, memory and prices.",
     "run": "Train with a plan, or plan and then train.",
     "bench": "Measure this machine, so that estimates use its own numbers.",
+    "export": "Write a plan as another tool's configuration.",
     "validate": "Check a plan: counts, memory and numerics, on this machine.",
 }
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.

@@ -1,0 +1,43 @@
+"""`plan export`: a plan as another tool's configuration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    *,
+    plan: Annotated[Path, typer.Argument(help="A plan written by plan --json.", metavar="PLAN.json")],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="megatron, torchtitan, deepspeed, accelerate, kubeflow, skypilot or slurm.",
+            metavar="TOOL",
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")
+    ] = None,
+) -> int:
+    """Write a plan for another trainer or scheduler.
+
+    What the tool cannot express is refused with the change that fixes it, or noted on stderr when it only
+    does it differently.
+    """
+    from app.output import note, write_file
+    from app.plan_file import read_plan
+    from executor.export.targets import export_plan
+
+    found = export_plan(read_plan(plan), target)
+    for text in found.notes:
+        note(text)
+    if output is None:
+        sys.stdout.write(found.text)
+    else:
+        write_file(output, found.text)
+    return 0

@@ -1,0 +1,162 @@
+"""Exports say what the plan says in the words of each tool, and no name can break out of a string."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from costmodel.layout import ParallelLayout
+from executor.export.quoting import slug, yaml
+from executor.export.targets import TARGETS, export_plan
+from planner.plan import Plan
+from topology.errors import InputError
+
+HOSTILE = 'x"; $(touch /tmp/pwned) `id`\n#SBATCH --partition=root\n- a: {b'
+PLAIN = ParallelLayout(dp=8, zero_stage=3)
+HYBRID = ParallelLayout(tp=2, pp=2, dp=2, zero_stage=1, sequence_parallel=True)
+
+
+def words_of(text: str) -> list[str]:
+    """Arguments of an exported shell array."""
+    return shlex.split(text[text.index("(") + 1 : text.rindex(")")])
+
+
+def option(words: list[str], name: str) -> str:
+    """Value that follows an option."""
+    return words[words.index(name) + 1]
+
+
+def test_megatron_gets_degrees_batch_and_flags(plan_of: Callable[..., Plan]) -> None:
+    """Each field of the layout under Megatron's name for it."""
+    words = words_of(export_plan(plan_of(HYBRID), "megatron").text)
+    assert {
+        name: option(words, f"--{name}")
+        for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "global-batch-size")
+    } == {
+        "tensor-model-parallel-size": "2",
+        "pipeline-model-parallel-size": "2",
+        "global-batch-size": "8",
+    }
+    assert {"--sequence-parallel", "--use-distributed-optimizer", "--swiglu"} <= set(words)
+
+
+def test_megatron_gets_uneven_stages_as_a_layout_string(plan_of: Callable[..., Plan]) -> None:
+    """Embedding first, loss last, one letter a layer."""
+    plan = dataclasses.replace(plan_of(HYBRID), layers_of_stage=(1, 3))
+    words = words_of(export_plan(plan, "megatron").text)
+    assert option(words, "--pipeline-model-parallel-layout") == "Et|tttL"
+
+
+@pytest.mark.parametrize(
+    ("target", "layout"),
+    [
+        ("megatron", dataclasses.replace(HYBRID, schedule="zb-h1")),
+        ("torchtitan", dataclasses.replace(HYBRID, sequence_parallel=False)),
+        ("deepspeed", dataclasses.replace(HYBRID, zero_stage=2)),
+        ("accelerate", HYBRID),
+    ],
+)
+def test_what_a_tool_cannot_run_is_refused(
+    target: str, layout: ParallelLayout, plan_of: Callable[..., Plan]
+) -> None:
+    """With the number that stands in the way and a change that helps."""
+    with pytest.raises(InputError, match=f"{target} cannot run this plan"):
+        export_plan(plan_of(layout), target)
+
+
+def test_deepspeed_batch_triple_multiplies_out(plan_of: Callable[..., Plan]) -> None:
+    """Micro · accumulation · dp = global, as DeepSpeed's own check demands."""
+    config = json.loads(export_plan(plan_of(PLAIN, batch=64), "deepspeed").text)
+    triple = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    assert [config[name] for name in triple] == [1, 8]
+    assert (config["train_batch_size"], config["zero_optimization"]["stage"]) == (64, 3)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_hostile_model_name_stays_data(target: str, plan_of: Callable[..., Plan]) -> None:
+    """Neither a quote nor a line break of the name reaches the text as syntax."""
+    plan = plan_of(PLAIN)
+    spec = dataclasses.replace(plan.request.model, name=HOSTILE)
+    plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, model=spec))
+    lines = export_plan(plan, target).text.splitlines()
+    code = [line for line in lines if not line.startswith("# ")]
+    assert not [line for line in code if "touch" in line and "x-touch" not in line]
+    assert not [line for line in lines if line.startswith("#SBATCH --partition")]
+
+
+@pytest.mark.parametrize("target", ["slurm", "megatron"])
+def test_shell_texts_parse(target: str, plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Bash reads them without executing."""
+    script = tmp_path / "script.sh"
+    script.write_text(export_plan(plan_of(PLAIN), target).text, encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(script)], check=False, capture_output=True).returncode == 0
+
+
+def test_torchtitan_text_fills_a_configuration(plan_of: Callable[..., Plan]) -> None:
+    """It is Python, and sets the degrees; their product is the number of GPUs."""
+    from types import SimpleNamespace
+
+    scope: dict[str, Callable[[SimpleNamespace], SimpleNamespace]] = {}
+    exec(compile(export_plan(plan_of(HYBRID), "torchtitan").text, "plan", "exec"), scope)  # noqa: S102
+    config = SimpleNamespace(
+        parallelism=SimpleNamespace(), training=SimpleNamespace(), activation_checkpoint=SimpleNamespace()
+    )
+    found = scope["apply_plan"](config).parallelism
+    degrees = found.tensor_parallel_degree, found.pipeline_parallel_degree, found.data_parallel_shard_degree
+    assert (degrees, found.pipeline_parallel_schedule) == ((2, 2, 2), "1F1B")
+
+
+def test_slugs_are_names_every_scheduler_takes() -> None:
+    """Lower-case letters, digits and hyphens, beginning with a letter."""
+    assert (slug("70B Llama"), slug("***")) == ("plan-70b-llama", "plan")
+
+
+@pytest.mark.parametrize("target", ["accelerate", "kubeflow", "skypilot"])
+def test_yaml_reads_back_as_the_same_data(target: str, plan_of: Callable[..., Plan]) -> None:
+    """A YAML reader sees exactly what was meant."""
+    reader = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    from executor.export.schedulers import kubeflow_job, skypilot_task
+    from executor.export.zero import accelerate_config
+
+    plan = plan_of(PLAIN)
+    data = {"accelerate": accelerate_config, "kubeflow": kubeflow_job, "skypilot": skypilot_task}
+    assert reader.safe_load(export_plan(plan, target).text) == data[target](plan)
+    assert reader.safe_load(yaml({"a": [[1, "b: c"], {}]})) == {"a": [[1, "b: c"], {}]}
+
+
+PARSERS = os.environ.get("MESHPLAN_EXPORT_PYTHON", sys.executable)
+CHECKS = {
+    "accelerate": "from accelerate.commands.config.config_args import load_config_from_file as f; "
+    "print(f(PATH).num_processes)",
+    "kubeflow": "import yaml; from kubeflow_trainer_api import models as m; "
+    "job = m.TrainerV1alpha1TrainJob.from_dict(yaml.safe_load(open(PATH))); "
+    "print(job.spec.trainer.num_nodes * job.spec.trainer.num_proc_per_node)",
+    "deepspeed": "import json, types; import deepspeed.runtime.config as r; "
+    "mpu = types.SimpleNamespace(get_data_parallel_world_size=lambda: 8); "
+    "r.dist.get_rank = lambda: 0; d = r.DeepSpeedConfig(json.load(open(PATH)), mpu); print(d.train_batch_size // d.gradient_accumulation_steps)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", CHECKS)
+def test_the_tool_itself_reads_the_export(target: str, plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Its own parser accepts the file and counts eight GPUs."""
+    module = {"kubeflow": "kubeflow_trainer_api"}.get(target, target)
+    probe = [PARSERS, "-c", f"import {module}"]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    if subprocess.run(probe, check=False, capture_output=True, env=environment).returncode:
+        pytest.skip(f"{module} is not installed for {PARSERS}")
+    found = export_plan(plan_of(PLAIN, batch=64), target)
+    path = tmp_path / found.file_name
+    path.write_text(found.text, encoding="utf-8")
+    code = CHECKS[target].replace("PATH", repr(str(path)))
+    done = subprocess.run([PARSERS, "-c", code], check=False, capture_output=True, text=True, env=environment)
+    assert done.stdout.split()[-1:] == ["8"], done.stderr[-2000:]
