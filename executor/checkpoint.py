@@ -269,11 +269,9 @@ def _reason(error: BaseException | None) -> str | None:
     """One line that says why writing failed, the disk's own words where there are any."""
     if error is None:
         return None
-    seen: BaseException | None = error
     failures = getattr(error, "failures", None)  # torch's CheckpointException keeps one exception per rank
-    if failures:
-        seen = next(iter(failures.values()))[0]
-    while seen is not None and not isinstance(seen, OSError):
-        seen = seen.__cause__ or seen.__context__
-    found = seen or error
-    return f"{type(found).__name__}: {str(found).splitlines()[0] if str(found) else ''}"
+    chain = [next(iter(failures.values()))[0] if failures else error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    found = next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
+    return f"{type(found).__name__}: {(str(found).splitlines() or [''])[0]}"

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
@@ -48,7 +47,7 @@ def fake_group(num_ranks: int, rank: int) -> Iterator[None]:
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        torch_internals.end_fake_group()
 
 
 def build_rank(task: RankTask, device: torch.device) -> Pipeline:

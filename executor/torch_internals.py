@@ -122,6 +122,15 @@ def start_fake_group(num_ranks: int, rank: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=num_ranks)
 
 
+def end_fake_group() -> None:
+    """Leave the fake group, and forget how DTensor sharded: what it remembers points to that group's meshes."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import debug
+
+    dist.destroy_process_group()
+    debug._clear_sharding_prop_cache()  # noqa: SLF001
+
+
 def fake_tensors() -> Any:
     """Give a context in which tensors have shapes but no values."""
     from torch._subclasses.fake_tensor import FakeTensorMode

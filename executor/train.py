@@ -244,7 +244,7 @@ def _final_checkpoint(trainer: Trainer, step: int) -> None:
         raise InputError(
             what=f"the checkpoint after step {step} could not be written",
             cause=failure,
-            fix=f"free space in {trainer.checkpointer.root} and start again: it resumes after step "
+            fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again: it resumes after step "
             f"{max(trainer.checkpointer.last_step, 0)}",
         )
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from costmodel.layout import ParallelLayout
 from executor import train
 from executor.checkpoint import folder_of_step, steps_on_disk
+from executor.fake_rank import RankTask, fake_rank
 from executor.launch import with_plan, write_run
 from executor.local_ranks import RankError, run_ranks
 from executor.run_settings import CHECKPOINTS, METRICS_FILE, RunSettings, Status
@@ -85,6 +86,28 @@ def test_training_learns_and_keeps_the_last_checkpoints(uninterrupted: Path) -> 
     assert seen[STEPS] < seen[1]
     assert steps_on_disk(uninterrupted / CHECKPOINTS) == [8, 6, 3]
     assert any((uninterrupted / "tensorboard").iterdir())
+
+
+def test_ranks_forked_after_a_fake_rank_know_who_they_are(
+    plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """What DTensor remembers of a fake group's meshes must not reach real ranks: their parts would overlap."""
+    plan = plan_of(LAYOUT)
+    task = RankTask(
+        spec=plan.request.model,
+        layout=LAYOUT,
+        sequence_length=16,
+        num_microbatches=4,
+        layers_of_stage=plan.layers_of_stage,
+        recompute_of_stage=plan.recompute_of_stage,
+        stage=0,
+        precision="fp32",
+    )
+    with fake_rank(task) as rank:
+        rank.forward_backward()
+        rank.update()
+    run_here(replace(settings_in(tmp_path), steps=1), plan)
+    assert steps_on_disk(tmp_path / CHECKPOINTS) == [1]
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, OTHER_LAYOUT], ids=["same-layout", "other-layout"])
