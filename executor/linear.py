@@ -2,13 +2,16 @@
 
 Zero-bubble schedules compute the gradient of the input at once (``I``) and those of the weights when the
 pipeline would idle (``W``). A stage owns one `DelayedGradients`; while it is recording, the backward of a
-projection returns the input's gradient and leaves the product for the weight in its list (Qi 2023 §2).
+projection returns the input's gradient and leaves the product for the weight in its list (Qi 2023 §2). What
+waits is no larger than the activations it replaces: with sequence parallelism both the inputs and the output
+gradients of a region wait as this rank's part of the sequence, and are gathered again for the product.
 
 Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,25 +23,28 @@ from torch.nn import functional
 from executor.collectives import all_gather, reduce_scatter
 from executor.tensor_parallel import SEQUENCE, TensorAxis, enter, leave, local
 
+Product = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
+"""Parameters and their gradients, computed when called."""
+
 
 class DelayedGradients:
     """Weight-gradient products of a stage that wait; `recording` says whether to add to them."""
 
     def __init__(self) -> None:
         self.recording = False
-        self._products: list[Callable[[], None]] = []
+        self._products: deque[Product] = deque()
 
-    def add(self, product: Callable[[], None]) -> None:
+    def add(self, product: Product) -> None:
         """Put one product off."""
         self._products.append(product)
 
-    def take(self) -> list[Callable[[], None]]:
+    def take(self) -> deque[Product]:
         """Hand over what has been put off so far."""
-        products, self._products = self._products, []
+        products, self._products = self._products, deque()
         return products
 
 
-def _accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+def accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
     """Add a gradient of this rank's part to the parameter's gradient."""
     with torch.no_grad():
         if isinstance(parameter, DTensor):
@@ -84,7 +90,7 @@ class _DelayedLinear(torch.autograd.Function):
         if not ctx.delayed.recording:
             return gradient @ weight, product(), None, None
         parameter = ctx.parameter
-        ctx.delayed.add(lambda: _accumulate(parameter, product()))
+        ctx.delayed.add(lambda: [(parameter, product())])
         return gradient @ weight, None, None, None
 
 
@@ -109,6 +115,37 @@ class Linear(nn.Linear):
         return y if self.bias is None else y + local(self.bias)
 
 
+class _ScatteredProjection(torch.autograd.Function):
+    """x·Wᵀ summed over the axis, of which this rank keeps its part of the sequence, as of the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        leaf: _Leaf,
+        axis: TensorAxis,
+        delayed: DelayedGradients,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.parameter, ctx.axis, ctx.delayed = leaf.parameter, axis, delayed
+        return reduce_scatter(functional.linear(x, weight), SEQUENCE, axis.group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        part, axis, parameter = gradients[0], ctx.axis, ctx.parameter
+        whole = all_gather(part, SEQUENCE, axis.group)
+
+        def product(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+
+        if not ctx.delayed.recording:
+            return whole @ weight, product(whole), None, None, None
+        ctx.delayed.add(lambda: [(parameter, product(all_gather(part, SEQUENCE, axis.group)))])
+        return whole @ weight, None, None, None, None
+
+
 class RowLinear(nn.Linear):
     """A projection by the columns of its weight that this rank holds, summed before the bias."""
 
@@ -117,7 +154,11 @@ class RowLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Project the last dimension and leave the split region."""
-        y = leave(project(x, self.weight, self.delayed), self.axis)
+        axis, delayed = self.axis, self.delayed
+        if delayed is not None and axis is not None and axis.size > 1 and axis.sequence_parallel:
+            y = _ScatteredProjection.apply(x, local(self.weight), _Leaf(self.weight), axis, delayed)
+        else:
+            y = leave(project(x, self.weight, delayed), axis)
         return y if self.bias is None else y + local(self.bias)
 
 
@@ -148,12 +189,9 @@ class _GatheredProjections(torch.autograd.Function):
             whole = all_gather(x, SEQUENCE, axis.group).flatten(0, -2)
             return [gradient.flatten(0, -2).t() @ whole for gradient in gradients]
 
-        def accumulate() -> None:
-            for leaf, product in zip(leaves, products(), strict=True):
-                _accumulate(leaf.parameter, product)
-
         if delayed is not None and delayed.recording:
-            delayed.add(accumulate)
+            parameters = [leaf.parameter for leaf in leaves]
+            delayed.add(lambda: list(zip(parameters, products(), strict=True)))
             return (d_x, None, None, None, *(None for _ in weights))
         return (d_x, None, None, None, *products())
 
@@ -219,7 +257,7 @@ class _Grouped(torch.autograd.Function):
         if ctx.delayed is None or not ctx.delayed.recording:
             return d_rows, product(), None, None, None
         parameter = ctx.parameter
-        ctx.delayed.add(lambda: _accumulate(parameter, product()))
+        ctx.delayed.add(lambda: [(parameter, product())])
         return d_rows, None, None, None, None
 
 

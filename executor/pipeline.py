@@ -25,7 +25,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
 from executor import torch_internals
 from executor.experts import Experts
-from executor.linear import DelayedGradients, Linear, RowLinear
+from executor.linear import DelayedGradients, Linear, Product, RowLinear, accumulate
 from executor.mesh import Meshes
 from executor.model import CausalLM, build_model
 from executor.parallelize import COMPUTE_DTYPES, Precision, parallelize
@@ -210,7 +210,7 @@ class _Run:
         self.flying: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self.inputs: dict[Action, tuple[torch.Tensor, Any]] = {}
         self.outgoing: dict[Action, torch.Tensor] = {}
-        self.products: dict[tuple[int, int], list[Callable[[], None]]] = {}
+        self.products: dict[tuple[int, int], deque[Product]] = {}
         self.sent: deque[tuple[torch.Tensor, Any]] = deque()
         self.done: dict[int, int] = dict.fromkeys(self.stage, 0)
         self.loss = torch.zeros((), device=pipeline.device)
@@ -281,9 +281,13 @@ class _Run:
             self.deliver(action, x.grad)
 
     def weights(self, action: Action) -> None:
-        """Compute the weight gradients that were put off."""
-        for product in self.products.pop((action.stage, action.microbatch)):
-            product()
+        """Compute the weight gradients that were put off, each added and forgotten before the next."""
+        products = self.products.pop((action.stage, action.microbatch))
+        settle = torch_internals.gradient_settler(self.stage[action.stage].module)
+        while products:
+            for parameter, gradient in products.popleft()():
+                accumulate(parameter, gradient)
+                settle(parameter)
         self._count(action.stage)
 
     def _count(self, index: int) -> bool:

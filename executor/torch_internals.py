@@ -110,6 +110,23 @@ def reduce_gradients(module: Any) -> None:
     root._root_post_backward_final_callback()  # noqa: SLF001
 
 
+def gradient_settler(module: Any) -> Callable[[torch.Tensor], None]:
+    """Give what moves a parameter's new gradient into FSDP's sum over microbatches, in its precision.
+
+    FSDP does this after a backward pass; gradients computed outside of one would pile up in low precision.
+    """
+    gathered = ((getattr(record, "_unsharded_param", None), record) for record in sharded_parameters(module))
+    records = {id(parameter): record for parameter, record in gathered if parameter is not None}
+
+    def settle(parameter: torch.Tensor) -> None:
+        record = records.get(id(parameter))
+        if record is not None:
+            record.accumulate_unsharded_grad_if_needed()
+            record.to_accumulated_grad_if_needed()
+
+    return settle
+
+
 # ── one process as one rank of many ───────────────────────────────────────────────────────────────────────
 
 
@@ -123,7 +140,7 @@ def start_fake_group(num_ranks: int, rank: int) -> None:
 
 
 def end_fake_group() -> None:
-    """Leave the fake group, and forget how DTensor sharded: what it remembers points to that group's meshes."""
+    """Leave the fake group, and forget how DTensor sharded: that memory points to the group's meshes."""
     import torch.distributed as dist
     from torch.distributed.tensor import debug
 

@@ -244,8 +244,8 @@ def _final_checkpoint(trainer: Trainer, step: int) -> None:
         raise InputError(
             what=f"the checkpoint after step {step} could not be written",
             cause=failure,
-            fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again: it resumes after step "
-            f"{max(trainer.checkpointer.last_step, 0)}",
+            fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again: "
+            f"it resumes after step {max(trainer.checkpointer.last_step, 0)}",
         )
 
 
