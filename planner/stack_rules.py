@@ -28,6 +28,7 @@ MICROBATCHES_PER_STAGE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "interleaved": 1, "
 """Microbatches per pipeline rank below which a schedule never reaches its steady state."""
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
+_AXIS_BITS = {"pp": 8, "dp": 4, "cp": 2, "tp": 1}
 
 
 def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
@@ -301,15 +302,19 @@ def _fp8(s: Setting, _: ParallelLayout) -> Violation:
 def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
     if not s.stack.axis_orders:
         return False
-    active = np.stack([t.pp > 1, t.dp > 1, t.cp > 1, t.tp > 1])
-    offered = np.zeros(len(t), dtype=bool)
-    for members in np.unique(active, axis=1).T:
-        rows = (active == members[:, None]).all(axis=0)
-        axes = {axis for axis, used in zip(("pp", "dp", "cp", "tp"), members, strict=True) if used}
-        allowed = {_among(order, axes) for order in s.stack.axis_orders}
-        fine = np.array([_among(order, axes) in allowed for order in AXIS_ORDERS])
-        offered |= rows & fine[t.axis_order]
-    return np.asarray(~offered, dtype=bool)
+    active = sum((getattr(t, axis) > 1) * bit for axis, bit in _AXIS_BITS.items())
+    return np.asarray(~_orders_offered(s.stack.axis_orders)[active, t.axis_order], dtype=bool)
+
+
+@functools.lru_cache(maxsize=8)
+def _orders_offered(offered: tuple[tuple[str, ...], ...]) -> Mask:
+    """Whether a stack can place each order of the axes with members; shape (bits of axes, orders)."""
+    allowed = np.zeros((1 << len(_AXIS_BITS), len(AXIS_ORDERS)), dtype=bool)
+    for active in range(len(allowed)):
+        axes = {axis for axis, bit in _AXIS_BITS.items() if active & bit}
+        known = {_among(order, axes) for order in offered}
+        allowed[active] = [_among(order, axes) in known for order in AXIS_ORDERS]
+    return allowed
 
 
 def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Clusters from specs, from machines of the catalog, and the default one of a GPU."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -28,9 +29,17 @@ GPU_ALIASES: Mapping[str, str] = {
 }
 """What the short name of a GPU family means: its SXM part."""
 
+CLUSTERS_KEPT = 4
+"""Clusters that `build` remembers, with the hierarchies derived from them."""
 
+
+@functools.lru_cache(maxsize=CLUSTERS_KEPT)
 def build(spec: ClusterSpec) -> Cluster:
-    """Return the cluster a spec describes; raises `InputError` with everything that is wrong with it."""
+    """Return the cluster a spec describes; raises `InputError` with everything that is wrong with it.
+
+    The last few are kept: one command asks for its cluster several times, and deriving a hierarchy from a
+    graph is the slow part.
+    """
     require_valid(spec)
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
