@@ -17,10 +17,9 @@ from costmodel.layout import ParallelLayout
 from costmodel.model import layer_runs
 from costmodel.splits import even_split
 from costmodel.stack import SoftwareStack
-from costmodel.stack import stack as find_stack
 from costmodel.stage_costs import StageSplit, step_time
 from costmodel.training import estimate, stage_costs
-from planner.plan import Optimality, Plan, PlanRequest
+from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.rules import check
 from planner.stages import solve_stages
 from planner.violation import Violation
@@ -32,7 +31,7 @@ from topology.mesh import mesh
 def plan_of_layout(request: PlanRequest) -> Plan:
     """The plan of the layout that the request pins; an illegal layout is an error, one too large is not."""
     started = time.monotonic()
-    cluster, stack = build(request.cluster), find_stack(request.stack)
+    cluster, stack = build(request.cluster), stack_of(request)
     layout = complete_layout(request.pins, cluster.num_gpus, stack)
     violations = check(request.model, cluster, request.job, stack, layout)
     if violations:

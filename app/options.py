@@ -54,6 +54,14 @@ MemoryHeadroom: TypeAlias = Annotated[
         metavar="SHARE",
     ),
 ]
+Anchor: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--anchor",
+        help="Steps you measured on this stack (columns of plan accuracy), or the name they are kept under.",
+        metavar="RUNS.csv|NAME",
+    ),
+]
 Top: TypeAlias = Annotated[
     str | None, typer.Option("--top", help="How many plans to show; the default is 5.")
 ]

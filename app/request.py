@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 from app.quantities import parse_count, parse_share
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model as find_model
+from costmodel.stack import StackLevel
 from costmodel.stack import stack as find_stack
 from costmodel.workload import TrainingJob, TrainingPrecision
 from planner.plan import OBJECTIVES, Objective, PlanRequest
@@ -54,6 +55,7 @@ class Flags:
     deadline: str | None = None
     top: str | None = None
     memory_headroom: str | None = None
+    anchor: str | None = None
     settings: tuple[str, ...] = ()
 
 
@@ -80,15 +82,17 @@ def understand(
     spec = understand_cluster(flags, cluster=cluster)
     job = _override(_job(flags, model, spec.num_gpus), groups["job"], "job")
     _require_context(model, job)
+    stack = find_stack(flags.stack or DEFAULT_STACK).name
     request = PlanRequest(
         model=model,
         cluster=spec,
         job=job,
-        stack=find_stack(flags.stack or DEFAULT_STACK).name,
+        stack=stack,
         objective=_objective(flags.objective, job),
         pins=parse_pins(groups["layout"]),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),
+        anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
     )
     return Understood(request=request, notes=_notes(flags, request))
 
@@ -96,6 +100,23 @@ def understand(
 def _headroom(flags: Flags) -> float | None:
     """Read the share of memory to leave free, if it was written."""
     return parse_share(flags.memory_headroom, "--memory-headroom") if flags.memory_headroom else None
+
+
+def _anchor(text: str, stack: str) -> StackLevel:
+    """The level that the user's own runs give this stack."""
+    from app.anchors import find_anchor
+    from costmodel.calibration import load_calibration
+
+    anchor = find_anchor(text, load_calibration())
+    level = anchor.of(stack)
+    if level is None:
+        measured = [entry.stack for entry in anchor.levels]
+        raise InputError(
+            what=f"the anchor {text} says nothing about {stack}",
+            cause=f"its runs are of {', '.join(measured)}",
+            fix=f"plan for --stack {measured[0]}, or anchor with runs of {stack}",
+        )
+    return replace(level, name=anchor.name)
 
 
 def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> ClusterSpec:

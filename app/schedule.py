@@ -12,10 +12,9 @@ from costmodel.chunks import ranks_of_chunks, runs_of_ranks
 from costmodel.layout import num_microbatches
 from costmodel.model import layer_runs
 from costmodel.pipeline import Event, StageSeconds, simulate
-from costmodel.stack import stack as find_stack
 from costmodel.stage_costs import StageSplit
 from costmodel.training import stage_costs
-from planner.plan import Plan
+from planner.plan import Plan, stack_of
 from planner.retime import chunk_seconds
 from topology.builders import build
 
@@ -39,7 +38,7 @@ def stage_seconds(plan: Plan) -> StageSeconds:
         request.model,
         build(request.cluster),
         request.job,
-        find_stack(request.stack),
+        stack_of(request),
         plan.layout,
         load_calibration(),
     )

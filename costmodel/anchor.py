@@ -21,27 +21,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.accuracy import RunResult
-from costmodel.bands import Doubts, interval, level_deviation, shape_deviation
+from costmodel.bands import Doubts, interval, level_deviation, shape_deviation, time_deviation
+from costmodel.stack import StackLevel
 
 MOST_LEFT_OUT = 1000  # rows; leaving one out of more changes nothing that can be seen
 FURTHEST = math.log(4.0)  # a step this far from the model is another job, not another level
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackLevel:
-    """Measured over predicted step time of one stack profile.
-
-    Attributes:
-        stack: The profile it corrects.
-        level: Factor on predicted step time.
-        deviation: Standard deviation of its logarithm that remains.
-        runs: Measured steps it rests on.
-    """
-
-    stack: str
-    level: float
-    deviation: float
-    runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +82,13 @@ def log_ratio(result: RunResult) -> float | None:
     return None if result.error is None else -math.log1p(result.error)
 
 
-def anchored_deviation(level: StackLevel, doubts: Doubts) -> float:
-    """Standard deviation of log step time once the level is known this well."""
-    return math.hypot(level.deviation, shape_deviation(doubts))
-
-
 def anchored(result: RunResult, anchor: Anchor) -> RunResult:
     """The row under an anchor; rows of other stacks stay as they are."""
     level = anchor.of(result.stack)
     if level is None or result.predicted_step_time_s is None:
         return result
     seconds = level.level * result.predicted_step_time_s
-    lower_s, upper_s = interval(seconds, anchored_deviation(level, result.doubts))
+    lower_s, upper_s = interval(seconds, time_deviation(result.doubts, level.deviation))
     return replace(result, predicted_step_time_s=seconds, lower_s=lower_s, upper_s=upper_s)
 
 

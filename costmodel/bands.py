@@ -44,13 +44,17 @@ def deviations() -> Mapping[str, Mapping[str, Any]]:
     return read_toml(_FILE)
 
 
-def time_deviation(doubts: Doubts) -> float:
+def time_deviation(doubts: Doubts, level: float | None = None) -> float:
     """Standard deviation of log step time: the root of the sum of squares of the terms that apply.
+
+    Args:
+        doubts: What makes this estimate less sure.
+        level: Deviation that the user's own runs leave of the level; that of a stranger's without any.
 
     >>> time_deviation(Doubts()) < time_deviation(Doubts(experts=True))
     True
     """
-    return math.hypot(level_deviation(doubts), shape_deviation(doubts))
+    return math.hypot(level_deviation(doubts) if level is None else level, shape_deviation(doubts))
 
 
 def level_deviation(doubts: Doubts) -> float:

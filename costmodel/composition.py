@@ -265,13 +265,21 @@ def bubble_weight(f: Features, step: LayerStep) -> Vector:
     return np.asarray(np.choose(numbers.schedule, [weights[name] for name in SCHEDULES]))
 
 
+def step_stretch(nodes: Quantity, level: Quantity, c: Constants) -> Vector:
+    """Factor on the times of a step: the level of the user's own runs, and stragglers among nodes.
+
+    stretch = level · (1 + jitter · log₂ nodes)
+    """
+    return np.asarray(level * (1 + c.jitter * np.log2(nodes)))
+
+
 def compose(f: Features, c: Constants) -> CostColumns:
     """Time costs of every layout, before its layers are split over pipeline ranks."""
     numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
     steps = [layer_step(part, f, c) for part in f.runs]
     full = RECOMPUTES.index("full")
     base = np.where(numbers.recompute == full, 0, numbers.recompute)
-    stretch = 1 + c.jitter * np.log2(numbers.nodes)
+    stretch = step_stretch(numbers.nodes, e.level, c)
     layer_s, extra_s, forward_s, backward_s = [], [], [], []
     for run, step in enumerate(steps):
         forward = _with_parameters(step.forward_s[f.cut], traffic.gather[run], e)
@@ -297,7 +305,7 @@ def compose(f: Features, c: Constants) -> CostColumns:
         tail_last_s=tail[2],
         num_microbatches=numbers.num_microbatches,
         bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
-        constant_s=stretch * _sends(f, c) + c.step_fixed_s,
+        constant_s=stretch * _sends(f, c) + e.level * c.step_fixed_s,
         stretch=stretch,
         host_share=_host_share(steps[-1])[f.cut],
     )
@@ -357,8 +365,8 @@ def _tail(
     window = c.gradient_window * (1 + np.where(interleaved, in_window, 0.0))
     stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
     stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
-    stretch = 1 + c.jitter * np.log2(n.nodes)
-    update = c.optimizer_bytes / e.memory_bandwidth_bytes_per_s * traffic.updated
+    stretch = step_stretch(n.nodes, e.level, c)
+    update = e.level * c.optimizer_bytes / e.memory_bandwidth_bytes_per_s * traffic.updated
     R, A = traffic.step_reduce, traffic.step_gather
     every = stays_r * R + stays_a * A
     every[-2:] += traffic.tied

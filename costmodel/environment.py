@@ -31,6 +31,7 @@ class Environment:
         product_slowdown: Of matrix products of the stack on this GPU.
         attention_slowdown: That of the stack on this GPU.
         memory_bandwidth_bytes_per_s: Of the GPU.
+        level: Factor on every time of a step, from the user's own runs of the stack.
     """
 
     tp_overlap_share: Quantity
@@ -60,6 +61,7 @@ class Environment:
     head_share: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
+    level: Quantity = 1.0
 
 
 _STACK_FIELDS = (
@@ -81,6 +83,7 @@ _STACK_FIELDS = (
     "host_s_per_microbatch",
     "host_s_across_sockets",
     "tp_slowdown",
+    "level",
 )
 
 

@@ -109,7 +109,7 @@ def _answer(
 ) -> Estimate:
     """Put the estimate together from its parts."""
     seconds = step_time(costs, split)
-    lower_s, upper_s = interval(seconds, time_deviation(doubts))
+    lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
     peak = max(stage.total_bytes for stage in memory)
     memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
     gpus, tokens = q.layout.num_gpus, q.job.tokens_per_step
@@ -201,6 +201,16 @@ def _assumptions(q: _Question) -> tuple[str, ...]:
     return (*lines, *q.cluster.notes)
 
 
+def _steps(count: int) -> str:
+    """How many measured steps, in words."""
+    return "1 measured step" if count == 1 else f"{count:,} measured steps"
+
+
+def _level_deviation(stack: SoftwareStack) -> float | None:
+    """What the user's own runs leave in doubt of the level, None without any."""
+    return None if stack.measured is None else stack.measured.deviation
+
+
 def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
     """Where calibrated numbers came from, and what was extrapolated."""
     dtype = "fp8" if q.job.is_fp8 else "bf16"
@@ -209,6 +219,8 @@ def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
         f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",
         "step constants: costmodel/data/constants.toml",
     ]
+    if (own := q.stack.measured) is not None:
+        lines.append(f"times ×{own.level:.3f}, the level of {_steps(own.runs)} of your own ({own.name})")
     used = [m for m in q.cal.measurements if m.gpu == q.cluster.gpu.name]
     if used:
         kinds = ", ".join(sorted({m.what for m in used}))

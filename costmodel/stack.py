@@ -17,6 +17,25 @@ _FILE = Path(__file__).parent / "data" / "stacks.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackLevel:
+    """Measured over predicted step time of one stack profile, from a user's own runs (`costmodel.anchor`).
+
+    Attributes:
+        stack: The profile it corrects.
+        level: Factor on predicted step time.
+        deviation: Standard deviation of its logarithm that remains.
+        runs: Measured steps it rests on.
+        name: What the runs are remembered under, or the file they came from.
+    """
+
+    stack: str
+    level: float
+    deviation: float
+    runs: int
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareStack:
     """One training engine as the cost model sees it.
 
@@ -93,6 +112,7 @@ class SoftwareStack:
             accumulation keeps as a placeholder gradient.
         source: Where the values come from.
         as_of: Date of that source.
+        measured: Level of the user's own runs of it; None before any was measured.
     """
 
     name: str
@@ -156,6 +176,12 @@ class SoftwareStack:
     gradient_scratch_bytes: float = 0.0
     source: str = ""
     as_of: str = ""
+    measured: StackLevel | None = None
+
+    @property
+    def level(self) -> float:
+        """Factor of the user's own runs on every time of a step, 1 before any was measured."""
+        return 1.0 if self.measured is None else self.measured.level
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.composition import layer_step
+from costmodel.composition import layer_step, step_stretch
 from costmodel.constants import Constants
 from costmodel.estimate import TimeBreakdown
 from costmodel.features import Features, PartTimes
@@ -59,6 +59,7 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
     dp = M * part.dp + max(0.0, float(tail.max()) - update)
     moving = {axis: M * getattr(part, f"moving_{axis}") for axis in ("tp", "cp", "ep")}
     shown = {axis: M * getattr(part, axis) for axis in moving}
+    fixed_s = float(f.environment.level) * c.step_fixed_s
     moving["dp"], shown["dp"] = _replica_seconds(f, c, split, pacing, M), dp
     others = TimeBreakdown(
         compute_s=0.0,
@@ -66,11 +67,11 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
         tp_s=shown["tp"],
         cp_s=shown["cp"],
         ep_s=shown["ep"],
-        pp_s=costs.constant_s - c.step_fixed_s,
+        pp_s=costs.constant_s - fixed_s,
         dp_s=dp,
         bubble_s=costs.bubble_weight * float(seconds.sum() - seconds.max()),
         optimizer_s=update,
-        host_s=M * part.host + c.step_fixed_s,
+        host_s=M * part.host + fixed_s,
         hidden_s=_hidden(moving, shown, total),
     )
     values = {name: getattr(others, name) for name in others.__slots__}
@@ -110,8 +111,8 @@ def _pacing_rank(
 
 
 def _stretch(f: Features, c: Constants) -> float:
-    """Slow-down by stragglers."""
-    return float(1 + c.jitter * np.log2(f.layout_numbers.nodes[0]))
+    """Factor on the times of this step."""
+    return float(step_stretch(f.layout_numbers.nodes[0], f.environment.level, c))
 
 
 def _ends_held(f: Features, split: StageSplit, rank: int) -> tuple[float, float]:
@@ -139,8 +140,8 @@ def _microbatch_traffic(f: Features, c: Constants) -> NDArray[np.float64]:
 
 def _update_seconds(f: Features, c: Constants, split: StageSplit, rank: int) -> float:
     """Optimizer step of one rank."""
-    held = _held(split, f, rank) @ f.traffic.updated_parameters[:, 0]
-    return c.optimizer_bytes * float(held) / float(np.asarray(f.environment.memory_bandwidth_bytes_per_s))
+    e, held = f.environment, _held(split, f, rank) @ f.traffic.updated_parameters[:, 0]
+    return float(e.level * c.optimizer_bytes * held / e.memory_bandwidth_bytes_per_s)
 
 
 def _held(split: StageSplit, f: Features, rank: int) -> NDArray[np.float64]:

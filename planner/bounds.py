@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from costmodel.calibration import Calibration
 from costmodel.chunks import V_SHAPED
-from costmodel.composition import CostColumns, compose
+from costmodel.composition import CostColumns, compose, step_stretch
 from costmodel.constants import default_constants
 from costmodel.features import features_of
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
@@ -110,7 +110,7 @@ def step_bound(
     """
     gpus = degrees["tp"] * degrees["cp"] * degrees["pp"] * degrees["dp"]
     nodes = np.maximum(1.0, gpus / setting.cluster.hierarchy.gpus_per_node)
-    stretch = 1 + default_constants().jitter * np.log2(nodes)
+    stretch = step_stretch(nodes, setting.stack.level, default_constants())
     whole = np.ceil(setting.model.num_layers / degrees["pp"]) * times.layer_s
     slowest = np.maximum(times.total_s / degrees["pp"], whole)
     return np.asarray(stretch * ((microbatches - beta) * slowest + beta * times.total_s) * (1 - ROUNDING))

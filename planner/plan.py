@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from costmodel.estimate import Estimate
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
+from costmodel.stack import SoftwareStack, StackLevel, stack
 from costmodel.workload import TrainingJob
 from topology.decode import structure, unstructure
 from topology.errors import InputError
@@ -37,7 +38,8 @@ class PlanRequest:
     (fewest GPUs that meet `job.deadline_s` for `job.total_tokens`) or ``memory`` (largest headroom among
     plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
     ``{"tp": 8}``. `memory_headroom` is the share of a GPU's memory to leave free; None leaves as much as
-    keeps the 80 % band of the peak within the GPU, 0 fills it to the last byte.
+    keeps the 80 % band of the peak within the GPU, 0 fills it to the last byte. `anchor` is the level of the
+    user's own runs of the stack; None before any was measured.
     """
 
     model: ModelSpec
@@ -48,6 +50,7 @@ class PlanRequest:
     pins: Mapping[str, Any] = field(default_factory=dict)
     top: int = 5
     memory_headroom: float | None = None
+    anchor: StackLevel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,11 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+
+def stack_of(request: PlanRequest) -> SoftwareStack:
+    """The software stack of a request, at the level of the user's own runs if there are any."""
+    return replace(stack(request.stack), measured=request.anchor)
 
 
 def to_json(plan: Plan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.options import (
+    Anchor,
     AsJson,
     ClusterName,
     Deadline,
@@ -33,6 +34,7 @@ def command(
     tokens: Tokens = None,
     deadline: Deadline = None,
     settings: Settings = None,
+    anchor: Anchor = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -58,6 +60,7 @@ def command(
         stack=stack,
         tokens=tokens,
         deadline=deadline,
+        anchor=anchor,
         settings=tuple(settings or ()),
     )
     understood = understand(flags)

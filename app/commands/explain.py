@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from app.options import (
+    Anchor,
     AsJson,
     ClusterName,
     Deadline,
@@ -43,6 +44,7 @@ def command(
     tokens: Tokens = None,
     deadline: Deadline = None,
     settings: Settings = None,
+    anchor: Anchor = None,
     memory_headroom: MemoryHeadroom = None,
     top: Top = None,
     as_json: AsJson = False,
@@ -78,6 +80,7 @@ def command(
         deadline=deadline,
         memory_headroom=memory_headroom,
         top=top,
+        anchor=anchor,
         settings=tuple(settings or ()),
     )
     understood = understand(flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.options import (
+    Anchor,
     AsJson,
     ClusterName,
     Deadline,
@@ -35,6 +36,7 @@ def command(
     tokens: Tokens = None,
     deadline: Deadline = None,
     settings: Settings = None,
+    anchor: Anchor = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -60,6 +62,7 @@ def command(
         objective=objective,
         tokens=tokens,
         deadline=deadline,
+        anchor=anchor,
         settings=tuple(settings or ()),
     )
     answer = sweep_answer(tuple(run_points(points_of(flags))))

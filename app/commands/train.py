@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.options import (
+    Anchor,
     AsJson,
     ClusterName,
     Deadline,
@@ -37,6 +38,7 @@ def command(
     tokens: Tokens = None,
     deadline: Deadline = None,
     settings: Settings = None,
+    anchor: Anchor = None,
     memory_headroom: MemoryHeadroom = None,
     top: Top = None,
     as_json: AsJson = False,
@@ -67,6 +69,7 @@ def command(
         deadline=deadline,
         memory_headroom=memory_headroom,
         top=top,
+        anchor=anchor,
         settings=tuple(settings or ()),
     )
     understood = understand(flags)

@@ -283,3 +283,23 @@ def test_serving_runs_are_told_by_their_columns(capsys, tmp_path):
     assert answer["rows"][0]["predicted_tpot_s"] > 0
     assert answer["rows"][0]["predicted_ttft_s"] > 0
     assert "not for serving runs" in refusal(capsys, str(tmp_path / "serving.csv"), "--anchor", "mine")
+
+
+def test_a_plan_takes_the_level_of_its_anchor(
+    capsys: pytest.CaptureFixture[str], rows: list[dict[str, str]], tmp_path: Path
+) -> None:
+    """An anchor kept under a name corrects `plan estimate`; of another stack it is refused with the fix."""
+    run_file = table(tmp_path / "own.csv", rows)
+    assert run(["accuracy", "--anchor", run_file, "--name", "mine", "--json"]) == 0
+    (level,) = json.loads(capsys.readouterr().out)["anchor"]["levels"]
+    question = ["estimate", "--model", "8b", "--gpus", "8", "--set", "tp=8", "--stack"]
+    seconds = {}
+    for anchor in ([], ["--anchor", "mine"], ["--anchor", run_file]):
+        assert run([*question, level["stack"], *anchor, "--json"]) == 0
+        seconds[" ".join(anchor[1:])] = json.loads(capsys.readouterr().out)["estimate"]["step_time_s"]
+    assert seconds["mine"] == pytest.approx(level["level"] * seconds[""])
+    assert seconds[run_file] == seconds["mine"]
+    assert run([*question, "torchtitan", "--anchor", "mine"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"plan for --stack {level['stack']}" in said.err

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from costmodel.accuracy import RunResult
-from costmodel.anchor import Anchor, StackLevel, anchored, fit_anchor, left_one_out, stack_level
+from costmodel.anchor import Anchor, anchored, fit_anchor, left_one_out, stack_level
 from costmodel.bands import Doubts, deviations, level_deviation, shape_deviation, time_deviation
+from costmodel.stack import StackLevel
 
 CROSS_VALIDATION = Path(__file__).parents[2] / "docs" / "data" / "cross_validation.csv"
 
