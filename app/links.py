@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from app.request import Flags
+from app.job_flags import Flags
 from topology.decode import structure, unstructure
 from topology.errors import InputError
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, get_args
 
+from app.job_flags import Flags
 from app.quantities import parse_count, parse_share
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model as find_model
@@ -36,27 +37,6 @@ DEFAULT_TOP = "5"
 MOST_ALTERNATIVES = 100
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """What was written on the command line or chosen in the dashboard; None was left to us."""
-
-    model: str | None = None
-    gpus: str | None = None
-    gpu: str | None = None
-    cluster: str | None = None
-    sequence_length: str | None = None
-    global_batch_size: str | None = None
-    precision: str | None = None
-    stack: str | None = None
-    objective: str | None = None
-    tokens: str | None = None
-    deadline: str | None = None
-    top: str | None = None
-    memory_headroom: str | None = None
-    anchor: str | None = None
-    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.job_flags import Flags
 from app.output import Answer, Table, json_text
 from app.plan_report import layout_words
 from app.quantities import format_count, format_percent, format_usd, parse_counts
 from app.records import layout_record
-from app.request import DEFAULT_GPU, MOST_GPUS, Flags, understand
+from app.request import DEFAULT_GPU, MOST_GPUS, understand
 from app.solve import answer_of, cause_of
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.job_flags import Flags
 from app.links import MOST_UNPACKED_BYTES, apply_change, command_line, from_query, pack, to_query, unpack
-from app.request import Flags, understand
+from app.request import understand
 from app.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read_plan_upload
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model
