@@ -20,8 +20,8 @@ from app.options import (
 )
 
 if TYPE_CHECKING:
+    from app.job_flags import Flags
     from app.output import Answer
-    from app.request import Flags
     from executor.run_settings import RunSettings, Status
     from planner.plan import Plan, PlanRequest
 
@@ -81,8 +81,8 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
+    from app.job_flags import Flags
     from app.output import emit
-    from app.request import Flags
     from executor.launch import with_plan
     from executor.run_settings import RunSettings
 
