@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,8 @@ _SETTINGS: Mapping[str, str] = {
     "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
     "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "none",
     "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
+    "STREAMLIT_THEME_LIGHT_PRIMARY_COLOR": "#0072B2",
+    "STREAMLIT_THEME_DARK_PRIMARY_COLOR": "#56B4E9",
     "STREAMLIT_GLOBAL_DEVELOPMENT_MODE": "false",
     "STREAMLIT_GLOBAL_DISABLE_WIDGET_STATE_DUPLICATION_WARNING": "true",
 }
@@ -49,11 +52,15 @@ def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path |
         str(not browser).lower(),
     ]
     sys.stderr.write(f"dashboard at http://{host}:{port} (Ctrl-C stops it)\n")
-    try:
-        code = subprocess.run(words, env=environment, check=False).returncode
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return ANSWERED if code == 0 else code
+    with subprocess.Popen(words, env=environment) as server:
+        before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
+        try:
+            code = server.wait()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    return ANSWERED if code in (0, -signal.SIGTERM) else code
 
 
 def server_environment(

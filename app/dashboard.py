@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ICON = Path(__file__).with_name("icon.svg")
+ICON, LOGO = Path(__file__).with_name("icon.svg"), Path(__file__).with_name("logo.svg")
 STYLE = """<style>
 .stMainBlockContainer { padding: 4rem 2rem 3rem; }
 [data-testid="stMetricValue"] { font-size: 1.55rem; }
 [data-testid="stSidebarUserContent"] { padding-top: 0.5rem; }
-@media (max-width: 640px) { .stMainBlockContainer { padding: 4rem 1rem 2rem; } }
+[data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
+.stTabs [role="tab"] p { font-size: 0.875rem; }
+@media (max-width: 1500px) {
+  .stTabs [role="tab"] p { font-size: 0.8rem; }
+  .stTabs [role="tablist"] { gap: 0.6rem; }
+}
+@media (max-width: 640px) {
+  .stMainBlockContainer { padding: 4rem 1rem 2rem; }
+  .st-key-numbers [data-testid="stColumn"], .st-key-actions [data-testid="stColumn"] {
+    min-width: calc(50% - 1rem); flex: 1 1 calc(50% - 1rem);
+  }
+}
 </style>"""
 
 
@@ -21,6 +32,7 @@ def main() -> None:
 
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
     st.html(STYLE)
+    st.logo(str(LOGO), size="large", icon_image=str(ICON))
     pages = [
         st.Page(what_if.render, title="What if", icon=":material/tune:", url_path="what-if", default=True),
         st.Page(compare.render, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
@@ -48,8 +60,9 @@ def warm() -> None:
     """Import the slow packages and answer the first page's question before anybody asks it."""
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
+    from app.job_flags import Flags
     from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
-    from app.request import Flags, understand
+    from app.request import understand
     from planner.search import search
 
     search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)

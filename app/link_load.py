@@ -60,8 +60,6 @@ def link_load(
     h: Hierarchy, layout: ParallelLayout, time: TimeBreakdown, step_time_s: float
 ) -> tuple[LevelLoad, ...]:
     """Utilisation of every level, innermost (the scale-up links of a GPU) first."""
-    boundaries = [("scale-up", 1, h.scaleup.bandwidth_bytes_per_s)]
-    boundaries += [(level.name, level.unit_gpus, level.uplink_bytes_per_s) for level in h.levels]
     axes = [axis for axis in AXES if getattr(layout, axis) > 1]
     busy_s = {axis: float(getattr(time, f"{axis}_s")) + time.hidden_s.get(axis, 0.0) for axis in axes}
     return tuple(
@@ -74,7 +72,20 @@ def link_load(
                 for axis in axes
             },
         )
-        for name, unit, rate in boundaries
+        for name, unit, rate in boundaries(h)
+    )
+
+
+def boundaries(h: Hierarchy) -> tuple[tuple[str, int, float], ...]:
+    """Name, GPUs of a unit, and bytes/s per GPU of every level, innermost first."""
+    inner = ("scale-up", 1, h.scaleup.bandwidth_bytes_per_s)
+    return (inner, *((level.name, level.unit_gpus, level.uplink_bytes_per_s) for level in h.levels))
+
+
+def idle_levels(h: Hierarchy) -> tuple[LevelLoad, ...]:
+    """Every level of a fabric that nothing uses yet."""
+    return tuple(
+        LevelLoad(name=name, unit_gpus=unit, bytes_per_s=rate, busy={}) for name, unit, rate in boundaries(h)
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from topology.units import GIB
 
-METRICS_FILE, CHECKPOINT_FOLDER = "metrics.jsonl", "checkpoints"
+METRICS_FILE, STATUS_FILE, CHECKPOINT_FOLDER = "metrics.jsonl", "status.json", "checkpoints"
 MOST_READ_BYTES = 8 * 1024 * 1024
 MOST_DRAWN_STEPS = 2000
 
@@ -35,14 +35,45 @@ class RunStep:
 
 def read_steps(folder: Path) -> list[RunStep]:
     """Steps of a run, the last of each number when a restart repeated some, without half-written lines."""
+    steps = {step.step: step for step in _logged(folder)}
+    return thinned([steps[number] for number in sorted(steps)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """How a run stands: its state, why it stopped, and what it went through, oldest first."""
+
+    state: str
+    reason: str
+    history: tuple[str, ...]
+
+
+def read_state(folder: Path) -> RunState:
+    """State of a run; unknown while it has written none."""
+    try:
+        data: Any = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        reason = " · ".join(str(data[name]) for name in ("what", "cause", "fix") if data.get(name))
+        history = tuple(str(entry) for entry in data.get("history", ()))
+        return RunState(state=str(data["state"]), reason=reason, history=history)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return RunState(state="unknown", reason="", history=())
+
+
+def repeated_steps(folder: Path) -> int:
+    """How many logged steps repeat an earlier one: what restarts from a checkpoint did again."""
+    numbers = [step.step for step in _logged(folder)]
+    return len(numbers) - len(set(numbers))
+
+
+def _logged(folder: Path) -> list[RunStep]:
+    """Every whole step in the log, in the order they were written."""
     path = folder / METRICS_FILE
     if not path.is_file():
         return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - MOST_READ_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
-    steps = {step.step: step for line in lines if (step := _step(line)) is not None}
-    return thinned([steps[number] for number in sorted(steps)])
+    return [step for line in lines if (step := _step(line)) is not None]
 
 
 def thinned(steps: list[RunStep]) -> list[RunStep]:

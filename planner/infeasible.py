@@ -184,6 +184,8 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
     found = check_memory(memory, s.memory_budget_bytes)
     if found is None:
         return ()
-    degrees = f"tp {core.tp}, pp {core.pp}, dp {core.dp}, cp {core.cp}, ep {core.ep}, recompute "
-    f"{smallest.recompute}"
+    degrees = (
+        f"tp {core.tp}, pp {core.pp}, dp {core.dp}, cp {core.cp}, ep {core.ep}, recompute "
+        f"{smallest.recompute}"
+    )
     return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)

@@ -61,6 +61,7 @@ def predicted_against_measured(results: Sequence[RunResult], by: str = "source")
                     "symbol": number % 40,
                     "size": 7,
                     "opacity": 0.8,
+                    "line": {"width": 0.5, "color": GREY},
                 },
                 hovertext=[_hover(r) for r in mine],
                 hoverinfo="text",

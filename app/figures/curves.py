@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure
-from app.quantities import format_count, format_percent, format_usd
-from topology.units import format_seconds
+from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
+from app.quantities import format_percent, format_usd
+from topology.units import KILO, format_seconds, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+THIS_PLAN = {"size": 17, "symbol": "circle-open", "color": VERMILION, "line": {"width": 3}}
+"""The ring around the plan at hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +59,21 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
     high = [point.tokens_per_s * point.step_time_s / point.lower_s for point in ordered]
     picture = figure(
         _scaling_reading(ordered, varied),
+        height=400,
         showlegend=False,
         xaxis={
             "title": varied,
             "type": "log",
             "tickvals": values,
             "ticktext": [f"{value:,}" for value in values],
+            "range": _with_room(values, 0.1, 0.22),
         },
         yaxis={
             "title": "tokens/s",
             "type": "log",
             "tickvals": rates,
-            "ticktext": [format_count(r) for r in rates],
+            "ticktext": [f"{three_digits(rate / KILO)} k" for rate in rates],
+            "range": _with_room([*low, *high], 0.2, 0.05),
         },
     )
     picture.add_trace(
@@ -84,9 +92,11 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
         go.Scatter(
             x=values,
             y=rates,
-            mode="lines+markers",
+            mode="lines+markers+text",
             line={"color": BLUE, "width": 2},
             marker={"size": 8},
+            text=[_two_lines(point.layout) for point in ordered],
+            textposition="bottom right",
             hovertext=[_scale_hover(point, varied) for point in ordered],
             hoverinfo="text",
             name="tokens/s",
@@ -98,7 +108,7 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
             x=[point.value for point in mine],
             y=[point.tokens_per_s for point in mine],
             mode="markers",
-            marker={"size": 15, "symbol": "circle-open", "color": VERMILION, "line": {"width": 3}},
+            marker=THIS_PLAN,
             hoverinfo="skip",
             name="this plan",
         )
@@ -106,16 +116,30 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
     return picture
 
 
-def pareto_chart(offers: Sequence[Offer]) -> go.Figure:
-    """Draw price against step time over kinds and numbers of GPUs; what nothing beats is joined."""
+def pareto_chart(offers: Sequence[Offer], chosen: tuple[str, int] | None = None) -> go.Figure:
+    """Draw price against step time over kinds and numbers of GPUs; what nothing beats is joined.
+
+    Args:
+        offers: Ways to buy the job.
+        chosen: Kind and number of GPUs of the plan at hand, circled.
+    """
     import plotly.graph_objects as go
 
     best = pareto_front(offers)
     picture = figure(
         _pareto_reading(best),
         height=380,
-        xaxis={"title": "step time, s", "type": "log", "showgrid": True},
-        yaxis={"title": "$ per billion tokens", "type": "log"},
+        xaxis={
+            "title": "step time, s",
+            "type": "log",
+            "showgrid": True,
+            **_ticks([o.step_time_s for o in offers]),
+        },
+        yaxis={
+            "title": "$ per billion tokens",
+            "type": "log",
+            **_ticks([o.usd_per_billion_tokens for o in offers]),
+        },
     )
     picture.add_trace(
         go.Scatter(
@@ -143,7 +167,24 @@ def pareto_chart(offers: Sequence[Offer]) -> go.Figure:
                 customdata=[[offer.gpu, offer.num_gpus] for offer in mine],
             )
         )
+    circled = [offer for offer in offers if (offer.gpu, offer.num_gpus) == chosen]
+    if circled:
+        picture.add_trace(
+            go.Scatter(
+                x=[offer.step_time_s for offer in circled],
+                y=[offer.usd_per_billion_tokens for offer in circled],
+                mode="markers",
+                marker=THIS_PLAN,
+                hoverinfo="skip",
+                name="this plan",
+            )
+        )
     return picture
+
+
+def _ticks(values: Sequence[float]) -> dict[str, object]:
+    """Ticks of a logarithmic axis; none without values."""
+    return log_ticks(min(values), max(values)) if values else {}
 
 
 def pareto_front(offers: Sequence[Offer]) -> list[Offer]:
@@ -160,6 +201,25 @@ def pareto_front(offers: Sequence[Offer]) -> list[Offer]:
         if not front or offer.usd_per_billion_tokens < front[-1].usd_per_billion_tokens:
             front.append(offer)
     return front
+
+
+def _with_room(values: Sequence[float], before: float, after: float) -> list[float]:
+    """Ends of a logarithmic axis, as powers of ten, with shares of the span left free at both ends."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    span = max(high - low, 0.3)
+    return [low - before * span, high + after * span]
+
+
+def _two_lines(layout: str) -> str:
+    r"""Break the words of a layout in the middle, so that labels of neighbouring points do not meet.
+
+    >>> _two_lines("tp 4 · cp 2 · pp 4 · ZeRO-1").replace("\N{NO-BREAK SPACE}", "")
+    'tp 4 · cp 2<br>pp 4 · ZeRO-1'
+    """
+    words = layout.split(" · ")
+    half = (len(words) + 1) // 2
+    lines = [" · ".join(part) for part in (words[:half], words[half:]) if part]
+    return "<br>".join(f"\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}{line}" for line in lines)
 
 
 def _scale_hover(point: ScalePoint, varied: str) -> str:

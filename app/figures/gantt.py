@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 KIND_COLOURS: Mapping[str, str] = {"F": BLUE, "B": ORANGE, "W": GREEN}
 KIND_NAMES: Mapping[str, str] = {"F": "forward", "B": "backward", "W": "weight gradient"}
 MOST_RANKS, MOST_EVENTS = 16, 4000
-_LABELLED_EVENTS = 400
+_LABELLED_SHARE = 1 / 70
+"""Bars narrower than this share of the picture have no room for a number."""
 
 
 class Event(Protocol):
@@ -47,25 +48,31 @@ class Event(Protocol):
         """When it ends."""
 
 
-def schedule_gantt(events: Sequence[Event]) -> go.Figure:
+def schedule_gantt(events: Sequence[Event], num_microbatches: int | None = None) -> go.Figure:
     """Draw events as bars on the rows of their ranks.
 
     At most `MOST_RANKS` ranks (first and last ones) and `MOST_EVENTS` events (the earliest) are drawn.
+
+    Args:
+        events: Passes of the simulated microbatches.
+        num_microbatches: Microbatches of the whole step, when only its first ones were simulated.
     """
     shown = shown_events(events)
     ranks = sorted({event.rank for event in shown})
     end_s = max(event.end_s for event in shown)
     factor, unit = time_unit(end_s)
     picture = figure(
-        _reading(events), height=120 + 26 * len(ranks), barmode="overlay", bargap=0.15,
-        xaxis={"title": unit, "range": [0, end_s / factor]},
+        _reading(events, num_microbatches), height=120 + 26 * len(ranks), barmode="overlay", bargap=0.15,
+        xaxis={"title": f"time, {unit}", "range": [0, end_s / factor]},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False,
                "categoryorder": "array", "categoryarray": [f"rank {rank}" for rank in ranks]},
     )  # fmt: skip
     for kind in KIND_COLOURS:
         chosen = [event for event in shown if event.kind == kind]
         if chosen:
-            picture.add_trace(_bars(chosen, kind, factor, labelled=len(shown) <= _LABELLED_EVENTS))
+            narrowest_s = min(event.end_s - event.start_s for event in chosen)
+            wide = narrowest_s >= _LABELLED_SHARE * end_s
+            picture.add_trace(_bars(chosen, kind, factor, labelled=wide))
     return picture
 
 
@@ -100,12 +107,16 @@ def _bars(events: Sequence[Event], kind: str, factor: float, *, labelled: bool) 
         base=[event.start_s / factor for event in events],
         marker={"color": KIND_COLOURS[kind], "line": {"width": 0.5, "color": "rgba(255,255,255,0.7)"}},
         text=[str(event.microbatch) for event in events] if labelled else None, textposition="inside",
-        insidetextanchor="middle", textangle=0, hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
+        insidetextanchor="middle", textangle=0, textfont_size=11, constraintext="none",
+        hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip
 
 
-def _reading(events: Sequence[Event]) -> str:
+def _reading(events: Sequence[Event], num_microbatches: int | None) -> str:
     """Say how much of the schedule is waiting."""
     idle = 1 - busy_share(events)
     end_s = max(event.end_s for event in events)
-    return f"The schedule takes {format_seconds(end_s)}; ranks wait {format_percent(max(0.0, idle))} of it."
+    drawn = 1 + max(event.microbatch for event in events)
+    of = "" if num_microbatches in (None, drawn) else f" of {num_microbatches:,}"
+    waiting = format_percent(max(0.0, idle))
+    return f"{drawn}{of} microbatches take {format_seconds(end_s)}; ranks wait {waiting} of that time."

@@ -53,13 +53,31 @@ def network_map(
     by_level = {load.name: load for load in loads}
     picture = figure(
         _reading(loads), height=380, xaxis={"visible": False},
-        yaxis={"visible": False, "range": [-1.4, max(y for _, y in places.values()) + 0.5]},
+        yaxis={"visible": False, "range": [-1.3, max(y for _, y in places.values()) + 0.5]},
     )  # fmt: skip
     for level, wires in wires_by_level(graph).items():
         picture.add_trace(_wire_trace(wires, places, by_level.get(level)))
     for trace in _device_traces(graph, places, _group_of(groups)):
         picture.add_trace(trace)
+    for height, word in row_names(graph, places).items():
+        picture.add_annotation(
+            text=word, xref="paper", x=0, xanchor="left", y=height, yshift=16, showarrow=False,
+            font={"size": 12, "color": GREY},
+        )  # fmt: skip
     return picture
+
+
+def row_names(graph: Any, places: Mapping[str, tuple[float, float]]) -> dict[float, str]:
+    """Name of every row of devices, by its height."""
+    names = {"gpu": "GPUs", "nvswitch": "NVSwitches"}
+    rows: dict[float, str] = {}
+    for device, (_, height) in places.items():
+        kind = g.kind(graph, device)
+        if kind in names:
+            rows[height] = names[kind]
+        elif kind == "switch":
+            rows[height] = f"{g.role(graph, device)} switches"
+    return rows
 
 
 def drawn_graph(spec: ClusterSpec) -> Any:
@@ -176,9 +194,8 @@ def level_text(load: LevelLoad) -> str:
     """Name a level with its bandwidth and how busy it is."""
     parts = [f"{axis} {format_percent(share)}" for axis, share in load.busy.items() if share > 0]
     detail = f" ({', '.join(parts)})" if parts else ""
-    return (
-        f"{load.name} {format_bandwidth(load.bytes_per_s)}: {format_percent(load.utilisation)} busy{detail}"
-    )
+    rate = f"{load.name} {format_bandwidth(load.bytes_per_s)}"
+    return f"{rate}: {format_percent(load.utilisation)} busy{detail}" if load.busy else rate
 
 
 def _device_traces(
@@ -214,8 +231,9 @@ def _markers(at: Sequence[tuple[float, float]], words: Sequence[str], **marker: 
 
 def _reading(loads: Sequence[LevelLoad]) -> str:
     """Say which level is busiest."""
-    if not loads:
-        return "The links between GPUs, switches and network cards."
+    if not any(load.busy for load in loads):
+        rates = ", ".join(level_text(load) for load in loads)
+        return f"What each GPU gets at every level, in each direction: {rates}." if rates else "The fabric."
     busiest = max(loads, key=lambda load: load.utilisation)
     if busiest.utilisation == 0:
         return "No level of the fabric carries traffic in this plan."

@@ -50,14 +50,20 @@ def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure
             hoverinfo="skip",
         )
     )
-    for name, colour, bound in (("memory-bound", ORANGE, True), ("compute-bound", BLUE, False)):
-        mine = [op for op in drawn if (op.flop / op.moved_bytes < ridge) == bound]
+    for name, colour, symbol in (("memory-bound", ORANGE, "square"), ("compute-bound", BLUE, "circle")):
+        mine = [op for op in drawn if bound_of(op, gpu, dtype) == name]
         if mine:
-            picture.add_trace(_marks(mine, name, colour, total_s))
+            picture.add_trace(_marks(mine, name, total_s, color=colour, symbol=symbol))
     return picture
 
 
-def _marks(ops: Sequence[OpPoint], name: str, colour: str, total_s: float) -> go.Scatter:
+def bound_of(op: OpPoint, gpu: Gpu, dtype: str = "bf16") -> str:
+    """Say what binds an op: left of the ridge the memory, right of it the compute units."""
+    ridge = gpu.peak_flop_per_s[dtype] / gpu.memory_bandwidth_bytes_per_s
+    return "memory-bound" if op.flop / op.moved_bytes < ridge else "compute-bound"
+
+
+def _marks(ops: Sequence[OpPoint], name: str, total_s: float, **marker: str) -> go.Scatter:
     """Ops as marks."""
     import plotly.graph_objects as go
 
@@ -70,7 +76,8 @@ def _marks(ops: Sequence[OpPoint], name: str, colour: str, total_s: float) -> go
         hovertext=hover,
         hoverinfo="text",
         marker={
-            "color": colour,
+            **marker,
+            "line": {"width": 1, "color": GREY},
             "size": [8 + 40 * (op.seconds / total_s) ** 0.5 for op in ops],
             "opacity": 0.85,
         },

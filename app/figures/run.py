@@ -21,7 +21,10 @@ def run_line(steps: Sequence[RunStep], field: str, title: str) -> go.Figure:
 
     values = [float(getattr(step, field)) for step in steps]
     first, last = three_digits(values[0]), three_digits(values[-1])
-    alt = f"{title} is {last} at step {steps[-1].step:,}; it began at {first}."
+    name, _, unit = title.partition(", ")
+    alt = (
+        f"{name.capitalize()} is {f'{last} {unit}'.strip()} at step {steps[-1].step:,}; it began at {first}."
+    )
     picture = figure(alt, height=260, showlegend=False, xaxis={"title": "step"}, yaxis={"title": title})
     picture.add_trace(
         go.Scatter(x=[step.step for step in steps], y=values, mode="lines", line={"color": BLUE})
@@ -44,7 +47,7 @@ def step_times(steps: Sequence[RunStep]) -> go.Figure:
         f"The median step takes {format_seconds(typical)}, {off}.",
         height=260,
         xaxis={"title": "step"},
-        yaxis={"title": "s", "rangemode": "tozero"},
+        yaxis={"title": "step time, s", "rangemode": "tozero"},
     )
     numbers = [step.step for step in steps]
     picture.add_trace(

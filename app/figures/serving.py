@@ -32,7 +32,10 @@ def latency_throughput(points: Sequence[LoadPoint], limit_s: float | None = None
         _reading(ordered, limit_s),
         height=380,
         xaxis={"title": "time per output token, ms", "showgrid": True, "rangemode": "tozero"},
-        yaxis={"title": "output tokens/s/GPU", "rangemode": "tozero"},
+        yaxis={
+            "title": "output tokens/s/GPU",
+            "range": [0, 1.15 * max((point.tokens_per_s_per_gpu for point in ordered), default=1.0)],
+        },
     )
     picture.add_trace(
         go.Scatter(
@@ -60,7 +63,11 @@ def latency_throughput(points: Sequence[LoadPoint], limit_s: float | None = None
         )
     if limit_s is not None:
         line = {"color": VERMILION, "width": 2, "dash": "dash"}
-        picture.add_vline(x=limit_s / MS, line=line, annotation={"text": f"limit {format_seconds(limit_s)}"})
+        picture.add_vline(
+            x=limit_s / MS,
+            line=line,
+            annotation={"text": f" limit {format_seconds(limit_s)}", "xanchor": "left"},
+        )
     return picture
 
 

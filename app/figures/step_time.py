@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from app.figures.style import GREY, PART_COLOURS, TOTAL_COLOUR, faded, figure
+from app.figures.style import GREY, HEIGHT, PART_COLOURS, TOTAL_COLOUR, faded, figure
 from app.quantities import format_percent
 from costmodel.estimate import Estimate, TimeBreakdown
 from topology.units import MS, format_seconds, three_digits
@@ -29,6 +29,7 @@ PART_LABELS = {
 }
 SMALLEST_SHARE = 0.003
 """Parts below this share of the step are drawn together."""
+_ROOM_FOR_TEXT = 1.16
 
 
 def parts_of(time: TimeBreakdown) -> dict[str, float]:
@@ -38,28 +39,27 @@ def parts_of(time: TimeBreakdown) -> dict[str, float]:
 
 
 def waterfall(estimate: Estimate) -> go.Figure:
-    """Stand the parts of a step on each other up to the total, whose band is drawn as an error bar."""
+    """Line up the parts of a step, one row each, down to the total, whose band is drawn as an error bar."""
     total_s = estimate.step_time_s
     factor, unit = time_unit(total_s)
     parts = drawn_parts(estimate)
-    picture = figure(_reading(estimate, parts), showlegend=False, barmode="overlay", yaxis={"title": unit})
+    hidden = {axis: s for axis, s in estimate.time.hidden_s.items() if s > SMALLEST_SHARE * total_s}
+    longest_s = max(estimate.upper_s, *hidden.values(), total_s)
+    picture = figure(
+        _reading(estimate, parts), height=max(HEIGHT, 90 + 26 * (len(parts) + 1 + len(hidden))),
+        showlegend=False, barmode="overlay", bargap=0.25,
+        xaxis={"title": f"time, {unit}", "range": [0, _ROOM_FOR_TEXT * longest_s / factor], "showgrid": True},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+    )  # fmt: skip
     below_s = 0.0
     for name, value_s in parts.items():
         picture.add_trace(_bar(PART_LABELS[name], below_s, value_s, total_s, {"color": PART_COLOURS[name]}))
         below_s += value_s
-    band = {
-        "type": "data",
-        "symmetric": False,
-        "array": [(estimate.upper_s - total_s) / factor],
-        "arrayminus": [(total_s - estimate.lower_s) / factor],
-        "color": GREY,
-    }
-    picture.add_trace(_bar("step", 0.0, total_s, total_s, {"color": TOTAL_COLOUR}).update(error_y=band))
-    for axis, value_s in estimate.time.hidden_s.items():
-        if value_s > SMALLEST_SHARE * total_s:
-            colour = PART_COLOURS.get(axis, GREY)
-            hatched = {"color": faded(colour, 0.35), "pattern": {"shape": "/", "fgcolor": colour}}
-            picture.add_trace(_bar(f"{axis.upper()} hidden", 0.0, value_s, total_s, hatched))
+    picture.add_trace(_whole(estimate))
+    for axis, value_s in hidden.items():
+        colour = PART_COLOURS.get(axis, GREY)
+        hatched = {"color": faded(colour, 0.35), "pattern": {"shape": "/", "fgcolor": colour}}
+        picture.add_trace(_bar(f"{axis.upper()} hidden", 0.0, value_s, total_s, hatched))
     return picture
 
 
@@ -81,47 +81,61 @@ def time_unit(whole_s: float) -> tuple[float, str]:
 
 
 def waterfalls(estimates: Sequence[tuple[str, Estimate]]) -> go.Figure:
-    """Stack the parts of several plans' steps side by side."""
+    """Stack the parts of several plans' steps, a row for each plan, its step time at the end."""
     import plotly.graph_objects as go
 
     fastest = min(estimates, key=lambda entry: entry[1].step_time_s)
-    alt = f"{fastest[0]} is fastest with {format_seconds(fastest[1].step_time_s)} a step."
-    picture = figure(alt, barmode="stack", yaxis={"title": "s"}, xaxis={"type": "category"})
     names = [name for name, _ in estimates]
+    totals = [estimate.step_time_s for _, estimate in estimates]
+    factor, unit = time_unit(max(totals))
+    picture = figure(
+        f"{fastest[0]} is fastest with {format_seconds(fastest[1].step_time_s)} a step.",
+        height=130 + 44 * len(names), barmode="stack",
+        xaxis={"title": f"time, {unit}", "range": [0, _ROOM_FOR_TEXT * max(totals) / factor]},
+        yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+    )  # fmt: skip
     for part, label in PART_LABELS.items():
         values = [parts_of(estimate.time).get(part, 0.0) for _, estimate in estimates]
         if any(values):
-            hover = [format_seconds(value) for value in values]
             picture.add_trace(
-                go.Bar(
-                    name=label,
-                    x=names,
-                    y=values,
-                    marker_color=PART_COLOURS[part],
-                    hovertext=hover,
-                    hovertemplate="%{x} · %{fullData.name}<br>%{hovertext}<extra></extra>",
-                )
-            )
+                go.Bar(name=label, orientation="h", y=names, x=[value / factor for value in values],
+                       marker_color=PART_COLOURS[part], hovertext=[format_seconds(value) for value in values],
+                       hovertemplate="%{y} · %{fullData.name}<br>%{hovertext}<extra></extra>")
+            )  # fmt: skip
+    picture.add_trace(
+        go.Scatter(x=[total / factor for total in totals], y=names, mode="text", showlegend=False,
+                   text=[f" {format_seconds(total)}" for total in totals], textposition="middle right",
+                   hoverinfo="skip")
+    )  # fmt: skip
     return picture
 
 
 def _bar(label: str, below_s: float, value_s: float, total_s: float, marker: Mapping[str, Any]) -> go.Bar:
-    """One bar of the waterfall, from `below_s` upwards."""
+    """One row of the waterfall, from `below_s` onwards, its time at its end."""
     import plotly.graph_objects as go
 
     factor, unit = time_unit(total_s)
-    text = three_digits(value_s / factor)
+    text = f"{three_digits(value_s / factor)} {unit}"
     return go.Bar(
-        name=label,
-        x=[label],
-        y=[value_s / factor],
-        base=[below_s / factor],
-        marker=dict(marker),
-        text=[text],
-        textposition="outside",
-        cliponaxis=False,
-        hovertemplate=f"{label}<br>{text} {unit} · {format_percent(value_s / total_s)}<extra></extra>",
-    )
+        name=label, orientation="h", y=[label], x=[value_s / factor], base=[below_s / factor],
+        marker=dict(marker), text=[text], textposition="outside", constraintext="none", cliponaxis=False,
+        hovertemplate=f"{label}<br>{text} · {format_percent(value_s / total_s)}<extra></extra>",
+    )  # fmt: skip
+
+
+def _whole(estimate: Estimate) -> go.Bar:
+    """The row of the whole step: its time inside the bar, its band at the end."""
+    total_s = estimate.step_time_s
+    factor, _ = time_unit(total_s)
+    band = {
+        "type": "data",
+        "symmetric": False,
+        "array": [(estimate.upper_s - total_s) / factor],
+        "arrayminus": [(total_s - estimate.lower_s) / factor],
+        "color": GREY,
+    }
+    bar = _bar("step", 0.0, total_s, total_s, {"color": TOTAL_COLOUR})
+    return bar.update(error_x=band, textposition="inside", insidetextanchor="start", textfont_color="white")
 
 
 def _reading(estimate: Estimate, parts: dict[str, float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,16 @@ MEMORY_COLOURS: Mapping[str, str] = {
 """Colours of the parts of memory."""
 
 HEIGHT = 340
+_FEWEST_TICKS = 3
+_TICK_STEPS = (
+    (1.0,),
+    (1.0, 3.0),
+    (1.0, 2.0, 5.0),
+    (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0),
+    tuple(n / 5 for n in range(5, 50)),
+    tuple(n / 20 for n in range(20, 200)),
+)
+"""Digits of ticks in a decade, from few to many; the first choice that gives enough ticks is taken."""
 
 
 def figure(alt: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
@@ -62,8 +73,9 @@ def figure(alt: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
             "xanchor": "left",
             "x": 0.0,
             "title": None,
+            "traceorder": "normal",
         },
-        "xaxis": {"automargin": True, "showgrid": False, "zeroline": False},
+        "xaxis": {"automargin": True, "showgrid": False, "gridcolor": FAINT, "zeroline": False},
         "yaxis": {"automargin": True, "gridcolor": FAINT, "zeroline": False},
         "bargap": 0.3,
     }
@@ -73,6 +85,21 @@ def figure(alt: str, *, height: int = HEIGHT, **layout: Any) -> go.Figure:
 def alt_text(figure: go.Figure) -> str:
     """Give the sentence that says what a figure shows."""
     return str(figure.layout.meta["alt"])
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Few round ticks for a logarithmic axis, written out, so that no tick is a lone digit.
+
+    >>> log_ticks(33.0, 310.0)["ticktext"], log_ticks(1650.0, 2300.0)["ticktext"]
+    (['50', '100', '200'], ['1,600', '1,800', '2,000', '2,200', '2,400'])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in _TICK_STEPS:
+        values = [step * 10.0**decade for decade in decades for step in steps]
+        values = [value for value in values if 0.95 * low <= value <= 1.05 * high]
+        if len(values) >= _FEWEST_TICKS:
+            break
+    return {"tickvals": values, "ticktext": [f"{value:,.10g}" for value in values]}
 
 
 def faded(colour: str, opacity: float) -> str:

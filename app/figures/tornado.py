@@ -46,6 +46,7 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
         xaxis={
             "title": f"change of {outcome}",
             "tickformat": "+.0%",
+            "range": _span(ordered),
             "zeroline": True,
             "zerolinecolor": GREY,
         },
@@ -63,11 +64,26 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
                 y=names,
                 x=[value or 0.0 for value in values],
                 marker_color=colour,
+                text=[
+                    word if word == "no plan" or value else ""
+                    for word, value in zip(text, values, strict=True)
+                ],
+                textposition="outside",
+                constraintext="none",
+                cliponaxis=False,
                 hovertext=text,
                 hovertemplate="%{y}, %{fullData.name}: %{hovertext}<extra></extra>",
             )
         )
     return picture
+
+
+def _span(effects: Sequence[Sensitivity]) -> list[float]:
+    """Ends of the axis, with room for the text at the bars."""
+    values = [value for effect in effects for value in (effect.lowered, effect.raised) if value is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    room = 0.14 * max(high - low, 0.01)
+    return [min(low, 0.0) - room, max(high, 0.0) + room]
 
 
 def _reading(ordered: Sequence[Sensitivity], outcome: str, by: float) -> str:

@@ -10,16 +10,18 @@ from pathlib import Path
 import streamlit as st
 
 from app.figures.accuracy import predicted_against_measured
-from app.pages.frame import MOST_UPLOAD_MIB, draw, guarded, plain
+from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, table
 from app.quantities import format_percent
 from costmodel.accuracy import RunResult, Summary, predict_rows, summarise
 from costmodel.calibration import load_calibration
+from costmodel.fitted import every_constant
 from costmodel.runs import read_rows, shipped_runs
 from topology.errors import InputError
 from topology.units import format_seconds
 
 MOST_ROWS = 20_000
 WORST = 15
+FILTERS = {"GPUs": "gpu", "Frameworks": "framework", "Models": "model"}
 
 
 @guarded
@@ -41,17 +43,38 @@ def render() -> None:
     )
     draw(predicted_against_measured(shown, by), "accuracy")
     st.markdown("#### Error of every group")
-    st.dataframe(
-        [summary_row(entry) for entry in summarise(shown, by=by)], hide_index=True, alt="Error by group"
+    table(
+        columns_of([summary_row(entry) for entry in by_size(summarise(shown, by=by))]), alt="Error by group"
     )
     st.markdown("#### Where it is furthest off")
-    st.dataframe(worst_rows(shown), hide_index=True, alt="Runs with the largest error")
+    table(columns_of(worst_rows(shown)), alt="Runs with the largest error")
     left_out = [result for result in results if result.status != "ok"]
     if left_out:
         with st.expander(f"{len(left_out)} runs could not be predicted"):
-            st.dataframe(
-                [{"run": r.name, "reason": r.reason} for r in left_out], hide_index=True, alt="Runs left out"
-            )
+            table(columns_of([{"run": r.name, "reason": r.reason} for r in left_out]), alt="Runs left out")
+    show_constants()
+
+
+def by_size(summaries: Sequence[Summary]) -> list[Summary]:
+    """All runs together first, then the groups, the largest first."""
+    *groups, everything = summaries
+    return [everything, *sorted(groups, key=lambda entry: (-entry.rows, entry.group))]
+
+
+def show_constants() -> None:
+    """What the cost model holds beside measured kernels, and what each number was fitted on."""
+    with st.expander("Constants of the cost model"):
+        rows = [
+            {
+                "constant": name,
+                "value": f"{entry.value:.3g}",
+                "unit": entry.unit,
+                "meaning": entry.meaning,
+                "fitted on": entry.fitted_on,
+            }
+            for name, entry in every_constant(load_calibration()).items()
+        ]
+        table(columns_of(rows), alt="Constants of the cost model")
 
 
 @st.cache_resource(show_spinner="Predicting the published runs")  # type: ignore[untyped-decorator]  # untyped here
@@ -80,10 +103,12 @@ def uploaded_results(name: str, content: bytes) -> list[RunResult]:
 
 
 def filtered(results: Sequence[RunResult]) -> list[RunResult]:
-    """Results of the chosen GPUs."""
-    kinds = sorted({result.group.get("gpu", "") for result in results})
-    chosen = st.multiselect("GPUs", kinds, default=[], placeholder="all", key="accuracy_gpus")
-    return [result for result in results if not chosen or result.group.get("gpu", "") in chosen]
+    """Results of the chosen GPUs, frameworks and models."""
+    for place, (label, column) in zip(st.columns(len(FILTERS)), FILTERS.items(), strict=True):
+        names = sorted({result.group.get(column, "") for result in results})
+        chosen = place.multiselect(label, names, default=[], placeholder="all", key=f"accuracy_{column}")
+        results = [result for result in results if not chosen or result.group.get(column, "") in chosen]
+    return list(results)
 
 
 def summary_row(entry: Summary) -> dict[str, str]:
@@ -110,7 +135,7 @@ def worst_rows(results: Sequence[RunResult]) -> list[dict[str, str]]:
     timed = sorted((r for r in results if r.error is not None), key=lambda r: -abs(r.error or 0.0))
     return [
         {
-            "run": plain(result.name),
+            "run": result.name,
             "gpu": result.group.get("gpu", ""),
             "framework": result.group.get("framework", ""),
             "measured": format_seconds(result.measured_step_time_s or 0.0),

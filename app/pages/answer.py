@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.output import Answer, Facts, Section, Table
-from app.pages.frame import plain
+from app.pages.frame import plain, table
 
 
 def show_answer(answer: Answer) -> None:
@@ -23,7 +23,7 @@ def show_section(section: Section) -> None:
     if isinstance(section, Facts):
         show_facts(section)
     elif isinstance(section, Table):
-        st.dataframe(table_columns(section), hide_index=True, alt=section.title)
+        table(table_columns(section), alt=section.title)
         if section.note:
             st.caption(plain(section.note))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import streamlit as st
 
@@ -10,9 +11,10 @@ from app.figures.memory import memory_bars
 from app.figures.network import network_map
 from app.figures.step_time import waterfalls
 from app.link_load import link_load
+from app.output import Section, Table
 from app.pages.answer import show_section
 from app.pages.carried import MOST_COMPARED, carried, carry
-from app.pages.frame import MOST_UPLOAD_MIB, draw, guarded, plain, planned
+from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.plan_diff import diff_answer
 from app.plan_report import cluster_of, headline, layers_of_rank, layout_words, money_text
 from app.quantities import format_percent, format_usd
@@ -42,7 +44,15 @@ def render() -> None:
     for name, plan in zip(names[1:], plans[1:], strict=True):
         st.divider()
         for section in diff_answer(plans[0], plan, "A", name).sections:
-            show_section(section)
+            show_section(named(section, name))
+
+
+def named(section: Section, name: str) -> Section:
+    """Head the second plan's column with its letter on this page."""
+    if not isinstance(section, Table):
+        return section
+    heads = tuple(name if head == "B" else head for head in section.columns)
+    return replace(section, columns=heads)
 
 
 def gathered() -> list[Plan]:
@@ -70,7 +80,8 @@ def summary(plans: Sequence[Plan]) -> None:
     rows = [
         {
             "": name,
-            "question": headline(plan.request),
+            "model": plan.request.model.name,
+            "GPUs": headline(plan.request).split(" on ")[-1].split(" · ")[0],
             "layout": layout_words(plan.layout),
             "step time": format_seconds(plan.estimate.step_time_s),
             "tokens/s/GPU": f"{plan.estimate.tokens_per_s_per_gpu:,.0f}",
@@ -80,13 +91,13 @@ def summary(plans: Sequence[Plan]) -> None:
         }
         for name, plan in zip(NAMES, plans, strict=False)
     ]
-    st.dataframe(rows, hide_index=True, alt="Headline numbers of the plans")
+    table(columns_of(rows), alt="Headline numbers of the plans")
 
 
 def one_plan(name: str, plan: Plan) -> None:
     """Memory, links and money of one plan."""
     st.markdown(f"#### {name}")
-    st.caption(plain(layout_words(plan.layout)))
+    st.caption(plain(headline(plan.request)))
     cluster = cluster_of(plan.request)
     layers = layers_of_rank(plan.layers_of_stage, plan.layout)
     draw(memory_bars(plan.estimate.memory_by_stage, cluster.gpu.memory_bytes, layers), f"memory_{name}")

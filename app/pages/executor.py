@@ -9,10 +9,10 @@ import streamlit as st
 
 from app.dash_server import RUN_FOLDER
 from app.figures.run import run_line, step_times
-from app.pages.frame import draw, guarded, plain
+from app.pages.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent
-from app.run_log import RunStep, checkpoints_of, read_steps
-from topology.units import format_bytes, format_seconds
+from app.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
+from topology.units import format_bytes, format_seconds, three_digits
 
 REFRESH_S = 3
 
@@ -35,6 +35,7 @@ def follow(folder: Path) -> None:
     if not steps:
         st.info(plain(f"{folder.name} has no steps yet."))
         return
+    show_state(folder)
     show_numbers(steps)
     left, right = st.columns(2, gap="medium")
     with left:
@@ -50,12 +51,23 @@ def follow(folder: Path) -> None:
     show_checkpoints(folder)
 
 
+def show_state(folder: Path) -> None:
+    """Whether it runs, why it stopped, and what restarts did again."""
+    state, repeated = read_state(folder), repeated_steps(folder)
+    again = f" · {repeated:,} steps done again after restarts" if repeated else ""
+    st.caption(plain(f"{folder.name} · {state.state}{again}"))
+    if state.state == "error":
+        st.error(plain(state.reason), icon=":material/error:")
+    for entry in state.history:
+        st.caption(plain(entry))
+
+
 def show_numbers(steps: list[RunStep]) -> None:
     """The latest step."""
     last = steps[-1]
     columns = st.columns(5)
-    columns[0].metric("Step", f"{last.step:,}", border=True)
-    columns[1].metric("Loss", f"{last.loss:.4f}", border=True)
+    columns[0].metric("Step", f"{last.step:,}", border=True, height="stretch")
+    columns[1].metric("Loss", three_digits(last.loss), border=True, height="stretch")
     off = last.step_time_s / last.predicted_step_time_s - 1 if last.predicted_step_time_s else None
     columns[2].metric(
         "Step time",
@@ -63,9 +75,10 @@ def show_numbers(steps: list[RunStep]) -> None:
         None if off is None else f"{format_percent(off, signed=True)} to predicted",
         delta_color="inverse",
         border=True,
+        height="stretch",
     )
-    columns[3].metric("MFU", format_percent(last.mfu), border=True)
-    columns[4].metric("Peak memory", format_bytes(last.peak_memory_bytes), border=True)
+    columns[3].metric("MFU", format_percent(last.mfu), border=True, height="stretch")
+    columns[4].metric("Peak memory", format_bytes(last.peak_memory_bytes), border=True, height="stretch")
 
 
 def show_checkpoints(folder: Path) -> None:
@@ -73,6 +86,6 @@ def show_checkpoints(folder: Path) -> None:
     st.markdown("#### What could it restart from?")
     found = checkpoints_of(folder)
     if found:
-        st.dataframe(found, hide_index=True, alt="Checkpoints of the run")
+        table(columns_of(found), alt="Checkpoints of the run")
     else:
         st.caption("No checkpoint yet.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_CACHED_PLANS = 256
 MOST_UPLOAD_MIB = 2
+MOST_ROWS_IN_FULL = 30
+_NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 
@@ -78,6 +80,38 @@ def draw(figure: go.Figure, key: str, **options: Any) -> Any:
     )
     st.caption(plain(reading))
     return chosen
+
+
+def table(columns: Mapping[str, Sequence[str]], alt: str, **options: Any) -> Any:
+    """Draw a table in full; columns of numbers are aligned to the right."""
+    settings = {
+        head: st.column_config.TextColumn(alignment="right" if are_numbers(cells) else "left")
+        for head, cells in columns.items()
+    }
+    rows = max((len(cells) for cells in columns.values()), default=0)
+    return st.dataframe(
+        {head: list(cells) for head, cells in columns.items()},
+        hide_index=True,
+        column_config=settings,
+        height="content" if rows <= MOST_ROWS_IN_FULL else "auto",
+        alt=alt,
+        **options,
+    )
+
+
+def are_numbers(cells: Sequence[str]) -> bool:
+    """Whether every cell that says something begins as a number does.
+
+    >>> are_numbers(["+4.03 %", "–", "$1,660"]), are_numbers(["tp 8", "4"]), are_numbers(["8 × h100"])
+    (True, False, False)
+    """
+    said = [cell for cell in cells if cell.strip() not in ("", "–")]
+    return bool(said) and all(_NUMBER.fullmatch(cell.strip()) for cell in said)
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Turn rows into columns."""
+    return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
 
 
 def plain(text: str) -> str:

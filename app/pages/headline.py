@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from app.job_flags import Flags
 from app.links import command_line
 from app.output import csv_text
 from app.pages.carried import add, carry
 from app.pages.frame import plain
+from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.plan_report import band, cluster_of, headline, layout_words
 from app.quantities import format_duration, format_percent, format_usd
 from app.records import plan_records
-from app.request import Flags
 from app.schedule import schedule_of
 from app.trace import trace_json
 from planner.plan import Plan, to_json
@@ -37,13 +38,15 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     title, *job = headline(plan.request).split(" · ")
     st.subheader(plain(title), anchor=False)
     st.caption(plain(" · ".join(job)))
-    st.markdown(f"**{plain(layout_words(plan.layout))}** &nbsp;·&nbsp; {plain(proof(plan))}")
+    step = f"step {band(plan.estimate.lower_s, plan.estimate.upper_s)} (80 % band)"
+    st.markdown(f"**{plain(layout_words(plan.layout))}** &nbsp;·&nbsp; {plain(f'{step} · {proof(plan)}')}")
     if plan.estimate.memory_upper_bytes > cluster_of(plan.request).gpu.memory_bytes:
         st.warning(
             "It fits by the estimate, but the error band of its memory reaches past the GPU: it may run out.",
             icon=":material/warning:",
         )
-    for column, number in zip(st.columns(6, gap="small"), numbers(plan), strict=True):
+    row = st.container(key="numbers")
+    for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
         column.metric(
             number.label,
             number.text,
@@ -51,6 +54,7 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
             delta_color="inverse" if number.lower_is_better else "normal",
             help=number.note,
             border=True,
+            delta_description="to the baseline" if baseline else None,
         )
 
 
@@ -152,7 +156,8 @@ def proof(plan: Plan) -> str:
 
 def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
     """Pin a baseline, copy the command, take the plan home."""
-    left, second, middle, *downloads = st.columns([1.4, 1.4, 1.1, 1, 1, 1], gap="small")
+    row = st.container(key="actions")
+    left, second, middle, *downloads = row.columns([1.4, 1.4, 1.1, 1, 1, 1], gap="small")
     if baseline is None:
         pin, words = ":material/push_pin:", ("baseline", plan.request)
         left.button("Pin as baseline", icon=pin, on_click=carry, args=words, width="stretch")
@@ -170,6 +175,8 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
     with middle.popover("Command", icon=":material/terminal:", width="stretch"):
         st.caption("This command gives exactly this plan.")
         st.code(command_line(flags), language="bash", wrap_lines=True)
+        if {MODEL_FILE, CLUSTER_FILE} & {flags.model, flags.cluster}:
+            st.caption("Run it beside the file that was uploaded.")
     files = (
         ("plan.json", to_json(plan), "application/json"),
         ("plans.csv", csv_text(plan_records(plan)), "text/csv"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import streamlit as st
@@ -10,19 +11,21 @@ from app.figures.curves import pareto_chart, scaling_curve
 from app.figures.gantt import schedule_gantt
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
-from app.figures.roofline import roofline
+from app.figures.roofline import OpPoint, bound_of, roofline
 from app.figures.step_time import waterfall
 from app.figures.tornado import tornado
 from app.link_load import AXES, axis_group, link_load
 from app.op_points import op_points
-from app.pages.frame import draw, plan_or_none
+from app.pages.frame import columns_of, draw, plan_or_none, table
 from app.pages.sidebar import load_gpus, load_layout
 from app.plan_report import cluster_of, layers_of_rank, layout_words
 from app.quantities import format_percent
 from app.schedule import schedule_of
 from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
+from costmodel.layout import num_microbatches
 from planner.plan import Plan
-from topology.units import format_bytes, format_seconds
+from topology.gpu import Gpu
+from topology.units import TERA, format_bytes, format_seconds, three_digits
 
 TABS = (
     "What else was close?",
@@ -73,13 +76,12 @@ def _alternatives(plan: Plan) -> None:
         }
         for other in plan.alternatives
     ]
-    chosen: Any = st.dataframe(
-        rows,
-        hide_index=True,
+    chosen: Any = table(
+        columns_of(rows),
+        alt="Plans that were close to the best one",
         on_select="rerun",
         selection_mode="single-row",
         key="alternatives",
-        alt="Plans that were close to the best one",
     )
     picked = chosen["selection"]["rows"]
     if picked and picked[0] < len(plan.alternatives):
@@ -101,9 +103,9 @@ def _bubble(plan: Plan) -> None:
     if not events:
         st.info("There is no pipeline in this plan, so there is no bubble.")
         return
-    draw(schedule_gantt(events), "gantt")
-    shown = 1 + max(event.microbatch for event in events)
-    st.caption(f"The first {shown} microbatches; trace.json above opens at ui.perfetto.dev.")
+    draw(schedule_gantt(events, num_microbatches(plan.layout, plan.request.job)), "gantt")
+    share = format_percent(plan.estimate.time.bubble_s / plan.estimate.step_time_s)
+    st.caption(f"In the whole step the bubble is {share}. trace.json above opens at ui.perfetto.dev.")
 
 
 def _network(plan: Plan) -> None:
@@ -151,7 +153,9 @@ def _money(plan: Plan) -> None:
     if not found:
         st.info("None of the compared GPUs with a known price can run this job.")
         return
-    chosen: Any = draw(pareto_chart(found), "pareto", on_select="rerun", selection_mode="points")
+    spec = plan.request.cluster
+    figure = pareto_chart(found, (spec.nodes[0].gpu, spec.num_gpus))
+    chosen: Any = draw(figure, "pareto", on_select="rerun", selection_mode="points")
     picked = [point["customdata"] for point in chosen["selection"]["points"] if point.get("customdata")]
     if picked:
         gpu, count = str(picked[0][0]), int(picked[0][1])
@@ -187,7 +191,26 @@ def _matters(plan: Plan) -> None:
 def _ops(plan: Plan) -> None:
     """Roofline of one layer."""
     cluster = cluster_of(plan.request)
-    draw(roofline(op_points(plan), cluster.gpu), "roofline")
+    points = op_points(plan)
+    draw(roofline(points, cluster.gpu), "roofline")
     st.caption(
         "Forward kernels of a layer and the head, one microbatch on one rank, under the dense bf16 peak."
     )
+    table(op_columns(points, cluster.gpu), alt="Kernels, the longest first, and what binds them")
+
+
+def op_columns(points: Sequence[OpPoint], gpu: Gpu) -> dict[str, list[str]]:
+    """Kernels as a table, the longest first."""
+    total_s = sum(point.seconds for point in points)
+    rows = [
+        {
+            "kernel": point.name,
+            "time": format_seconds(point.seconds),
+            "share": format_percent(point.seconds / total_s),
+            "FLOP/byte": three_digits(point.flop / point.moved_bytes),
+            "TFLOP/s": three_digits(point.flop / point.seconds / TERA),
+            "bound by": bound_of(point, gpu).removesuffix("-bound"),
+        }
+        for point in sorted(points, key=lambda point: -point.seconds)
+    ]
+    return columns_of(rows)

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.figures.serving import LoadPoint, latency_throughput
 from app.pages.answer import show_answer
-from app.pages.frame import draw, guarded, show_error
+from app.pages.frame import draw, guarded, plain, show_error
 from app.quantities import format_usd
 from app.serve_fleets import find_fleet
 from app.serve_report import serving_answer
@@ -23,6 +23,8 @@ from topology.units import format_seconds, parse_seconds
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
 LOADS = (1, 4, 16, 64, 256)
 FIND = "find"
+FIRST_TOKEN_LIMITS = ("100ms", "200ms", "300ms", "500ms", "1s", "2s", "3s", "5s", "10s")
+TOKEN_LIMITS = ("5ms", "10ms", "15ms", "20ms", "30ms", "50ms", "75ms", "100ms", "200ms")
 
 
 @guarded
@@ -31,13 +33,15 @@ def render() -> None:
     flags = ask()
     with st.spinner("Searching fleets", show_time=True):
         plan = fleet(flags)
+    answer = serving_answer(plan)
+    st.subheader(plain(answer.headline), anchor=False)
     show_numbers(plan)
     if flags.gpus and st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
         with st.spinner("Serving every load", show_time=True):
             points = list(load_points(flags))
         limit = parse_seconds(flags.tpot) if flags.tpot else None
         draw(latency_throughput(points, limit), "latency_throughput")
-    show_answer(serving_answer(plan))
+    show_answer(replace(answer, headline=""))
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
@@ -61,8 +65,11 @@ def ask() -> ServeFlags:
         count = right.selectbox("GPUs", counts, index=4, key="serve_gpus", bind="query-params")
         prompt = left.text_input("Prompt tokens", "2000", key="input", bind="query-params", max_chars=8)
         output = right.text_input("Output tokens", "300", key="output", bind="query-params", max_chars=8)
-        ttft = left.text_input("First token within", "1s", key="ttft", bind="query-params", max_chars=10)
-        tpot = right.text_input("Each token within", "50ms", key="tpot", bind="query-params", max_chars=10)
+        ttft = st.select_slider(
+            "First token within", FIRST_TOKEN_LIMITS, "1s", key="ttft", bind="query-params"
+        )
+        tpot = st.select_slider("Each token within", TOKEN_LIMITS, "50ms", key="tpot", bind="query-params")
+        left, right = st.columns(2)
         percentile = left.selectbox(
             "Percentile", ["50", "90", "95", "99"], index=3, key="percentile", bind="query-params"
         )
@@ -76,8 +83,8 @@ def ask() -> ServeFlags:
         gpus=None if count == FIND else str(count),
         input_tokens=prompt or None,
         output_tokens=output or None,
-        ttft=ttft or None,
-        tpot=tpot or None,
+        ttft=str(ttft),
+        tpot=str(tpot),
         percentile=str(percentile),
         weights=str(weights),
         rate=rate or None,
@@ -93,7 +100,7 @@ def show_numbers(plan: ServingPlan) -> None:
         ("Per token, p99", format_seconds(estimate.tpot.p99_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Capacity", f"{estimate.capacity_requests_per_s:.3g}/s"),
-        ("$ per M output tokens", format_usd(estimate.usd_per_million_output_tokens)),
+        ("$ per M tokens", format_usd(estimate.usd_per_million_output_tokens)),
     )
     for column, (label, text) in zip(st.columns(len(values), gap="small"), values, strict=True):
         column.metric(label, text, border=True)
@@ -113,5 +120,5 @@ def load_points(flags: ServeFlags) -> Iterator[LoadPoint]:
             concurrency=concurrency,
             tpot_s=estimate.tpot.p50_s,
             tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
-            label=serving_answer(plan).headline,
+            label=serving_answer(plan).headline.partition(": ")[2].partition(",")[0],
         )

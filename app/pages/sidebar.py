@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import streamlit as st
 
+from app.job_flags import Flags
 from app.links import apply_change
 from app.pages.carried import carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB
-from app.request import DEFAULT_GPU, DEFAULT_STACK, Flags, Understood, understand, understand_cluster
+from app.request import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
 from app.uploads import read_cluster_upload, read_model_upload
 from costmodel.layout import RECOMPUTES, SCHEDULES, ParallelLayout
 from costmodel.model import ModelSpec
@@ -23,6 +24,7 @@ from topology.spec import ClusterSpec
 AUTO = "auto"
 DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
 UPLOADED = "uploaded file"
+MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
 
 _POWERS = [str(2**power) for power in range(8)]
@@ -83,6 +85,14 @@ class Question:
     def understood(self) -> Understood:
         """The complete request."""
         return understand(self.flags, model=self.model, cluster=self.cluster)
+
+    def typed(self) -> Flags:
+        """The same question as one types it: what was uploaded is a file."""
+        return replace(
+            self.flags,
+            model=self.flags.model if self.model is None else MODEL_FILE,
+            cluster=self.flags.cluster if self.cluster is None else CLUSTER_FILE,
+        )
 
 
 def ask() -> Question:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import streamlit as st
 
 from app.figures.network import network_map
+from app.link_load import idle_levels
 from app.pages.answer import show_answer
-from app.pages.frame import draw, guarded
+from app.pages.frame import draw, guarded, plain
 from app.pages.sidebar import ask_cluster
 from app.topology_report import parse_layout, topology_answer
 from topology.builders import build
@@ -25,5 +28,7 @@ def render() -> None:
         order = st.selectbox("Axis order, slowest first", ORDERS, key="axis_order", bind="query-params")
     cluster = build(spec)
     layout = parse_layout(degrees or None, str(order), cluster.hierarchy)
-    draw(network_map(cluster, ()), "topology")
-    show_answer(topology_answer(cluster, layout))
+    answer = topology_answer(cluster, layout)
+    st.subheader(plain(answer.headline), anchor=False)
+    draw(network_map(cluster, idle_levels(cluster.hierarchy)), "topology")
+    show_answer(replace(answer, headline=""))

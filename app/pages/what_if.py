@@ -5,11 +5,12 @@ from __future__ import annotations
 import streamlit as st
 
 from app.pages.carried import carried
-from app.pages.frame import guarded, planned, show_error
+from app.pages.frame import guarded, plain, planned, show_error
 from app.pages.headline import show_actions, show_headline
 from app.pages.pictures import show_pictures
 from app.pages.sidebar import Question, ask, load_change
 from app.pages.start import start_from_file
+from app.plan_report import headline
 from app.solve import no_plan
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible
@@ -23,11 +24,14 @@ def render() -> None:
     understood = question.understood()
     found = planned(understood.request)
     if isinstance(found, Infeasible):
+        title, *job = headline(understood.request).split(" · ")
+        st.subheader(plain(title), anchor=False)
+        st.caption(plain(" · ".join(job)))
         show_infeasible(found, question)
         return
     baseline = pinned_baseline()
     show_headline(found, baseline)
-    show_actions(found, question.flags, baseline)
+    show_actions(found, question.typed(), baseline)
     show_pictures(found)
 
 

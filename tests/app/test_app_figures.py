@@ -64,15 +64,15 @@ def test_the_waterfall_climbs_to_the_step():
     """Every bar starts where the one before ended; the last part ends at the total; hidden time stands apart."""
     bars = waterfall(ESTIMATE).data
     parts, whole, hidden = bars[:5], bars[5], bars[6:]
-    tops = np.cumsum([bar.y[0] for bar in parts])
-    assert [bar.base[0] for bar in parts] == pytest.approx([0.0, *tops[:-1]])
-    assert tops[-1] == pytest.approx(whole.y[0]) == pytest.approx(ESTIMATE.step_time_s)
-    assert [(bar.x[0], bar.y[0]) for bar in hidden] == [("DP hidden", 0.3)]
+    ends = np.cumsum([bar.x[0] for bar in parts])
+    assert [bar.base[0] for bar in parts] == pytest.approx([0.0, *ends[:-1]])
+    assert ends[-1] == pytest.approx(whole.x[0]) == pytest.approx(ESTIMATE.step_time_s)
+    assert [(bar.y[0], bar.x[0]) for bar in hidden] == [("DP hidden", 0.3)]
 
 
 def test_the_band_of_the_step_is_its_error_bar():
     """From lower to upper."""
-    error = waterfall(ESTIMATE).data[5].error_y
+    error = waterfall(ESTIMATE).data[5].error_x
     assert (error.array[0], error.arrayminus[0]) == (pytest.approx(1.0), pytest.approx(1.0))
 
 
@@ -85,12 +85,12 @@ def test_parts_too_small_to_see_are_drawn_as_one():
 
 
 def test_compared_steps_stack_to_their_totals():
-    """Each plan's bar is as high as its step."""
+    """Each plan's bar is as long as its step, which stands written at its end."""
     other = replace(ESTIMATE, time=replace(TIME, compute_s=6.0), step_time_s=8.0)
-    bars = waterfalls([("A", ESTIMATE), ("B", other)]).data
-    assert np.sum([np.array(bar.y, dtype=float) for bar in bars], axis=0).tolist() == pytest.approx(
-        [10.0, 8.0]
-    )
+    *bars, ends = waterfalls([("A", ESTIMATE), ("B", other)]).data
+    lengths = np.sum([np.array(bar.x, dtype=float) for bar in bars], axis=0).tolist()
+    assert lengths == pytest.approx([10.0, 8.0]) == list(ends.x)
+    assert [text.strip() for text in ends.text] == ["10 s", "8 s"]
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
