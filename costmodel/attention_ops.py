@@ -22,6 +22,7 @@ from costmodel.ops import (
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
+    reduced_elements,
 )
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
@@ -69,7 +70,7 @@ def attention_ops(
         dtype=linear_dtype(job),
         bias=H * model.attention_output_bias,
         saved_elements=T * value_width,
-        output_elements=shard.sharded_tokens * H,
+        output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.keeps_partial_sums),
     )
     return (
         *enter_tensor_parallel("attention", shard, H),

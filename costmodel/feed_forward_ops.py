@@ -20,6 +20,7 @@ from costmodel.ops import (
     gemm,
     grouped_gemm,
     leave_tensor_parallel,
+    reduced_elements,
 )
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
@@ -50,6 +51,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     """
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
+    kept = sent * (shard.ep > 1) * stack.keeps_partial_sums
     router = gemm(
         "router",
         m=t,
@@ -67,12 +69,12 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     return (
         router,
         gate,
-        elementwise("permute", traffic_bytes=2 * sent),
+        elementwise("permute", traffic_bytes=2 * sent, saved_bytes_op=kept),
         *_expert_traffic("dispatch", "all_gather", sent, shard, model),
         *_weight_traffic(model, stack, shard),
         *_experts(model, job, stack, shard),
         *_expert_traffic("combine", "reduce_scatter", sent, shard, model),
-        elementwise("unpermute", traffic_bytes=2 * sent),
+        elementwise("unpermute", traffic_bytes=2 * sent, saved_bytes_op=kept),
         *shared,
     )
 
@@ -163,7 +165,7 @@ def _matrices(
             dtype=dtype,
             bias=H * bias,
             saved_elements=T * F,
-            output_elements=shard.sharded_tokens * H,
+            output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.keeps_partial_sums),
         ),
     )
 

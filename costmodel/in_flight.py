@@ -45,6 +45,34 @@ def in_flight(
     return limited
 
 
+def held_microbatches(
+    relief: Quantity,
+    schedule: Quantity,
+    pp: Quantity,
+    virtual_stages: Quantity,
+    num_microbatches: Quantity,
+    stage: Quantity,
+) -> Quantity:
+    """Microbatches held at the peak, counting gradients as if they were there from the start of the step.
+
+    Where every microbatch of the step is in flight before the first backward, gradients that are made on
+    demand take the place of that backward's activations: max(M·A, (M − 1)·A + G) = M·A + G − min(A, G) with
+    A activations of a microbatch and G gradients. `relief` is min(A, G)/A, 0 where gradients are allocated in
+    advance; of interleaved chunks only the first to run backward counts. Other arguments as `in_flight`.
+
+    >>> gpipe = SCHEDULES.index("gpipe")
+    >>> [float(held_microbatches(0.5, gpipe, 4, 1, M, 2)) for M in (1, 8)]
+    [0.5, 7.5]
+    """
+    held = in_flight(schedule, pp, virtual_stages, num_microbatches, stage)
+    whole = np.asarray(schedule)[..., None] == _WHOLE_BACKWARD
+    full = np.greater_equal(held, num_microbatches) & whole.any(axis=-1)
+    left: Quantity = held - relief * full / virtual_stages
+    return left
+
+
+_WHOLE_BACKWARD = np.array([SCHEDULES.index(name) for name in ("gpipe", "1f1b", "interleaved")])
+
 _HELD_BY_SCHEDULE: dict[str, tuple[int, ...]] = {  # chunks held: coefficients of M, P, V·P, s and 1
     "gpipe": (1, 0, 0, 0, 0),
     "1f1b": (0, 1, 0, -1, 0),

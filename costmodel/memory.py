@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.in_flight import holds_ends, in_flight
+from costmodel.in_flight import held_microbatches, holds_ends, in_flight
 from costmodel.layout import SCHEDULES, ParallelLayout, Quantity, num_microbatches
 from costmodel.memory_pieces import MemoryPieces, memory_pieces
 from costmodel.model import ModelSpec
@@ -30,6 +30,7 @@ __all__ = [
     "MemoryBreakdown",
     "MemoryForm",
     "MemoryPieces",
+    "held_microbatches",
     "holds_ends",
     "in_flight",
     "memory_by_stage",
@@ -79,7 +80,7 @@ def stage_parts(
         pieces: From `memory_pieces`.
         layers: Layers of each run on this stage.
         recomputed: How many of them are recomputed in full.
-        in_flight: Microbatches held, from `in_flight`.
+        in_flight: Microbatches held, from `held_microbatches`.
         first: Whether the stage holds the embedding (0 or 1).
         last: Whether it holds the head (0 or 1).
 
@@ -90,7 +91,8 @@ def stage_parts(
     saved = _sum((n - r) * layer.saved_bytes + r * layer.saved_bytes_recomputed for layer, n, r in runs)
     ends = first * pieces.embedding.activation_bytes + last * pieces.head.activation_bytes
     recomputes = np.greater(_sum(recomputed), 0)
-    activations = in_flight * saved + ends + recomputes * pieces.recompute_working_bytes
+    again = pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes
+    activations = in_flight * saved + ends + recomputes * again
     buffers = pieces.working_bytes + pieces.buffer_bytes
 
     def state(part: str) -> Quantity:
@@ -121,6 +123,7 @@ class MemoryForm:
         first_bytes: State and activations of the embedding.
         last_bytes: State, logits and loss of the head.
         recompute_working_bytes: Added on a stage that recomputes any layer.
+        recompute_room_bytes: Not added on the last stage, where the loss left room for it.
         every_bytes: Working set, buffers and runtime, on every stage.
     """
 
@@ -130,6 +133,7 @@ class MemoryForm:
     first_bytes: Quantity
     last_bytes: Quantity
     recompute_working_bytes: Quantity
+    recompute_room_bytes: Quantity
     every_bytes: Quantity
 
 
@@ -144,6 +148,7 @@ def memory_form(pieces: MemoryPieces) -> MemoryForm:
         first_bytes=first,
         last_bytes=last,
         recompute_working_bytes=grown * pieces.recompute_working_bytes,
+        recompute_room_bytes=grown * pieces.head.recompute_room_bytes,
         every_bytes=grown * (pieces.working_bytes + pieces.buffer_bytes) + pieces.runtime_bytes,
     )
 
@@ -162,7 +167,8 @@ def stage_total_bytes(
     for run, (n, r) in enumerate(zip(layers, recomputed, strict=True)):
         kept = (n - r) * form.saved_bytes[run] + r * form.saved_bytes_recomputed[run]
         total = total + n * form.static_bytes[run] + in_flight * kept
-    return total + np.greater(_sum(recomputed), 0) * form.recompute_working_bytes
+    again = form.recompute_working_bytes - last * form.recompute_room_bytes
+    return total + np.greater(_sum(recomputed), 0) * again
 
 
 def stage_memory(
@@ -202,6 +208,7 @@ def memory_by_stage(
     """
     pieces = memory_pieces(model, job, stack, layout)
     code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
+    relief = np.ravel(pieces.first_backward_relief)[0]
     stages = []
     for s, (counts, recomputed) in enumerate(zip(layers_of_stage, recompute_of_stage, strict=True)):
         first, last = holds_ends(code, layout.pp, s)
@@ -210,7 +217,7 @@ def memory_by_stage(
                 pieces,
                 layers=counts,
                 recomputed=recomputed,
-                in_flight=float(in_flight(code, layout.pp, layout.virtual_stages, M, s)),
+                in_flight=float(held_microbatches(relief, code, layout.pp, layout.virtual_stages, M, s)),
                 first=float(first),
                 last=float(last),
             )

@@ -44,10 +44,14 @@ class LayerMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndMemory:
-    """The embedding or the head: its state, and what it holds at the peak (not multiplied by in-flight)."""
+    """The embedding or the head: its state, and what it holds at the peak (not multiplied by in-flight).
+
+    `recompute_room_bytes` of that are free again when layers are recomputed, so recomputing takes less more.
+    """
 
     state: State
     activation_bytes: Quantity
+    recompute_room_bytes: Quantity = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class MemoryPieces:
         head: On the last stage: logits and loss.
         working_bytes: Temporaries of the largest layer, on every stage.
         recompute_working_bytes: Added on a stage that recomputes any layer.
+        first_backward_relief: Share of a microbatch's activations that its gradients replace, see
+            `in_flight.held_microbatches`.
         buffer_bytes: Gradient buckets, on every stage.
         runtime_bytes: CUDA context and communicator buffers, on every GPU.
         fragmentation: Reserved over allocated bytes of everything but the runtime.
@@ -70,6 +76,7 @@ class MemoryPieces:
     head: EndMemory
     working_bytes: Quantity
     recompute_working_bytes: Quantity
+    first_backward_relief: Quantity
     buffer_bytes: Quantity
     runtime_bytes: Quantity
     fragmentation: float
@@ -103,12 +110,14 @@ def memory_pieces(
     *shares, embedding, head = (share(part) for part in ops)
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
     working = _largest([layer.working_bytes for layer in layers])
+    recompute_working = _largest([layer.recompute_working_bytes for layer in layers])
     return MemoryPieces(
         layers=layers,
         embedding=_embedding_memory(embedding, context),
-        head=_head_memory(head, context, working),
+        head=_head_memory(head, context, working, recompute_working),
         working_bytes=working,
-        recompute_working_bytes=_largest([layer.recompute_working_bytes for layer in layers]),
+        recompute_working_bytes=recompute_working,
+        first_backward_relief=_first_backward_relief(layers, stack),
         buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),
         runtime_bytes=stack.context_bytes + stack.communicator_bytes * _communicators(table),
         fragmentation=stack.fragmentation,
@@ -142,6 +151,13 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     )
 
 
+def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:
+    """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance."""
+    shares = [np.minimum(1, layer.state.gradients_bytes / layer.saved_bytes) for layer in layers]
+    least: Quantity = np.minimum.reduce(shares) * stack.gradients_on_demand
+    return least
+
+
 def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     """The embedding: its table, and the dropout masks of the microbatches in flight on the first stage."""
     table, parameters = at.table, share.parameters[at.index]
@@ -153,24 +169,30 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=masks + unit)
 
 
-def _head_memory(share: LayerShare, at: _Context, working: Quantity) -> EndMemory:
+def _head_memory(
+    share: LayerShare, at: _Context, working: Quantity, recompute_working: Quantity
+) -> EndMemory:
     """The head: its projection (a tied one is held again when pp > 1), the logits and their loss.
 
     GPipe holds the softmax of every microbatch. Engines that reduce by unit have either the head's buffers or
-    the `working` set of a layer, so only the excess of the former counts.
+    the `working` set of a layer with what it recomputes, so only the excess of the former counts.
     """
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
     parameters = share.parameters[at.index] + tied_copy
     shards = table.tp if at.stack.vocab_parallel_loss else 1
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
-    loss, unit = at.stack.loss_bytes_per_logit * logits, unit_bytes(parameters, table, at.stack)
+    loss = at.stack.loss_bytes_per_logit * logits
+    unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.reduces_by_unit)
     waiting = (num_microbatches(table, at.job) - 1) * (table.schedule == SCHEDULES.index("gpipe"))
     held = waiting * (table.pp > 1) * FLOAT_BYTES * logits
-    peak = loss + unit
+    peak, room = loss + unit, 0 * loss
     if at.stack.reduces_by_unit:
         peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
-    return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=peak + held)
+        room = np.minimum(peak, recompute_working)
+    return EndMemory(
+        state=state_bytes(at.each, parameters), activation_bytes=peak + held, recompute_room_bytes=room
+    )
 
 
 def _communicators(table: LayoutTable) -> Quantity:

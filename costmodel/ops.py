@@ -211,6 +211,12 @@ def communicate(
     )
 
 
+def reduced_elements(shard: ShardShape, size: int, *, keeps_partial_sums: bool) -> Quantity:
+    """Elements that ``selective-op`` keeps of a projection summed over tp: the sum, and its part if kept."""
+    partial = (shard.tp > 1) * shard.sequence_parallel * keeps_partial_sums
+    return (shard.sharded_tokens + partial * shard.tokens) * size
+
+
 def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
     """Collectives entering a tensor-parallel region (``g`` of Korthikanti et al. 2022, figure 5).
 

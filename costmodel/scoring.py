@@ -21,8 +21,8 @@ from costmodel.features import Features, features_of, ops_of_parts
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.memory import (
     MemoryPieces,
+    held_microbatches,
     holds_ends,
-    in_flight,
     memory_form,
     memory_pieces,
     stage_total_bytes,
@@ -244,7 +244,7 @@ def _even_peak_bytes(
             form,
             layers=list(types.layers[i]),
             recomputed=list(types.layers[i] * recomputes),
-            in_flight=in_flight(code, pp, chunks, M, types.stage[i]),
+            in_flight=held_microbatches(pieces.first_backward_relief, code, pp, chunks, M, types.stage[i]),
             first=types.first[i],
             last=types.last[i],
         )
@@ -285,7 +285,7 @@ def stage_costs_of(
     ranks = range(layout.pp)
     code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
     ends = [tuple(float(flag) for flag in holds_ends(code, layout.pp, s)) for s in ranks]
-    grown = pieces.fragmentation
+    grown, relief = pieces.fragmentation, _number(pieces.first_backward_relief)
     first_state, last_state = pieces.embedding.state.total_bytes, pieces.head.state.total_bytes
     first_kept, last_kept = pieces.embedding.activation_bytes, pieces.head.activation_bytes
     return StageCosts(
@@ -300,10 +300,15 @@ def stage_costs_of(
         fixed_s=tuple(_number(costs.every_s + f * costs.first_s + la * costs.last_s) for f, la in ends),
         fixed_static_bytes=tuple(grown * _number(f * first_state + la * last_state) for f, la in ends),
         fixed_activation_bytes=tuple(grown * _number(f * first_kept + la * last_kept) for f, la in ends),
-        in_flight=tuple(float(in_flight(code, layout.pp, layout.virtual_stages, M, s)) for s in ranks),
+        in_flight=tuple(
+            float(held_microbatches(relief, code, layout.pp, layout.virtual_stages, M, s)) for s in ranks
+        ),
         working_bytes=grown * _number(pieces.working_bytes + pieces.buffer_bytes)
         + _number(pieces.runtime_bytes),
-        recompute_working_bytes=grown * _number(pieces.recompute_working_bytes),
+        recompute_working_bytes=tuple(
+            grown * _number(pieces.recompute_working_bytes - la * pieces.head.recompute_room_bytes)
+            for _, la in ends
+        ),
         tail_layer_s=tuple(_numbers(form) for form in costs.tail_layer_s),
         tail_fixed_s=tuple(
             tuple(_number(f * first + la * last) for f, la in ends)

@@ -50,6 +50,10 @@ class SoftwareStack:
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the
             gate (autograd's own product rule); False where a hand-written backward computes it again.
+        keeps_partial_sums: ``selective-op`` keeps what a message carried too: the product of a row-parallel
+            projection beside its reduced part, and the rows that experts exchange.
+        gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
+            the step.
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
         tp_overlap_share: Share of tensor-parallel communication that can hide under its GEMM, 0…1.
@@ -123,6 +127,8 @@ class SoftwareStack:
     reduces_by_unit: bool = False
     dispatches_weights: bool = False
     keeps_activated_gate: bool = True
+    keeps_partial_sums: bool = False
+    gradients_on_demand: bool = False
     dropout: bool = False
     vocab_parallel_loss: bool = True
     tp_overlap_share: float = 0.0

@@ -35,7 +35,7 @@ class StageCosts:
             (logits).
         in_flight: Per rank, microbatches whose activations are kept at once.
         working_bytes: Transient bytes on every rank.
-        recompute_working_bytes: Added on a rank that recomputes any layer.
+        recompute_working_bytes: Per rank, added if it recomputes any layer.
         tail_layer_s: Shape (forms, runs): seconds after the last microbatch per layer, one row per linear
             form.
         tail_fixed_s: Shape (forms, ranks): the part of each form that is not a layer.
@@ -57,7 +57,7 @@ class StageCosts:
     fixed_activation_bytes: tuple[float, ...]
     in_flight: tuple[float, ...]
     working_bytes: float
-    recompute_working_bytes: float
+    recompute_working_bytes: tuple[float, ...]
     tail_layer_s: tuple[tuple[float, ...], ...]
     tail_fixed_s: tuple[tuple[float, ...], ...]
     num_microbatches: int
@@ -148,7 +148,7 @@ def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
         + np.asarray(costs.in_flight) * activations
         + np.asarray(costs.fixed_activation_bytes)
         + costs.working_bytes
-        + (recomputed.sum(axis=1) > 0) * costs.recompute_working_bytes
+        + (recomputed.sum(axis=1) > 0) * np.asarray(costs.recompute_working_bytes)
     )
 
 

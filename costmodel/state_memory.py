@@ -97,7 +97,9 @@ def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters
 _PARTS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 
 
-def unit_bytes(parameters: Quantity, table: LayoutTable, stack: SoftwareStack) -> Quantity:
+def unit_bytes(
+    parameters: Quantity, table: LayoutTable, stack: SoftwareStack, *, prefetches: bool = True
+) -> Quantity:
     """Transient bytes of one unit (a layer) around its compute.
 
     At ZeRO-3 the unit's weights are gathered, the next one's too if prefetched, and its whole gradient
@@ -109,12 +111,13 @@ def unit_bytes(parameters: Quantity, table: LayoutTable, stack: SoftwareStack) -
         parameters: Parameters of the unit on a rank before sharding, experts included.
         table: The layouts.
         stack: Bytes per gathered and reduced parameter, and prefetching.
+        prefetches: Whether a unit of this size follows, to be prefetched where the stack does.
 
     Returns:
         Bytes, one entry per layout.
     """
     sharded = [np.greater_equal(table.zero_stage, stage) for stage in (2, 3)]
     reduced, whole = (sharded[0], 1) if stack.reduces_by_unit else (sharded[1], sharded[1])
-    gathered = sharded[1] * stack.parameter_gather_bytes * (1 + stack.fsdp_prefetch)
+    gathered = sharded[1] * stack.parameter_gather_bytes * (1 + (prefetches and stack.fsdp_prefetch))
     per_parameter = gathered + whole * stack.parameter_gather_bytes + reduced * stack.gradient_reduce_bytes
     return parameters * per_parameter

@@ -264,10 +264,7 @@ class _Grouped(torch.autograd.Function):
 def _group_products(rows: torch.Tensor, matrices: torch.Tensor, counts: list[int]) -> torch.Tensor:
     """Rows of group e times matrix e: (Σ counts, k), (E, k, n) → (Σ counts, n)."""
     if _equal(counts):
-        result = rows.new_empty(rows.shape[0], matrices.shape[-1])
-        shape = (len(counts), counts[0], -1)
-        torch.bmm(rows.view(shape), matrices, out=result.view(shape))
-        return result
+        return torch.bmm(rows.view(len(counts), counts[0], -1), matrices).flatten(0, 1)
     return torch.cat([part @ matrices[e] for e, part in enumerate(rows.split(counts))])
 
 

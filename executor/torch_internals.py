@@ -5,13 +5,14 @@ Nothing else in the executor touches a name of torch that begins with an undersc
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 functional_collectives = torch.ops._c10d_functional  # noqa: SLF001
 """Operators that every functional collective lowers to: traced by fake tensors, run by gloo and NCCL."""
@@ -54,10 +55,43 @@ def flash_attention_backward(
     return grads[0], grads[1], grads[2]
 
 
+class _Keeping(TorchDispatchMode):
+    """Remembers the results of some operators in the order of their calls."""
+
+    def __init__(self, kept: Mapping[Any, deque[Any]]) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation, and keep its result if it is one of those."""
+        result = function(*args, **(kwargs or {}))
+        if function in self.kept:
+            self.kept[function].append(tree_map_only(torch.Tensor, torch.Tensor.detach, result))
+        return result
+
+
+class _Reusing(TorchDispatchMode):
+    """Gives the remembered results back in the same order, running everything else."""
+
+    def __init__(self, kept: Mapping[Any, deque[Any]]) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation, or not."""
+        if function in self.kept:
+            return self.kept[function].popleft()
+        return function(*args, **(kwargs or {}))
+
+
 def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
-    """Contexts for checkpoints that keep matrix products, attention and messages, recomputing the rest."""
+    """Contexts for checkpoints that keep matrix products, attention and messages, recomputing the rest.
+
+    Unlike torch's own, they do not mind that the rest differs: FSDP gathers experts inside of a layer, with
+    other operations the second time.
+    """
     aten, functional = torch.ops.aten, functional_collectives
-    kept = {
+    operators = (
         aten.mm.default,
         aten.addmm.default,
         aten.bmm.default,
@@ -66,12 +100,13 @@ def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
         _flash_cpu.default,
         functional.reduce_scatter_tensor.default,
         functional.all_to_all_single.default,
-    }
+    )
 
-    def policy(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
-        return CheckpointPolicy.MUST_SAVE if operator in kept else CheckpointPolicy.PREFER_RECOMPUTE
+    def contexts() -> tuple[Any, Any]:
+        kept: dict[Any, deque[Any]] = {operator: deque() for operator in operators}
+        return _Keeping(kept), _Reusing(kept)
 
-    return functools.partial(create_selective_checkpoint_contexts, policy)
+    return contexts
 
 
 def quiet_known_warnings() -> None:

@@ -26,7 +26,7 @@ from costmodel.composition import CostColumns, compose, step_stretch
 from costmodel.constants import default_constants
 from costmodel.features import features_of
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
-from costmodel.memory import MemoryPieces, holds_ends, in_flight, memory_pieces
+from costmodel.memory import MemoryPieces, held_microbatches, holds_ends, memory_pieces
 from costmodel.model import layer_runs
 from costmodel.scoring import step_lower_bound
 from costmodel.shards import distinct_rows
@@ -365,7 +365,8 @@ def _rank_limits(setting: Setting, priced: Priced) -> _Ranks:
     stage = np.arange(int(table.pp[0]))[None, :]
     schedule, V = table.schedule[:, None], table.virtual_stages[:, None]
     M = num_microbatches(table, setting.job)[:, None]
-    held = in_flight(schedule, table.pp[:, None], V, M, stage)
+    relief = np.broadcast_to(pieces.first_backward_relief, len(table))[:, None]
+    held = held_microbatches(relief, schedule, table.pp[:, None], V, M, stage)
     first, last = holds_ends(np.broadcast_to(schedule, (len(table), stage.size)), table.pp[:, None], stage)
     layer, grown, rows = pieces.layers[k], pieces.fragmentation, len(table)
 
@@ -386,5 +387,6 @@ def _rank_limits(setting: Setting, priced: Priced) -> _Ranks:
         per_layer_bytes=grown * (column(layer.state.total_bytes) + held * saved),
         freed_bytes=grown * held * freed,
         room_bytes=room,
-        again_room_bytes=room - grown * column(pieces.recompute_working_bytes),
+        again_room_bytes=room
+        - grown * (column(pieces.recompute_working_bytes) - last * column(pieces.head.recompute_room_bytes)),
     )

@@ -162,13 +162,15 @@ def _fewest_recomputed(costs: StageCosts, counts: Integers) -> tuple[Integers, F
     need = counts @ np.asarray(costs.static_bytes) + held * (counts @ np.asarray(costs.saved_bytes)) + fixed
     need = need - costs.capacity_bytes
     must = need > 0
-    need = need + np.where(must, costs.recompute_working_bytes, 0.0)
+    need = need + np.where(must, np.asarray(costs.recompute_working_bytes)[:, None, None], 0.0)
     again, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
     for k in recompute_order(costs):
         freed = held * (costs.saved_bytes[k] - costs.saved_bytes_recomputed[k])
         if costs.saved_bytes[k] <= costs.saved_bytes_recomputed[k]:
             continue
-        take = np.where(must, np.clip(np.ceil(need / freed), 0, counts[..., k]), 0).astype(np.int64)
+        useful = must & (freed > 0)
+        enough = np.ceil(need / np.where(freed > 0, freed, 1.0))
+        take = np.where(useful, np.clip(enough, 0, counts[..., k]), 0).astype(np.int64)
         again, seconds, need = again + take, seconds + take * costs.recompute_s[k], need - take * freed
     return again, seconds, ~must | (need <= 0)
 

@@ -163,7 +163,7 @@ def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts) -> No
             terms[counts.recomputed[s][k]] = -math.floor(costs.in_flight[s] * max(frees[k], 0.0))
         any_recomputed = model.boolean()
         model.require({**dict.fromkeys(counts.recomputed[s], 1), any_recomputed: -sum(costs.runs)}, None, 0)
-        terms[any_recomputed] = math.ceil(costs.recompute_working_bytes)
+        terms[any_recomputed] = math.ceil(costs.recompute_working_bytes[s])
         model.require(terms, None, math.floor(costs.capacity_bytes) - math.ceil(fixed))
 
 

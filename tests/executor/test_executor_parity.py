@@ -117,6 +117,9 @@ CASES = {
     ),
     "recompute-selective": Case(spec=DENSE, layout=layout(tp=2, recompute="selective")),
     "recompute-selective-op": Case(spec=DENSE, layout=layout(dp=2, zero_stage=3, recompute="selective-op")),
+    "ep2-recompute-selective-op": Case(
+        spec=MOE, layout=layout(dp=2, ep=2, zero_stage=3, recompute="selective-op")
+    ),
     # axes together
     "tp2-dp2-zero3": Case(spec=DENSE, layout=layout(tp=2, dp=2, zero_stage=3)),
     "tp2-hsdp-2x2": Case(

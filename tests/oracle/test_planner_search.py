@@ -28,7 +28,7 @@ from costmodel.layout import (
     ParallelLayout,
     num_microbatches,
 )
-from costmodel.memory import holds_ends, in_flight, stage_parts
+from costmodel.memory import held_microbatches, holds_ends, stage_parts
 from costmodel.model import ModelSpec, layer_runs, parameter_count
 from costmodel.workload import TrainingJob
 from planner.bounds import Priced, price
@@ -215,7 +215,8 @@ def rank_seconds(s: Setting, priced: Priced, rank: int, layers: Vector) -> tuple
         np.asarray(flag, dtype=float) for flag in holds_ends(table.schedule, table.pp, rank + 0 * table.pp)
     )
     M = num_microbatches(table, s.job)
-    held = in_flight(table.schedule, table.pp, table.virtual_stages, M, rank)
+    relief = priced.pieces.first_backward_relief
+    held = held_microbatches(relief, table.schedule, table.pp, table.virtual_stages, M, rank)
     fixed = c.every_s + first * c.first_s + last * c.last_s
     t = np.full(len(table), math.inf)
     full = table.recompute == RECOMPUTES.index("full")

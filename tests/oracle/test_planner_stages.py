@@ -53,7 +53,7 @@ def pipelines(draw: st.DrawFn) -> tuple[StageCosts, tuple[int, ...]]:
         fixed_activation_bytes=tuple(1e9 * x for x in draw(per_rank)),
         in_flight=held,
         working_bytes=1e8,
-        recompute_working_bytes=2e8,
+        recompute_working_bytes=(2e8,) * ranks,
         tail_layer_s=(draw(per_run), draw(per_run)),
         tail_fixed_s=(draw(per_rank), draw(per_rank)),
         num_microbatches=draw(st.integers(1, 16)),
