@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.bubble import SPLIT_BACKWARDS
 from costmodel.constants import Constants
 from costmodel.environment import Environment
 from costmodel.features import Features, PartTimes, stage_message_bytes
@@ -83,6 +84,8 @@ class CostColumns:
     tail_last_s: Vector
     num_microbatches: Vector
     bubble_weight: Vector
+    forward_share: Vector
+    weight_share: Vector
     constant_s: Vector
     stretch: Vector
     host_share: Vector
@@ -243,26 +246,20 @@ def embedding_seconds(f: Features, c: Constants) -> Vector:
 def bubble_weight(f: Features, step: LayerStep) -> Vector:
     """Share of the other ranks' time left as bubble by each layout's schedule.
 
-    GPipe and 1F1B 1; interleaved 1/V; ZB-H1 (F + B − W)/(F + B + W) with B the input part; the V-shaped ZBV
-    and DualPipeV only wait for the first chunks to fill: F/(F + B + W)/V.
+    GPipe and 1F1B 1; interleaved 1/V; ZB-H1, ZBV and DualPipeV by how forward, input gradient and weight
+    gradient share a microbatch (`costmodel.bubble`).
 
     Args:
         f: Raw times.
         step: A layer, for the shares of F and W.
-
-    Source: `costmodel.pipeline`, with equal stages.
     """
-    numbers = f.layout_numbers
-    one, fill = np.ones_like(numbers.pp), step.forward_share[f.cut] / numbers.virtual_stages
-    weights = {
-        "gpipe": one,
-        "1f1b": one,
-        "interleaved": 1 / numbers.virtual_stages,
-        "zb-h1": np.clip(1 - 2 * step.weight_share[f.cut], 0.0, 1.0),
-        "zbv": fill,
-        "dualpipev": fill,
-    }
-    return np.asarray(np.choose(numbers.schedule, [weights[name] for name in SCHEDULES]))
+    n, F, W = f.layout_numbers, step.forward_share[f.cut], step.weight_share[f.cut]
+    share = np.where(n.schedule == SCHEDULES.index("interleaved"), 1 / n.virtual_stages, 1.0)
+    for name, closed_form in SPLIT_BACKWARDS.items():
+        at = np.flatnonzero(n.schedule == SCHEDULES.index(name))
+        if len(at):
+            share[at] = closed_form(n.pp[at], n.num_microbatches[at], F[at], W[at])
+    return share
 
 
 def step_stretch(nodes: Quantity, level: Quantity, c: Constants) -> Vector:
@@ -305,6 +302,8 @@ def compose(f: Features, c: Constants) -> CostColumns:
         tail_last_s=tail[2],
         num_microbatches=numbers.num_microbatches,
         bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
+        forward_share=steps[-1].forward_share[f.cut],
+        weight_share=steps[-1].weight_share[f.cut],
         constant_s=stretch * _sends(f, c) + e.level * c.step_fixed_s,
         stretch=stretch,
         host_share=_host_share(steps[-1])[f.cut],

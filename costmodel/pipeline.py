@@ -2,8 +2,7 @@
 
 The simulation is the truth about a schedule: every forward, input-gradient and weight-gradient pass of
 every stage and microbatch gets a start and an end, from the order in which its rank works and from when its
-inputs arrive. GPipe, 1F1B, interleaving and ZB-H1 follow fixed orders; ranks of the V-shaped ZBV and
-DualPipeV take whatever their priorities and their memory limit allow next.
+inputs arrive. All schedules follow orders that are fixed before the step, as engines do.
 
 Legend: ``P`` ranks, ``V`` stages (chunks) of a rank, ``M`` microbatches; ``F``, ``B``, ``W`` seconds of the
 forward, the input gradient and the weight gradient of one stage; ``c`` seconds of a send between ranks. A
@@ -16,13 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from costmodel.chunks import V_SHAPED, ranks_of_chunks
+from costmodel.chunks import ranks_of_chunks
 from costmodel.layout import ParallelLayout, Schedule
+from costmodel.v_schedules import Kind, Pass, dualpipev_order, zbv_order
 from topology.errors import InputError
 
-Kind = Literal["F", "B", "W"]
-Pass = tuple[Kind, int, int]
-"""Kind, stage and microbatch of a pass."""
 NOT_YET = -1.0
 SPLITS_BACKWARD: tuple[Schedule, ...] = ("zb-h1", "zbv", "dualpipev")
 
@@ -33,7 +30,7 @@ class Event(NamedTuple):
     rank: int
     stage: int
     microbatch: int
-    kind: Kind
+    kind: Literal["F", "B", "W"]
     start_s: float
     end_s: float
 
@@ -82,8 +79,6 @@ def simulate(layout: ParallelLayout, num_microbatches: int, seconds: StageSecond
             cause=f"{len(seconds.forward_s)} durations, pp·virtual_stages = {len(owner)}",
             fix="give one duration for every stage",
         )
-    if layout.schedule in V_SHAPED:
-        return _timeline(_play_greedily(layout, num_microbatches, seconds))
     orders = [fixed_order(layout, num_microbatches, rank) for rank in range(layout.pp)]
     return _timeline(_play_orders(layout, orders, num_microbatches, seconds))
 
@@ -95,9 +90,13 @@ def fixed_order(layout: ParallelLayout, num_microbatches: int, rank: int) -> lis
     backward), then one backward for one forward. Interleaved: the same over microbatches in groups of P
     that visit the chunks in turn, with 2(P − r − 1) + (V − 1)·P forwards first (Megatron-LM's interleaved
     schedule). ZB-H1: 1F1B whose weight gradients follow their input gradients r microbatches later, so that
-    later ranks fill the drain with them (Qi et al. 2023, §3).
+    later ranks fill the drain with them (Qi et al. 2023, §3). ZBV and DualPipeV: `costmodel.v_schedules`.
     """
     P, V, M = layout.pp, layout.virtual_stages, num_microbatches
+    if layout.schedule == "zbv":
+        return zbv_order(P, M, rank)
+    if layout.schedule == "dualpipev":
+        return dualpipev_order(P, M, rank)
     if layout.schedule == "gpipe":
         return [("F", rank, m) for m in range(M)] + [("B", rank, m) for m in range(M)]
     forwards = [(chunk * P + rank, m) for chunk, m in _visits(P, V, M)]
@@ -140,18 +139,18 @@ def _play_orders(
         woken: set[int] = set()
         while at < len(order):
             kind, stage, m = order[at]
-            before = stage - 1 if kind == "F" else (stage + 1 if kind == "B" and stage < last else -1)
+            before = stage - 1 if kind == "F" else (stage + 1 if kind != "W" and stage < last else -1)
             start = now
             if before >= 0:
-                arrived = done[kind][before][m]
+                arrived = done[kind[0]][before][m]
                 if arrived == NOT_YET:
                     break
                 if owner[before] != rank:
                     arrived += c
                 start = max(start, arrived)
             now = start + durations[kind][stage]
-            done[kind][stage][m] = now
-            events.append(Event(rank, stage, m, kind, start, now))
+            done[kind[0]][stage][m] = now
+            events += _events(rank, stage, m, kind, start, now, seconds)
             after = stage + 1 if kind == "F" else stage - 1
             if kind != "W" and 0 <= after <= last and owner[after] != rank:
                 woken.add(owner[after])
@@ -162,12 +161,21 @@ def _play_orders(
     return events
 
 
+def _events(
+    rank: int, stage: int, m: int, kind: Kind, start_s: float, end_s: float, seconds: StageSeconds
+) -> list[Event]:
+    """A pass as events: both halves of a whole backward where the schedule splits others."""
+    if kind != "BW":
+        return [Event(rank, stage, m, kind, start_s, end_s)]
+    middle_s = start_s + seconds.input_s[stage]
+    return [Event(rank, stage, m, "B", start_s, middle_s), Event(rank, stage, m, "W", middle_s, end_s)]
+
+
 def _durations(layout: ParallelLayout, seconds: StageSeconds) -> dict[str, tuple[float, ...]]:
     """Duration of every kind of pass by stage; B is the whole backward unless the schedule splits it."""
-    backward = seconds.input_s
-    if layout.schedule not in SPLITS_BACKWARD:
-        backward = tuple(b + w for b, w in zip(seconds.input_s, seconds.weight_s, strict=True))
-    return {"F": seconds.forward_s, "B": backward, "W": seconds.weight_s}
+    whole = tuple(b + w for b, w in zip(seconds.input_s, seconds.weight_s, strict=True))
+    inputs = seconds.input_s if layout.schedule in SPLITS_BACKWARD else whole
+    return {"F": seconds.forward_s, "B": inputs, "W": seconds.weight_s, "BW": whole}
 
 
 def _require_finished(place: Sequence[int], orders: Sequence[list[Pass]]) -> None:
@@ -184,116 +192,6 @@ def _timeline(events: list[Event]) -> Timeline:
     """Events in order of their start."""
     events.sort(key=lambda event: (event.start_s, event.rank))
     return Timeline(events=tuple(events), makespan_s=max(event.end_s for event in events))
-
-
-@dataclass(slots=True)
-class _Rank:
-    """A rank that chooses its next pass, and what it has before it."""
-
-    number: int
-    stages: tuple[int, ...]
-    limit: int
-    next_pass: dict[tuple[str, int], int]
-    pending_weights: list[tuple[int, int]]
-    free_s: float = 0.0
-    held: int = 0
-
-
-Choice = tuple[float, int, int, Pass]
-"""When a pass can start, how much its kind is preferred, its stage from the last, and the pass."""
-
-NEVER: Choice = (float("inf"), 9, 0, ("F", 0, 0))
-
-
-def held_limit(layout: ParallelLayout) -> int:
-    """Chunk activations a rank of a V-shaped schedule may hold at once: ZBV 2P, DualPipeV 2P + 2."""
-    return 2 * layout.pp + 2 * (layout.schedule == "dualpipev")
-
-
-def _play_greedily(layout: ParallelLayout, M: int, seconds: StageSeconds) -> list[Event]:
-    """Let every rank take, whenever it is free, what it can start soonest: B before F before W.
-
-    A forward of the first chunk may start only below the memory limit. A weight gradient runs when nothing
-    else can start before half of it would be done.
-    """
-    owner = ranks_of_chunks(layout)
-    ranks = [
-        _Rank(
-            number=r,
-            stages=tuple(s for s, o in enumerate(owner) if o == r),
-            limit=held_limit(layout),
-            next_pass={(kind, s): 0 for s, o in enumerate(owner) if o == r for kind in "FB"},
-            pending_weights=[],
-        )
-        for r in range(layout.pp)
-    ]
-    done: dict[str, list[list[float]]] = {kind: [[float("inf")] * M for _ in owner] for kind in "FB"}
-    choices = [_choose(rank, owner, M, seconds, done) for rank in ranks]
-    events: list[Event] = []
-    while True:
-        soonest = min(range(len(ranks)), key=lambda r: choices[r][:2])
-        if choices[soonest] == NEVER:
-            break
-        event = _take(ranks[soonest], choices[soonest], seconds, done)
-        events.append(event)
-        near = {owner[s] for s in (event.stage - 1, event.stage + 1) if 0 <= s < len(owner)}
-        for r in near | {soonest}:
-            choices[r] = _choose(ranks[r], owner, M, seconds, done)
-    if len(events) < 3 * M * len(owner):
-        raise InputError(
-            what="the schedule deadlocks",
-            cause=f"{M} microbatches do not fit its memory limit",
-            fix="use more microbatches, or schedule=1f1b",
-        )
-    return events
-
-
-def _choose(
-    rank: _Rank, owner: Sequence[int], M: int, seconds: StageSeconds, done: dict[str, list[list[float]]]
-) -> Choice:
-    """The pass a rank takes next."""
-    last, best = len(owner) - 1, NEVER
-    for stage in rank.stages:
-        for preference, kind in enumerate(("B", "F")):
-            m = rank.next_pass[kind, stage]
-            if m == M or (kind == "F" and stage == rank.stages[0] and rank.held >= rank.limit):
-                continue
-            before = stage - 1 if kind == "F" else stage + 1
-            if before > last:
-                ready = done["F"][stage][m]
-            elif before < 0:
-                ready = 0.0
-            else:
-                ready = done[kind][before][m] + (seconds.send_s if owner[before] != rank.number else 0.0)
-            best = min(best, (max(rank.free_s, ready), preference, -stage, _pass(kind, stage, m)))
-    if rank.pending_weights:
-        stage, m = rank.pending_weights[0]
-        if best[0] >= rank.free_s + 0.5 * seconds.weight_s[stage]:
-            best = (rank.free_s, 2, 0, ("W", stage, m))
-    return best if best[0] < float("inf") else NEVER
-
-
-def _pass(kind: str, stage: int, m: int) -> Pass:
-    """A forward or input-gradient pass."""
-    return ("F" if kind == "F" else "B", stage, m)
-
-
-def _take(rank: _Rank, choice: Choice, seconds: StageSeconds, done: dict[str, list[list[float]]]) -> Event:
-    """Carry out a pass."""
-    start, (kind, stage, m) = choice[0], choice[3]
-    if kind == "W":
-        end = start + seconds.weight_s[stage]
-        rank.pending_weights.pop(0)
-        rank.held -= 1
-    else:
-        end = start + (seconds.forward_s if kind == "F" else seconds.input_s)[stage]
-        done[kind][stage][m] = end
-        rank.next_pass[kind, stage] += 1
-        rank.held += kind == "F"
-        if kind == "B":
-            rank.pending_weights.append((stage, m))
-    rank.free_s = end
-    return Event(rank.number, stage, m, kind, start, end)
 
 
 def makespan_bounds(

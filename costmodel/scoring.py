@@ -316,6 +316,8 @@ def stage_costs_of(
         ),
         num_microbatches=M,
         bubble_weight=_number(costs.bubble_weight),
+        forward_share=_number(costs.forward_share),
+        weight_share=_number(costs.weight_share),
         constant_s=_number(costs.constant_s),
         capacity_bytes=capacity_bytes,
     )

@@ -42,6 +42,8 @@ class StageCosts:
         num_microbatches: Microbatches per step and pipeline.
         bubble_weight: Share of the other ranks' time that the schedule leaves as bubble (1 for 1F1B, 1/V
             interleaved).
+        forward_share: Share of a microbatch's compute that is forward.
+        weight_share: Share of it that is the gradient of weights.
         constant_s: Seconds of the step that depend on no split.
         capacity_bytes: What a rank may hold.
     """
@@ -62,6 +64,8 @@ class StageCosts:
     tail_fixed_s: tuple[tuple[float, ...], ...]
     num_microbatches: int
     bubble_weight: float
+    forward_share: float = 1 / 3
+    weight_share: float = 1 / 3
     constant_s: float
     capacity_bytes: float
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from costmodel.v_schedules import dualpipev_order, zbv_order
 from topology.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]
@@ -177,92 +178,17 @@ def _interleaved_zero_bubble(ranks: int, virtual: int, microbatches: int, rank: 
     return order + [take.action("W", stage) for stage in pending]
 
 
+_WORDS: dict[str, Kind] = {"F": "F", "B": "I", "W": "W", "BW": "B"}
+
+
 def _zbv(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """ZBV with equal F, I and W, for max(2P−1, M) microbatches of which the first M are kept."""
-    count = max(2 * ranks - 1, microbatches)
-    down, up = stages_of_rank("zbv", ranks, 2, rank)
-    take = _Counter()
-    order = [take.action("F", down) for _ in range(2 * (ranks - rank) - 1)]
-    for _ in range(rank):
-        order += [take.action("F", up), take.action("F", down)]
-    for _ in range(ranks - rank):
-        order += [take.action("F", up), take.action("I", up), take.action("W", up)]
-    while take.next[up, "F"] < take.next[down, "F"] or take.next[down, "F"] < count:
-        if take.next[down, "F"] < count:
-            order.append(take.action("F", down))
-        order += [take.action("I", down), take.action("W", down)]
-        order += [take.action("F", up), take.action("I", up), take.action("W", up)]
-    for _ in range(rank):
-        order += [take.action("I", down), take.action("I", up)]
-    for _ in range(ranks - rank):
-        order += [take.action("I", down), take.action("W", down)]
-    for stage in (up, down):
-        while take.next[stage, "W"] < take.next[stage, "I"]:
-            order.append(take.action("W", stage))
-    return [action for action in order if action.microbatch < microbatches]
-
-
-class _DualPipeV:
-    """State of one rank's order while it is written down: next microbatches, and delayed weight gradients."""
-
-    def __init__(self) -> None:
-        self.forward: dict[int, int] = defaultdict(int)
-        self.backward: dict[int, int] = defaultdict(int)
-        self.pending: deque[tuple[int, int]] = deque()
-        self.order: list[Action] = []
-
-    def f(self, *stages: int) -> None:
-        """Add forwards."""
-        for stage in stages:
-            self.order.append(Action("F", stage, self.forward[stage]))
-            self.forward[stage] += 1
-
-    def b(self, stage: int, *, split: bool = False) -> None:
-        """Add a whole backward, or its input half with the weights left for later."""
-        microbatch = self.backward[stage]
-        self.backward[stage] += 1
-        self.order.append(Action("I" if split else "B", stage, microbatch))
-        if split:
-            self.pending.append((stage, microbatch))
-
-    def w(self) -> None:
-        """Add the oldest delayed weight gradient, if any."""
-        if self.pending:
-            self.order.append(Action("W", *self.pending.popleft()))
+    """ZBV, in the order that the cost model times."""
+    return [Action(_WORDS[kind], stage, m) for kind, stage, m in zbv_order(ranks, microbatches, rank)]
 
 
 def _dualpipev(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """DualPipeV: the eight steps of the reference implementation."""
-    down, up = stages_of_rank("dualpipev", ranks, 2, rank)
-    state = _DualPipeV()
-    state.f(*[down] * (2 * (ranks - rank - 1)))
-    state.f(*[down, up] * (rank + 1))
-    for _ in range(ranks - rank - 1):
-        state.b(up, split=True)
-        state.w()
-        state.f(up)
-    for _ in range(microbatches - 2 * ranks + rank + 1):
-        state.f(down)
-        state.b(up)
-        state.f(up)
-        state.b(down)
-    for _ in range(ranks - rank - 1):
-        state.b(up)
-        state.f(up)
-        state.b(down)
-    split = False
-    for i in range(rank + 1):
-        middle = i == (rank + 1) // 2
-        split = split or (middle and rank % 2 == 1)
-        state.b(up, split=split)
-        split = split or (middle and rank % 2 == 0)
-        state.b(down, split=split)
-    for _ in range(ranks - rank - 1):
-        state.w()
-        state.b(down, split=split)
-    while state.pending:
-        state.w()
-    return state.order
+    """DualPipeV, in the order that the cost model times."""
+    return [Action(_WORDS[kind], stage, m) for kind, stage, m in dualpipev_order(ranks, microbatches, rank)]
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────

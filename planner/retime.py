@@ -44,9 +44,8 @@ def simulated_step_s(costs: StageCosts, layout: ParallelLayout, split: StageSpli
 def chunk_seconds(costs: StageCosts, layout: ParallelLayout, split: StageSplit) -> StageSeconds:
     """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order.
 
-    A third of a microbatch is forward and a third each half of the backward; recomputation lengthens the
-    half that the previous stage waits for. A rank's seconds are shared by its chunks in proportion to their
-    layers.
+    Recomputation lengthens the half of the backward that the previous stage waits for. A rank's seconds are
+    shared by its chunks in proportion to their layers.
     """
     again = recomputed_layers(costs, split) @ costs.recompute_s
     whole = microbatch_seconds(costs, split) - again
@@ -55,6 +54,9 @@ def chunk_seconds(costs: StageCosts, layout: ParallelLayout, split: StageSplit) 
     layers = layers_of_chunks(owners, per_rank)
     held = {rank: sum(layers[chunk] for chunk in chunks_of_rank(owners, rank)) for rank in range(layout.pp)}
     shares = [(rank, layers[chunk] / max(1, held[rank])) for chunk, rank in enumerate(owners)]
-    forward = tuple(float(whole[rank]) * share / 3 for rank, share in shares)
-    inputs = tuple(float(whole[rank] / 3 + again[rank]) * share for rank, share in shares)
-    return StageSeconds(forward_s=forward, input_s=inputs, weight_s=forward)
+    F, W = costs.forward_share, costs.weight_share
+    return StageSeconds(
+        forward_s=tuple(float(whole[rank]) * F * share for rank, share in shares),
+        input_s=tuple(float(whole[rank] * (1 - F - W) + again[rank]) * share for rank, share in shares),
+        weight_s=tuple(float(whole[rank]) * W * share for rank, share in shares),
+    )

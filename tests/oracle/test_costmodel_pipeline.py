@@ -4,7 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from costmodel.bubble import dualpipev_bubble, zb_h1_bubble, zbv_bubble
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline import StageSeconds, makespan_bounds, send_seconds, simulate
 from topology.errors import InputError
@@ -49,16 +52,43 @@ def test_zero_bubble_h1_leaves_a_third_of_the_bubble(ranks: int, microbatches: i
     assert found == pytest.approx(microbatches * 3.0 + (ranks - 1) * 1.0)
 
 
-@pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
-@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 16), (8, 32)])
-def test_v_shaped_schedules_wait_for_little_more_than_the_first_chunks(
-    schedule: Schedule, ranks: int, microbatches: int
+def extra_of(layout: ParallelLayout, microbatches: int, f: float, b: float, w: float) -> float:
+    """What the simulation adds to M microbatches on equal ranks, as a share of (P − 1) microbatches."""
+    V = layout.virtual_stages
+    stages = equal_stages(layout.pp * V, f / V, b / V, w / V)
+    makespan_s = simulate(layout, microbatches, stages).makespan_s
+    return (makespan_s / (f + b + w) - microbatches) / (layout.pp - 1)
+
+
+SHARES = st.tuples(st.floats(0.3, 3.0), st.floats(0.3, 3.0), st.floats(0.1, 3.0))
+
+
+@given(ranks=st.integers(2, 8), more=st.integers(0, 16), shares=SHARES)
+def test_zero_bubble_h1_is_exact_for_any_passes(
+    ranks: int, more: int, shares: tuple[float, float, float]
 ) -> None:
-    """The last rank starts after P − 1 chunk forwards and is then busy: Qi et al. 2024, §4."""
-    stages = equal_stages(2 * ranks, 0.5, 0.5, 0.5)
-    found = simulate(layout_of(schedule, ranks), microbatches, stages).makespan_s
-    ideal = microbatches * 3.0 + (ranks - 1) * 0.5
-    assert ideal <= found <= ideal + 1.0
+    """β = max(F, B, F + B − W), whatever a forward, an input and a weight gradient take."""
+    f, b, w = (part / sum(shares) for part in shares)
+    found = extra_of(layout_of("zb-h1", ranks), ranks + more, f, b, w)
+    assert found == pytest.approx(float(zb_h1_bubble(ranks, ranks + more, f, w)), abs=1e-9)
+
+
+@given(ranks=st.integers(2, 8), more=st.integers(0, 16), shares=SHARES)
+def test_zbv_is_exact_where_the_input_gradient_takes_as_long_as_the_forward(
+    ranks: int, more: int, shares: tuple[float, float, float]
+) -> None:
+    """Every M from P up, any weight gradient, B ≥ F."""
+    f, b, w = (part / sum(shares) for part in (min(shares[:2]), max(shares[:2]), shares[2]))
+    found = extra_of(layout_of("zbv", ranks), ranks + more, f, b, w)
+    assert found == pytest.approx(float(zbv_bubble(ranks, ranks + more, f, w)), abs=1e-9)
+
+
+@given(ranks=st.integers(2, 8), more=st.integers(0, 16), shares=SHARES)
+def test_dualpipev_is_exact_for_any_passes(ranks: int, more: int, shares: tuple[float, float, float]) -> None:
+    """Every M from 2P up."""
+    f, b, w = (part / sum(shares) for part in shares)
+    found = extra_of(layout_of("dualpipev", ranks), 2 * ranks + more, f, b, w)
+    assert found == pytest.approx(float(dualpipev_bubble(ranks, 2 * ranks + more, f, w)), abs=1e-9)
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 32)])
