@@ -123,7 +123,7 @@ def band(lower_s: float, upper_s: float) -> str:
 def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
     """MFU with the formula that gives it."""
     peak = peak_flop_per_s(cluster_of(request).gpu, request.job)
-    num_gpus = gpus_used(request, estimate)
+    num_gpus = gpus_paid(request, estimate)
     flop = estimate.mfu * estimate.step_time_s * num_gpus * peak
     numbers = (
         f"{flop:.3g} / ({format_seconds(estimate.step_time_s)} × {num_gpus:,} × {format_flop_per_s(peak)})"
@@ -134,8 +134,8 @@ def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
     )
 
 
-def gpus_used(request: PlanRequest, estimate: Estimate) -> int:
-    """GPUs that work in a step; idle ones produce no tokens."""
+def gpus_paid(request: PlanRequest, estimate: Estimate) -> int:
+    """GPUs that every figure per GPU counts: idle ones too, unless the plan says how many to rent."""
     return round(request.job.tokens_per_step / (estimate.step_time_s * estimate.tokens_per_s_per_gpu))
 
 
@@ -204,8 +204,11 @@ def layout_facts(request: PlanRequest, layout: ParallelLayout, idle_gpus: int = 
         ("pipeline", pipeline_text(request, layout)),
         ("sharding", sharding_text(layout)),
     ]
-    if idle_gpus:
-        pairs.append(("idle", f"{idle_gpus} GPUs: using fewer is faster or is all that divides"))
+    if idle_gpus and request.objective in ("cost", "gpus"):
+        pairs.append(("not needed", f"{idle_gpus:,} GPUs, not counted in any figure"))
+    elif idle_gpus:
+        reason = "using fewer is faster or is all that divides"
+        pairs.append(("idle", f"{idle_gpus:,} GPUs: {reason}; money, MFU and tokens/s/GPU count them"))
     return Facts(title="Layout", pairs=tuple(pairs))
 
 

@@ -67,12 +67,12 @@ class Estimate:
         memory_lower_bytes: Lower end of the 80 % band of the peak.
         memory_upper_bytes: Upper end of it.
         mfu: Model FLOPs (6·active parameters·tokens plus attention, no recompute) over peak FLOPs of all
-            GPUs.
+            GPUs that are paid for, idle ones included.
         hfu: The same with the recomputed FLOPs.
-        tokens_per_s_per_gpu: Tokens of the global batch per second and GPU.
-        usd_per_step: Money for one step, None without a price.
+        tokens_per_s_per_gpu: Tokens of the global batch per second and GPU, idle ones included.
+        usd_per_step: Money for one step of all GPUs that are paid for, None without a price.
         usd_per_billion_tokens: Money for 1e9 tokens, None without a price.
-        wh_per_step: Energy of one step at the GPUs' design power, in Wh.
+        wh_per_step: Energy of one step at the design power of the GPUs that work, in Wh.
         wh_per_billion_tokens: The same for 1e9 tokens.
         bound_by: The largest part of the step in words.
         assumptions: What was taken for granted, one sentence each.

@@ -39,6 +39,7 @@ class _Question:
     stack: SoftwareStack
     layout: ParallelLayout
     cal: Calibration
+    paid_gpus: int
 
 
 def estimate(
@@ -51,6 +52,7 @@ def estimate(
     split: StageSplit | None = None,
     *,
     constants: Constants | None = None,
+    paid_gpus: int | None = None,
 ) -> Estimate:
     """Estimate one layout.
 
@@ -63,6 +65,7 @@ def estimate(
         cal: Kernel and collective tables.
         split: Layers and recomputed layers of every rank; the even split by default.
         constants: Constants of the composition, the shipped ones by default.
+        paid_gpus: GPUs that are paid for, by default all of the cluster, whether they work or idle.
     """
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
@@ -73,7 +76,10 @@ def estimate(
     columns = compose(features, c)
     costs = stage_costs_of(columns, pieces, layout, job, runs, cluster.gpu.memory_bytes)
     split = split or even_split(runs, layout)
-    question = _Question(model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal)
+    question = _Question(
+        model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
+        paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
+    )  # fmt: skip
     time = time_breakdown(features, c, costs, split)
     doubts = _doubts(question, features, float(columns.host_share[0]))
     return _answer(question, doubts, costs, split, time, rank_memory(pieces, layout, costs, split))
@@ -112,11 +118,11 @@ def _answer(
     lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
     peak = max(stage.total_bytes for stage in memory)
     memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
-    gpus, tokens = q.layout.num_gpus, q.job.tokens_per_step
+    gpus, tokens = q.paid_gpus, q.job.tokens_per_step
     mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
     price = q.cluster.spec.usd_per_gpu_hour
     dollars = None if price is None else float(usd(seconds, gpus, price))
-    energy = float(watt_hours(seconds, gpus, q.cluster.gpu.tdp_w))
+    energy = float(watt_hours(seconds, q.layout.num_gpus, q.cluster.gpu.tdp_w))
     return Estimate(
         time=time,
         step_time_s=seconds,

@@ -30,6 +30,11 @@ class Goal:
     objective: Objective
     limit_s: float
 
+    @property
+    def rents_what_it_uses(self) -> bool:
+        """Whether the answer says how many GPUs to rent; otherwise idle ones are there and paid for."""
+        return self.objective in ("cost", "gpus")
+
     def score(self, num_gpus: Any, step_s: Any) -> Vector:
         """Score of layouts that use this many GPUs and take these seconds per step."""
         G, t = np.asarray(num_gpus, dtype=np.float64), np.asarray(step_s, dtype=np.float64)

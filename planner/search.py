@@ -110,10 +110,12 @@ def _headroom(request: PlanRequest) -> float:
     return 1 - 1 / upper
 
 
-def estimate_of(setting: Setting, found: Choice, cal: Calibration) -> Estimate:
-    """The full estimate of a choice."""
+def estimate_of(
+    setting: Setting, found: Choice, cal: Calibration, *, paid_gpus: int | None = None
+) -> Estimate:
+    """The full estimate of a choice; idle GPUs are paid for unless said otherwise."""
     s = setting
-    return estimate(s.model, s.cluster, s.job, s.stack, found.layout, cal, found.split)
+    return estimate(s.model, s.cluster, s.job, s.stack, found.layout, cal, found.split, paid_gpus=paid_gpus)
 
 
 def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
@@ -124,7 +126,8 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     best = prefer_headroom(done) if request.objective == "memory" else done.best
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
-    full = estimate_of(done.setting, best, done.cal)
+    rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
+    full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
     mesh, placement_notes = place(done.setting, best.layout)
     idle = done.setting.cluster.num_gpus - best.layout.num_gpus

@@ -150,8 +150,8 @@ def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
     assert json.loads(diff_answer(example_plan, other).document)["choices"]["tp"] == {"first": 8, "second": 4}
 
 
-def test_model_flop_are_those_of_the_gpus_that_work(example_plan):
-    """MFU counts the GPUs of the layout: with as many idle ones beside them its numbers stay the same."""
+def test_the_formula_of_mfu_is_that_of_the_estimate(example_plan):
+    """MFU prints the GPUs that its estimate counted, whatever the request says."""
     from dataclasses import replace
 
     from app.plan_report import mfu_text
