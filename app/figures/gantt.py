@@ -119,4 +119,6 @@ def _reading(events: Sequence[Event], num_microbatches: int | None) -> str:
     drawn = 1 + max(event.microbatch for event in events)
     of = "" if num_microbatches in (None, drawn) else f" of {num_microbatches:,}"
     waiting = format_percent(max(0.0, idle))
-    return f"{drawn}{of} microbatches take {format_seconds(end_s)}; ranks wait {waiting} of that time."
+    ranks = len({event.rank for event in events})
+    cut = f" Drawn are the outer {MOST_RANKS} of {ranks} ranks." if ranks > MOST_RANKS else ""
+    return f"{drawn}{of} microbatches take {format_seconds(end_s)}; ranks wait {waiting} of that time.{cut}"

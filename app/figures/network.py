@@ -52,7 +52,7 @@ def network_map(
     places = positions(graph, cluster.hierarchy.gpus_per_node)
     by_level = {load.name: load for load in loads}
     picture = figure(
-        _reading(loads), height=380, xaxis={"visible": False},
+        _reading(loads), height=380, xaxis={"visible": False, "range": _across(places)},
         yaxis={"visible": False, "range": [-1.3, max(y for _, y in places.values()) + 0.5]},
     )  # fmt: skip
     for level, wires in wires_by_level(graph).items():
@@ -65,6 +65,13 @@ def network_map(
             font={"size": 12, "color": GREY},
         )  # fmt: skip
     return picture
+
+
+def _across(places: Mapping[str, tuple[float, float]]) -> list[float]:
+    """Ends of the picture, with room on the left for the names of the rows."""
+    first, last = min(x for x, _ in places.values()), max(x for x, _ in places.values())
+    width = max(last - first, 1.0)
+    return [first - 0.16 * width, last + 0.06 * width]
 
 
 def row_names(graph: Any, places: Mapping[str, tuple[float, float]]) -> dict[float, str]:

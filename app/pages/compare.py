@@ -43,6 +43,7 @@ def render() -> None:
             one_plan(name, plan)
     for name, plan in zip(names[1:], plans[1:], strict=True):
         st.divider()
+        st.subheader(f"{name} against {names[0]}", anchor=False)
         for section in diff_answer(plans[0], plan, "A", name).sections:
             show_section(named(section, name))
 

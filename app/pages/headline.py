@@ -54,8 +54,15 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
             delta_color="inverse" if number.lower_is_better else "normal",
             help=number.note,
             border=True,
-            delta_description="to the baseline" if baseline else None,
         )
+    if baseline is not None:
+        show_baseline(baseline)
+
+
+def show_baseline(baseline: Plan) -> None:
+    """Say what the differences are to."""
+    question, layout = headline(baseline.request), layout_words(baseline.layout)
+    st.caption(plain(f"Differences are to the baseline: {layout} · {question}"))
 
 
 def numbers(plan: Plan) -> tuple[Number, ...]:
@@ -177,20 +184,24 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
         st.code(command_line(flags), language="bash", wrap_lines=True)
         if {MODEL_FILE, CLUSTER_FILE} & {flags.model, flags.cluster}:
             st.caption("Run it beside the file that was uploaded.")
-    files = (
-        ("plan.json", to_json(plan), "application/json"),
-        ("plans.csv", csv_text(plan_records(plan)), "text/csv"),
-        ("trace.json", trace_json(schedule_of(plan), plan.request.model.name), "application/json"),
-    )
-    for column, (name, text, mime) in zip(downloads, files, strict=True):
+    for column, (name, write) in zip(downloads, files_of(plan).items(), strict=True):
         column.download_button(
             name,
-            text,
+            write,
             name,
-            mime,
+            "text/csv" if name.endswith(".csv") else "application/json",
             icon=":material/download:",
             on_click="ignore",
             width="stretch",
             key=f"get_{name}",
             help="Open it at ui.perfetto.dev" if name == "trace.json" else None,
         )
+
+
+def files_of(plan: Plan) -> dict[str, Callable[[], str]]:
+    """What can be taken home, by file name; written only when somebody asks for it."""
+    return {
+        "plan.json": lambda: to_json(plan),
+        "plans.csv": lambda: csv_text(plan_records(plan)),
+        "trace.json": lambda: trace_json(schedule_of(plan), plan.request.model.name),
+    }
