@@ -113,7 +113,7 @@ def test_the_plan_table_states_the_numbers_of_the_plan(example_plan: Plan):
     for expected in (
         "llama-3.1-70b on 32 × h100-sxm",
         "10 s · 80 % band 9 – 11 s",
-        "53 GiB of 80 GiB (66.2 %) on stage 0",
+        "53 GiB of 79.6 GiB (66.5 %) on stage 0",
         "$60 per billion tokens",
         "tp inside a node · pp across 4 nodes",
         "proven optimal",

