@@ -49,6 +49,7 @@ NEAR = 2.0
 _FULL = RECOMPUTES.index("full")
 _TP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "cp", "tp"))
 _CP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "tp", "cp"))
+_PAIRING = SCHEDULES.index("dualpipev")
 _FREE_BUBBLE = ("zb-h1", "zbv", "dualpipev")
 
 
@@ -139,7 +140,13 @@ def core_times(setting: Setting, cores: LayoutTable, cal: Calibration) -> Microb
 def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> MicrobatchTimes:
     """Least seconds of a microbatch under each placement: sharding of state and schedules can only add."""
     s, none = setting, np.zeros(len(placed), dtype=np.int64)
-    table = replace(placed, zero_stage=none, shard_degree=placed.dp * placed.cp, recompute=none)
+    table = replace(
+        placed,
+        zero_stage=none,
+        shard_degree=placed.dp * placed.cp,
+        recompute=none,
+        schedule=np.full(len(placed), _kindest_schedule(s)),
+    )
     costs = compose(features_of(s.model, s.cluster, s.job, s.stack, table, cal), default_constants())
     return _times(setting, costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch)
 
@@ -188,14 +195,21 @@ def _seconds(
     """Seconds of a microbatch per layer of each run, and of both ends; collectives free unless placed."""
     s, ones = setting, np.ones(len(cuts), dtype=np.int64)
     kind, order = placement or (0, _TP_INNERMOST)
+    schedule = _kindest_schedule(s)
     table = replace(
-        cuts, pp=ones, virtual_stages=ones, zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp,
-        recompute=0 * ones,
+        cuts, pp=(1 + (schedule == _PAIRING)) * ones, virtual_stages=ones, schedule=schedule * ones,
+        zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp, recompute=0 * ones,
         cp_kind=kind * ones, axis_order=order * ones,
     )  # fmt: skip
     times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=placement is not None)
     costs = compose(times, default_constants())
     return costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch
+
+
+def _kindest_schedule(setting: Setting) -> int:
+    """Code of the schedule under which a layer takes least: one that pairs passes hides expert traffic."""
+    pairs = setting.model.is_moe and SCHEDULES[_PAIRING] in setting.stack.schedules
+    return _PAIRING if pairs else SCHEDULES.index(setting.stack.schedules[0])
 
 
 def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
@@ -329,7 +343,7 @@ def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector, 
     """Least and most layers of the largest run each rank may take, and all of them; other runs are let go.
 
     A rank with one chunk takes at least a layer. With several, chunks are equal but for the first and the
-    last of the model, which lack at most all but one layer.
+    last of the model, which lack at most all but one layer, or all of them where nothing else divides.
     """
     layers, P = counts.sum(), int(table.pp[0])
     V = table.virtual_stages[:, None].astype(np.float64)
@@ -338,7 +352,8 @@ def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector, 
     rank = np.arange(P)[None, :]
     ends = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
     most = np.minimum(V * each, layers) + 0.0 * rank
-    least = np.where(V > 1, V * each - ends * (each - 1), 1.0) if len(counts) == 1 else 0.0 * most
+    lacking = np.where(each * P * V - layers > 2 * (each - 1), each, each - 1)
+    least = np.where(V > 1, V * each - ends * lacking, 1.0) if len(counts) == 1 else 0.0 * most
     return least, most, float(counts.max())
 
 
