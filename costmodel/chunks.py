@@ -1,9 +1,10 @@
 """Which layers sit where: pipeline ranks, the chunks of the model each of them holds, and the runs inside.
 
 A rank with several virtual stages holds several chunks of consecutive layers. Chunks are equal but for the
-first and the last of the model, which also carry the embedding and the head and may be shorter: ranks hand
-microbatches on chunk by chunk, so one long chunk among short ones stalls them all. Numbers of layers that
-allow no such split are spread as evenly as possible.
+first and the last of the model, which also carry the embedding and the head and may be shorter, down to no
+layer at all where nothing else divides the model: ranks hand microbatches on chunk by chunk, so one long
+chunk among short ones stalls them all. Numbers of layers that allow no such split are spread as evenly as
+possible.
 
 Legend: ``P`` pipeline ranks, ``V`` chunks per rank, chunk ``c`` of 0…P·V−1 in model order.
 """
@@ -66,15 +67,25 @@ def shortage(num_layers: int, chunks: int) -> tuple[int, int]:
     return each, each * chunks - num_layers
 
 
+def end_limit(num_layers: int, chunks: int) -> int:
+    """Most layers that one end may lack: all but one, or all of them where that is the only way.
+
+    >>> end_limit(126, 64), end_limit(126, 128), end_limit(61, 32)
+    (1, 1, 2)
+    """
+    each, missing = shortage(num_layers, chunks)
+    return each if 2 * (each - 1) < missing <= 2 * each else each - 1
+
+
 def ends_shortage(num_layers: int, chunks: int) -> tuple[int, int] | None:
     """Layers that the first and the last chunk lack when they share the shortage; None if they cannot.
 
-    >>> ends_shortage(126, 64), ends_shortage(80, 12), ends_shortage(61, 32)
-    ((1, 1), (2, 2), None)
+    >>> ends_shortage(126, 64), ends_shortage(80, 12), ends_shortage(126, 128), ends_shortage(58, 32)
+    ((1, 1), (2, 2), (1, 1), None)
     """
-    each, missing = shortage(num_layers, chunks)
+    _, missing = shortage(num_layers, chunks)
     last = -(-missing // 2)
-    return (missing - last, last) if last < each else None
+    return (missing - last, last) if last <= end_limit(num_layers, chunks) else None
 
 
 def _equal_chunks(chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -83,13 +94,14 @@ def _equal_chunks(chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...])
     if chunks == ranks:
         return None
     each, _ = shortage(sum(layers_of_rank), chunks)
+    most = end_limit(sum(layers_of_rank), chunks)
     lack = [chunks // ranks * each - layers for layers in layers_of_rank]
     first, last = chunk_ranks[0], chunk_ranks[-1]
     if any(lack[rank] for rank in range(ranks) if rank not in (first, last)):
         return None
     of_last = lack[last] if first != last else -(-lack[last] // 2)
     of_first = lack[first] if first != last else lack[last] - of_last
-    if not (0 <= of_first < each and 0 <= of_last < each):
+    if not (0 <= of_first <= most and 0 <= of_last <= most):
         return None
     return (each - of_first, *(each,) * (chunks - 2), each - of_last)
 

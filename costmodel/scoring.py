@@ -173,18 +173,17 @@ def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> 
 
     T = (M − β)·max t + β·Σ t + max u + constant, and without recomputation Σ t is the same for every split.
     The slowest rank takes at least the mean, at least its share in whole layers of the cheapest run, and, on
-    the rank of an end, that end and one layer per chunk. The tail takes at least the mean of every linear
-    form.
+    the rank of an end, that end and one layer per chunk, the end's own chunk perhaps without. The tail takes
+    at least the mean of every linear form.
     """
     P = layouts.pp.astype(np.float64)
     total = (runs[:, None] * costs.layer_s).sum(axis=0) + P * costs.every_s + costs.first_s + costs.last_s
     cheapest = costs.layer_s.min(axis=0)
     whole = _least_slowest_rank(costs, cheapest, float(runs.sum()), layouts)
     first, last = _end_seconds(costs, layouts)
-    ends = np.maximum(first, last * (_v_shaped(layouts) == 0)) + layouts.virtual_stages * cheapest
-    slowest = np.maximum(
-        np.maximum(total / P, whole), np.where(runs.sum() >= P * layouts.virtual_stages, ends, 0.0)
-    )
+    V = layouts.virtual_stages
+    ends = np.maximum(first, last * (_v_shaped(layouts) == 0)) + np.where(V > 1, V - 1, 1) * cheapest
+    slowest = np.maximum(np.maximum(total / P, whole), np.where(runs.sum() >= P * V, ends, 0.0))
     forms = (runs[:, None] * costs.tail_layer_s).sum(axis=1) + costs.tail_first_s + costs.tail_last_s
     tail = (forms / P).max(axis=0)
     M, beta = costs.num_microbatches, costs.bubble_weight

@@ -107,6 +107,7 @@ class SoftwareStack:
         microbatches_at_least_stages: A pipeline needs at least pp microbatches.
         interleaved_multiple_of_stages: Interleaving needs microbatches divisible by pp.
         uneven_stages: Stages may have different numbers of layers.
+        empty_end_chunks: Interleaved, the first chunk may hold only the embedding, the last only the head.
         sequence_parallel_default: Sequence parallelism is on whenever tp > 1 unless a run says otherwise.
         context_bytes: CUDA context and libraries on a GPU, outside the allocator.
         communicator_bytes: Buffers of one collective communicator.
@@ -174,6 +175,7 @@ class SoftwareStack:
     microbatches_at_least_stages: bool = False
     interleaved_multiple_of_stages: bool = True
     uneven_stages: bool = True
+    empty_end_chunks: bool = False
     sequence_parallel_default: bool = True
     context_bytes: float = 0.0
     communicator_bytes: float = 0.0

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
+from costmodel.layout import CP_KINDS, SCHEDULES, LayoutTable, ParallelLayout, Quantity
 from costmodel.placement import axis_strides
 from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
 
@@ -172,19 +172,26 @@ def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
 
 
 def _layers_broken(s: Setting, t: LayoutTable) -> Mask:
-    return np.asarray(t.pp * t.virtual_stages > s.model.num_layers, dtype=bool)
+    return np.asarray(t.pp * t.virtual_stages > _most_stages(s, t.virtual_stages, t.schedule), dtype=bool)
+
+
+def _most_stages(s: Setting, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
+    """One layer each; interleaved, the ends may do with the embedding or the head."""
+    ends = s.stack.empty_end_chunks & (virtual_stages > 1) & (schedule == SCHEDULES.index("interleaved"))
+    return np.asarray(s.model.num_layers + 2 * ends)
 
 
 def _layers(s: Setting, x: ParallelLayout) -> Violation:
     stages, layers = x.pp * x.virtual_stages, s.model.num_layers
+    most = int(_most_stages(s, x.virtual_stages, SCHEDULES.index(x.schedule)))
     return Violation(
         rule="layers",
         message=f"pp·virtual_stages = {x.pp}·{x.virtual_stages} = {stages} stages, the model has {layers} "
         "layers",
         have=stages,
-        need=layers,
+        need=most,
         unit="stages",
-        hint=f"use at most {layers} stages, one layer each",
+        hint=f"use at most {most} stages",
     )
 
 

@@ -12,7 +12,8 @@ What the space leaves out, and why nothing is lost:
 * experts are cut by expert_tp = 1 or tp, the two groups that stacks build;
 * GPipe is left out where 1F1B is offered: same bubble, never less memory;
 * tensor parallelism cuts whole key/value heads;
-* virtual stages: up to `EVERY_VIRTUAL_STAGE` all, beyond it those that divide the layers of a rank evenly;
+* virtual stages: up to `EVERY_VIRTUAL_STAGE` all, beyond it those that divide the layers of a rank evenly,
+  the ends perhaps one short;
 * state is sharded over all dp·cp ranks, or (ZeRO 2 and 3) within one unit of the fabric;
 * orders of axes that differ only in axes of one member are one order.
 """
@@ -95,7 +96,8 @@ def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: str, pp
     if schedule in CHUNKS_OF_SCHEDULE:
         return [CHUNKS_OF_SCHEDULE[schedule]]
     layers = setting.model.num_layers
-    return [v for v in range(2, layers // pp + 1) if v <= EVERY_VIRTUAL_STAGE or layers % (pp * v) == 0]
+    most = (layers + 2 * setting.stack.empty_end_chunks) // pp
+    return [v for v in range(2, most + 1) if v <= EVERY_VIRTUAL_STAGE or -layers % (pp * v) <= 2]
 
 
 def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Columns:

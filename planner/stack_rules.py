@@ -9,7 +9,7 @@ import functools
 
 import numpy as np
 
-from costmodel.chunks import ends_shortage, shortage
+from costmodel.chunks import shortage
 from costmodel.layout import (
     AXIS_ORDERS,
     CP_KINDS,
@@ -126,34 +126,40 @@ def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
     layers, chunks = s.model.num_layers, t.pp * t.virtual_stages
     each = -(-layers // chunks)
     lacking = each * chunks - layers
-    return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - 1)), dtype=bool)
+    least = 1 - (s.stack.empty_end_chunks & (t.schedule == SCHEDULES.index("interleaved")))
+    return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - least)), dtype=bool)
 
 
 def _equal_chunks(s: Setting, x: ParallelLayout) -> Violation:
     layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
     each, lacking = shortage(layers, chunks)
+    empty = s.stack.empty_end_chunks and x.schedule == "interleaved"
+    most = each if empty else each - 1
     return Violation(
         rule="equal-chunks",
         message=f"pp·virtual_stages·⌈layers/chunk⌉ − layers = {x.pp}·{x.virtual_stages}·{each} − {layers} "
         f"= {lacking} "
-        f"layers short, but only the first and the last chunk may be shorter, by {each - 1} each: uneven "
+        f"layers short, but only the first and the last chunk may be shorter, by {most} each: uneven "
         "chunks stall "
         "interleaved ranks",
         have=lacking,
-        need=2 * (each - 1),
+        need=2 * most,
         unit="layers",
-        hint=f"use virtual_stages={largest_even_chunks(layers, x.pp, x.virtual_stages)}",
+        hint=f"use virtual_stages={largest_even_chunks(layers, x.pp, x.virtual_stages, empty_ends=empty)}",
     )
 
 
-def largest_even_chunks(num_layers: int, pp: int, virtual_stages: int) -> int:
+def largest_even_chunks(num_layers: int, pp: int, virtual_stages: int, *, empty_ends: bool) -> int:
     """Most virtual stages up to a limit whose chunks can be equal but for the ends.
 
-    >>> largest_even_chunks(126, 16, 8)
-    4
+    >>> largest_even_chunks(126, 16, 8, empty_ends=False), largest_even_chunks(126, 16, 8, empty_ends=True)
+    (4, 8)
     """
-    possible = (v for v in range(virtual_stages, 1, -1) if ends_shortage(num_layers, pp * v) is not None)
-    return next(possible, 1)
+    for stages in range(virtual_stages, 1, -1):
+        each, lacking = shortage(num_layers, pp * stages)
+        if lacking <= 2 * (each if empty_ends else each - 1):
+            return stages
+    return 1
 
 
 def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -283,7 +289,8 @@ def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _fp8_broken(s: Setting, _: LayoutTable) -> bool:
-    return s.job.is_fp8 and "fp8" not in s.cluster.gpu.peak_flop_per_s
+    units = "fp4" if s.job.precision == "nvfp4" else "fp8"
+    return s.job.is_fp8 and units not in s.cluster.gpu.peak_flop_per_s
 
 
 def _fp8(s: Setting, _: ParallelLayout) -> Violation:

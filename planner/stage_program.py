@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.chunks import runs_of_ranks, shortage
+from costmodel.chunks import end_limit, runs_of_ranks, shortage
 from costmodel.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
 
 Floats = npt.NDArray[np.float64]
@@ -102,9 +102,12 @@ def chunk_splits(num_layers: int, chunks: int) -> list[tuple[int, ...]]:
 
     >>> chunk_splits(10, 4)
     [(2, 3, 3, 2), (1, 3, 3, 3), (3, 3, 3, 1)]
+    >>> chunk_splits(6, 8)
+    [(0, 1, 1, 1, 1, 1, 1, 0)]
     """
     each, missing = shortage(num_layers, chunks)
-    firsts = range(max(0, missing - each + 1), min(missing, each - 1) + 1)
+    most = end_limit(num_layers, chunks)
+    firsts = range(max(0, missing - most), min(missing, most) + 1)
     ordered = sorted(firsts, key=lambda first: (abs(2 * first - missing), -first))
     return [(each - first, *(each,) * (chunks - 2), each - missing + first) for first in ordered]
 

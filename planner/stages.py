@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.chunks import chunks_of_rank, shortage
+from costmodel.chunks import chunks_of_rank, end_limit, shortage
 from costmodel.stage_costs import StageCosts, StageSplit, recompute_order, step_time
 from planner.cpsat import Answer, IntegerModel, Variable, solve
 
 RESOLUTION = 2**34
-"""Quanta in the step time of the whole model on one rank."""
+"""Quanta in the step time of the whole model on one rank, or in its longest tail."""
 
 WORK_LIMIT = 10.0
 """Deterministic seconds of one solve; reached only by pathological inputs, and then the plan says so."""
@@ -79,9 +79,13 @@ def solve_stages(
 
 
 def _quantum(costs: StageCosts) -> float:
-    """Seconds of one integer unit of time."""
+    """Seconds of one integer unit of time: the longest step or tail there can be takes `RESOLUTION`."""
     layers = sum(n * (t + r) for n, t, r in zip(costs.runs, costs.layer_s, costs.recompute_s, strict=True))
-    return max(costs.num_microbatches * (layers + sum(costs.fixed_s)), 1e-9) / RESOLUTION
+    tails = [
+        sum(n * t for n, t in zip(costs.runs, form, strict=True)) + max(fixed)
+        for form, fixed in zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
+    ]
+    return max(costs.num_microbatches * (layers + sum(costs.fixed_s)), *tails, 1e-9) / RESOLUTION
 
 
 def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[int, ...]) -> _Counts:
@@ -92,7 +96,7 @@ def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[
     for k, n in enumerate(costs.runs):
         model.require({layers[s][k]: 1 for s in range(ranks)}, n, n)
     for row in layers:
-        model.require(dict.fromkeys(row, 1), chunks_per_rank, None)
+        model.require(dict.fromkeys(row, 1), 1, None)
     if chunks_per_rank > 1 or K > 1:
         _require_order(model, costs, chunk_ranks, layers)
     frees = _freed(costs)
@@ -147,9 +151,10 @@ def _require_order(
 def _require_equal_chunks(model: IntegerModel, costs: StageCosts, held: Sequence[Sequence[Variable]]) -> None:
     """Chunks are equal but for the first and the last of the model, which may be shorter."""
     each, _ = shortage(sum(costs.runs), len(held))
+    least = each - end_limit(sum(costs.runs), len(held))
     for chunk, variables in enumerate(held):
         inside = 0 < chunk < len(held) - 1
-        model.require(dict.fromkeys(variables, 1), each if inside else 1, each)
+        model.require(dict.fromkeys(variables, 1), each if inside else least, each)
 
 
 def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts) -> None:

@@ -29,10 +29,17 @@ def pipelines(draw: st.DrawFn) -> tuple[StageCosts, tuple[int, ...]]:
                     (chunks,),
                     (chunks + 1,),
                     (2 * chunks - 1,),
+                    (chunks - 2,),
+                    (2 * chunks - 3,),
                     (1, chunks - 1),
                     (2, 2 * chunks - 3),
                 ]
-                if min(runs) > 0 and (virtual_stages == 1 or ends_shortage(sum(runs), chunks) is not None)
+                if min(runs) > 0
+                and (
+                    sum(runs) >= chunks
+                    if virtual_stages == 1
+                    else ends_shortage(sum(runs), chunks) is not None
+                )
             ]
         )
     )
@@ -70,16 +77,20 @@ def every_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> list[StageSp
     """All splits of a pipeline by exhaustive enumeration, legal memory or not.
 
     Ranks of several chunks hold equal ones, but for the first and the last of the model, which may be
-    shorter.
+    shorter, and empty where every chunk with a layer is impossible.
     """
     total, chunks, single = sum(costs.runs), len(chunk_ranks), len(chunk_ranks) == costs.num_ranks
     longest = total if single else -(-total // chunks)
+
+    def chunkings(least: int) -> list[tuple[int, ...]]:
+        found = itertools.product(range(least, longest + 1), repeat=chunks)
+        return [sizes for sizes in found if sum(sizes) == total and (single or set(sizes[1:-1]) <= {longest})]
+
     splits = []
-    for layers in itertools.product(range(1, longest + 1), repeat=chunks):
-        if sum(layers) == total and (single or set(layers[1:-1]) <= {longest}):
-            rows = runs_of_ranks(chunk_ranks, layers, costs.runs)
-            again = itertools.product(*(range(sum(row) + 1) for row in rows))
-            splits.extend(StageSplit(layers_of_stage=rows, recompute_of_stage=r) for r in again)
+    for sizes in chunkings(1) or chunkings(0):
+        rows = runs_of_ranks(chunk_ranks, sizes, costs.runs)
+        again = itertools.product(*(range(sum(row) + 1) for row in rows))
+        splits.extend(StageSplit(layers_of_stage=rows, recompute_of_stage=r) for r in again)
     return splits
 
 
@@ -136,3 +147,18 @@ def test_nothing_is_found_below_the_optimum(drawn: tuple[StageCosts, tuple[int, 
         found = solve_stages(costs, chunk_ranks, cutoff_s=best_s * (1 - 10 * RELATIVE))
         assert found.status == "none"
         assert math.isinf(found.bound_s)
+
+
+def test_a_tail_longer_than_all_microbatches_is_solved() -> None:
+    """Reducing gradients over a slow network may take many times the compute of one microbatch."""
+    costs = StageCosts(
+        runs=(4,), layer_s=(0.1,), recompute_s=(0.03,), static_bytes=(1e9,), saved_bytes=(1e9,),
+        saved_bytes_recomputed=(1e8,), fixed_s=(0.0, 0.0), fixed_static_bytes=(0.0, 0.0),
+        fixed_activation_bytes=(0.0, 0.0), in_flight=(2.0, 1.0), working_bytes=1e8,
+        recompute_working_bytes=(2e8, 2e8), tail_layer_s=((10.0,),), tail_fixed_s=((100.0, 0.0),),
+        num_microbatches=1, bubble_weight=1.0, constant_s=0.1, capacity_bytes=4e10,
+    )  # fmt: skip
+    found = solve_stages(costs, (0, 1))
+    assert found.split is not None
+    assert found.split.layers_of_stage == ((1,), (3,))
+    assert found.step_time_s == pytest.approx(0.4 + 110.0 + 0.1)
