@@ -149,7 +149,7 @@ def attention_decode(
     facts = cal.fits()["gpus"][name]
     bandwidth_ratio = facts["memory_bandwidth_bytes_per_s"] / gpu.memory_bandwidth_bytes_per_s
     work = d * kv_dtype_bytes / (TABLE_HEAD_DIM * 2)
-    floor = np.minimum(cal.fits()["attention"]["decode_launch_s"][name], measured)
+    floor = np.minimum(decode_launch_s(cal, gpu), measured)
     memory = floor + (measured - floor) * work * bandwidth_ratio
     compute = 4 * b * a * s * d / (achievable(cal, gpu) * gpu.peak("bf16"))
     known = (name == gpu.name) & (work == 1.0)
@@ -157,6 +157,11 @@ def attention_decode(
     return KernelTime(
         seconds=np.maximum(memory, compute), extrapolated=flagged, source=f"decode attention table of {name}"
     )
+
+
+def decode_launch_s(cal: Calibration, gpu: Gpu) -> float:
+    """Seconds that the tabulated decode kernels take with nothing to read: launch and reduction."""
+    return float(cal.fits()["attention"]["decode_launch_s"][stand_in(cal, gpu)])
 
 
 def _seen(x: Floats, window: float) -> Floats:

@@ -8,7 +8,7 @@ extrapolated. Attention has its own file, `costmodel.attention`, and is re-expor
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.attention import attention_decode, attention_prefill
+from costmodel.attention import attention_decode, attention_prefill, decode_launch_s
 from costmodel.calibration import Calibration, measured_ratio
 from costmodel.grids import Bools, Floats, interpolate, outside, stacked
 from costmodel.kernel_time import KernelTime, floats
@@ -20,6 +20,7 @@ __all__ = [
     "attention_decode",
     "attention_prefill",
     "busiest_rank_load",
+    "decode_launch_s",
     "elementwise",
     "gemm",
     "grouped_gemm",

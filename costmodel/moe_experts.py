@@ -28,7 +28,10 @@ from costmodel.kernels import moe_ffn
 from costmodel.references import stand_in
 from topology.gpu import Gpu
 
-MEASURED_SKEW: Final = 1.01  # routing of the measured tables: popularity falls as rank^−1.01
+ROUTING_SKEW: Final = 0.5
+"""Popularity of experts falls as rank^−0.5 between the ranks that split them. Fitted on the rows of
+serving_runs.csv with expert parallelism; the tables' rank^−1.01 would load the busiest of 32 ranks six times
+the mean, which trained routers and the engines' load balancers avoid."""
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
@@ -42,10 +45,13 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
 WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 """The same for fp4 weights on GPUs without fp4 units."""
 
-NATIVE_FP4_GAIN: Final = 0.5
-"""Time of a kernel that multiplies fp4 natively over the tabulated one that unpacks to bf16 (w4a16_mxfp4),
-on GPUs with fp4 units. Fitted on gpt-oss-120b on b200-sxm in serving_runs.csv: 0.49 (trtllm, 71 runs) and
-0.50 (vllm, 56 runs)."""
+MXFP4: Final = "w4a16_mxfp4"
+Measured = tuple[tuple[int, ...], Floats, str]
+
+NATIVE_FP4_GAIN: Final = 0.56
+"""Time of a kernel that multiplies fp4 natively over one of the same shape that unpacks to bf16, with few
+rows per expert: the median of nvfp4 over int4_wo in the tables of b200-sxm, gb200, b300-sxm and gb300 at up
+to 96 tokens (0.50 to 0.60). With many rows it is the ratio of the peaks."""
 
 SAME_MODEL, SPLIT = 4.0, 1.0  # weight of a different model shape against a different split, in log distance
 
@@ -62,6 +68,7 @@ def routed_experts(
     num_experts: int,
     moe_tp: int = 1,
     moe_ep: int = 1,
+    mxfp4_share: float = 1.0,
 ) -> KernelTime:
     """Seconds of the gated experts on the busiest rank; `tokens` are those of all ranks that share them.
 
@@ -76,18 +83,21 @@ def routed_experts(
         num_experts: E.
         moe_tp: ranks that split one expert.
         moe_ep: ranks that split the set of experts.
+        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones.
     """
     shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
-    modelled = _modelled(cal, gpu, dtype, floats(tokens), shape, moe_ep)
+    crowded = floats(tokens) * chance_load(floats(tokens) * top_k / moe_ep, moe_ep)
+    modelled = _modelled(cal, gpu, dtype, crowded, shape, moe_ep)
     found = _nearest(cal, gpu, dtype, shape)
     if found is None:
         return modelled
-    near, log_seconds = found
+    near, log_seconds, table = found
+    share = mxfp4_share if table == MXFP4 else 1.0
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
     rows = np.clip(
         floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1]
     )
-    measured = np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
+    measured = share * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
     if near == shape and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
@@ -96,6 +106,17 @@ def routed_experts(
     return KernelTime(
         seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
     )
+
+
+def chance_load(rows: Floats, ranks: int) -> Floats:
+    """Rows of the busiest rank over the mean when chance alone decides where they go.
+
+    1 + √(2·ln(ranks)/rows): the expected maximum of `ranks` Poisson counts, in the Gaussian limit.
+
+    >>> chance_load(np.array([16.0, 1600.0]), 8).round(2).tolist()
+    [1.51, 1.05]
+    """
+    return np.asarray(1 + np.sqrt(2 * np.log(ranks) / np.maximum(rows, 1.0)))
 
 
 def _modelled(
@@ -114,7 +135,7 @@ def _modelled(
         num_experts=experts,
         moe_tp=tp,
         moe_ep=ep,
-        skew=MEASURED_SKEW,
+        skew=ROUTING_SKEW,
     )
 
 
@@ -123,23 +144,19 @@ def _table_name(cal: Calibration, gpu: Gpu) -> str:
     return f"moe-{stand_in(cal, gpu)}"
 
 
-def _nearest(
-    cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], Floats] | None:
-    """The measured shape nearest to `shape` in log distance, with its log seconds.
+def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:
+    """The measured shape nearest to `shape` in log distance, with its log seconds and its table.
 
     Remembered in `cal.tables`.
     """
     key = ("moe", gpu.name, dtype, *(str(size) for size in shape))
     if key not in cal.tables:
         cal.tables[key] = _search(cal, gpu, dtype, shape)
-    found: tuple[tuple[int, ...], Floats] | None = cal.tables[key]
+    found: Measured | None = cal.tables[key]
     return found
 
 
-def _search(
-    cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]
-) -> tuple[tuple[int, ...], Floats] | None:
+def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:
     """Search the tables of `dtype` for the nearest shape."""
     name = _table_name(cal, gpu)
     arrays = _remembered(cal, name)
@@ -154,11 +171,23 @@ def _search(
     if not known.any():
         return None
     best = int(np.where(known, distance, np.inf).argmin())
-    unpacks = arrays["dtypes"][best] == "w4a16_mxfp4" and "fp4" in gpu.peak_flop_per_s
-    gain = np.log(NATIVE_FP4_GAIN) if unpacks else 0.0
-    return tuple(int(size) for size in arrays["shapes"][best]), arrays["log_seconds"][best].astype(
-        float
-    ) + gain
+    log_seconds = arrays["log_seconds"][best].astype(float)
+    table = str(arrays["dtypes"][best])
+    if table == MXFP4 and "fp4" in gpu.peak_flop_per_s:
+        log_seconds = log_seconds + np.log(_native_gain(gpu, arrays["tokens"], log_seconds))
+    return tuple(int(size) for size in arrays["shapes"][best]), log_seconds, table
+
+
+def _native_gain(gpu: Gpu, tokens: Floats, log_seconds: Floats) -> Floats:
+    """Time of a native fp4 kernel over that of one that unpacks to bf16, by tokens.
+
+    gain = g·(1 − c) + (bf16 peak/fp4 peak)·c,   c = arithmetic's share of the time: what the largest batch
+    costs per token, over what this one costs
+    """
+    per_token = log_seconds - np.log(tokens)
+    arithmetic = np.exp(np.minimum(per_token[-1] - per_token, 0.0))
+    gain = NATIVE_FP4_GAIN * (1 - arithmetic) + gpu.peak("bf16") / gpu.peak("fp4") * arithmetic
+    return np.asarray(gain, dtype=np.float64)
 
 
 def _remembered(cal: Calibration, name: str) -> Mapping[str, Floats]:

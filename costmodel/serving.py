@@ -64,9 +64,8 @@ def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int) -> F
     """
     knots = token_knots(largest)
     stack = deployment.stack
-    seconds = linear_s(cal, deployment, knots, captured=False) + head_s(
-        cal, deployment, np.minimum(knots, 32)
-    )
+    seconds = stack.sustained * linear_s(cal, deployment, knots, captured=False)
+    seconds = seconds + head_s(cal, deployment, np.minimum(knots, 32))
     seconds = seconds + stack.host_s + stage_send_s(cal, deployment, knots)
     return spread(knots, seconds, largest)
 
@@ -101,6 +100,7 @@ def prompt_attention(cal: Calibration, deployment: Deployment, input_tokens: int
     query = np.unique(np.rint(np.geomspace(1, top, 24)))
     past = np.concatenate([[0.0], np.unique(np.rint(np.geomspace(64, top, 16)))])
     seconds = prefill_attention_s(cal, deployment, query[:, None], past[None, :])
+    seconds = seconds * deployment.stack.sustained
     return AttentionGrid(
         query_tokens=tuple(query.tolist()),
         past_tokens=tuple(past.tolist()),

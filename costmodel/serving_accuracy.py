@@ -19,6 +19,7 @@ from costmodel.request_load import Lengths, Load, closed_load
 from costmodel.serving import step_times
 from costmodel.serving_memory import kv_capacity_tokens
 from costmodel.serving_runs import Pool, ServingRun, UnsupportedRunError, deployment_of
+from costmodel.serving_stack import ServingStack
 from costmodel.serving_transfer import transfer_of
 from costmodel.step_times import StepTimes
 from topology.hierarchy import Hierarchy
@@ -38,20 +39,24 @@ class Latency:
     tpot_s: float
 
 
-def predict(cal: Calibration, run: ServingRun, hierarchy: Hierarchy) -> Latency:
-    """Predict what the run's client measured on this fabric."""
+def predict(
+    cal: Calibration, run: ServingRun, hierarchy: Hierarchy, stack: ServingStack | None = None
+) -> Latency:
+    """Predict what the run's client measured on this fabric, with the shipped engine profile or another."""
     if run.prefill is not None:
-        return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy))
-    deployment = deployment_of(run, run.decode, hierarchy)
+        return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy, stack))
+    deployment = deployment_of(run, run.decode, hierarchy, stack)
     return mean_latency(closed_loop(cal, deployment, run))
 
 
-def closed_loop_pools(cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy) -> Simulation:
+def closed_loop_pools(
+    cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy, stack: ServingStack | None
+) -> Simulation:
     """Simulate the client of a disaggregated run.
 
     Prompts are computed one at a time by each attention rank.
     """
-    prompts, outputs = (deployment_of(run, pool, hierarchy) for pool in (prefill, run.decode))
+    prompts, outputs = (deployment_of(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
     per_worker = -(-run.concurrency // run.decode.workers)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
     prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel import kernels
 from costmodel.calibration import Calibration
 from costmodel.collectives import collective_time
-from costmodel.deployment import Deployment, dtype_of, kv_token_bytes_per_layer, sliding_share
+from costmodel.deployment import Deployment, dtype_of, kv_token_bytes_per_layer, sliding_share, weight_bytes
 from costmodel.model import LayerKind, ModelSpec, layer_runs
 from costmodel.moe_experts import routed_experts
 from topology.units import MIB
@@ -40,7 +40,7 @@ def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, cap
     total, layers = np.zeros_like(m), 0.0
     for run in layer_runs(deployment.model):
         one = projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m)
-        one = one + small_kernels(run.kind) * stack.kernel_s
+        one = one + small_kernels(deployment.model, run.kind) * stack.kernel_s
         one = one + elementwise_s(deployment, m)
         total = total + one * run.count * share
         layers += run.count * share
@@ -100,6 +100,7 @@ def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
         num_experts=model.num_experts,
         moe_tp=layout.expert_tp,
         moe_ep=layout.ep,
+        mxfp4_share=deployment.stack.mxfp4_share,
     ).seconds
     return seconds * deployment.stack.expert_share
 
@@ -119,7 +120,9 @@ def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     gathered = collective_time(cal, h, "all_gather", everything, size, 1)
     gathered = gathered + collective_time(cal, h, "reduce_scatter", everything, size, 1)
     copies = m / layout.tp * min(model.num_experts_per_token, layout.ep) * row
-    exchanged = 2 * collective_time(cal, h, "all_to_all", copies, size, 1)
+    narrow = min(weight_bytes(dtype_of(deployment, "experts")), ACTIVATION_BYTES) / ACTIVATION_BYTES
+    there = collective_time(cal, h, "all_to_all", copies * max(narrow, 0.5), size, 1)
+    exchanged = there + collective_time(cal, h, "all_to_all", copies, size, 1)
     return np.asarray(np.minimum(gathered, exchanged), dtype=np.float64)
 
 
@@ -158,7 +161,7 @@ def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
     return np.asarray(m * per_token * ACTIVATION_BYTES / rate, dtype=np.float64)
 
 
-def small_kernels(kind: LayerKind) -> int:
+def small_kernels(model: ModelSpec, kind: LayerKind) -> int:
     """Kernels of one layer besides GEMMs, attention and reductions.
 
     Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input. Latent
@@ -166,14 +169,19 @@ def small_kernels(kind: LayerKind) -> int:
     add the gate's softmax and top-k, sorting, permutation, the weighted sum and the addition of shared
     experts.
     """
-    return 6 + 6 * (kind.attention == "mla") + 6 * (kind.mlp == "moe")
+    return 6 + 2 * model.qk_norm + 6 * (kind.attention == "mla") + 6 * (kind.mlp == "moe")
 
 
 def decode_attention_s(
     cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike
 ) -> Floats:
-    """Seconds of decode attention of one stage, `batch` requests per rank with `context` tokens each."""
-    model, layout = deployment.model, deployment.layout
+    """Seconds of decode attention of one stage, `batch` requests per rank with `context` tokens each.
+
+    A call in a captured graph costs the engine's latency and its share of what the table's kernel takes
+    beyond the launch that it was timed with.
+    """
+    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    launch = kernels.decode_launch_s(cal, deployment.hierarchy.gpu)
     total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
     for run in layer_runs(model):
         windowed = sliding_share(run.kind)
@@ -181,8 +189,9 @@ def decode_attention_s(
         if windowed and model.sliding_window:
             near = _decode_layer_s(cal, deployment, batch, np.minimum(context, model.sliding_window))
             full = (1 - windowed) * full + windowed * near
-        total = total + full * run.count / layout.pp
-    return total * deployment.stack.attention_share
+        streamed = stack.attention_share * np.maximum(full - launch, 0.0)
+        total = total + (stack.attention_s + streamed) * run.count / layout.pp
+    return total
 
 
 def prefill_attention_s(

@@ -42,7 +42,7 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
         parts["weights"] += run.count * (block - experts - moved)
         parts["experts"] += run.count * experts
         parts["communication"] += run.count * moved
-        parts["small kernels"] += run.count * small_kernels(run.kind) * stack.kernel_s
+        parts["small kernels"] += run.count * small_kernels(deployment.model, run.kind) * stack.kernel_s
     parts["attention"] = layout.pp * float(decode_attention_s(cal, deployment, m, context)[0])
     parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp
     parts["host"] = stack.host_s + stack.host_s_per_request * rank

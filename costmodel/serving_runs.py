@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from costmodel.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.model import ModelSpec
-from costmodel.serving_stack import serving_stack
+from costmodel.serving_stack import ServingStack, at_version, serving_stack
 from topology.errors import InputError
 from topology.hierarchy import Hierarchy
 
@@ -98,7 +98,7 @@ def read_run(row: Mapping[str, str | None], index: int) -> ServingRun:
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
         input_tokens=_count(row, "input_tokens"),
         output_tokens=_count(row, "output_tokens"),
-        concurrency=_concurrency(row, decode),
+        concurrency=_concurrency(row, decode, disaggregated=disaggregated),
         decode=decode,
         prefill=prefill,
         ttft_s=_number(row, "ttft_s"),
@@ -171,13 +171,15 @@ def _pool(row: Mapping[str, str | None], phase: str) -> Pool:
     )
 
 
-def _concurrency(row: Mapping[str, str | None], decode: Pool) -> int:
-    """Requests in flight: stated, or the decode pool's batch over all its ranks.
+def _concurrency(row: Mapping[str, str | None], decode: Pool, *, disaggregated: bool) -> int:
+    """Requests in flight: stated, or the decode pool's batch over all its ranks, or ``_c64_`` in the name.
 
-    Or the ``_c64_`` of the row's name.
+    Published tables state the concurrency of one attention rank of an aggregated run: every rank of a
+    data-parallel attention is a replica of it.
     """
     if (row.get("concurrency") or "").strip():
-        return _count(row, "concurrency")
+        ranks = 1 if disaggregated else _degree(row, "attention_dp")
+        return _count(row, "concurrency") * ranks
     if decode.batch:
         return decode.batch * decode.workers * decode.layout.attention_dp
     named = re.search(r"_c(\d+)_", row.get("id") or "")
@@ -209,13 +211,21 @@ def _number(row: Mapping[str, str | None], name: str) -> float:
     return value
 
 
-def deployment_of(run: ServingRun, pool: Pool, hierarchy: Hierarchy) -> Deployment:
-    """Give the deployment of one pool of a run on this fabric; a bf16 cache where the row does not say."""
+def deployment_of(
+    run: ServingRun, pool: Pool, hierarchy: Hierarchy, stack: ServingStack | None = None
+) -> Deployment:
+    """Give the deployment of one pool of a run on this fabric.
+
+    `stack` takes the place of the shipped profile of the run's engine. Where the row does not say, the cache
+    is what the engine makes of the checkpoint.
+    """
+    stack = at_version(stack or serving_stack(run.engine), run.engine_version)
+    eight_bit = stack.eight_bit_cache and run.weights in ("fp8", "fp4")
     return Deployment(
         model=checkpoint_model(run.model),
         hierarchy=hierarchy,
         layout=pool.layout,
-        stack=serving_stack(run.engine),
+        stack=stack,
         weights=run.weights,
-        kv_dtype=run.kv_dtype or "bf16",
+        kv_dtype=run.kv_dtype or ("fp8" if eight_bit else "bf16"),
     )

@@ -7,8 +7,9 @@ the measurements they were fitted on.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _FILE = Path(__file__).parent / "data" / "serving_stacks.toml"
@@ -30,13 +31,20 @@ class ServingStack:
         memory_fraction: Share of GPU memory the engine may use, by default.
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
+        scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
+        hides_scheduling_since: First version that prepares it meanwhile; empty if every version does.
         host_s_per_request: The same, per decoding request.
         kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
         routing …).
         eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
         all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
-        attention_share: Decode attention of the engine over the tabulated kernel's time.
+        attention_s: Latency of one decode attention in a captured graph, before it reads anything.
+        attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
         expert_share: Expert kernels of the engine over the tabulated ones.
+        mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
+        sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
+            under sustained full power.
+        eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
         response_s: Time from a request's first token until its client sees it (streaming).
         transfer_s: Latency to hand a finished prompt to a decode pool, without the bytes.
@@ -55,12 +63,18 @@ class ServingStack:
     memory_fraction: float
     workspace_bytes: float
     host_s: float
+    scheduling_s: float
+    hides_scheduling_since: str
     host_s_per_request: float
     kernel_s: float
     eager_layer_s: float
     all_reduce_s: float
+    attention_s: float
     attention_share: float
     expert_share: float
+    mxfp4_share: float
+    sustained: float
+    eight_bit_cache: bool
     request_s: float
     response_s: float
     transfer_s: float
@@ -77,10 +91,12 @@ def serving_stacks() -> Mapping[str, ServingStack]:
     """
     from topology.decode import read_toml, structure
 
-    table = read_toml(_FILE)["engines"]
+    document = read_toml(_FILE)
     return {
-        name: structure({"name": name, **entry}, ServingStack, f"{_FILE.name}: {name}")
-        for name, entry in table.items()
+        name: structure(
+            {"name": name, **document["every_engine"], **entry}, ServingStack, f"{_FILE.name}: {name}"
+        )
+        for name, entry in document["engines"].items()
     }
 
 
@@ -94,3 +110,26 @@ def serving_stack(name: str) -> ServingStack:
 
     stacks = serving_stacks()
     return stacks[resolve(name, tuple(stacks), "engine", {"trt-llm": "trtllm", "tensorrt-llm": "trtllm"})]
+
+
+def at_version(stack: ServingStack, version: str) -> ServingStack:
+    """The profile of an older version of its engine; unknown versions are current ones.
+
+    >>> stack = serving_stack("vllm")
+    >>> [at_version(stack, v).host_s > stack.host_s for v in ("0.12.0", "0.18.0", "")]
+    [True, False, False]
+    """
+    numbers, since = _numbers(version), _numbers(stack.hides_scheduling_since)
+    if not since or not numbers or numbers >= since:
+        return stack
+    return replace(stack, host_s=stack.host_s + stack.scheduling_s)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Leading numbers of a version, such as (0, 12) of 0.12.0rc1.
+
+    >>> _numbers("0.12.0rc1"), _numbers("gpt-oss-dev")
+    ((0, 12), ())
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else ()

@@ -9,7 +9,7 @@ cache and the limit allow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from costmodel.replica import Scheduler
 from costmodel.request_load import Lengths, Load, closed_load, open_load
 from costmodel.serving import step_times
 from costmodel.serving_memory import kv_capacity_tokens
+from costmodel.serving_stack import ServingStack
 from costmodel.step_times import StepTimes
 from costmodel.workload import ServingJob
 
@@ -32,12 +33,22 @@ WARM_UP = 0.2  # share of a simulated open load that fills the replica and is no
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
 
 
+CHUNKS = (2048, 8192)
+"""Tokens of a step that engines with chunked prefill are tried with, besides their default: what vLLM and
+SGLang set on small and on large GPUs. Small chunks disturb decoding less, large ones use the GPU better."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A replica that could be deployed. `phase` is whole, prefill (prompts only) or decode (outputs only)."""
+    """A replica that could be deployed.
+
+    `phase` is whole, prefill (prompts only) or decode (outputs only). `schedulers` are the ways in which it
+    may be scheduled (one for each size of prompt chunks), and `rules` the one in use.
+    """
 
     deployment: Deployment
     rules: Scheduler
+    schedulers: tuple[Scheduler, ...]
     times: StepTimes
     job: ServingJob
     phase: str = WHOLE
@@ -67,44 +78,77 @@ def build_option(
     cal: Calibration, deployment: Deployment, job: ServingJob, *, phase: str = WHOLE
 ) -> Option | Rejected:
     """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break."""
-    stack, context = deployment.stack, job.input_tokens + job.output_tokens
+    context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    prompts = round(job.input_tokens * (1 - job.cached_share))
-    budget = (
-        stack.token_budget
-        if stack.chunked
-        else max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)
-    )
-    capacity = kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
-    if capacity < 2 * longest + stack.kv_block_tokens:
+    budgets = token_budgets(deployment.stack, job, phase)
+    capacities = [
+        kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
+        for budget in budgets
+    ]
+    if capacities[0] < 2 * longest + deployment.stack.kv_block_tokens:
         return Rejected(reason="does not fit in memory")
-    batch = int(max(min(capacity // context, MOST_BATCH), deployment.layout.attention_dp))
+    batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
     times = step_times(
         cal,
         deployment,
         max_batch=batch,
-        token_budget=budget,
+        token_budget=max(budgets),
         input_tokens=job.input_tokens,
         output_tokens=job.output_tokens,
     )
+    broken = _broken_limit(times, job, phase)
+    if broken is not None:
+        return broken
+    most = largest_batch(times, job, batch)
+    schedulers = tuple(
+        _scheduler(deployment.stack, budget, most, capacity)
+        for budget, capacity in zip(budgets, capacities, strict=True)
+        if capacity >= 2 * longest + deployment.stack.kv_block_tokens
+    )
+    return Option(
+        deployment=deployment, rules=schedulers[0], schedulers=schedulers, times=times, job=job, phase=phase
+    )
+
+
+def token_budgets(stack: ServingStack, job: ServingJob, phase: str) -> tuple[int, ...]:
+    """Tokens of a step to consider, the engine's default first; a whole prompt where it cannot be cut."""
+    if not stack.chunked:
+        return (max(stack.token_budget, job.input_tokens_p99 or job.input_tokens),)
+    others = CHUNKS if phase != OUTPUT_ONLY else ()
+    return (stack.token_budget, *(size for size in others if size != stack.token_budget))
+
+
+def _broken_limit(times: StepTimes, job: ServingJob, phase: str) -> Rejected | None:
+    """The limit that even an empty engine breaks, if there is one."""
+    prompts, context = round(job.input_tokens * (1 - job.cached_share)), job.input_tokens + job.output_tokens
     ttft, tpot = fastest_ttft_s(times, prompts), fastest_tpot_s(times, context)
-    if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
-        return Rejected(reason="time to first token", best_ttft_s=ttft, best_tpot_s=tpot)
-    if phase != PROMPT_ONLY and job.tpot_s is not None and tpot > job.tpot_s:
-        return Rejected(reason="time per output token", best_ttft_s=ttft, best_tpot_s=tpot)
+    reason = None
     if job.end_to_end_s is not None and ttft + tpot * (job.output_tokens - 1) > job.end_to_end_s:
-        return Rejected(reason="end-to-end time", best_ttft_s=ttft, best_tpot_s=tpot)
-    rules = Scheduler(
-        token_budget=budget,
-        max_batch=largest_batch(times, job, batch),
-        kv_capacity_tokens=capacity,
+        reason = "end-to-end time"
+    if phase != PROMPT_ONLY and job.tpot_s is not None and tpot > job.tpot_s:
+        reason = "time per output token"
+    if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
+        reason = "time to first token"
+    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=tpot) if reason else None
+
+
+def _scheduler(stack: ServingStack, token_budget: int, max_batch: int, kv_capacity_tokens: int) -> Scheduler:
+    """The engine's scheduler with this budget, batch and cache."""
+    return Scheduler(
+        token_budget=token_budget,
+        max_batch=max_batch,
+        kv_capacity_tokens=kv_capacity_tokens,
         mixed=stack.mixed,
         chunked=stack.chunked,
         output_reserve=stack.output_reserve,
         kv_block_tokens=stack.kv_block_tokens,
         lagged=stack.lagged,
     )
-    return Option(deployment=deployment, rules=rules, times=times, job=job, phase=phase)
+
+
+def with_chunks(option: Option) -> tuple[Option, ...]:
+    """The option under each of its schedulers, the engine's default first."""
+    return tuple(replace(option, rules=rules) for rules in option.schedulers)
 
 
 def fastest_ttft_s(times: StepTimes, prompt_tokens: int) -> float:
@@ -258,6 +302,21 @@ def capacity_per_s(option: Option, *, most_per_s: float, precision: float = 0.02
         middle = (low + high) / 2
         low, high = (middle, high) if serves(option, middle) else (low, middle)
     return low
+
+
+def able(option: Option, rate_per_s: float) -> Option | None:
+    """The option with the first of its chunk sizes that keeps the limits at this rate, if one does."""
+    return next((one for one in with_chunks(option) if serves(one, rate_per_s)), None)
+
+
+def best_chunk(option: Option, *, most_per_s: float, precision: float = 0.02) -> tuple[Option, float]:
+    """The option with the chunk size of the highest capacity, and that capacity in requests per second."""
+    first, *others = with_chunks(option)
+    best, capacity = first, capacity_per_s(first, most_per_s=most_per_s, precision=precision)
+    for other in others:
+        if (1 + precision) * capacity < most_per_s and serves(other, max((1 + precision) * capacity, 1e-9)):
+            best, capacity = other, capacity_per_s(other, most_per_s=most_per_s, precision=precision)
+    return best, capacity
 
 
 def closed_run(option: Option, concurrency: int) -> Simulation:

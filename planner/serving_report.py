@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from costmodel.calibration import Calibration
 from costmodel.money import SECONDS_PER_HOUR, watt_hours
-from costmodel.serving_bands import TPOT_BAND, TTFT_BAND, Band
+from costmodel.serving_bands import Band, serving_bands
 from costmodel.serving_memory import memory_breakdown
 from costmodel.serving_parts import decode_parts_s
 from planner.serving_fleet import FleetRun
@@ -85,14 +85,15 @@ def estimate_fleet(
     gpu = hierarchy.gpu
     gpus = request.num_gpus or run.num_gpus
     money = _money(request, run, gpus)
+    bands = serving_bands()
     return ServingEstimate(
         request_rate_per_s=rate,
         capacity_requests_per_s=max(run.selection.rate_per_s, rate),
         output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
         tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
-        ttft=_percentiles(ttft, TTFT_BAND),
-        tpot=_percentiles(tpot[~np.isnan(tpot)], TPOT_BAND),
-        end_to_end=_percentiles(whole, TPOT_BAND),
+        ttft=_percentiles(ttft, bands["ttft"]),
+        tpot=_percentiles(tpot[~np.isnan(tpot)], bands["tpot"]),
+        end_to_end=_percentiles(whole, bands["tpot"]),
         goodput_requests_per_s=rate * _kept_share(request, ttft, tpot, whole),
         utilisation=simulation.utilisation,
         mean_queue=simulation.mean_queue,

@@ -27,12 +27,13 @@ from planner.serving_options import (
     WHOLE,
     Option,
     Rejected,
+    able,
+    best_chunk,
     build_option,
-    capacity_per_s,
     fastest_tpot_s,
     fastest_ttft_s,
     rate_bound_per_s,
-    serves,
+    with_chunks,
 )
 from planner.serving_plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving_report import infeasible_answer, plan_of_fleet
@@ -188,15 +189,16 @@ def _learn(board: Board, i: int, *, needed_per_s: float, enough: bool) -> None:
     board.simulated += 1
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
-        fine = needed_per_s <= bound and serves(option, needed_per_s)
-        if fine and enough:
+        fitting = able(option, needed_per_s) if needed_per_s <= bound else None
+        if fitting is not None and enough:
+            board.options[i] = fitting
             board.exact.add(i)
             return
-        if not fine and not enough:
+        if fitting is None and not enough:
             board.capacities_per_s[i] = min(bound, needed_per_s) * (1 - RESOLUTION)
             board.pruned["simulated slower than the best"] += 1
             return
-    board.capacities_per_s[i] = capacity_per_s(option, most_per_s=bound, precision=RESOLUTION)
+    board.options[i], board.capacities_per_s[i] = best_chunk(option, most_per_s=bound, precision=RESOLUTION)
     board.exact.add(i)
 
 
@@ -226,9 +228,10 @@ def _search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Ser
             board.pruned["bound no better than the best"] += 1
             continue
         board.simulated += 1
-        run = run_closed(board.options[i], count, concurrency)
-        if run.kept and (best is None or run.request_rate_per_s > best.request_rate_per_s):
-            best = run
+        for option in with_chunks(board.options[i]):
+            run = run_closed(option, count, concurrency)
+            if run.kept and (best is None or run.request_rate_per_s > best.request_rate_per_s):
+                best = run
     if best is None:
         return None
     value = float(best.num_gpus) if request.num_gpus is None else best.request_rate_per_s
@@ -335,4 +338,4 @@ def replica_capacity_per_s(cal: Calibration, plan: ServingPlan, hierarchy: Hiera
             cause=f"the plan is {plan.mode}",
             fix="use --mode aggregated",
         )
-    return capacity_per_s(option, most_per_s=rate_bound_per_s(option))
+    return best_chunk(option, most_per_s=rate_bound_per_s(option))[1]

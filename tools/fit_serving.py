@@ -1,0 +1,202 @@
+"""Fit the constants of the inference engines to measured serving runs, and cross-validate by model.
+
+    python tools/fit_serving.py serving_runs.csv [--every N] [--rounds N] [--bands FILE]
+
+Gauss–Newton on log constants. Residuals are log(predicted/measured) of TPOT and TTFT over the scatter that
+repeated publications show. Rows far off lose their weight, so that those which contradict their own columns
+do not steer; every model on one GPU counts as at most `GROUP_ROWS` rows, since its rows share their errors;
+and each constant is held by a prior that says what is plausible where a sample says nothing.
+
+A model left out is predicted anew with the constants that the other models and the prior give, the residuals
+linearised at the fit of all rows. `--bands` writes the quantiles of those errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.calibration import load_calibration
+from costmodel.serving_accuracy import predict
+from costmodel.serving_results import fabric
+from costmodel.serving_runs import UnsupportedRunError, checkpoint_model, read_run
+from costmodel.serving_stack import ServingStack, serving_stacks
+from topology.errors import InputError
+
+Floats = NDArray[np.float64]
+Row = Mapping[str, str]
+Job = tuple[Sequence[Row], ServingStack]
+
+SCATTER = np.array([0.10, 0.30])  # log errors of TPOT and of TTFT that count as one
+FAR = 2.0  # scatters at which a row has lost three quarters of its weight
+GROUP_ROWS = 15.0  # independent rows that one model on one GPU is worth
+STEP = 0.1  # of a log constant, for finite differences
+REWEIGHTINGS = 20
+QUANTILES = (0.1, 0.9)
+PRIOR: Mapping[str, tuple[float, float]] = {
+    "host_s": (0.4e-3, 0.7),
+    "scheduling_s": (0.6e-3, 0.5),
+    "host_s_per_request": (10e-6, 0.7),
+    "kernel_s": (1.3e-6, 0.35),
+    "all_reduce_s": (6e-6, 0.4),
+    "attention_s": (7e-6, 0.35),
+    "attention_share": (1.1, 0.2),
+    "expert_share": (1.0, 0.15),
+    "mxfp4_share": (1.0, 0.25),
+    "sustained": (1.05, 0.1),
+    "request_s": (2e-3, 0.5),
+    "response_s": (12e-3, 0.6),
+}
+"""Every fitted constant of `ServingStack`: its centre, and the spread of its logarithm."""
+
+
+def errors(job: Job) -> Floats:
+    """Log(predicted/measured) of TPOT and TTFT of rows under one engine profile, shape (rows, 2)."""
+    rows, stack = job
+    cal = load_calibration()
+    fabrics = {gpu: fabric(gpu) for gpu in {row["gpu"] for row in rows}}
+    found = np.full((len(rows), 2), np.nan)
+    for index, row in enumerate(rows):
+        try:
+            run = read_run(row, index)
+            latency = predict(cal, run, fabrics[run.gpu], stack)
+        except (UnsupportedRunError, InputError):
+            continue
+        found[index] = np.log([latency.tpot_s / run.tpot_s, latency.ttft_s / run.ttft_s])
+    return found
+
+
+def with_constants(stack: ServingStack, theta: Floats) -> ServingStack:
+    """The profile with these log constants."""
+    changes: dict[str, float] = dict(zip(PRIOR, np.exp(theta).tolist(), strict=True))
+    return dataclasses.replace(stack, **changes)  # type: ignore[arg-type]  # all of them are floats
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Linearised:
+    """Log errors of rows near one set of log constants: `residual` (rows, 2), `jacobian` (rows, 2, n)."""
+
+    theta: Floats
+    residual: Floats
+    jacobian: Floats
+    groups: tuple[str, ...]
+
+    def take(self, rows: Sequence[int]) -> Linearised:
+        """Only these rows."""
+        return dataclasses.replace(
+            self,
+            residual=self.residual[rows],
+            jacobian=self.jacobian[rows],
+            groups=tuple(self.groups[i] for i in rows),
+        )
+
+
+def linearised(
+    pool: ProcessPoolExecutor, rows: Sequence[Row], stack: ServingStack, theta: Floats
+) -> Linearised:
+    """Log errors and their finite differences around `theta`."""
+    points = [theta, *(theta + STEP * np.eye(len(theta)))]
+    found = list(pool.map(errors, [(rows, with_constants(stack, point)) for point in points]))
+    known = np.isfinite(np.stack(found)).all(axis=0)
+    residual, *others = (np.where(known, one, 0.0) for one in found)
+    slopes = np.stack([(other - residual) / STEP for other in others], axis=-1)
+    groups = tuple(f"{row['model']} {row['gpu']}" for row in rows)
+    return Linearised(theta=theta, residual=residual, jacobian=slopes, groups=groups)
+
+
+def solve(near: Linearised) -> Floats:
+    """Log constants that minimise the weighted errors and the distance from the prior."""
+    centre = np.log([value for value, _ in PRIOR.values()])
+    stiffness = np.array([width for _, width in PRIOR.values()]) ** -2.0
+    size = {name: near.groups.count(name) for name in set(near.groups)}
+    share = np.array([min(1.0, GROUP_ROWS / size[name]) for name in near.groups])[:, None]
+    slopes = near.jacobian / SCATTER[:, None]
+    start = near.residual / SCATTER - slopes @ near.theta
+    theta = near.theta
+    for _ in range(REWEIGHTINGS):
+        off = start + slopes @ theta
+        weight = share / (1 + (off / FAR) ** 2) ** 2
+        pull = np.einsum("rqi,rq,rqj->ij", slopes, weight, slopes) + np.diag(stiffness)
+        push = stiffness * centre - np.einsum("rqi,rq,rq->i", slopes, weight, start)
+        theta = np.linalg.solve(pull, push)
+    return theta
+
+
+def held_out(
+    pool: ProcessPoolExecutor, rows: Sequence[Row], stack: ServingStack, near: Linearised
+) -> Iterator[tuple[str, list[int], Floats]]:
+    """For every model: its name, its rows, and their errors under constants of the other models."""
+    models = [checkpoint_model(row["model"]).name for row in rows]
+    for name in sorted(set(models)):
+        own = [i for i, model in enumerate(models) if model == name]
+        others = [i for i, model in enumerate(models) if model != name]
+        theta = solve(near.take(others))
+        halves = [own[::2], own[1::2]]
+        jobs = [([rows[i] for i in half], with_constants(stack, theta)) for half in halves]
+        yield name, [*halves[0], *halves[1]], np.concatenate(list(pool.map(errors, jobs)))
+
+
+def summary(label: str, found: Floats) -> str:
+    """Medians and 90th percentiles of absolute relative errors."""
+    off = np.abs(np.expm1(found[np.isfinite(found).all(axis=1)]))
+    tpot, ttft = np.quantile(off, [0.5, 0.9], axis=0).T
+    return (
+        f"{label:40s} {len(off):5d} rows  TPOT {tpot[0]:6.1%} p90 {tpot[1]:6.1%}"
+        f"  TTFT {ttft[0]:6.1%} p90 {ttft[1]:6.1%}\n"
+    )
+
+
+def bands_toml(found: Floats, source: str) -> str:
+    """The document of quantiles of measured over predicted."""
+    known = -found[np.isfinite(found).all(axis=1)]
+    lines = [
+        f"# Quantiles {QUANTILES[0]} and {QUANTILES[1]} of measured over predicted, each model predicted",
+        "# with constants fitted without it (tools/fit_serving.py, which writes this file).",
+    ]
+    for index, name in enumerate(("tpot", "ttft")):
+        low, high = np.exp(np.quantile(known[:, index], QUANTILES)).tolist()
+        lines += ["", f"[{name}]", f"lower = {low:.3f}", f"upper = {high:.3f}", f"rows = {len(known)}"]
+        lines += [f'source = "{source}, aggregated rows, leave one model out"']
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Fit every engine, then leave out every model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--every", type=int, default=1, help="use every n-th row")
+    parser.add_argument("--rounds", type=int, default=2, help="Gauss–Newton steps")
+    parser.add_argument("--bands", type=Path, help="write the error bands here")
+    arguments = parser.parse_args()
+    with arguments.runs.open(newline="") as file:
+        table = [row for row in csv.DictReader(file) if not row["mode"].startswith("disagg")]
+    say, fitted, outside = sys.stdout.write, [], []
+    with ProcessPoolExecutor(2) as pool:
+        for engine, stack in serving_stacks().items():
+            rows = [row for row in table[:: arguments.every] if row["engine"] == engine]
+            theta = np.log([getattr(stack, name) for name in PRIOR])
+            for _ in range(arguments.rounds):
+                near = linearised(pool, rows, stack, theta)
+                theta = solve(near)
+            say("".join(f"{name} = {value:.3g}\n" for name, value in zip(PRIOR, np.exp(theta), strict=True)))
+            fitted.append(errors((rows, with_constants(stack, theta))))
+            say(summary(f"{engine}, fitted", fitted[-1]))
+            for name, _, found in held_out(pool, rows, stack, near):
+                outside.append(found)
+                say(summary(f"{engine} without {name}", found))
+            sys.stdout.flush()
+    say(summary("fitted", np.concatenate(fitted)) + summary("leave one model out", np.concatenate(outside)))
+    if arguments.bands:
+        arguments.bands.write_text(bands_toml(np.concatenate(outside), arguments.runs.name))
+
+
+if __name__ == "__main__":
+    main()
