@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any
 
 import streamlit as st
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MOST_CACHED_PLANS = 256
+_TURNS = BoundedSemaphore(max(1, (os.cpu_count() or 1) // 2))
+"""Sessions that may search at the same time: taken in turns, half of them are answered in half the time."""
 MOST_UPLOAD_MIB = 2
 MOST_ROWS_IN_FULL = 30
 _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
@@ -69,7 +73,9 @@ def request_key(request: PlanRequest) -> str:
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
 def _searched(key: str) -> Plan | Infeasible:
     """Search once per question; plans are immutable, so all sessions may share them."""
-    return search(structure(json.loads(key), PlanRequest, "the question"))
+    request = structure(json.loads(key), PlanRequest, "the question")
+    with _TURNS:
+        return search(request)
 
 
 def draw(figure: go.Figure, key: str, **options: Any) -> Any:

@@ -1,0 +1,187 @@
+"""How fast the dashboard answers, against what was asked: run `python benchmarks/bench_dashboard.py`.
+
+First paint and changes are timed in the system's Chromium, from the click until the new plan and its pictures
+stand on the page; ten sessions are timed at the server's door, as ten browsers would ask it. Medians; every
+timed question is a new one, so none is answered from the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MIB = 2**20
+SESSIONS = 10
+LARGE = "model=llama-3.1-405b&gpus=16384"
+IDLE = '() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"'
+DRAWN = '() => document.querySelectorAll("[data-testid=stPlotlyChart] .main-svg").length >= 2'
+
+
+@contextmanager
+def dashboard() -> Iterator[tuple[int, int]]:
+    """Port and process id of a dashboard's server; stopped afterwards."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    words = [sys.executable, "-m", "app", "dash", "--no-browser", "--port", str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as command:
+        try:
+            while not is_up(port):
+                time.sleep(0.05)
+            yield port, server_of(command.pid)
+        finally:
+            command.send_signal(signal.SIGTERM)
+
+
+def is_up(port: int) -> bool:
+    """Whether the server answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/_stcore/health", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def server_of(pid: int) -> int:
+    """The process that `plan dash` has started."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory a process holds."""
+    line = next(
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
+    )
+    return int(line.split()[1]) * 1024
+
+
+async def ask(port: int, query: str) -> tuple[float, int]:
+    """Open a session at a URL query, as a browser does; seconds until its page is complete, and its bytes."""
+    import websockets
+    from streamlit.proto.BackMsg_pb2 import BackMsg
+    from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+
+    started, received = time.perf_counter(), 0
+    address = f"ws://127.0.0.1:{port}/_stcore/stream"
+    async with websockets.connect(
+        address, subprotocols=["streamlit"], max_size=None, origin=f"http://127.0.0.1:{port}"
+    ) as socket_:
+        question = BackMsg()
+        question.rerun_script.query_string = query
+        await socket_.send(question.SerializeToString())
+        answer = ForwardMsg()
+        while answer.WhichOneof("type") != "script_finished":
+            content = await socket_.recv()
+            received += len(content)
+            answer.ParseFromString(content)
+    return time.perf_counter() - started, received
+
+
+def ask_at_once(port: int, queries: Sequence[str]) -> list[float]:
+    """Seconds of sessions that ask at the same moment."""
+
+    async def together() -> list[tuple[float, int]]:
+        return await asyncio.gather(*(ask(port, query) for query in queries))
+
+    return [seconds for seconds, _ in asyncio.run(together())]
+
+
+def open_seconds(browser: Any, url: str) -> tuple[float, float]:
+    """Seconds from the address to the first painted content, and to the drawn plan, of a new session."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    started = time.perf_counter()
+    page.goto(url, wait_until="commit")
+    page.wait_for_function(DRAWN)
+    page.wait_for_function(IDLE)
+    complete = time.perf_counter() - started
+    painted_ms = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    context.close()
+    return painted_ms / 1000, complete
+
+
+def change_seconds(browser: Any, url: str, batches: Sequence[int]) -> list[float]:
+    """Seconds from choosing a global batch to its drawn plan, one after the other."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_function(DRAWN)
+    page.wait_for_function(IDLE)
+    seconds = []
+    for batch in batches:
+        box = page.get_by_test_id("stSelectbox").filter(has_text="Global batch").locator("input").first
+        box.fill(str(batch))
+        started = time.perf_counter()
+        box.press("Enter")
+        page.get_by_text(f"{batch:,} sequences of").wait_for()
+        page.wait_for_function(IDLE)
+        seconds.append(time.perf_counter() - started)
+    context.close()
+    return seconds
+
+
+def row(what: str, asked: str, values: Sequence[float]) -> None:
+    """Print one line of the table."""
+    print(f"{what:34} {asked:>10} {statistics.median(values):>8.2f} s {max(values):>8.2f} s", flush=True)
+
+
+def time_in_browser(port: int) -> None:
+    """First paint and changes."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    url = f"http://127.0.0.1:{port}/"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--headless", "--disable-gpu"]
+        )
+        opened = [open_seconds(browser, url) for _ in range(7)]
+        row("first paint of a new session", "≤ 2 s", [first for first, _ in opened])
+        row("its plan and pictures stand", "", [complete for _, complete in opened])
+        row("change, 70b on 32", "≤ 1 s", change_seconds(browser, url, range(520, 600, 8)))
+        row(
+            "change, 405b on 16,384", "≤ 3 s", change_seconds(browser, f"{url}?{LARGE}", range(2056, 2096, 8))
+        )
+        browser.close()
+
+
+def time_sessions(port: int, server: int) -> None:
+    """Ten sessions at once, and what they leave in memory."""
+    before = resident_bytes(server)
+    row("ten sessions, one question", "", ask_at_once(port, [""] * SESSIONS))
+    new = [f"global_batch_size={batch}" for batch in range(800, 800 + 8 * SESSIONS, 8)]
+    row("ten sessions, ten new questions", "", ask_at_once(port, new))
+    row("the same again", "", ask_at_once(port, new))
+    after = resident_bytes(server)
+    print(f"server: {after / MIB:.0f} MiB, {(after - before) / MIB:+.0f} MiB for {3 * SESSIONS} sessions")
+
+
+def main() -> None:
+    """Print the table."""
+    print(f"{'what':34} {'asked':>10} {'median':>10} {'slowest':>10}")
+    with dashboard() as (port, server):
+        row("the server's very first answer", "", [asyncio.run(ask(port, ""))[0]])
+        time_sessions(port, server)
+        time_in_browser(port)
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    print(f"(other work on this machine: {busy:.1f} runnable processes per core)")
+
+
+if __name__ == "__main__":
+    main()
