@@ -32,7 +32,12 @@ _IMAGES = {
 def commands(plan: ServingPlan) -> dict[str, str]:
     """Every command of a plan by what it is for."""
     found = {f"serve ({role})" if role else "serve": server(plan, pool, role) for role, pool in pools(plan)}
-    return {**found, "benchmark": benchmark(plan), "kubernetes": manifest(plan)}
+    files = {
+        _options_file(role): options
+        for role, pool in pools(plan)
+        if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, role))
+    }
+    return {**found, **files, "benchmark": benchmark(plan), "kubernetes": manifest(plan)}
 
 
 def pools(plan: ServingPlan) -> tuple[tuple[str, PoolPlan], ...]:
@@ -121,7 +126,7 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
 
 
 def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
-    """`trtllm-serve`; attention data parallelism and cache transfer are set in its options file."""
+    """`trtllm-serve`; what has no flag is in its options file."""
     layout = pool.layout
     words = ["trtllm-serve", checkpoint(plan.request.model), "--backend", "pytorch", "--port", str(PORT)]
     words += (
@@ -131,9 +136,25 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
     )
     words += ["--max_batch_size", str(pool.max_batch), "--max_num_tokens", str(pool.token_budget)]
     words += ["--max_seq_len", str(_longest(plan))]
-    if layout.attention_dp > 1 or role:
-        words += ["--extra_llm_api_options", f"{role or 'server'}-options.yaml"]
+    if trtllm_options(plan, pool, role):
+        words += ["--extra_llm_api_options", _options_file(role)]
     return words
+
+
+def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
+    """The YAML of what `trtllm-serve` has no flag for: attention ranks, the cache, and its transfer."""
+    lines = ["enable_attention_dp: true"] if pool.layout.attention_dp > 1 else []
+    cache = ["  dtype: fp8"] if plan.kv_dtype == "fp8" else []
+    cache += ["  enable_block_reuse: false"] if plan.request.job.cached_share == 0 else []
+    lines += ["kv_cache_config:", *cache] if cache else []
+    lines += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
+    lines += ["disable_overlap_scheduler: true"] if role == "prefill" else []
+    return "\n".join(lines)
+
+
+def _options_file(role: str) -> str:
+    """Name of that file."""
+    return f"{role or 'server'}-options.yaml"
 
 
 def _given(flag: str, value: int) -> list[str]:

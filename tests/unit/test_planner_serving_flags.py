@@ -1,0 +1,115 @@
+"""Only flags that the engines document are written into the commands of a plan."""
+
+import shlex
+from collections.abc import Mapping
+
+import pytest
+
+from costmodel.calibration import load_calibration
+from costmodel.model_catalog import model
+from costmodel.workload import ServingJob
+from planner.serving_commands import commands
+from planner.serving_plan import ServingPlan, ServingRequest
+from planner.serving_search import search_serving
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+
+DOCUMENTED = {
+    # docs.vllm.ai, "vllm serve" CLI reference
+    "vllm": {
+        "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
+        "--enable-expert-parallel", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
+        "--quantization", "--kv-cache-dtype", "--enable-prefix-caching", "--no-enable-prefix-caching",
+        "--kv-transfer-config", "--gpu-memory-utilization",
+    },
+    # docs.sglang.io, advanced_features/server_arguments
+    "sglang": {
+        "--model-path", "--port", "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size",
+        "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
+        "--kv-cache-dtype", "--disable-radix-cache", "--disaggregation-mode", "--disaggregation-transfer-backend",
+        "--mem-fraction-static",
+    },
+    # nvidia.github.io/TensorRT-LLM, commands/trtllm-serve
+    "trtllm": {
+        "--backend", "--port", "--tp_size", "--pp_size", "--ep_size", "--max_batch_size", "--max_num_tokens",
+        "--max_seq_len", "--extra_llm_api_options", "--kv_cache_free_gpu_memory_fraction",
+    },
+    # docs.vllm.ai, "vllm bench serve" CLI reference
+    "benchmark": {
+        "--backend", "--base-url", "--model", "--dataset-name", "--random-input-len", "--random-output-len",
+        "--ignore-eos", "--max-concurrency", "--num-prompts", "--request-rate", "--percentile-metrics",
+        "--metric-percentiles",
+    },
+}  # fmt: skip
+# nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig
+DOCUMENTED_OPTIONS = {
+    "enable_attention_dp", "disable_overlap_scheduler", "kv_cache_config", "kv_cache_config.dtype",
+    "kv_cache_config.enable_block_reuse", "cache_transceiver_config", "cache_transceiver_config.backend",
+}  # fmt: skip
+CASES = {
+    "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),
+    "quantised at load": ("70b", "fp8", "fp8", {"tp": 4}, "aggregated"),
+    "four bits": ("70b", "int4", "bf16", {"tp": 4}, "aggregated"),
+    "attention ranks": ("deepseek-r1", "fp8", "bf16", {"attention_dp": 8}, "aggregated"),
+    "two pools": ("70b", "fp8", "bf16", {"tp": 4}, "disaggregated"),
+}
+
+
+def planned(engine: str, case: str) -> ServingPlan:
+    """A plan of one of the cases for one engine."""
+    name, weights, kv_dtype, pins, mode = CASES[case]
+    job = ServingJob(input_tokens=1000, output_tokens=200, kv_dtype=kv_dtype)  # type: ignore[arg-type]  # its literals
+    request = ServingRequest(
+        model=model(name), job=job, gpu="h200-sxm", num_gpus=8, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
+        pins=pins, modes=(mode,),  # type: ignore[arg-type]  # same
+    )  # fmt: skip
+    plan = search_serving(CAL, request, default_cluster("h200-sxm", 8).hierarchy)
+    assert isinstance(plan, ServingPlan), plan
+    return plan
+
+
+def servers_of(found: Mapping[str, str]) -> list[str]:
+    """The commands that start servers."""
+    return [text for name, text in found.items() if name == "serve" or name.startswith("serve (")]
+
+
+def flags(command: str) -> set[str]:
+    """The flags of a command line."""
+    return {word for word in shlex.split(command) if word.startswith("--")}
+
+
+def fields(yaml: str) -> set[str]:
+    """The fields of a YAML document of two levels, the inner ones after their parent and a dot."""
+    found: list[str] = []
+    for line in yaml.splitlines():
+        name = line.partition(":")[0]
+        inner = name.startswith("  ")
+        parent = next(field for field in reversed(found) if "." not in field) if inner else ""
+        found.append(f"{parent}.{name.strip()}" if inner else name)
+    return set(found)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_servers_and_clients_are_given_documented_flags_alone(engine: str, case: str) -> None:
+    """Every flag of every command is in the engine's reference, and every command has some."""
+    found = commands(planned(engine, case))
+    servers = servers_of(found)
+    assert len(servers) == (2 if case == "two pools" else 1)
+    for text in servers:
+        assert flags(text)
+        assert flags(text) - DOCUMENTED[engine] == set()
+    assert flags(found["benchmark"]) - DOCUMENTED["benchmark"] == set()
+
+
+@pytest.mark.parametrize("case", ["attention ranks", "two pools"])
+def test_the_options_file_of_trtllm_serve_is_written_with_documented_fields(case: str) -> None:
+    """A file that a command names comes with the commands; its fields are documented."""
+    found = commands(planned("trtllm", case))
+    words = [shlex.split(text) for text in servers_of(found)]
+    named = [line[line.index("--extra_llm_api_options") + 1] for line in words]
+    assert named
+    for file in named:
+        assert fields(found[file])
+        assert fields(found[file]) - DOCUMENTED_OPTIONS == set()
