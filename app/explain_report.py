@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.errors import NO_FEASIBLE_PLAN
 from app.output import Answer, Facts, Lines, Section, Table, bar, json_text
-from app.plan_report import headline, layout_facts, layout_words, step_text
+from app.plan_report import headline, layout_facts, layout_words, plan_words, step_text
 from app.quantities import format_like, format_percent, format_share
 from app.solve import cause_of, rejected_text
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
@@ -23,10 +23,8 @@ def explain_answer(plan: Plan) -> Answer:
     """Explain a plan."""
     found = explain(plan)
     sections: list[Section] = [
-        Facts(
-            title="", pairs=(("step time", step_text(plan.estimate)), ("layout", layout_words(plan.layout)))
-        ),
-        layout_facts(plan.request, plan.layout, plan.idle_gpus),
+        Facts(title="", pairs=(("step time", step_text(plan.estimate)), ("layout", plan_words(plan)))),
+        layout_facts(plan),
         _shares_table(found, plan.estimate.step_time_s),
         Lines(title="What binds it", lines=(found.memory, *found.links)),
     ]

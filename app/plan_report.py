@@ -19,10 +19,10 @@ from app.quantities import (
 )
 from app.records import plan_records
 from costmodel.estimate import Estimate, TimeBreakdown
-from costmodel.layout import ParallelLayout, num_microbatches
+from costmodel.layout import LayoutTable, ParallelLayout, num_axes, num_microbatches
 from costmodel.memory import MemoryBreakdown
 from costmodel.workload import TrainingJob
-from planner.plan import Optimality, Plan, PlanRequest, to_json
+from planner.plan import Alternative, Optimality, Plan, PlanRequest, to_json
 from topology.cluster import Cluster
 from topology.gpu import Gpu
 from topology.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits
@@ -49,7 +49,7 @@ def plan_answer(plan: Plan) -> Answer:
     """Everything `plan train` says about its plan."""
     sections: list[Section] = [
         headline_facts(plan.request, plan.estimate),
-        layout_facts(plan.request, plan.layout, plan.idle_gpus),
+        layout_facts(plan),
         time_table(plan.estimate),
         memory_table(plan),
         proof_facts(plan.optimality, plan.search_time_s),
@@ -196,13 +196,14 @@ def run_text(request: PlanRequest, estimate: Estimate) -> str:
     return text
 
 
-def layout_facts(request: PlanRequest, layout: ParallelLayout, idle_gpus: int = 0) -> Facts:
+def layout_facts(plan: Plan) -> Facts:
     """How the job is split, and where each axis lives."""
+    request, layout, idle_gpus = plan.request, plan.layout, plan.idle_gpus
     pairs = [
         ("degrees", degrees_text(layout)),
         ("placement", placement_text(request, layout)),
         ("pipeline", pipeline_text(request, layout)),
-        ("sharding", sharding_text(layout)),
+        ("sharding", f"{sharding_text(layout)}; {recompute_text(plan)}"),
     ]
     if idle_gpus and request.objective in ("cost", "gpus"):
         pairs.append(("not needed", f"{idle_gpus:,} GPUs, not counted in any figure"))
@@ -226,11 +227,15 @@ def degrees_text(layout: ParallelLayout) -> str:
     return " · ".join(parts) or "one GPU"
 
 
-def layout_words(layout: ParallelLayout) -> str:
+def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
     """A layout in one short line: its degrees, and what is not the default of the rest.
 
     >>> layout_words(ParallelLayout(tp=4, pp=2, dp=4, virtual_stages=3, zero_stage=1, recompute="full"))
-    'tp 4 · pp 2 × 3 · dp 4 · ZeRO-1 · full recompute'
+    'tp 4 · pp 2 × 3 · dp 4 · ZeRO-1 · recompute layers'
+
+    Args:
+        layout: The layout.
+        recompute: What to say of recomputation, if more is known than the policy (`recompute_text`).
     """
     words = []
     for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
@@ -243,10 +248,23 @@ def layout_words(layout: ParallelLayout) -> str:
     if layout.zero_stage and layout.effective_shard_degree > 1:
         words.append(f"ZeRO-{layout.zero_stage}")
     if layout.recompute != "none":
-        words.append(f"{layout.recompute} recompute")
+        words.append(recompute or f"recompute {'layers' if layout.recompute == 'full' else layout.recompute}")
     if layout.schedule not in ("1f1b", "interleaved"):
         words.append(layout.schedule)
     return " · ".join(words) or "one GPU"
+
+
+def plan_words(plan: Plan | Alternative) -> str:
+    """The layout of a plan in one short line, with how many layers it recomputes."""
+    return layout_words(plan.layout, recompute_text(plan))
+
+
+def recompute_text(plan: Plan | Alternative) -> str:
+    """What is recomputed: a policy by name, whole layers by their number."""
+    again, layers = sum(plan.recompute_of_stage), sum(plan.layers_of_stage)
+    if plan.layout.recompute != "full":
+        return f"recompute {plan.layout.recompute}"
+    return "recompute all layers" if again == layers else f"recompute {again} of {layers} layers"
 
 
 def _detail(layout: ParallelLayout, axis: str) -> str:
@@ -257,7 +275,8 @@ def _detail(layout: ParallelLayout, axis: str) -> str:
 
 
 def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
-    """Which axes stay inside a scale-up domain, fastest axis first."""
+    """Which axes stay inside a scale-up domain, fastest axis first, then where experts are exchanged."""
+    from costmodel.placement import axis_strides
     from topology.hierarchy import nodes_spanned
 
     hierarchy = cluster_of(request).hierarchy
@@ -268,6 +287,11 @@ def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
             spanned = int(nodes_spanned(hierarchy, degree, stride))
             words.append(f"{axis} inside a node" if spanned == 1 else f"{axis} across {spanned} nodes")
         stride *= degree
+    if layout.ep > 1:
+        spanned = int(
+            nodes_spanned(hierarchy, layout.ep, int(axis_strides(LayoutTable.of([layout]))["ep"][0]))
+        )
+        words.append("ep inside a node" if spanned == 1 else f"ep across {spanned} nodes")
     return " · ".join(words) or "nothing to place"
 
 
@@ -282,14 +306,18 @@ def pipeline_text(request: PlanRequest, layout: ParallelLayout) -> str:
 
 
 def sharding_text(layout: ParallelLayout) -> str:
-    """ZeRO stage and recomputation."""
-    degree = layout.effective_shard_degree
-    zero = (
-        f"ZeRO-{layout.zero_stage} over {degree} ranks"
-        if layout.zero_stage and degree > 1
-        else "replicated state"
-    )
-    return f"{zero}; recompute {layout.recompute}"
+    """ZeRO stage, and over how many of the replicas.
+
+    >>> sharding_text(ParallelLayout(dp=8, zero_stage=3, shard_degree=4)), sharding_text(ParallelLayout(tp=8))
+    ('ZeRO-3 over 4 of 8 replicas', 'one replica')
+    """
+    degree, replicas = layout.effective_shard_degree, layout.dp * layout.cp
+    if replicas == 1 and (layout.ep * layout.expert_tp == 1 or layout.expert_dp == 1):
+        return "one replica"
+    if not layout.zero_stage or degree == 1:
+        return "replicated state"
+    shown = f"{degree}" if degree == replicas else f"{degree} of {replicas}"
+    return f"ZeRO-{layout.zero_stage} over {shown} replicas"
 
 
 def time_table(estimate: Estimate) -> Table:
@@ -413,16 +441,30 @@ def alternatives_table(plan: Plan) -> Table:
     rows = [
         (
             str(number),
-            layout_words(other.layout),
+            plan_words(other),
             format_seconds(other.step_time_s),
             format_percent(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
         )
         for number, other in enumerate(plan.alternatives, start=1)
     ]
-    tied = any(other.tied for other in plan.alternatives)
     return Table(
         title="Also considered", columns=("", "layout", "step time", "slower by", "peak memory"),
         rows=tuple(rows), align="rlrrr",
-        note="tie: the error band cannot tell it from the plan above" if tied else "",
+        note=_ties_text(plan),
     )  # fmt: skip
+
+
+def _ties_text(plan: Plan) -> str:
+    """What a tie is, and which tied plans are simpler or leave more memory free than the fastest."""
+    ties = {number: other for number, other in enumerate(plan.alternatives, start=1) if other.tied}
+    if not ties:
+        return ""
+    text = "tie: the error band cannot tell it from the plan above"
+    simplest = min(ties, key=lambda number: (num_axes(ties[number].layout), number))
+    emptiest = min(ties, key=lambda number: (ties[number].peak_memory_bytes, number))
+    if num_axes(ties[simplest].layout) < num_axes(plan.layout):
+        text += f"; {simplest} splits fewer axes"
+    if ties[emptiest].peak_memory_bytes < plan.estimate.peak_memory_bytes:
+        text += f"; {emptiest} leaves most memory free"
+    return text

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.job_flags import Flags
 from app.output import Answer, Table, json_text
-from app.plan_report import layout_words
+from app.plan_report import plan_words
 from app.quantities import format_count, format_percent, format_usd, parse_counts
 from app.records import layout_record
 from app.request import DEFAULT_GPU, MOST_GPUS, understand
@@ -154,5 +154,5 @@ def _row(point: Point) -> tuple[str, ...]:
         format_percent(estimate.mfu),
         format_bytes(estimate.peak_memory_bytes),
         format_usd(estimate.usd_per_billion_tokens),
-        layout_words(point.plan.layout),
+        plan_words(point.plan),
     )

@@ -143,6 +143,16 @@ class LayoutTable:
         return LayoutTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
+def num_axes(layout: ParallelLayout) -> int:
+    """Axes that a layout splits the job over: degrees above one, virtual stages included.
+
+    >>> num_axes(ParallelLayout(tp=4, pp=2, dp=4)), num_axes(ParallelLayout())
+    (3, 0)
+    """
+    degrees = (layout.tp, layout.pp, layout.dp, layout.cp, layout.ep, layout.expert_tp, layout.virtual_stages)
+    return sum(degree > 1 for degree in degrees)
+
+
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage")
 _CODES: dict[str, tuple[Any, ...]] = {
     "schedule": SCHEDULES,

@@ -38,7 +38,7 @@ from planner.bounds import (
     step_bound,
     variant_bounds,
 )
-from planner.candidates import Candidate, Choice, candidate, choice, decide, seed_choice
+from planner.candidates import Candidate, Choice, candidate, choice, decide, safety, seed_choice
 from planner.columns import Columns, Integers
 from planner.cores import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
 from planner.goals import Goal
@@ -92,9 +92,10 @@ class Search:
         return self.score * (1 - ROUNDING)
 
     def offer(self, found: Choice) -> None:
-        """Make a choice the incumbent if it is better."""
+        """Make a choice the incumbent if it is better, or as good and safer."""
         score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
-        if score < self.beat:
+        as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
+        if score < self.beat or as_good:
             self.score, self.best = score, found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.chunks import layers_of_chunks, ranks_of_chunks
-from costmodel.layout import ParallelLayout
+from costmodel.layout import ParallelLayout, num_axes
 from costmodel.model import layer_runs
 from costmodel.scoring import stage_costs_of
 from costmodel.stage_costs import StageCosts, StageSplit, memory_of_stages
@@ -74,6 +74,11 @@ def choice(layout: ParallelLayout, costs: StageCosts, split: StageSplit, step_ti
     named = replace(layout, recompute="none") if layout.recompute == "full" and not recomputes else layout
     peak = float(memory_of_stages(costs, split).max())
     return Choice(layout=named, costs=costs, split=split, step_time_s=step_time_s, peak_memory_bytes=peak)
+
+
+def safety(found: Choice) -> tuple[int, float]:
+    """What decides between plans of equal score, less is safer: axes that are split, then peak memory."""
+    return num_axes(found.layout), found.peak_memory_bytes
 
 
 def decide(found: Candidate, cutoff_s: float) -> StageSolution:

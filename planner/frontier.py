@@ -1,31 +1,26 @@
 """Plans beside the best one: different, worth considering, and marked as ties where the model cannot tell.
 
 Two plans are *different* when their degrees differ; of each combination of degrees only the best is shown.
-They are
-*tied* when the slower one's step lies inside the error band of the faster one.
+They are *tied* when the slower one's step lies inside the error band of the faster one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from costmodel.estimate import Estimate
-from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
 from planner.best_first import Search
 from planner.bounds import plain_bounds, price, variant_bounds
-from planner.candidates import Choice, candidate, layers_of_stage, seed_choice
+from planner.candidates import Choice, candidate, layers_of_stage, safety, seed_choice
 from planner.plan import Alternative
 from planner.retime import simulated_step_s
 from planner.search import estimate_of
 from planner.space import pipelines, placements, variants
 from topology.units import format_bytes
-
-T = TypeVar("T")
 
 CORES_OF_SHAPE = 4
 """Cores looked at for each combination of degrees; bounds order them."""
@@ -46,7 +41,11 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
         full: its estimate.
         count: plans to show in all.
     """
-    others = [found for found in near_best(done, 2 * count) if _degrees(found) != _degrees(best)]
+    others = [
+        found
+        for found in near_best(done, 2 * count)
+        if _degrees(found) != _degrees(best) and _score(done, found) <= SLOWEST * done.score
+    ]
     return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
 
 
@@ -57,9 +56,11 @@ def near_best(done: Search, count: int) -> list[Choice]:
         key = _degrees(seed)
         if key not in known or seed.step_time_s < known[key].step_time_s:
             known[key] = seed
-    return sorted(
-        known.values(), key=lambda seed: float(done.goal.score(seed.layout.num_gpus, seed.step_time_s))
-    )
+    return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
+
+
+def _score(done: Search, found: Choice) -> float:
+    return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
 
 
 def _fresh(done: Search, count: int) -> list[Choice]:
@@ -168,28 +169,3 @@ def _choices(found: Choice) -> dict[str, int | str | None]:
         "recompute": f"{again} of {layers} layers" if x.recompute == "full" else x.recompute,
         "order of axes": "default" if active == usual else "-".join(active),
     }
-
-
-def pareto(points: Sequence[T], costs: Iterable[Sequence[float]]) -> list[T]:
-    """Points that no other point beats in every cost at once, in their given order.
-
-    >>> pareto(["fast", "cheap", "neither"], [(1, 9), (5, 2), (6, 9)])
-    ['fast', 'cheap']
-
-    Args:
-        points: anything.
-        costs: for each point, numbers of which less is better.
-    """
-    table = np.array([list(cost) for cost in costs], dtype=np.float64)
-    kept = []
-    for row, point in zip(table, points, strict=True):
-        beaten = ((table <= row).all(axis=1) & (table < row).any(axis=1)).any()
-        if not beaten:
-            kept.append(point)
-    return kept
-
-
-def changed_fields(one: ParallelLayout, other: ParallelLayout) -> dict[str, tuple[Any, Any]]:
-    """Fields in which two layouts differ, with both values."""
-    values = {f.name: (getattr(one, f.name), getattr(other, f.name)) for f in fields(ParallelLayout)}
-    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}

@@ -11,6 +11,7 @@ What the space leaves out, and why nothing is lost:
 * a context-parallel rank keeps at least one attention tile of tokens, and a microbatch at most `MOST_TOKENS`;
 * experts are cut by expert_tp = 1 or tp, the two groups that stacks build;
 * GPipe is left out where 1F1B is offered: same bubble, never less memory;
+* selective recomputation is left out where attention is fused: it frees only sums of a row per head;
 * tensor parallelism cuts whole key/value heads;
 * virtual stages: up to `EVERY_VIRTUAL_STAGE` all, beyond it those that divide the layers of a rank evenly,
   the ends perhaps one short;
@@ -26,12 +27,15 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.gradient_traffic import SHARDS_GRADIENTS
 from costmodel.layout import AXIS_ORDERS, LayoutTable
+from costmodel.placement import axis_strides
 from planner.columns import AXES, Columns, Integers, coded, cross, cross_by, pinned
 from planner.cores import CORE_FIELDS
 from planner.rules import legal
 from planner.stack_rules import CHUNKS_OF_SCHEDULE
 from planner.violation import Setting
+from topology.hierarchy import members_per_unit
 
 EVERY_VIRTUAL_STAGE = 8
 PLACEMENT_FIELDS = CORE_FIELDS | {"axis_order", "cp_kind"}
@@ -68,7 +72,7 @@ def variants(
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every legal variant of some pipelines, and how many each rule rejected."""
     columns = {field.name: getattr(table, field.name) for field in fields(LayoutTable)}
-    columns = cross_by(columns, _replicas(setting, columns), lambda key: _sharding(setting, pins, key))
+    columns = cross_by(columns, _replicas(setting, table), lambda key: _sharding(setting, pins, key))
     columns = cross(columns, "recompute", _recompute_policies(setting, pins))
     found = LayoutTable(**columns)
     keep, rejected = legal(setting, found)
@@ -107,36 +111,51 @@ def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Co
 
 
 def _recompute_policies(setting: Setting, pins: Mapping[str, Any]) -> list[int]:
-    """Policies worth trying: ``full`` with no layer recomputed is ``none``, so both need not be tried."""
+    """Policies worth trying.
+
+    ``full`` with no layer recomputed is ``none``, so both need not be tried. ``selective`` repeats the core
+    of attention to free its scores; a fused core keeps none, so it would free nothing.
+    """
     offered = setting.stack.recomputes
-    useful = [policy for policy in offered if policy != "none" or "full" not in offered]
-    return pinned(pins, "recompute", coded("recompute", useful))
+    needless = {"none"} & set(offered) if "full" in offered else set()
+    if setting.stack.flash_attention:
+        needless |= {"selective"}
+    useful = [policy for policy in offered if policy not in needless]
+    return pinned(pins, "recompute", coded("recompute", useful or offered))
 
 
-def _replicas(setting: Setting, table: Columns) -> Integers:
-    """Key of what shards state: dp·cp, whether only experts have replicas, whether pp > 1."""
-    copies = table["dp"] * table["cp"]
-    experts = (table["tp"] > 1) & (copies == 1) & setting.model.is_moe
-    return np.asarray(4 * copies + 2 * experts + (table["pp"] > 1), dtype=np.int64)
+def _replicas(setting: Setting, table: LayoutTable) -> Integers:
+    """Key of what shards state: distance of replicas, dp·cp, whether just experts have any, if pp > 1."""
+    copies = table.dp * table.cp
+    experts = (table.tp > 1) & (copies == 1) & setting.model.is_moe
+    spaced = axis_strides(table)["data"] * (setting.cluster.num_gpus + 1) + copies
+    return np.asarray(4 * spaced + 2 * experts + (table.pp > 1), dtype=np.int64)
 
 
 def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Columns:
     """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have."""
-    ranks, only_experts, pipelined = key // 4, key // 2 % 2, key % 2
+    (stride, ranks), only_experts, pipelined = (
+        divmod(key // 4, setting.cluster.num_gpus + 1), key // 2 % 2, key % 2,
+    )  # fmt: skip
     offered = setting.stack.zero_stages_with_pipeline if pipelined else setting.stack.zero_stages
     stages = pinned(pins, "zero_stage", offered if ranks > 1 or only_experts else (min(offered),))
-    units = {level.unit_gpus for level in setting.cluster.hierarchy.levels}
+    inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
     pairs = []
     for stage in stages:
-        inside = {int(np.gcd(ranks, unit)) for unit in units} if stage >= 2 else set()
-        degrees = (
-            [pins["shard_degree"]] if pins.get("shard_degree") else sorted({ranks, *inside} - {1}) or [ranks]
-        )
+        degrees = sorted({ranks} | (inside if stage >= SHARDS_GRADIENTS else set()))
+        if pins.get("shard_degree"):
+            degrees = [pins["shard_degree"]]
         pairs += [(stage, degree) for degree in degrees]
     return {
         "zero_stage": np.array([stage for stage, _ in pairs], dtype=np.int64),
         "shard_degree": np.array([degree for _, degree in pairs], dtype=np.int64),
     }
+
+
+def _degrees_inside(setting: Setting, ranks: int, stride: int) -> set[int]:
+    """Replicas that share a unit of the fabric, for every kind of unit; they are `stride` GPUs apart."""
+    units = {level.unit_gpus for level in setting.cluster.hierarchy.levels}
+    return {int(np.gcd(ranks, members_per_unit(ranks, stride, unit))) for unit in units}
 
 
 def _active_axes(table: Columns) -> Integers:

@@ -30,6 +30,7 @@ from costmodel.layout import (
 )
 from costmodel.memory import held_microbatches, holds_ends, stage_parts
 from costmodel.model import ModelSpec, layer_runs, parameter_count
+from costmodel.placement import axis_strides
 from costmodel.workload import TrainingJob
 from planner.bounds import Priced, price
 from planner.plan import PlanRequest
@@ -127,9 +128,19 @@ def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
                 }
 
 
+def shard_degrees(degrees: dict[str, Any], order: tuple[str, ...], units: list[int]) -> set[int]:
+    """All replicas, or as many as share a unit of the fabric, counted GPU by GPU where they lie evenly."""
+    ranks = degrees["dp"] * degrees["cp"]
+    stride = int(axis_strides(LayoutTable.of([ParallelLayout(**degrees, axis_order=order)]))["data"][0])
+    places = [r * stride for r in range(ranks)]
+    shares = {sum(place < unit for place in places) for unit in units if unit % stride == 0 or unit < stride}
+    return {ranks} | {math.gcd(ranks, share) for share in shares}
+
+
 def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
     """Every legal layout as a table: degrees crossed with everything else, judged by the rules."""
     units = [level.unit_gpus for level in s.cluster.hierarchy.levels]
+    policies = [p for p in s.stack.recomputes if p != "selective" or not s.stack.flash_attention]
     rows: dict[tuple[Any, ...], None] = {}
     names = [field.name for field in fields(ParallelLayout)]
     for degrees in every_layout(s):
@@ -138,15 +149,14 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
             [a for a in ("pp", "dp", "cp", "tp") if degrees[a] > 1],
         )
         orders = {tuple(a for a in order if a in members): order for order in AXIS_ORDERS}
-        shards = sorted({ranks, *(math.gcd(ranks, unit) for unit in units)})
         pairs = [("1f1b", 1)] if degrees["pp"] == 1 else [
-            (schedule, v) for schedule in s.stack.schedules for v in range(1, s.model.num_layers // degrees["pp"] + 1)
+            (schedule, v) for schedule in s.stack.schedules for v in range(1, (s.model.num_layers + 2) // degrees["pp"] + 1)
         ]  # fmt: skip
         for (schedule, v), zero, policy, parallel, kind, order in itertools.product(
-            pairs, s.stack.zero_stages, s.stack.recomputes, {False, degrees["tp"] > 1},
+            pairs, s.stack.zero_stages, policies, {False, degrees["tp"] > 1},
             s.stack.cp_kinds if degrees["cp"] > 1 else s.stack.cp_kinds[:1], orders.values(),
         ):  # fmt: skip
-            for shard in shards if zero >= 2 else [ranks]:
+            for shard in shard_degrees(degrees, order, units) if zero >= 2 else [ranks]:
                 chosen = degrees | {
                     "virtual_stages": v, "schedule": schedule, "zero_stage": zero, "shard_degree": shard,
                     "recompute": policy, "sequence_parallel": parallel, "cp_kind": kind, "axis_order": order,

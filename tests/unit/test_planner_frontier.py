@@ -2,10 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
+
+from costmodel.calibration import load_calibration
 from costmodel.layout import ParallelLayout
+from costmodel.model_catalog import model
 from costmodel.stage_costs import StageCosts, StageSplit
+from costmodel.workload import TrainingJob
+from planner.best_first import Search
 from planner.candidates import Choice
-from planner.frontier import difference, pareto
+from planner.frontier import difference
+from planner.goals import goal_of
+from planner.plan import PlanRequest
+from planner.search import setting_of
+from topology.builders import default_cluster
 from topology.units import GIB
 
 COSTS = StageCosts(
@@ -70,6 +80,40 @@ def test_fields_that_decide_nothing_are_not_differences():
     assert difference(single, same) == "another split of the layers; 0 GiB more memory"
 
 
-def test_only_points_that_nothing_beats_are_on_the_frontier():
-    """A point stays when it is best in some cost, and equal points stay together."""
-    assert pareto("abcd", [(1, 9), (5, 2), (6, 9), (5, 2)]) == ["a", "b", "d"]
+def search_with(*offered: Choice) -> Search:
+    """A search that was offered these choices, in this order."""
+    request = PlanRequest(
+        model=model("llama-3.2-1b"),
+        cluster=default_cluster("h100-sxm", 8).spec,
+        job=TrainingJob(sequence_length=4096, global_batch_size=64),
+    )
+    search = Search(
+        setting=setting_of(request),
+        goal=goal_of(request),
+        pins={},
+        cal=load_calibration(),
+        progress=lambda _: None,
+    )
+    for found in offered:
+        search.offer(found)
+    return search
+
+
+SIMPLE = replace(BEST, layout=ParallelLayout(tp=8), step_time_s=5.0)
+SPLIT = replace(BEST, layout=ParallelLayout(tp=4, pp=2), step_time_s=5.0)
+LEAN = replace(SPLIT, peak_memory_bytes=SPLIT.peak_memory_bytes / 2)
+
+
+@pytest.mark.parametrize(
+    ("offered", "kept"),
+    [((SPLIT, SIMPLE), SIMPLE), ((SIMPLE, SPLIT), SIMPLE), ((SPLIT, LEAN), LEAN), ((LEAN, SPLIT), LEAN)],
+)
+def test_of_plans_that_take_equally_long_the_safer_is_kept(offered: tuple[Choice, ...], kept: Choice):
+    """Fewer axes first, then less memory, whatever was found first."""
+    assert search_with(*offered).best == kept
+
+
+def test_a_faster_plan_is_kept_however_complicated():
+    """Safety decides between equals only."""
+    faster = replace(SPLIT, step_time_s=4.999)
+    assert search_with(SIMPLE, faster).best == faster

@@ -132,6 +132,37 @@ CASES = [
     ),
     ("sequence-parallel", {"tp": 1, "sequence_parallel": True}, {}, "over tp = 1 ranks, needs tp ≥ 2"),
     (
+        "vocabulary",
+        {},
+        {"model": replace(LLAMA, vocab_size=100)},
+        "padding vocab_size 100 to a multiple of tp 8 adds 4 rows, more than 1%",
+    ),
+    (
+        "even-layers",
+        {"pp": 3},
+        {"stack": replace(stack("megatron-core"), uneven_stages=False)},
+        "num_layers % (pp·virtual_stages) = 80 % (3·1) = 2, must be 0",
+    ),
+    (
+        "equal-chunks",
+        {"schedule": "interleaved", "virtual_stages": 18},
+        {},
+        "pp·virtual_stages·⌈layers/chunk⌉ − layers = 4·18·2 − 80 = 64 layers short",
+    ),
+    (
+        "axis-order-offered",
+        {"tp": 4, "dp": 2, "axis_order": ("tp", "pp", "dp", "cp")},
+        {},
+        "axis_order = tp-pp-dp-cp, but megatron-core has only",
+    ),
+    ("tp-offered", {}, {"stack": stack("pytorch-fsdp1")}, "tp = 8, but pytorch-fsdp1 has only 1"),
+    (
+        "ep-offered",
+        {"ep": 8},
+        {"model": MIXTRAL, "stack": replace(stack("megatron-core"), expert_parallel=False)},
+        "ep = 8, but megatron-core has only 1",
+    ),
+    (
         "fp8-hardware",
         {},
         {"gpu": "a100-sxm-80gb", "job": replace(JOB, precision="fp8")},
@@ -144,6 +175,11 @@ CASES = [
         "sequence_length 1048576 is longer than",
     ),
 ]
+
+
+def test_every_rule_has_a_case() -> None:
+    """No rule goes without the words it is refused with."""
+    assert {rule.name for rule in RULES} == {case[0] for case in CASES}
 
 
 @pytest.mark.parametrize(("rule", "changes", "request_changes", "message"), CASES)
