@@ -49,6 +49,14 @@ class _Reader:
             return default
         return value
 
+    def weight(self, *keys: str) -> float:
+        """Non-negative number under the first of these keys that is given, else 0."""
+        value = next((self.config[key] for key in keys if self.config.get(key) is not None), 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            self.problems.append(f"{keys[0]} is {value!r}, not a number of at least 0")
+            return 0.0
+        return float(value)
+
     def sliding_layers(self, otherwise: int) -> int:
         """How many layers `layer_types` calls sliding, or `otherwise` when it is not stated."""
         kinds = self.config.get("layer_types")
@@ -136,6 +144,7 @@ def _mixtral(r: _Reader) -> dict[str, Any]:
         "num_experts": r.size("num_local_experts"),
         "num_experts_per_token": r.size("num_experts_per_tok"),
         "moe_intermediate_size": r.size("intermediate_size"),
+        "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
     return {**_mistral(r), **experts}
 
@@ -169,6 +178,7 @@ def _qwen3_moe(r: _Reader) -> dict[str, Any]:
         "num_experts_per_token": r.size("num_experts_per_tok"),
         "moe_intermediate_size": r.size("moe_intermediate_size"),
         "num_dense_layers": len(dense),
+        "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
     return {**_qwen3(r), **experts}
 
@@ -194,6 +204,7 @@ def _deepseek(r: _Reader) -> dict[str, Any]:
         "shared_expert_size": inner * r.count("n_shared_experts"),
         "num_dense_layers": r.count("first_k_dense_replace"),
         "router_bias": r.config.get("topk_method") == "noaux_tc",
+        "router_aux_loss_coef": r.weight("aux_loss_alpha"),
     }
     return {**_decoder(r), **latent, **experts}
 

@@ -49,6 +49,7 @@ class ModelSpec:
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
     `intermediate_size` is the feed-forward of dense layers; experts have `moe_intermediate_size`;
     `shared_expert_size` is the feed-forward size of all shared experts of a layer together.
+    `router_aux_loss_coef` weighs the loss that balances experts in training; nothing else depends on it.
     """
 
     name: str
@@ -83,6 +84,7 @@ class ModelSpec:
     shared_expert_size: int = 0
     num_dense_layers: int = 0
     router_bias: bool = False
+    router_aux_loss_coef: float = 0.0
     source: str = ""
     as_of: str = ""
 

@@ -23,6 +23,7 @@ from costmodel.run_table import SURPLUS, Row, read_table, require_columns
 from costmodel.stack import SoftwareStack, stack_of_framework
 from costmodel.workload import TrainingJob, TrainingPrecision
 from topology.builders import default_cluster
+from topology.catalog import cluster
 from topology.cluster import Cluster
 from topology.errors import InputError
 from topology.units import GBIT, GIB
@@ -400,10 +401,12 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
 
 
 def _cluster(row: Row, layout: ParallelLayout) -> Cluster:
-    """Where it ran: the GPU's reference machine, with the NICs the row states."""
-    per_node = _count(row, "gpus_per_node", NODE_GPUS)
-    nic = _number(row, "nic_gbit_per_s_per_gpu", 0.0)
+    """Where it ran: as a cluster file describes it, or the GPU's reference machine with the row's NICs."""
+    per_node = count(row, "gpus_per_node", NODE_GPUS)
+    nic = number(row, "nic_gbit_per_s_per_gpu", 0.0)
     try:
+        if row.get("cluster"):
+            return cluster(row["cluster"], layout.num_gpus)
         return _built(row["gpu"], layout.num_gpus, per_node, nic * GBIT or None)
     except InputError as unknown:
         raise UnsupportedRunError(f"{unknown.what}: {unknown.cause}") from unknown

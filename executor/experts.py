@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from costmodel.model import ModelSpec
 from executor.activations import weighted_swiglu
+from executor.balance import Balance
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
 from executor.linear import DelayedGradients, Linear, grouped
 from executor.tensor_parallel import local
@@ -99,8 +100,8 @@ class Router(Linear):
 
     balanced: bool = False
 
-    def route(self, tokens: torch.Tensor, chosen: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights (T, K) and experts (T, K) of each token (T, H)."""
+    def route(self, tokens: torch.Tensor, chosen: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Weights (T, K) and experts (T, K) of each token (T, H), and its probabilities (T, E)."""
         probability = functional.softmax(self(tokens).float(), -1)
         if not self.balanced:
             weight, expert = torch.topk(probability, chosen, dim=-1)
@@ -108,7 +109,7 @@ class Router(Linear):
             count = tokens.shape[0] * chosen
             expert = (torch.arange(count, device=tokens.device) % self.out_features).view(-1, chosen)
             weight = probability.gather(-1, expert)
-        return weight / weight.sum(-1, keepdim=True), expert
+        return weight / weight.sum(-1, keepdim=True), expert, probability
 
 
 class Experts(nn.Module):
@@ -181,12 +182,16 @@ class MoE(nn.Module):
         self.experts = Experts(spec)
         self.shared_experts = shared_experts
         self.chosen = spec.num_experts_per_token
+        self.balance: Balance | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Mix the experts of each token of x (B, S, H)."""
         tokens = x.flatten(0, -2)
         axis = self.experts.axis
-        weight, expert = self.gate.route(tokens, self.chosen)
+        weight, expert, probability = self.gate.route(tokens, self.chosen)
+        if self.balance is not None and not self.gate.balanced:
+            by_sequence = (part.unflatten(0, x.shape[:-1]) for part in (probability, expert))
+            weight = self.balance.attach(weight, *by_sequence)
         if axis is not None and axis.tensor_size > 1:
             tokens, weight = (_GatherRows.apply(t, axis.tensor_group) for t in (tokens, weight))
             expert = all_gather(expert, 0, axis.tensor_group)

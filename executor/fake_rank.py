@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,6 +23,7 @@ from executor.mesh import build_meshes, rank_grid
 from executor.optimizer import OptimizerSettings, ShardedAdamW
 from executor.parallelize import Precision
 from executor.pipeline import Pipeline, build_pipeline, run_step
+from executor.schedules import programs
 from executor.weights import materialize
 
 
@@ -97,6 +98,17 @@ class FakeRank:
         self.run_microbatches()
         finish_gradients(self.pipeline)
         clip(self.pipeline, total_norm(self.pipeline), self.optimizer.settings.clip_norm)
+
+    def short_step(self) -> None:
+        """Run a step of two microbatches: a backward that keeps gradients and one that reduces them."""
+        task, pipeline, layout = self.task, self.pipeline, self.task.layout
+        fewest = min(task.num_microbatches, 2 * layout.pp if layout.schedule == "dualpipev" else 2)
+        program = pipeline.program
+        self.task = replace(task, num_microbatches=fewest)
+        pipeline.program = programs(layout.schedule, layout.pp, layout.virtual_stages, fewest)[task.stage]
+        self.forward_backward()
+        self.update()
+        self.task, pipeline.program = task, program
 
     def update(self) -> None:
         """Update the parameters, as training does."""

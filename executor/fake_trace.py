@@ -30,7 +30,6 @@ from executor.schedules import stages_of_rank
 
 MOST_LAYER_STEPS = 48  # layers × microbatches traced at once, about 10 s on one core
 DEPTHS = (3, 5)  # layers of a stage traced instead when it has more
-TRACED_STEPS = 2  # the first step allocates what later ones find: optimizer state, FSDP's buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +63,16 @@ def chosen_stages(pp: int) -> tuple[int, ...]:
 def memory_of_stages(
     task: RankTask, global_batch_size: int, stages: Sequence[int], *, processes: int = 2
 ) -> tuple[StageMemory, ...]:
-    """Trace stages, each in a process of its own, and set the estimate beside each."""
+    """Trace stages in processes of their own, and set the estimate beside each."""
     estimates = estimated_memory(task, global_batch_size)
-    tasks = [replace(task, stage=stage) for stage in stages]
+    of_stage = [traces_of(replace(task, stage=stage)) for stage in stages]
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(processes, mp_context=context, max_tasks_per_child=None) as pool:
-        traced = list(pool.map(trace_stage, tasks))
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        peaks = iter(list(pool.map(peak, [each for tasks in of_stage for each in tasks])))
+    traced = [
+        extrapolate(replace(task, stage=stage), [next(peaks) for _ in tasks])
+        for stage, tasks in zip(stages, of_stage, strict=True)
+    ]
     return tuple(
         StageMemory(
             stage=stage,
@@ -116,13 +119,22 @@ def recomputed_of_runs(layers: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+def traces_of(task: RankTask) -> tuple[RankTask, ...]:
+    """What to trace for a stage: itself, or the same stage at two depths when it is deep."""
+    task = few_microbatches(task)
+    return tuple(_shallow(task, depth) for depth in DEPTHS) if is_extrapolated(task) else (task,)
+
+
 def trace_stage(task: RankTask) -> Mapping[str, float]:
     """Bytes by purpose at the peak of a stage, extrapolated when it is deep."""
-    torch.set_num_threads(1)
-    task = few_microbatches(task)
-    if not is_extrapolated(task):
-        return _peak(task)
-    low, high = (_peak(_shallow(task, depth)) for depth in DEPTHS)
+    return extrapolate(task, [peak(each) for each in traces_of(task)])
+
+
+def extrapolate(task: RankTask, peaks: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """Bytes by purpose of a stage from those of its `traces_of`."""
+    if len(peaks) == 1:
+        return peaks[0]
+    low, high = peaks
     layers = _layers(task)
     slope = {purpose: (high[purpose] - low[purpose]) / (DEPTHS[1] - DEPTHS[0]) for purpose in _PURPOSES}
     return {purpose: low[purpose] + slope[purpose] * (layers - DEPTHS[0]) for purpose in _PURPOSES}
@@ -134,11 +146,11 @@ def _layers(task: RankTask) -> int:
 
 
 def few_microbatches(task: RankTask) -> RankTask:
-    """As many microbatches as bring the schedule to its steady state."""
+    """As many microbatches as bring the stage to its steady state."""
     layout, M = task.layout, task.num_microbatches
     if layout.pp == 1:
         return replace(task, num_microbatches=min(M, 2))
-    enough = {"gpipe": M, "1f1b": layout.pp + 1}.get(layout.schedule, 2 * layout.pp)
+    enough = {"gpipe": M, "1f1b": layout.pp - task.stage + 2}.get(layout.schedule, 2 * layout.pp)
     return replace(task, num_microbatches=min(M, enough))
 
 
@@ -167,19 +179,20 @@ def _shallow(task: RankTask, depth: int) -> RankTask:
     return replace(task, spec=spec, layers_of_stage=split, recompute_of_stage=again)
 
 
-def _peak(task: RankTask) -> Mapping[str, float]:
+def peak(task: RankTask) -> Mapping[str, float]:
     """Bytes by purpose at the peak of the second step of a fake rank."""
+    torch.set_num_threads(1)
     with fake_rank(task) as rank:
         tracker = PeakTracker()
         with tracker:
             for stage in rank.pipeline.stages:
                 tracker.mark((parameter.detach() for parameter in stage.parameters), "optimizer")
             rank.pipeline.after_compute = functools.partial(_mark_state, rank, tracker)
-            for _ in range(TRACED_STEPS):
-                tracker.forget_peak()
-                rank.forward_backward()
-                rank.update()
-                tracker.mark(_optimizer_state(rank), "optimizer")
+            rank.short_step()  # allocates what later steps find: optimizer state, FSDP's buffers
+            tracker.mark(_optimizer_state(rank), "optimizer")
+            tracker.forget_peak()
+            rank.forward_backward()
+            rank.update()
         return {purpose: float(tracker.peak_by_purpose.get(purpose, 0)) for purpose in _PURPOSES}
 
 

@@ -15,7 +15,10 @@ from topology.units import format_bytes, format_seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMetrics:
-    """Measurements of one optimizer step; `mfu` counts FLOPs as the plan's estimate does."""
+    """Measurements of one optimizer step; `mfu` counts FLOPs as the plan's estimate does.
+
+    `loss` is the mean over tokens; `router_loss` is what balancing experts adds to it.
+    """
 
     step: int
     loss: float
@@ -27,6 +30,7 @@ class StepMetrics:
     mfu: float
     peak_memory_bytes: float
     samples: int
+    router_loss: float = 0.0
 
 
 def progress_line(metrics: StepMetrics, steps: int) -> str:
@@ -37,9 +41,10 @@ def progress_line(metrics: StepMetrics, steps: int) -> str:
     'step 1/10  loss 2.5000  norm 1.00  1,234 tokens/s  MFU 40.0%  step 500 ms (predicted 400 ms)'
     """
     memory = f"  memory {format_bytes(metrics.peak_memory_bytes)}" if metrics.peak_memory_bytes else ""
+    router = f"  router {metrics.router_loss:.4f}" if metrics.router_loss else ""
     took, predicted = format_seconds(metrics.step_time_s), format_seconds(metrics.predicted_step_time_s)
     return (
-        f"step {metrics.step}/{steps}  loss {metrics.loss:.4f}  norm {metrics.gradient_norm:.2f}  "
+        f"step {metrics.step}/{steps}  loss {metrics.loss:.4f}{router}  norm {metrics.gradient_norm:.2f}  "
         f"{int(metrics.tokens_per_s):,} tokens/s  MFU {metrics.mfu:.1%}{memory}  "
         f"step {took} (predicted {predicted})"
     )

@@ -73,9 +73,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (
-            y.unflatten(-1, (-1, self.head_dim)) for y in project_together(x, projections, self.axis)
-        )
+        q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in project_together(x, projections, self.axis))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if rope is not None:

@@ -24,6 +24,8 @@ from torch.distributed.fsdp import FSDPModule
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
 from executor import torch_internals
+from executor.balance import Balance, balance_routers
+from executor.collectives import Group
 from executor.experts import Experts
 from executor.linear import DelayedGradients, Linear, Product, RowLinear, accumulate
 from executor.mesh import Meshes
@@ -47,6 +49,7 @@ class Stage:
     index: int
     module: CausalLM
     delayed: DelayedGradients | None = None
+    balance: Balance | None = None
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
@@ -110,6 +113,7 @@ def build_pipeline(
     layers_of_stage: Sequence[int] | None = None,
     recompute_of_stage: Sequence[int] | None = None,
     precision: Precision = "bf16",
+    router_loss: float | None = None,
     device: torch.device,
 ) -> Pipeline:
     """Build this rank's stages, without values (see `executor.weights.initialize`), and its program.
@@ -123,6 +127,7 @@ def build_pipeline(
         layers_of_stage: Layers of each of the pp·V stages in model order; even by default.
         recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
+        router_loss: Coefficient of the routers' balancing loss; the model's own by default.
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
@@ -144,7 +149,15 @@ def build_pipeline(
             recompute_layers=recomputed,
             precision=precision,
         )
-        stages.append(Stage(index=index, module=module, delayed=_delay(module, layout)))
+        balance = balance_routers(
+            module,
+            spec,
+            coefficient=router_loss,
+            sequence_length=sequence_length,
+            global_batch_size=num_microbatches * layout.microbatch_size * layout.dp,
+            groups=_sequence_groups(layout, meshes),
+        )
+        stages.append(Stage(index=index, module=module, delayed=_delay(module, layout), balance=balance))
     parts = layout.cp * (layout.tp if layout.sequence_parallel else 1)
     return Pipeline(
         spec=spec,
@@ -157,6 +170,12 @@ def build_pipeline(
         hidden_dtype=COMPUTE_DTYPES[precision],
         device=device,
     )
+
+
+def _sequence_groups(layout: ParallelLayout, meshes: Meshes) -> tuple[Group, ...]:
+    """Groups whose ranks hold parts of one sequence where routers see it."""
+    split = {"tp": layout.tp > 1 and layout.sequence_parallel, "cp": layout.cp > 1}
+    return tuple(meshes.group(axis) for axis, splits in split.items() if splits)
 
 
 def _check_split(spec: ModelSpec, split: tuple[int, ...], total: int) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
+from executor.balance import balance_routers
 from executor.batches import mean_loss, my_microbatches
 from executor.gradients import finish_gradients
 from executor.local_ranks import run_ranks
@@ -73,6 +74,13 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     """Train the whole model in this process."""
     model = build_model(case.spec)
     initialize(model, None, seed=case.seed, device=CPU)
+    balance_routers(
+        model,
+        case.spec,
+        coefficient=None,
+        sequence_length=case.sequence_length,
+        global_batch_size=case.global_batch_size,
+    )
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
     groups = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ class RunSettings:
     """One training run.
 
     `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
-    and Daly suggest. `predicted_step_s` is what the plan's estimate says, for the progress line.
+    and Daly suggest. `router_loss` weighs the routers' balancing loss, None for the model's own weight.
     """
 
     folder: str
@@ -36,6 +36,7 @@ class RunSettings:
     warmup_steps: int = 0
     weight_decay: float = 0.1
     clip_norm: float = 1.0
+    router_loss: float | None = None
     checkpoint_every: int = 0
     keep_checkpoints: int = 3
     profile_step: int | None = None
@@ -44,14 +45,17 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How far a run got, or why it stopped: `state` is running, stopped (asked to), finished or error."""
+    """How far a run got, or why it stopped: `state` is running, stopped (asked to), finished or error.
+
+    `device` is what the first rank ran on: ``cpu``, or its GPU's own name.
+    """
 
     state: Literal["running", "stopped", "finished", "error"]
     step: int = 0
     what: str = ""
     cause: str = ""
     fix: str = ""
-    history: tuple[str, ...] = field(default=())
+    device: str = ""
 
 
 def write_json(path: Path, value: Any) -> None:

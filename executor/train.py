@@ -82,6 +82,11 @@ def choose_device(name: str, local_rank: int) -> torch.device:
     return torch.device("cpu")
 
 
+def device_name(device: torch.device) -> str:
+    """What a device calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def check_world(plan: Plan, world_size: int) -> None:
     """Refuse to start a plan on another number of ranks than it was made for."""
     if world_size != plan.layout.num_gpus:
@@ -106,6 +111,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         layers_of_stage=plan.layers_of_stage,
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
+        router_loss=settings.router_loss,
         device=device,
     )
     state = read_state_dict(Path(settings.pretrained)) if settings.pretrained else None
@@ -165,7 +171,9 @@ def train(trainer: Trainer) -> Status:
         _final_checkpoint(trainer, step)
     if trainer.reporter is not None:
         trainer.reporter.close()
-    return Status(state="finished" if step == trainer.settings.steps else "stopped", step=step)
+    finished = step == trainer.settings.steps
+    device = device_name(trainer.pipeline.device)
+    return Status(state="finished" if finished else "stopped", step=step, device=device)
 
 
 def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
@@ -176,9 +184,11 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     share = run_step(pipeline, tokens, targets, batches.mean_loss(pipeline, job.tokens_per_step))
     finish_gradients(pipeline)
     norm = total_norm(pipeline)
-    shared = torch.stack((share / pipeline.layout.tp, torch.tensor(float(trainer.stop_requested)).to(share)))
+    router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
+    others = torch.tensor((router, float(trainer.stop_requested))).to(share)
+    shared = torch.cat(((share / pipeline.layout.tp).view(1), others))
     dist.all_reduce(shared)
-    loss, stops = shared.tolist()
+    loss, router, stops = shared.tolist()
     rate = learning_rate(trainer.schedule, step)
     if not (math.isfinite(loss) and math.isfinite(float(norm))):
         raise NotFiniteError(
@@ -194,6 +204,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     metrics = StepMetrics(
         step=step + 1,
         loss=loss,
+        router_loss=router,
         gradient_norm=float(norm),
         learning_rate=rate,
         step_time_s=seconds,

@@ -118,7 +118,11 @@ def _precision(plan: Plan) -> list[str]:
     precision = plan.request.job.precision
     if precision == "fp16":
         return ["--fp16"]
-    recipe = {"fp8": ["--fp8-format", "hybrid"], "mxfp8": ["--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"]}
+    recipe = {
+        "fp8": ["--fp8-format", "hybrid"],
+        "mxfp8": ["--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"],
+        "nvfp4": ["--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"],
+    }
     return ["--bf16", *recipe.get(precision, [])]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,47 +13,103 @@ pytest.importorskip("torch")
 
 from executor import fake_trace
 from executor.fake_rank import RankTask
-from executor.fake_trace import memory_of_stages, trace_stage
+from executor.fake_trace import few_microbatches, layers_of_rank, memory_of_stages, peak, trace_stage
 from executor.pipeline import even_split
 
 TOLERANCE = 0.05
 SP = {"sequence_parallel": True}
-CASES: dict[str, tuple[str, ParallelLayout, int, int]] = {
-    "7b tensor parallel": ("llama-2-7b", ParallelLayout(tp=4, dp=2, zero_stage=1, **SP), 4096, 0),
-    "7b ZeRO-3": ("llama-2-7b", ParallelLayout(dp=8, zero_stage=3), 4096, 0),
-    "70b first stage": ("llama-3.1-70b", ParallelLayout(tp=8, pp=4, zero_stage=1, **SP), 8192, 0),
-    "70b last stage": ("llama-3.1-70b", ParallelLayout(tp=8, pp=4, zero_stage=1, **SP), 8192, 3),
-    "405b recomputed": (
-        "llama-3.1-405b",
-        ParallelLayout(tp=8, pp=16, dp=4, zero_stage=1, recompute="full", **SP),
-        8192,
-        15,
+ZERO_1 = {"zero_stage": 1, **SP}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A stage of a job: the model, cut to `layers` where its depth does not matter, and the layout."""
+
+    model: str
+    layout: ParallelLayout
+    sequence_length: int = 4096
+    stage: int = 0
+    layers: int | None = None
+    num_microbatches: int = 32
+
+    @property
+    def task(self) -> RankTask:
+        """The rank to trace: an even split, everything recomputed if anything is."""
+        spec, layout = model(self.model), self.layout
+        spec = replace(spec, num_layers=self.layers or spec.num_layers)
+        split = even_split(spec.num_layers, layout.pp * layout.virtual_stages)
+        full = layout.recompute == "full"
+        again = tuple(full * sum(layers_of_rank(spec, layout, split, rank)) for rank in range(layout.pp))
+        return RankTask(
+            spec=spec,
+            layout=layout,
+            sequence_length=self.sequence_length,
+            num_microbatches=self.num_microbatches,
+            layers_of_stage=split,
+            recompute_of_stage=again,
+            stage=self.stage,
+        )
+
+
+SEVEN, EIGHT, SEVENTY = "llama-2-7b", "llama-3.1-8b", "llama-3.1-70b"
+V_PIPELINE = {"tp": 4, "pp": 2, "virtual_stages": 2, **ZERO_1}
+CASES = {
+    "7b tensor parallel": Case(model=SEVEN, layout=ParallelLayout(tp=4, dp=2, **ZERO_1)),
+    "7b ZeRO-3": Case(model=SEVEN, layout=ParallelLayout(dp=8, zero_stage=3)),
+    "8b ZeRO-3 recomputed": Case(
+        model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3, recompute="full"), sequence_length=8192
     ),
-    "mixture of experts": ("mixtral-8x7b", ParallelLayout(ep=8, dp=8, pp=2, zero_stage=1), 4096, 1),
+    "8b recomputed by operator": Case(
+        model=EIGHT,
+        layout=ParallelLayout(tp=2, dp=4, recompute="selective-op", **ZERO_1),
+        sequence_length=8192,
+    ),
+    "70b first stage": Case(model=SEVENTY, layout=ParallelLayout(tp=8, pp=4, **ZERO_1), sequence_length=8192),
+    "70b last stage": Case(
+        model=SEVENTY, layout=ParallelLayout(tp=8, pp=4, **ZERO_1), sequence_length=8192, stage=3
+    ),
+    "405b recomputed": Case(
+        model="llama-3.1-405b",
+        layout=ParallelLayout(tp=8, pp=16, dp=4, recompute="full", **ZERO_1),
+        sequence_length=8192,
+        stage=15,
+    ),
+    "7b gpipe middle stage": Case(
+        model=SEVEN,
+        layout=ParallelLayout(tp=2, pp=4, schedule="gpipe", **ZERO_1),
+        sequence_length=2048,
+        stage=2,
+        layers=12,
+        num_microbatches=6,
+    ),
+    "7b zb-h1 first stage": Case(
+        model=SEVEN, layout=ParallelLayout(tp=4, pp=2, schedule="zb-h1", **ZERO_1), layers=8
+    ),
+    "7b zb-h1 last stage": Case(
+        model=SEVEN, layout=ParallelLayout(tp=4, pp=2, schedule="zb-h1", **ZERO_1), layers=8, stage=1
+    ),
+    "7b zbv first stage": Case(model=SEVEN, layout=ParallelLayout(schedule="zbv", **V_PIPELINE), layers=12),
+    "7b zbv last stage": Case(
+        model=SEVEN, layout=ParallelLayout(schedule="zbv", **V_PIPELINE), layers=12, stage=1
+    ),
+    "7b interleaved": Case(
+        model=SEVEN, layout=ParallelLayout(schedule="interleaved", **V_PIPELINE), layers=12
+    ),
+    "experts": Case(model="mixtral-8x7b", layout=ParallelLayout(ep=8, dp=8, pp=2, zero_stage=1), stage=1),
+    "experts recomputed by operator": Case(
+        model="mixtral-8x7b",
+        layout=ParallelLayout(ep=8, dp=8, zero_stage=3, recompute="selective-op"),
+        layers=4,
+    ),
 }
-
-
-def task_of(name: str, layout: ParallelLayout, sequence_length: int, stage: int) -> RankTask:
-    """A rank of a job with many microbatches and an even split."""
-    spec = model(name)
-    split = even_split(spec.num_layers, layout.pp)
-    return RankTask(
-        spec=spec,
-        layout=layout,
-        sequence_length=sequence_length,
-        num_microbatches=32,
-        layers_of_stage=split,
-        recompute_of_stage=split if layout.recompute == "full" else (0,) * layout.pp,
-        stage=stage,
-    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_estimate_is_within_five_percent_of_the_trace(name: str) -> None:
     """What the allocator hands out at the peak of a full-size rank."""
-    task = task_of(*CASES[name])
-    (found,) = memory_of_stages(task, 32 * task.layout.dp, (task.stage,))
+    task = CASES[name].task
+    (found,) = memory_of_stages(task, task.num_microbatches * task.layout.dp, (task.stage,))
     assert found.estimate.allocated_bytes == pytest.approx(found.peak_bytes, rel=TOLERANCE)
     assert found.optimizer_bytes == pytest.approx(found.estimate.optimizer_bytes, rel=1e-3)
     assert found.gradients_bytes == pytest.approx(found.estimate.gradients_bytes, rel=1e-3)
@@ -62,8 +118,19 @@ def test_estimate_is_within_five_percent_of_the_trace(name: str) -> None:
 @pytest.mark.slow
 def test_extrapolated_peak_is_the_traced_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two shallow traces say the same of a deep stage as a trace of the whole stage."""
-    task = task_of("llama-3.1-70b", ParallelLayout(tp=8, pp=8, zero_stage=1, **SP), 8192, 7)
+    task = Case(
+        model=SEVENTY, layout=ParallelLayout(tp=8, pp=8, **ZERO_1), sequence_length=8192, stage=7
+    ).task
     monkeypatch.setattr(fake_trace, "MOST_LAYER_STEPS", 1)
     extrapolated = trace_stage(task)
     monkeypatch.setattr(fake_trace, "MOST_LAYER_STEPS", 1000)
-    assert extrapolated == pytest.approx(trace_stage(dataclasses.replace(task)), rel=1e-6)
+    assert extrapolated == pytest.approx(trace_stage(task), rel=1e-6)
+
+
+def test_few_microbatches_show_the_peak_of_many() -> None:
+    """A stage is traced with as many microbatches as fill its pipeline: more change nothing."""
+    task = CASES["70b last stage"].task
+    few = replace(task, spec=replace(task.spec, num_layers=8), layers_of_stage=(2, 2, 2, 2))
+    many = replace(few_microbatches(few), num_microbatches=6)
+    assert few_microbatches(few).num_microbatches == 3
+    assert sum(peak(few_microbatches(few)).values()) == pytest.approx(sum(peak(many).values()), rel=2e-3)

@@ -33,7 +33,9 @@ WIDE = dataclasses.replace(
 )
 TIED = dataclasses.replace(DENSE, name="tiny-tied", tie_word_embeddings=True)
 EXPERTS = {"num_experts": 4, "num_experts_per_token": 2, "moe_intermediate_size": 32}
-MOE = dataclasses.replace(DENSE, name="tiny-moe", **EXPERTS, shared_expert_size=32, num_dense_layers=1)
+MOE = dataclasses.replace(
+    DENSE, name="tiny-moe", **EXPERTS, shared_expert_size=32, num_dense_layers=1, router_aux_loss_coef=0.1
+)
 MLA = dataclasses.replace(
     DENSE,
     name="tiny-mla",

@@ -1,0 +1,57 @@
+"""Keep what `plan run` measured, where it ran on what the plan is for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+from executor.measured_run import measurement_of, run_row, step_times, write_measured
+from planner.plan import Plan
+from topology.builders import build, gpu_named
+from topology.cluster_file import to_toml
+from topology.errors import InputError, UnknownNameError
+
+CLUSTER_FILE = "cluster.toml"
+
+
+def keep_measured_step(folder: Path, plan: Plan, device: str) -> tuple[str, ...]:
+    """Write the run's measured step beside its metrics; returns what to tell the user.
+
+    Args:
+        folder: The run's.
+        plan: What was run.
+        device: Name of the device it ran on, as the device calls itself; ``cpu`` for CPU ranks.
+    """
+    times = step_times(folder)
+    if times is None:
+        return ()
+    planned = plan.request.cluster.nodes[0].gpu
+    measured = f"median step {times.p50_s:.3g} s over {times.steps} steps"
+    if not is_device(plan, device):
+        return (f"{measured} on {device}; the plan is for {planned}, so it anchors no prediction",)
+    cluster, today = build(plan.request.cluster), dt.datetime.now(tz=dt.UTC).date().isoformat()
+    try:
+        described = folder / CLUSTER_FILE
+        described.write_text(to_toml(plan.request.cluster), encoding="utf-8")
+        row = run_row(plan, times, name=folder.name, cluster=str(described), has_gpu=device != "cpu")
+        path = write_measured(folder, row, measurement_of(plan, times, cluster.fingerprint(), today))
+    except OSError as failure:
+        return (f"{measured}; it could not be kept ({failure.strerror or failure})",)
+    return (
+        f"{measured}, predicted {plan.estimate.step_time_s:.3g} s",
+        f"correct predictions by it with `plan accuracy --anchor {path} --name NAME`",
+    )
+
+
+def is_device(plan: Plan, device: str) -> bool:
+    """Whether a device is what the plan was made for, by the words of its own name."""
+    planned = build(plan.request.cluster).gpu
+    if device == "cpu" or planned.architecture == "cpu":
+        return device == planned.architecture
+    for word in device.replace("-", " ").split():
+        try:
+            if gpu_named(word).name == planned.name:
+                return True
+        except (UnknownNameError, InputError):
+            continue
+    return False

@@ -1,0 +1,64 @@
+"""The flags of `plan run` that no other command has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+PlanFile: TypeAlias = Annotated[
+    Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan written by plan --json.")
+]
+Data: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--data", help="synthetic, a .npy or .bin file of token ids, or a text file.", metavar="DATA"
+    ),
+]
+RunFolder: TypeAlias = Annotated[
+    Path, typer.Option("--run-dir", help="Folder for checkpoints and metrics; resumes what is there.")
+]
+Steps: TypeAlias = Annotated[
+    int | None, typer.Option("--steps", min=1, help="Optimizer steps; by default --tokens, or 100.")
+]
+Pretrained: TypeAlias = Annotated[
+    Path | None, typer.Option("--pretrained", help="Start from a Hugging Face state dict.", metavar="PATH")
+]
+Device: TypeAlias = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Fp32: TypeAlias = Annotated[bool, typer.Option("--fp32", help="Compute in fp32 instead of bf16.")]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of initial values and data order.")]
+LearningRate: TypeAlias = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
+WarmupSteps: TypeAlias = Annotated[
+    int | None, typer.Option("--warmup-steps", min=0, help="Warm-up; by default 1 % of the steps.")
+]
+WeightDecay: TypeAlias = Annotated[float, typer.Option("--weight-decay", help="Weight decay of matrices.")]
+ClipNorm: TypeAlias = Annotated[float, typer.Option("--clip-norm", help="Largest gradient norm.")]
+RouterLoss: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--router-loss", min=0.0, help="Weight of the routers' balancing loss; by default the model's own."
+    ),
+]
+CheckpointEvery: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--checkpoint-every",
+        min=0,
+        help="Steps between checkpoints; 0 for the interval of Young and Daly.",
+    ),
+]
+KeepCheckpoints: TypeAlias = Annotated[
+    int, typer.Option("--keep-checkpoints", min=1, help="Checkpoints to keep.")
+]
+MinGpus: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--min-gpus", min=1, help="Continue on fewer GPUs, down to this many, when some are lost."),
+]
+ProfileStep: TypeAlias = Annotated[
+    int | None, typer.Option("--profile-step", min=1, help="Trace this step with torch's profiler.")
+]
+WandB: TypeAlias = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Write the run, print its command, do not start.")
+]

@@ -1,0 +1,198 @@
+"""Carry out `plan run`: find the plan, refuse what cannot end well, start the ranks, tell how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from app.job_flags import Flags
+    from app.output import Answer
+    from executor.run_settings import RunSettings, Status
+    from planner.plan import Plan, PlanRequest
+
+STACK = "meshplan"
+DEFAULT_STEPS = 100
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "shard_degree", "virtual_stages", "microbatch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """The flags of `plan run` that say how to train; see `app.run_options`."""
+
+    folder: Path
+    data: str
+    steps: int | None
+    pretrained: Path | None
+    device: str
+    fp32: bool
+    seed: int
+    learning_rate: float
+    warmup_steps: int | None
+    weight_decay: float
+    clip_norm: float
+    router_loss: float | None
+    checkpoint_every: int
+    keep_checkpoints: int
+    profile_step: int | None
+    wandb: bool
+
+
+def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
+    """Settings of the run, with what the plan decides where a flag does not."""
+    from executor.launch import with_plan
+    from executor.run_settings import RunSettings
+
+    steps = flags.steps or _steps(plan)
+    settings = RunSettings(
+        folder="",
+        plan_file="",
+        steps=steps,
+        data=flags.data if flags.data == "synthetic" else str(Path(flags.data).resolve()),
+        pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
+        device=device_named(flags.device),
+        precision="fp32" if flags.fp32 else "bf16",
+        seed=flags.seed,
+        learning_rate=flags.learning_rate,
+        warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
+        weight_decay=flags.weight_decay,
+        clip_norm=flags.clip_norm,
+        router_loss=flags.router_loss,
+        checkpoint_every=flags.checkpoint_every,
+        keep_checkpoints=flags.keep_checkpoints,
+        profile_step=flags.profile_step,
+        wandb=flags.wandb,
+    )
+    return with_plan(settings, flags.folder.resolve())
+
+
+def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
+    """Read the plan, or make one for the meshplan stack."""
+    from app.output import note
+    from app.plan_file import read_plan
+    from app.request import understand
+    from app.solve import find_plan
+    from topology.errors import InputError
+
+    if plan_file is None:
+        understood = understand(flags)
+        for text in understood.notes:
+            note(text)
+        return find_plan(understood.request)
+    if flags.model or flags.gpus or flags.cluster:
+        raise InputError(
+            what="both a plan and a question were given",
+            cause=f"{plan_file} and --model, --gpus or --cluster",
+            fix="give the plan alone, or leave it out to plan first",
+        )
+    return read_plan(plan_file)
+
+
+def _steps(plan: Plan) -> int:
+    """Steps that consume the job's tokens, a hundred when it names none."""
+    job = plan.request.job
+    return DEFAULT_STEPS if job.total_tokens is None else max(1, job.total_tokens // job.tokens_per_step)
+
+
+def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
+    """Check the name of a device."""
+    from topology.names import resolve
+
+    choices: tuple[Literal["auto", "cpu", "cuda"], ...] = ("auto", "cpu", "cuda")
+    found = resolve(name, choices, "device")
+    return next(choice for choice in choices if choice == found)
+
+
+def check_run(plan: Plan, run: RunSettings) -> None:
+    """Refuse what would fail or destroy something later."""
+    from app.plan_file import read_plan
+    from topology.errors import InputError
+
+    job = plan.request.job
+    if job.precision != "bf16":
+        raise InputError(
+            what="meshplan trains in bf16 or fp32",
+            cause=f"the plan's precision is {job.precision}",
+            fix="plan with --precision bf16, or export the plan to a framework that has it",
+        )
+    earlier = Path(run.plan_file)
+    if earlier.exists() and read_plan(earlier).request.model != plan.request.model:
+        raise InputError(
+            what=f"{run.folder} holds a run of another model",
+            cause=f"{read_plan(earlier).request.model.name} there, {plan.request.model.name} here",
+            fix="give another --run-dir",
+        )
+    if _missing("torch"):
+        raise InputError(
+            what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
+        )
+
+
+def _missing(name: str) -> bool:
+    """Whether a package cannot be imported, found out without importing it."""
+    from importlib.util import find_spec
+
+    return find_spec(name) is None
+
+
+def supervised(run: RunSettings, plan: Plan, min_gpus: int | None) -> Status:
+    """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
+    from app.output import note
+    from app.plan_file import read_plan
+    from app.run_measured import keep_measured_step
+    from executor.launch import Supervision, supervise
+
+    supervision = Supervision(min_gpus=min_gpus, replan=lambda count: _replan(plan.request, count), say=note)
+    status = supervise(run, plan, supervision)
+    if status.state in ("finished", "stopped"):
+        ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost
+        for text in keep_measured_step(Path(run.folder), ran, status.device):
+            note(text)
+    return status
+
+
+def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
+    """Plan the same job and global batch on fewer GPUs; pinned degrees no longer fit and are dropped."""
+    from dataclasses import replace
+
+    from app.solve import answer_of
+    from planner.plan import Plan
+    from topology.cluster_file import resized
+
+    pins = {name: value for name, value in request.pins.items() if name not in DEGREES}
+    found = answer_of(replace(request, cluster=resized(request.cluster, num_gpus), pins=pins, stack=STACK))
+    return found if isinstance(found, Plan) else None
+
+
+def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
+    """Write the run's files and print the command that starts them, on one line to copy."""
+    import os
+    import shlex
+    import sys
+
+    from app.errors import ANSWERED
+    from app.output import json_text
+    from executor.launch import nodes_of_slurm, torchrun_command, write_run
+
+    words = torchrun_command(write_run(run, plan), plan.layout.num_gpus, nodes_of_slurm(os.environ))
+    text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
+    sys.stdout.write(f"{text}\n")
+    return ANSWERED
+
+
+def run_answer(run: RunSettings, status: Status) -> Answer:
+    """Say how the run ended; an error of the user's is raised as one."""
+    from app.output import Answer, Facts, json_text
+    from topology.errors import InputError
+
+    if status.state == "error":
+        raise InputError(what=status.what, cause=status.cause, fix=status.fix)
+    pairs = (("steps", f"{status.step} of {run.steps}"), ("folder", run.folder))
+    document = {"state": status.state, "step": status.step, "steps": run.steps, "run_dir": run.folder}
+    return Answer(
+        headline=f"training {status.state}",
+        sections=(Facts(title="", pairs=pairs),),
+        document=json_text(document),
+        records=(document,),
+    )
