@@ -13,16 +13,18 @@ from costmodel.composition import compose
 from costmodel.constants import Constants, default_constants
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.features import Features, features_of, ops_of_parts
-from costmodel.layers import model_flop_per_step
+from costmodel.layers import forward_flop, model_flop_per_step
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory import MemoryBreakdown, MemoryPieces, holds_ends, memory_pieces, stage_memory
 from costmodel.model import ModelSpec, layer_runs
 from costmodel.money import per_billion_tokens, usd, watt_hours
+from costmodel.ops import ShardShape
 from costmodel.references import gemm_reference, stand_in
 from costmodel.scoring import stage_costs_of
 from costmodel.shards import unique_shards
 from costmodel.splits import even_split
 from costmodel.stack import SoftwareStack
+from costmodel.stack import stack as stack_named
 from costmodel.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.time_breakdown import time_breakdown
 from costmodel.workload import TrainingJob
@@ -133,7 +135,7 @@ def _answer(
         memory_lower_bytes=memory_lower,
         memory_upper_bytes=memory_upper,
         mfu=mfu,
-        hfu=mfu * (1 + _recomputed_share(costs, split) / 3),
+        hfu=mfu * (1 + _recomputed_share(q, costs, split) / 3),
         tokens_per_s_per_gpu=tokens / seconds / gpus,
         usd_per_step=dollars,
         usd_per_billion_tokens=None if dollars is None else float(per_billion_tokens(dollars, tokens)),
@@ -151,9 +153,29 @@ def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
     return model_flop_per_step(model, job)
 
 
-def _recomputed_share(costs: StageCosts, split: StageSplit) -> float:
-    """Share of the layers that are recomputed in full."""
-    return float(recomputed_layers(costs, split).sum() / sum(costs.runs))
+def _recomputed_share(q: _Question, costs: StageCosts, split: StageSplit) -> float:
+    """FLOPs repeated over those of a forward pass: whole layers, attention cores, or some products."""
+    forward, layers, cores = _forward_flop(q.model, q.job)
+    if q.layout.recompute == "full":
+        return float(recomputed_layers(costs, split).sum(axis=0) @ np.array(layers)) / forward
+    runs = np.array(costs.runs, dtype=np.float64)
+    if q.layout.recompute == "selective":
+        return float(runs @ np.array(cores)) / forward
+    if q.layout.recompute == "selective-op":
+        return default_constants().operation_recompute * float(runs @ np.subtract(layers, cores)) / forward
+    return 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _forward_flop(model: ModelSpec, job: TrainingJob) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """FLOPs of one sequence: of a forward pass, of a layer of each run, of its attention core."""
+    shard = ShardShape(sequence_length=float(job.sequence_length))
+    ops = ops_of_parts(model, job, stack_named("ideal"), shard)
+    layers = tuple(float(forward_flop(part)) for part in ops)
+    cores = tuple(float(forward_flop([op for op in part if op.kind == "attention"])) for part in ops)
+    counts = [run.count for run in layer_runs(model)]
+    whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1]
+    return whole, layers[: len(counts)], cores[: len(counts)]
 
 
 def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
