@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import Parameter, Signature, signature
 from typing import Any, Final
 
 from app import options
+from app.gathered_flags import gathers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +54,11 @@ SEARCH_ONLY: Final = ("objective", "memory_headroom", "top")
 
 
 def takes_job(*left_out: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command every flag of a job but these; it receives them as one `Flags`, first.
+    """Give a command every flag of a job but these; it receives them as one `Flags`, first."""
+    taken = {name: option for name, option in FLAGS.items() if name not in left_out}
+    return gathers(taken, _flags)
 
-    The command's own arguments and options stay as they are; typer sees all of them in one signature.
-    """
-    names = [name for name in FLAGS if name not in left_out]
 
-    def decorate(command: Callable[..., int]) -> Callable[..., int]:
-        def called(**given: Any) -> int:
-            job = {name: given.pop(name, None) for name in names}
-            return command(Flags(**{**job, "settings": tuple(job["settings"] or ())}), **given)
-
-        taken = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=FLAGS[name]) for name in names
-        ]
-        _, *own = signature(command, eval_str=True).parameters.values()
-        first = [parameter for parameter in own if parameter.kind is not Parameter.KEYWORD_ONLY]
-        seen = [*first, *taken, *own[len(first) :]]
-        called.__doc__, called.__name__ = command.__doc__, command.__name__
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in seen}
-        called.__signature__ = Signature(seen)  # type: ignore[attr-defined]  # what typer reads
-        return called
-
-    return decorate
+def _flags(*, settings: tuple[str, ...] | None = None, **given: str | None) -> Flags:
+    """What was written, without settings where there are none."""
+    return Flags(settings=settings or (), **given)

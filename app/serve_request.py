@@ -6,11 +6,11 @@ One for each GPU kind and precision that may be used.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from app.quantities import parse_count
 from app.request import DEFAULT_GPU, MOST_GPUS
+from app.serve_flags import ServeFlags
 from costmodel.deployment import WEIGHTS, KvDtype, Weights, published_weights
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model as find_model
@@ -33,38 +33,6 @@ DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep")
 
 T = TypeVar("T", bound=str)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeFlags:
-    """What was written after `plan serve`; None was left to us."""
-
-    model: str | None = None
-    gpus: str | None = None
-    gpu: str | None = None
-    cluster: str | None = None
-    input_tokens: str | None = None
-    output_tokens: str | None = None
-    input_p99: str | None = None
-    output_p99: str | None = None
-    rate: str | None = None
-    concurrency: str | None = None
-    trace: Path | None = None
-    ttft: str | None = None
-    tpot: str | None = None
-    end_to_end: str | None = None
-    percentile: str | None = None
-    weights: str | None = None
-    kv_dtype: str | None = None
-    engine: str | None = None
-    mode: str | None = None
-    cached: str | None = None
-    draft_tokens: str | None = None
-    acceptance: str | None = None
-    burstiness: str | None = None
-    usd_per_gpu_hour: str | None = None
-    objective: str | None = None
-    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

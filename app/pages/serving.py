@@ -11,9 +11,10 @@ from app.figures.serving import LoadPoint, latency_throughput
 from app.pages.answer import show_answer
 from app.pages.frame import draw, guarded, plain, show_error
 from app.quantities import format_usd
+from app.serve_flags import ServeFlags
 from app.serve_fleets import find_fleet
 from app.serve_report import serving_answer
-from app.serve_request import ServeFlags, understand_serving
+from app.serve_request import understand_serving
 from costmodel.model_catalog import model_names
 from planner.serving_plan import ServingPlan
 from topology.catalog import gpus

@@ -144,8 +144,9 @@ def test_a_bad_table_is_answered_in_three_lines(open_page, content):
 
 def test_the_serving_page_gives_the_plan_of_the_command(open_page):
     """Fleet size, latency and price are those of `plan serve`."""
+    from app.serve_flags import ServeFlags
     from app.serve_fleets import find_fleet
-    from app.serve_request import ServeFlags, understand_serving
+    from app.serve_request import understand_serving
 
     page = open_page("serving", serve_model="llama-3.1-8b", serve_gpus="2", rate="1/s")
     plan = find_fleet(
