@@ -9,6 +9,8 @@ STYLE = """<style>
 .stMainBlockContainer { padding: 4rem 2rem 3rem; }
 [data-testid="stMetricValue"] { font-size: 1.55rem; }
 [data-testid="stSidebarUserContent"] { padding-top: 0.5rem; }
+[data-testid="stCaptionContainer"] { color: inherit; opacity: 0.75; }
+[data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
 .stTabs [role="tab"] p { font-size: 0.875rem; }
 @media (max-width: 1500px) {
