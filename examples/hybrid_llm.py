@@ -7,27 +7,30 @@ Predicted are the losses (those of one process) and the parameters on each rank 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from costmodel.model import LayerKind, embedding_parameters, head_parameters, layer_parameters
 from examples.llm_ranks import SETTINGS, SMALL, layout, losses_of, train_rank
 from examples.support import report, start
 from executor.reference import Case, run_reference
 
+SPEC = replace(SMALL, num_layers=4)
 CASE = Case(
-    spec=SMALL,
+    spec=SPEC,
     layout=layout(tp=2, pp=2, dp=2, zero_stage=1),
     sequence_length=64,
     num_microbatches=4,
     steps=4,
-    layers_of_stage=(5, 3),
+    layers_of_stage=(3, 1),
 )
 
 
 def parameters_of_rank(stage: int) -> float:
     """Parameters that a rank of a pipeline stage stores: all are cut by dp, all but norms by tp."""
     layers = (CASE.layers_of_stage or ())[stage]
-    inner = layers * layer_parameters(SMALL, LayerKind(attention="full", mlp="dense"))
-    outer = embedding_parameters(SMALL) if stage == 0 else head_parameters(SMALL)
-    norms = SMALL.hidden_size * (2 * layers + (stage > 0))
+    inner = layers * layer_parameters(SPEC, LayerKind(attention="full", mlp="dense"))
+    outer = embedding_parameters(SPEC) if stage == 0 else head_parameters(SPEC)
+    norms = SPEC.hidden_size * (2 * layers + (stage > 0))
     return ((inner + outer - norms) / CASE.layout.tp + norms) / CASE.layout.dp
 
 

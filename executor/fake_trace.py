@@ -66,6 +66,7 @@ def memory_of_stages(
     """Trace stages in processes of their own, and set the estimate beside each."""
     estimates = estimated_memory(task, global_batch_size)
     of_stage = [traces_of(replace(task, stage=stage)) for stage in stages]
+    torch_internals.preload()
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         peaks = iter(list(pool.map(peak, [each for tasks in of_stage for each in tasks])))

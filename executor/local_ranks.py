@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.torch_internals import quiet_known_warnings
+from executor.torch_internals import preload, quiet_known_warnings
 
 
 class RankError(RuntimeError):
@@ -35,6 +35,7 @@ def run_ranks(
     Results travel pickled with numpy in place of tensors. The first failure stops every rank. With
     `device_type` ``cuda`` each rank has a GPU and NCCL beside gloo; CUDA must not have been used before.
     """
+    preload()
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:

@@ -145,6 +145,11 @@ def reduce_gradients(module: Any) -> None:
     root._root_post_backward_final_callback()  # noqa: SLF001
 
 
+def preload() -> None:
+    """Import what torch loads on first use, so that processes forked from here find it loaded."""
+    importlib.import_module("torch._dynamo")
+
+
 def gradient_settler(module: Any) -> Callable[[torch.Tensor], None]:
     """Give what moves a parameter's new gradient into FSDP's sum over microbatches, in its precision.
 

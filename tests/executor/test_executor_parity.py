@@ -158,10 +158,18 @@ CASES = {
 }
 
 
+def shallow(case: Case) -> Case:
+    """Without stages, two layers and two microbatches show all there is."""
+    if case.layout.pp > 1:
+        return case
+    spec = dataclasses.replace(case.spec, num_layers=2, num_sliding_layers=case.spec.num_sliding_layers // 2)
+    return dataclasses.replace(case, spec=spec, num_microbatches=min(2, case.num_microbatches))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_layout_computes_what_one_process_computes(name: str) -> None:
     """Loss within 1e-5 relative over three optimizer steps, and every gradient of the first."""
-    case = dataclasses.replace(CASES[name], steps=3)
+    case = dataclasses.replace(shallow(CASES[name]), steps=3)
     reference, outcome = run_reference(case, SETTINGS), run_layout(case, SETTINGS)
     difference = compare(reference, outcome)
     assert (difference.loss <= TOLERANCE, difference.gradient <= TOLERANCE) == (True, True), difference
