@@ -19,8 +19,9 @@ from costmodel.calibration import Calibration
 from costmodel.constants import Constants
 from costmodel.layout import LayoutTable
 from costmodel.references import stand_in
+from costmodel.run_cells import UnsupportedRunError
 from costmodel.run_table import Row
-from costmodel.runs import TrainingRun, UnsupportedRunError, read_runs
+from costmodel.runs import TrainingRun, read_runs
 from costmodel.scoring import TrainingScores, evaluate
 from topology.errors import InputError
 

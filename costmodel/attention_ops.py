@@ -84,6 +84,8 @@ def attention_ops(
 
 def linear_dtype(job: TrainingJob) -> str:
     """What linear layers multiply in."""
+    if job.precision == "nvfp4":
+        return "fp4"
     return "fp8" if job.is_fp8 else "bf16"
 
 

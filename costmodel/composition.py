@@ -50,7 +50,7 @@ class LayerStep:
         ep_s: Exposed expert time in both.
         hidden_s: Transfers that run under compute in both.
         recomputed_s: Kernels repeated by each policy, shape (policies, cuts).
-        host_s: Host time to launch both.
+        host_s: Host time to launch both, and to wait for the routing of tokens.
     """
 
     forward_s: Vector
@@ -104,16 +104,18 @@ def smooth_max(a: Quantity, b: Quantity) -> Vector:
 def compute_slowdown(e: Environment, c: Constants) -> Quantity:
     """Compute time at the clocks sustained in training over those of short measurements (A100 = 1).
 
-    slowdown = (reference W per flop/s ÷ this chip's)^g · (power cap)^−h
+    slowdown = max(1, reference W per flop/s ÷ this chip's)^g · (power cap)^−h
     """
-    thermal = (c.reference_watts_per_flop_per_s / e.watts_per_flop_per_s) ** c.throttle_exponent
-    return thermal * e.power_cap ** (-c.power_cap_exponent)
+    hunger = np.maximum(1.0, c.reference_watts_per_flop_per_s / e.watts_per_flop_per_s)
+    return hunger**c.throttle_exponent * e.power_cap ** (-c.power_cap_exponent)
 
 
 def product_factor(e: Environment, c: Constants) -> Quantity:
     """Time of matrix products in a step over their tables."""
-    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_slowdown
-    return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0) * np.where(e.fp8, c.fp8_gemm, 1.0)
+    wide = c.fp4_wide_share * (c.fp4_wide_cost * e.fp4_over_fp8 - 1)
+    narrow = np.where(e.fp8, c.fp8_gemm, 1.0) * np.where(e.fp4_over_fp8, 1 + wide, 1.0)
+    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_slowdown * narrow
+    return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0)
 
 
 def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
@@ -129,22 +131,21 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     backward = inputs + attention_b + c.elementwise_backward * passes + weight + _accumulation(part, f, c)
     tp_f, tp_b = _tensor_transfers(part, f, c, inputs)
     cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
-    ep = c.scaleup_in_step * (1 - e.expert_overlap_share)
-    ep_f, ep_b = ep * t.ep_forward_s, ep * t.ep_backward_s
+    ep_f, ep_b = _expert_transfers(part, f, c, forward, backward)
     gpu_f, gpu_b = forward + tp_f + cp_f + ep_f, backward + tp_b + cp_b + ep_b
     host_f, host_b = _host(part, f, c)
     skipped = e.early_stop_recompute * products * k.last_forward_s
+    wait = c.routing_wait_s * k.routed * (1 - e.static_experts)
+    wait_again = np.stack([0 * wait, 0 * wait, 0 * wait, wait])
     some = c.operation_recompute
     repeated = np.stack([
         np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
     ])  # fmt: skip
     host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
-    backward_s = _beside_host(gpu_b + repeated, host_b + host_again, e, c)
-    forward_s = _beside_host(gpu_f, host_f, e, c)
     transfers = sum((getattr(t, name) for name in t.__slots__), start=np.zeros_like(forward))
     return LayerStep(
-        forward_s=forward_s,
-        backward_s=backward_s,
+        forward_s=smooth_max(gpu_f, host_f) + wait,
+        backward_s=smooth_max(gpu_b + repeated, host_b + host_again) + wait_again,
         forward_share=forward / np.maximum(forward + backward, 1e-30),
         weight_share=weight / np.maximum(forward + backward, 1e-30),
         compute_s=forward + backward,
@@ -153,14 +154,8 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         ep_s=ep_f + ep_b,
         hidden_s=np.maximum(0.0, c.scaleup_in_step * transfers - tp_f - tp_b - cp_f - cp_b - ep_f - ep_b),
         recomputed_s=repeated,
-        host_s=host_f + host_b,
+        host_s=host_f + host_b + wait,
     )
-
-
-def _beside_host(gpu_s: Vector, host_s: Vector, e: Environment, c: Constants) -> Vector:
-    """Time of a layer whose kernels are launched while earlier ones run; blocking launches add host time."""
-    together = smooth_max(gpu_s, host_s)
-    return np.asarray(together + e.blocking_launches * (gpu_s + c.blocking_host * host_s - together))
 
 
 def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, Vector]:
@@ -188,12 +183,14 @@ def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
 def _tensor_transfers(part: PartTimes, f: Features, c: Constants, inputs: Vector) -> tuple[Vector, Vector]:
     """Exposed tensor-parallel time: chunks of sharded transfers hide under their product, all-reduces do not.
 
-    The backward's second gather (for the weight gradient) runs under the input gradient.
+    The backward's second gather (for the weight gradient) runs under the input gradient. A group whose
+    processes sit on both CPU sockets of a host also waits until the last of them has launched.
     """
     t, e = part.transfers, f.environment
     exposed, slowdown = 1 - e.tp_overlap_share, c.scaleup_in_step * e.tp_slowdown
-    forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
-    backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    skew = exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * (f.tp > SOCKET_GPUS)
+    forward = skew + slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
+    backward = skew + slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
     return forward, backward + np.maximum(0.0, slowdown * t.tp_regather_s - inputs)
 
 
@@ -212,6 +209,25 @@ def _context_transfers(
     return exposed(rings[0], attention_f) + swaps[0], exposed(rings[1], attention_b) + swaps[1]
 
 
+def _expert_transfers(
+    part: PartTimes, f: Features, c: Constants, forward: Vector, backward: Vector
+) -> tuple[Vector, Vector]:
+    """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
+
+    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, 1 in a schedule that pairs
+    forwards with backwards for that very purpose.
+
+    Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) section 3.2.1.
+    """
+    t, share = part.transfers, np.maximum(f.environment.expert_overlap_share, f.paired)
+
+    def exposed(transfer: Vector, kernels: Vector) -> Vector:
+        return np.asarray(transfer - share * (1 - c.contention) * np.minimum(transfer, kernels))
+
+    alone_f, alone_b = (c.scaleup_in_step * seconds for seconds in (t.ep_forward_s, t.ep_backward_s))
+    return exposed(alone_f, forward), exposed(alone_b, backward)
+
+
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
     """Host time to launch a layer forward and backward."""
     e = f.environment
@@ -219,8 +235,7 @@ def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
         e.host_s_per_layer * np.where(e.cuda_graphs, c.graph_host, 1.0)
         + c.expert_host_s * part.kernels.routed
     )
-    each = e.host_s_per_collective + e.host_s_across_sockets * (f.tp > SOCKET_GPUS)
-    collectives = TP_SYNCHRONISATIONS * each * (f.tp > 1)
+    collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
     return launch + collectives, c.host_backward * launch + collectives
 
 
@@ -234,7 +249,9 @@ def _without_loss_passes(c: Constants) -> Constants:
     """The same constants with the memory passes of the loss in place of those of a layer."""
     from dataclasses import replace
 
-    return replace(c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes, fp8_gemm=1.0)
+    return replace(
+        c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes, fp8_gemm=1.0, fp4_wide_share=0.0
+    )
 
 
 def embedding_seconds(f: Features, c: Constants) -> Vector:

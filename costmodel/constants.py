@@ -34,6 +34,8 @@ class Constants:
     blackwell_gemm: float
     weight_gradient_gemm: float
     fp8_gemm: float
+    fp4_wide_share: float
+    fp4_wide_cost: float
     grouped_gemm: float
     attention_backward: float
     batched_matmul: float
@@ -47,6 +49,7 @@ class Constants:
     accumulation_bytes_fused: float
     accumulation_bytes: float
     scaleup_in_step: float
+    socket_skew_s: float
     network_in_step: float
     contention: float
     gradient_window: float
@@ -57,9 +60,9 @@ class Constants:
     step_fixed_s: float
     jitter: float
     host_backward: float
-    blocking_host: float
     graph_host: float
     expert_host_s: float
+    routing_wait_s: float
     operation_recompute: float
     reference_watts_per_flop_per_s: float
 

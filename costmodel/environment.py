@@ -14,6 +14,10 @@ from topology.cluster import Cluster
 from topology.gpu import Gpu
 
 FULL_HEAD = 128  # head size at which matrix units are filled
+PEER_TO_PEER = (
+    "nvswitch",
+    "nvlink-mesh",
+)  # links over which one GPU writes another's memory beside its kernels
 HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
 
 
@@ -22,15 +26,19 @@ class Environment:
     """Numbers of one (model, GPU, job, stack); flags are 0 or 1. Fields of the stack mean the same here.
 
     Attributes:
-        watts_per_flop_per_s: Design power over bf16 peak of the part whose tables are used.
-        power_cap: This part's design power per peak over that of the part whose tables are used, at most 1.
+        watts_per_flop_per_s: Design power over bf16 peak of this part, at least that of the part whose tables
+            are used.
+        power_cap: This part's design power per peak over that of the part whose tables are used, at most 1;
+            1 where this part's own sustained rate was measured, which has the cap in it.
         blackwell: 1 on Blackwell.
-        fp8: 1 if linear layers multiply in eight bits.
+        fp8: 1 if linear layers multiply in eight bits or four.
+        fp4_over_fp8: Peak in four bits over that in eight if they multiply in four, else 0.
         head_share: min(head size, 128)/128.
         head_misaligned: 1 if the head size is not a multiple of 8.
         product_slowdown: Of matrix products of the stack on this GPU.
         attention_slowdown: That of the stack on this GPU.
         memory_bandwidth_bytes_per_s: Of the GPU.
+        static_experts: 1 if the shapes of expert products are known without asking the GPU.
         level: Factor on every time of a step, from the user's own runs of the stack.
     """
 
@@ -45,12 +53,10 @@ class Environment:
     p2p_sharded: Quantity
     early_stop_recompute: Quantity
     accumulation_fused: Quantity
-    blocking_launches: Quantity
     cuda_graphs: Quantity
     host_s_per_layer: Quantity
     host_s_per_collective: Quantity
     host_s_per_microbatch: Quantity
-    host_s_across_sockets: Quantity
     product_slowdown: Quantity
     tp_slowdown: Quantity
     attention_slowdown: Quantity
@@ -58,14 +64,15 @@ class Environment:
     power_cap: Quantity
     blackwell: Quantity
     fp8: Quantity
+    fp4_over_fp8: Quantity
     head_share: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
+    static_experts: Quantity
     level: Quantity = 1.0
 
 
 _STACK_FIELDS = (
-    "tp_overlap_share",
     "expert_overlap_share",
     "cp_overlap",
     "gradient_overlap",
@@ -76,12 +83,10 @@ _STACK_FIELDS = (
     "p2p_sharded",
     "early_stop_recompute",
     "accumulation_fused",
-    "blocking_launches",
     "cuda_graphs",
     "host_s_per_layer",
     "host_s_per_collective",
     "host_s_per_microbatch",
-    "host_s_across_sockets",
     "tp_slowdown",
     "level",
 )
@@ -95,18 +100,22 @@ def environment_of(
     table_part = _table_part(cal, gpu)
     intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
     modern = gpu.architecture not in ("volta", "ampere", "ada")
+    blackwell = gpu.architecture == "blackwell"
     newer = gpu.architecture == "hopper" and not job.is_fp8
     return Environment(
         **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
+        tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
         product_slowdown=stack.product_slowdown * (stack.hopper_bf16_products if newer else 1.0),
         attention_slowdown=stack.attention_slowdown_hopper if modern else stack.attention_slowdown,
-        watts_per_flop_per_s=intensity,
-        power_cap=min(1.0, own / intensity),
-        blackwell=float(gpu.architecture == "blackwell"),
+        watts_per_flop_per_s=max(intensity, own),
+        power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
+        blackwell=float(blackwell),
         fp8=float(job.is_fp8),
+        fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        static_experts=float(stack.drops_tokens or (stack.static_experts_blackwell and blackwell)),
     )
 
 

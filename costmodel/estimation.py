@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.attention_ops import linear_dtype
 from costmodel.bands import Doubts, interval, memory_deviation, time_deviation
 from costmodel.calibration import Calibration
 from costmodel.composition import compose
@@ -241,7 +242,7 @@ def _level_deviation(stack: SoftwareStack) -> float | None:
 
 def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
     """Where calibrated numbers came from, and what was extrapolated."""
-    dtype = "fp8" if q.job.is_fp8 else "bf16"
+    dtype = linear_dtype(q.job)
     lines = [
         gemm_reference(q.cal, q.cluster.gpu, dtype).source,
         f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",

@@ -20,7 +20,7 @@ from costmodel.environment import Environment, environment_of
 from costmodel.gradient_traffic import GradientTraffic, gradient_traffic
 from costmodel.layer_times import KernelTimes, TransferTimes, kernel_times, take, transfer_times
 from costmodel.layers import embedding_ops, head_ops, layer_ops
-from costmodel.layout import LayoutTable, num_microbatches
+from costmodel.layout import SCHEDULES, LayoutTable, num_microbatches
 from costmodel.model import ModelSpec, layer_runs
 from costmodel.ops import HALF_BYTES, Op, ShardShape
 from costmodel.placement import axis_strides
@@ -54,6 +54,7 @@ class Features:
         head: The final norm, the output projection and the loss.
         hidden_elements: Per placed cut: elements of a microbatch's hidden states on a rank.
         single: Per placed cut: 1 where a step has one microbatch, so that nothing is accumulated.
+        paired: Per placed cut: 1 where a forward runs beside the backward of another microbatch.
         tp: Per placed cut: tensor-parallel degree.
         cut: For every layout, its placed cut.
         traffic: Data-parallel traffic by replication, shape (runs + 2, replications).
@@ -69,6 +70,7 @@ class Features:
     head: PartTimes
     hidden_elements: Vector
     single: Vector
+    paired: Vector
     tp: Vector
     cut: Index
     traffic: GradientTraffic
@@ -121,15 +123,18 @@ def features_of(
     kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
     M = num_microbatches(table, job)
-    first, cut = _distinct([shard_of, strides["tp"], strides["cp"], strides["ep"], (M == 1).astype(np.int64)])
+    single, paired = M == 1, (table.schedule == SCHEDULES.index("dualpipev")) & (table.pp > 1)
+    first, cut = _distinct([shard_of, strides["tp"], strides["cp"], strides["ep"], single + 2 * paired])
     placed = table.take(first)
     sizes = {axis: getattr(placed, axis).astype(float) for axis in ("tp", "cp", "ep", "expert_tp")}
     gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
     own = shard_of[first]
     paid = parts if transfers else ((),) * len(parts)
+    sent_once = model.num_experts_per_token * stack.dispatches_once_per_node
+    moves = transfer_times(cal, hierarchy, paid, own, sizes, gaps, destinations=sent_once)
     times = [
         PartTimes(kernels=take(alone, own), transfers=moved)
-        for alone, moved in zip(kernels, transfer_times(cal, hierarchy, paid, own, sizes, gaps), strict=True)
+        for alone, moved in zip(kernels, moves, strict=True)
     ]
     traffic, sends, replication = _replication(model, hierarchy, stack, table, cal, shard_of, kernels)
     return Features(
@@ -138,7 +143,8 @@ def features_of(
         embedding=times[-2],
         head=times[-1],
         hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.hidden_size,
-        single=(M[first] == 1).astype(np.float64),
+        single=single[first].astype(np.float64),
+        paired=paired[first].astype(np.float64),
         tp=placed.tp.astype(np.float64),
         cut=cut,
         traffic=traffic,

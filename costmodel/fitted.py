@@ -25,19 +25,16 @@ _TIMING: Mapping[str, tuple[str, str]] = {
     "attention_slowdown_hopper": ("ratio", "attention over the fused kernel of the tables, from Hopper on"),
     "host_s_per_layer": ("s", "host time to launch one layer's forward"),
     "host_s_per_collective": ("s", "host time of a blocking tensor-parallel collective"),
-    "host_s_across_sockets": ("s", "added to it when its processes sit on both CPU sockets"),
     "host_s_per_microbatch": ("s", "host time of a microbatch outside its layers"),
 }
 STACK_ORIGINS: Mapping[str, str] = {
     "megatron-lm-2021.product_slowdown": "Korthikanti, Narayanan, Zero Bubble",
     "megatron-deepspeed.host_s_per_layer": "vTrain",
     "megatron-deepspeed.host_s_per_collective": "vTrain",
-    "megatron-deepspeed.host_s_across_sockets": "vTrain",
     "megatron-deepspeed.host_s_per_microbatch": "vTrain",
     "megatron-deepspeed.product_slowdown": "vTrain, BLOOM",
     "megatron-deepspeed.tp_slowdown": "vTrain, BLOOM",
     "megatron-core.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax",
-    "megatron-core-noov.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax (one value with megatron-core)",
     "megatron-core.tp_overlap_share": "NeMo, dgxc, MLPerf",
     "megatron-core.hopper_bf16_products": "NeMo, dgxc",
     "pytorch-fsdp1.fsdp_exposed_share": "llm-foundry",
@@ -46,6 +43,16 @@ STACK_ORIGINS: Mapping[str, str] = {
     "pytorch-fsdp1.attention_slowdown_hopper": "fixed: FlashAttention-2 and 3 (arXiv 2407.08608) likewise",
 }
 """Properties that `tools/fit_constants.py` fits and the runs that determine each, then two that are fixed."""
+
+
+_MEGATRON_CORE = ("megatron-core", "megatron-bridge", "megatron-bridge-26.06")
+SHARED: Mapping[str, tuple[str, ...]] = {
+    "megatron-core.host_s_per_layer": (*_MEGATRON_CORE, "megatron-core-noov"),
+    "megatron-core.tp_overlap_share": _MEGATRON_CORE,
+    "megatron-core.hopper_bf16_products": _MEGATRON_CORE,
+    "pytorch-fsdp1.fsdp_exposed_share": ("pytorch-fsdp1", "pytorch"),
+}
+"""Fitted properties that several profiles of one engine have in common: one value each, listed once."""
 
 
 def every_constant(cal: Calibration) -> Mapping[str, Constant]:
@@ -59,13 +66,16 @@ def every_constant(cal: Calibration) -> Mapping[str, Constant]:
 
 def _stack_constants() -> dict[str, Constant]:
     """Timing properties in which a profile differs from the plain engine."""
+    copies = {
+        f"{profile}.{name.partition('.')[2]}" for name, profiles in SHARED.items() for profile in profiles[1:]
+    }
     plain = {field.name: field.default for field in fields(SoftwareStack)}
     found = {}
     for profile in stacks().values():
         for name, (unit, meaning) in _TIMING.items():
             value = float(getattr(profile, name))
             key = f"{profile.name}.{name}"
-            if value != plain[name]:
+            if value != plain[name] and key not in copies:
                 origin = STACK_ORIGINS.get(key, f"fixed: {profile.source}")
                 found[key] = Constant(value=value, unit=unit, meaning=meaning, fitted_on=origin)
     return found

@@ -19,7 +19,7 @@ from costmodel.collectives import collective_time
 from costmodel.kernels import attention_prefill, elementwise, gemm, grouped_gemm
 from costmodel.ops import Op
 from topology.gpu import Gpu
-from topology.hierarchy import Hierarchy
+from topology.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
 
 CONTEXT_EXPOSED = (
     "context_swap",
@@ -157,6 +157,8 @@ def transfer_times(
     index: NDArray[np.intp],
     group_size: Mapping[str, Vector],
     group_stride: Mapping[str, Vector],
+    *,
+    destinations: int = 0,
 ) -> tuple[TransferTimes, ...]:
     """Seconds of the collectives of each part (a layer, the embedding, the head).
 
@@ -167,6 +169,8 @@ def transfer_times(
         index: For every placed cut, its cut.
         group_size: Members of a group, by axis, one entry per placed cut.
         group_stride: GPUs between members, by axis, one entry per placed cut.
+        destinations: Experts of a token, where an engine sends it once to each node that holds some of them;
+            0 where every expert is sent its own copy.
     """
     names = [field.name for field in fields(TransferTimes)]
     totals = [{name: np.zeros(len(index)) for name in names} for _ in parts]
@@ -181,10 +185,44 @@ def transfer_times(
         message = np.stack([_full(op.collective_bytes, index) for _, op in alike])
         size = np.stack([group_size[str(op.axis)] for _, op in alike])
         stride = np.stack([group_stride[str(op.axis)] for _, op in alike])
-        seconds = collective_time(cal, hierarchy, name, message, size, stride)
+        if name == "all_to_all" and destinations:
+            seconds = dispatch_time(cal, hierarchy, message, size, stride, destinations)
+        else:
+            seconds = collective_time(cal, hierarchy, name, message, size, stride)
         for (part, op), row in zip(alike, seconds, strict=True):
             totals[part][_total_of(op)] += row
     return tuple(TransferTimes(**total) for total in totals)
+
+
+def dispatch_time(
+    cal: Calibration, hierarchy: Hierarchy, message: Vector, size: Vector, stride: Vector, destinations: int
+) -> Vector:
+    """Seconds of an expert all-to-all that sends a token once to every node, and there once to every GPU.
+
+    t = max(network(B·d(N)/K), in-node(B·d(g)/K)),   d(x) = x·(1 − (1 − 1/x)^K)
+
+    d is the expected number of the N nodes, or g GPUs, that hold the K experts of an evenly routed token.
+
+    Args:
+        cal: Tables.
+        hierarchy: The cluster.
+        message: B, bytes of all K copies that a GPU sends.
+        size: Members of a group.
+        stride: GPUs between members.
+        destinations: K.
+
+    Source: DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP and HybridEP dispatch so.
+    """
+    members, gaps = (np.asarray(a, dtype=np.int64) for a in (size, stride))
+    nodes = nodes_spanned(hierarchy, members, gaps)
+    inside = members_per_unit(members, gaps, hierarchy.gpus_per_node)
+
+    def sent(places: Counts) -> Vector:
+        """Bytes that reach so many places, each of which is sent a token at most once."""
+        return np.asarray(message * places * (1 - (1 - 1 / places) ** destinations) / destinations)
+
+    crossing = collective_time(cal, hierarchy, "all_to_all", sent(nodes) * (nodes > 1), size, stride)
+    return np.maximum(crossing, collective_time(cal, hierarchy, "all_to_all", sent(members), inside, stride))
 
 
 def _total_of(op: Op) -> str:

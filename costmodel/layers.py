@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.attention_ops import attended_pairs, attention_ops, linear_dtype
+from costmodel.attention_ops import attended_pairs, attention_ops
 from costmodel.feed_forward_ops import dense_ops, expert_ops
 from costmodel.layout import Quantity
 from costmodel.model import LayerKind, ModelSpec, layer_runs, norm_parameters
@@ -172,7 +172,7 @@ def _cast(model: ModelSpec, name: str, job: TrainingJob, shard: ShardShape) -> t
 
     Both linears of the block are counted: their inputs have H and the inner width of the block.
     """
-    if linear_dtype(job) != "fp8":
+    if not job.is_fp8:
         return ()
     inner = model.num_attention_heads * model.value_head_dim
     if name != "attention_cast":

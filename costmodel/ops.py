@@ -17,7 +17,7 @@ Phase = Literal["forward", "backward"]
 
 HALF_BYTES = 2  # bf16 and fp16 activations
 FLOAT_BYTES = 4  # fp32
-LINEAR_INPUT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "fp32": 4}
+LINEAR_INPUT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "fp4": 9 / 16, "fp32": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

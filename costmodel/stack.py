@@ -48,6 +48,11 @@ class SoftwareStack:
             exists until its backward ends, and with sharded gradients in the reduction's precision until the
             next unit's does; the head's buffers are gone when the layers' are needed.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
+        dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
+            there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
+        drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
+        static_experts_blackwell: On Blackwell the host need not know how many tokens an expert gets: products
+            read it on the GPU, and the layer is part of a captured graph.
         keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the
             gate (autograd's own product rule); False where a hand-written backward computes it again.
         keeps_partial_sums: ``selective-op`` keeps what a message carried too: the product of a row-parallel
@@ -77,9 +82,6 @@ class SoftwareStack:
         tp_slowdown: Tensor-parallel collectives over nccl-tests of today (older NCCL, blocking streams).
         host_s_per_microbatch: Host time of a microbatch outside its layers: embedding, loss, the engine
             itself.
-        host_s_across_sockets: Added per tensor-parallel collective whose processes sit on both CPU sockets of
-            a host (more than four of its eight GPUs), until their launches meet.
-        blocking_launches: The host waits for every kernel (``CUDA_LAUNCH_BLOCKING=1``), so its time adds up.
         cuda_graphs: Kernels are launched from captured graphs.
         host_s_per_layer: Host time to launch one layer's forward, seconds.
         host_s_per_collective: Host time to launch one collective, seconds.
@@ -106,6 +108,8 @@ class SoftwareStack:
         tensor_parallel: It can split matrices.
         microbatches_at_least_stages: A pipeline needs at least pp microbatches.
         interleaved_multiple_of_stages: Interleaving needs microbatches divisible by pp.
+        interleaves_by_default: Recipes cut a pipeline into as many chunks as layers divide into, where a run
+            does not say.
         uneven_stages: Stages may have different numbers of layers.
         empty_end_chunks: Interleaved, the first chunk may hold only the embedding, the last only the head.
         sequence_parallel_default: Sequence parallelism is on whenever tp > 1 unless a run says otherwise.
@@ -127,6 +131,9 @@ class SoftwareStack:
     fused_elementwise: bool = True
     reduces_by_unit: bool = False
     dispatches_weights: bool = False
+    dispatches_once_per_node: bool = False
+    drops_tokens: bool = False
+    static_experts_blackwell: bool = False
     keeps_activated_gate: bool = True
     keeps_partial_sums: bool = False
     gradients_on_demand: bool = False
@@ -149,8 +156,6 @@ class SoftwareStack:
     hopper_bf16_products: float = 1.0
     tp_slowdown: float = 1.0
     host_s_per_microbatch: float = 0.0
-    host_s_across_sockets: float = 0.0
-    blocking_launches: bool = False
     cuda_graphs: bool = False
     host_s_per_layer: float = 0.0
     host_s_per_collective: float = 0.0
@@ -174,6 +179,7 @@ class SoftwareStack:
     tensor_parallel: bool = True
     microbatches_at_least_stages: bool = False
     interleaved_multiple_of_stages: bool = True
+    interleaves_by_default: bool = False
     uneven_stages: bool = True
     empty_end_chunks: bool = False
     sequence_parallel_default: bool = True

@@ -7,7 +7,7 @@ from typing import Literal
 
 from topology.errors import InputError
 
-TrainingPrecision = Literal["bf16", "fp16", "fp8", "mxfp8"]
+TrainingPrecision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw"]
 
 
@@ -43,8 +43,8 @@ class TrainingJob:
 
     @property
     def is_fp8(self) -> bool:
-        """Whether the linear layers multiply in eight bits."""
-        return self.precision in ("fp8", "mxfp8")
+        """Whether the linear layers multiply in eight bits or four."""
+        return self.precision in ("fp8", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

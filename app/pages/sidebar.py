@@ -193,7 +193,7 @@ def _job() -> dict[str, str | None]:
         help="Sequences in one optimizer step.",
     )
     precision = left.selectbox(
-        "Precision", ["bf16", "fp16", "fp8", "mxfp8"], key="precision", bind="query-params"
+        "Precision", ["bf16", "fp16", "fp8", "mxfp8", "nvfp4"], key="precision", bind="query-params"
     )
     tokens = right.text_input("Tokens to train", "1T", key="tokens", bind="query-params", max_chars=12)
     names = list(stacks())

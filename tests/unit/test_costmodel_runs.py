@@ -6,7 +6,8 @@ import pytest
 
 from costmodel.accuracy import predict_rows, summarise
 from costmodel.calibration import load_calibration
-from costmodel.runs import UnsupportedRunError, read_rows, read_run
+from costmodel.run_cells import UnsupportedRunError
+from costmodel.runs import read_rows, read_run
 from topology.errors import InputError
 
 ROW = {
@@ -103,6 +104,7 @@ def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one()
         ({"step_time_s": "nan"}, "step_time_s = 'nan'"),
         ({"ep": "3"}, "ep = 3 does not divide"),
         ({"num_attention_heads": "7"}, "not a multiple of num_key_value_heads"),
+        ({"note": "LoRA fine-tuning"}, "lora trains small matrices beside frozen weights"),
     ],
 )
 def test_a_row_that_cannot_be_predicted_says_why(change: dict[str, str], reason: str) -> None:
