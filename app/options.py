@@ -27,7 +27,8 @@ GlobalBatchSize: TypeAlias = Annotated[
     str | None, typer.Option("--global-batch-size", "-b", help="Sequences in one step.", metavar="N")
 ]
 Precision: TypeAlias = Annotated[
-    str | None, typer.Option("--precision", help="bf16 (default), fp16, fp8, mxfp8 or nvfp4.", metavar="DTYPE")
+    str | None,
+    typer.Option("--precision", help="bf16 (default), fp16, fp8, mxfp8 or nvfp4.", metavar="DTYPE"),
 ]
 Stack: TypeAlias = Annotated[
     str | None,
