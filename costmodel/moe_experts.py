@@ -35,13 +35,16 @@ the mean, which trained routers and the engines' load balancers avoid."""
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": ("bfloat16",),
     "fp16": ("bfloat16",),
-    "fp8": ("fp8_block", "fp8"),
-    "mxfp8": ("fp8_block", "fp8"),
+    "fp8": ("fp8_block",),
+    "mxfp8": ("fp8_block",),
     "fp4": ("nvfp4", "w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
     "int4": ("int4_wo", "w4a16_mxfp4"),
-    "int8": ("fp8", "bfloat16"),
+    "int8": ("fp8_block",),
 }
 """Measured kernels that stand for a number format, best first; a shape in an earlier one is preferred."""
+OTHERWISE: Final = ("fp8", "bfloat16")
+"""Kernels that stand in where a GPU's tables have none of the above. The per-tensor fp8 kernels come last:
+on Hopper they were measured at two to three times bf16 of the same shape, which no engine would choose."""
 WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 """The same for fp4 weights on GPUs without fp4 units."""
 
@@ -164,7 +167,10 @@ def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> M
         return None
     weight = np.array([SAME_MODEL] * 4 + [SPLIT])
     distance = np.abs(np.log(arrays["shapes"] / np.array(shape, dtype=float))) @ weight
-    tables = WEIGHT_ONLY_FP4 if dtype == "fp4" and "fp4" not in gpu.peak_flop_per_s else TABLES.get(dtype, ())
+    native = dtype != "fp4" or "fp4" in gpu.peak_flop_per_s
+    tables = TABLES.get(dtype, ()) if native else WEIGHT_ONLY_FP4
+    if not np.isin(arrays["dtypes"], tables).any():
+        tables = OTHERWISE
     for rank, table in enumerate(tables):
         distance = np.where(arrays["dtypes"] == table, distance + 1e-3 * rank, distance)
     known = np.isin(arrays["dtypes"], tables)
