@@ -19,7 +19,7 @@ from costmodel.run_cells import UnsupportedRunError, count, flag, number
 from costmodel.run_layout import layout_of, recomputed_share
 from costmodel.run_model import model_of
 from costmodel.run_table import SURPLUS, Row, read_table, require_columns
-from costmodel.stack import SoftwareStack, stack_of_framework
+from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from costmodel.workload import TrainingJob, TrainingPrecision
 from topology.builders import default_cluster
 from topology.catalog import cluster
@@ -149,7 +149,10 @@ def _stack(row: Row) -> SoftwareStack:
     stack = stack_of_framework(row.get("framework", ""))
     note = row.get("note", "").lower()
     if row.get("flash_attention"):
-        stack = replace(stack, flash_attention=flag(row, "flash_attention", default=True))
+        fused = flag(row, "flash_attention", default=True)
+        stack = replace(
+            stacks()[stack.successor] if fused and stack.successor else stack, flash_attention=fused
+        )
     if "async tp" in note:
         stack = replace(stack, tp_overlap_share=max(stack.tp_overlap_share, ASYNC_TP_SHARE))
     if "token-drop" in note:

@@ -42,6 +42,8 @@ class SoftwareStack:
     Attributes:
         name: The name users give to ``--stack``.
         frameworks: Beginnings of the `framework` column of measured runs that this profile describes.
+        successor: Profile of the same engine once its attention was fused; a run that states fused attention
+            is one of it. Empty if there is none.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit
@@ -127,6 +129,7 @@ class SoftwareStack:
     name: str
     description: str
     frameworks: tuple[str, ...] = ()
+    successor: str = ""
     flash_attention: bool = True
     fused_elementwise: bool = True
     reduces_by_unit: bool = False

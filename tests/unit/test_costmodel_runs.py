@@ -68,6 +68,14 @@ def test_counts_of_recomputed_layers_become_shares(recompute: str, share: float)
     assert read_run({**ROW, "recompute": recompute}).recomputed_share == share
 
 
+@pytest.mark.parametrize(
+    ("fused", "profile"), [("", "megatron-lm-2021"), ("0", "megatron-lm-2021"), ("1", "megatron-core")]
+)
+def test_megatron_with_fused_attention_is_not_that_of_2021(fused: str, profile: str) -> None:
+    """The same name stands for two eras; attention tells them apart."""
+    assert read_run({**ROW, "framework": "Megatron-LM", "flash_attention": fused}).stack.name == profile
+
+
 def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one() -> None:
     """Four layers of DeepSeek-V3 still have latent attention, shared experts and one leading dense layer."""
     sizes = {
