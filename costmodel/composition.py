@@ -183,11 +183,12 @@ def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
 def _tensor_transfers(part: PartTimes, f: Features, c: Constants, inputs: Vector) -> tuple[Vector, Vector]:
     """Exposed tensor-parallel time: chunks of sharded transfers hide under their product, all-reduces do not.
 
-    The backward's second gather (for the weight gradient) runs under the input gradient. A group whose
-    processes sit on both CPU sockets of a host also waits until the last of them has launched.
+    Chunks are copied from GPU to GPU, so a group that spans scale-up domains hides none. The backward's
+    second gather (for the weight gradient) runs under the input gradient. A group whose processes sit on both
+    CPU sockets of a host also waits until the last of them has launched.
     """
     t, e = part.transfers, f.environment
-    exposed, slowdown = 1 - e.tp_overlap_share, c.scaleup_in_step * e.tp_slowdown
+    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, c.scaleup_in_step * e.tp_slowdown
     skew = exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * (f.tp > SOCKET_GPUS)
     forward = skew + slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
     backward = skew + slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)

@@ -28,7 +28,7 @@ from costmodel.shards import distinct_rows, unique_shards
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 from topology.cluster import Cluster
-from topology.hierarchy import Hierarchy
+from topology.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -56,6 +56,7 @@ class Features:
         single: Per placed cut: 1 where a step has one microbatch, so that nothing is accumulated.
         paired: Per placed cut: 1 where a forward runs beside the backward of another microbatch.
         tp: Per placed cut: tensor-parallel degree.
+        tp_inside: Per placed cut: 1 where tensor-parallel groups stay inside a scale-up domain.
         cut: For every layout, its placed cut.
         traffic: Data-parallel traffic by replication, shape (runs + 2, replications).
         send_s: Per replication: latency of a pipeline send.
@@ -72,6 +73,7 @@ class Features:
     single: Vector
     paired: Vector
     tp: Vector
+    tp_inside: Vector
     cut: Index
     traffic: GradientTraffic
     send_s: Vector
@@ -146,6 +148,7 @@ def features_of(
         single=single[first].astype(np.float64),
         paired=paired[first].astype(np.float64),
         tp=placed.tp.astype(np.float64),
+        tp_inside=np.where(crosses_node(hierarchy, placed.tp, strides["tp"][first]), 0.0, 1.0),
         cut=cut,
         traffic=traffic,
         send_s=sends[0],

@@ -73,7 +73,8 @@ def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tup
     tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
     table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
-    sizes = [size for size in divisors(job.global_batch_size) if not coarse or size <= COARSE_MICROBATCH]
+    largest = COARSE_MICROBATCH if coarse else max(1, MOST_TOKENS * limit // job.sequence_length)
+    sizes = divisors(job.global_batch_size, largest)
     table = cross(table, "microbatch_size", pinned(pins, "microbatch_size", sizes))
     if "microbatch_size" not in pins:
         tokens = table["microbatch_size"] * job.sequence_length // table["cp"]

@@ -1,6 +1,6 @@
 """Where the seconds of a step are said to go, and what is said to be hidden."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -51,6 +51,19 @@ def test_a_slow_network_lengthens_communication_and_not_compute(name):
     fast, slow = (breakdown(LAYOUTS[name], nic_gbit=gbit) for gbit in (400, 10))
     assert slow.compute_s == pytest.approx(fast.compute_s, rel=1e-3)
     assert slow.dp_s - fast.dp_s == pytest.approx(slow.total_s - fast.total_s, rel=1e-3)
+
+
+def test_tensor_parallel_chunks_hide_only_where_gpus_copy_to_each_other() -> None:
+    """Across nodes only the second gather of the backward is hidden, a fifth of the bytes."""
+    inside = ParallelLayout(tp=8, dp=8, sequence_parallel=True)
+    across = replace(inside, axis_order=("tp", "pp", "dp", "cp"))
+    shares = []
+    for layout in (inside, across):
+        time = breakdown(layout, engine="megatron-core")
+        hidden_s = time.hidden_s.get("tp", 0.0)
+        shares.append(hidden_s / (hidden_s + time.tp_s))
+    assert shares[0] > 2 / 3
+    assert shares[1] < 1 / 4
 
 
 def test_one_gpu_waits_for_nobody():
