@@ -27,7 +27,7 @@ from topology.hierarchy import Hierarchy
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
 
 BENCHMARK_MEMORY_FRACTION = (
-    0.95  # published benchmarks raise the engines' memory fraction to what the GPU holds
+    0.96  # published benchmarks raise the engines' memory fraction to what the GPU holds
 )
 
 

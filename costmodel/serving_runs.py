@@ -10,21 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodel.checkpoints import PRECISIONS, checkpoint_model, checkpoint_weights
 from costmodel.deployment import Deployment, KvDtype, ServingLayout, Weights
-from costmodel.model import ModelSpec
 from costmodel.serving_stack import ServingStack, at_version, serving_stack
-from topology.errors import InputError
 from topology.hierarchy import Hierarchy
 
 REQUIRED = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
-_PRECISIONS: Mapping[str, Weights] = {
-    "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "int4": "int4",
-    "awq": "int4", "gptq": "int4", "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4",
-}  # fmt: skip
-_CHECKPOINT_WORDS = frozenset({
-    "instruct", "chat", "it", "hf", "base", "fp8", "fp4", "nvfp4", "mxfp4", "awq", "gptq", "int4", "int8",
-    "bf16", "0528", "2507", "v2",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +75,14 @@ def read_run(row: Mapping[str, str | None], index: int) -> ServingRun:
     disaggregated = (row.get("mode") or "").startswith("disagg")
     decode = _pool(row, "decode_") if disaggregated else Pool(layout=_aggregated_layout(row))
     prefill = _pool(row, "prefill_") if disaggregated else None
-    precision = (row.get("precision") or "bf16").lower()
-    if precision not in _PRECISIONS:
-        raise UnsupportedRunError(f"unknown precision {precision}")
     kv = (row.get("kv_dtype") or "").lower()
     return ServingRun(
         name=row.get("id") or f"row {index}",
         model=str(row["model"]),
-        gpu=str(row["gpu"]),
+        gpu=part_name(str(row["gpu"])),
         engine=str(row["engine"]),
         engine_version=row.get("engine_version") or "",
-        weights=_PRECISIONS[precision],
+        weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
         input_tokens=_count(row, "input_tokens"),
         output_tokens=_count(row, "output_tokens"),
@@ -106,22 +94,25 @@ def read_run(row: Mapping[str, str | None], index: int) -> ServingRun:
     )
 
 
-def checkpoint_model(name: str) -> ModelSpec:
-    """Give the catalogued model of a checkpoint name such as ``nvidia/Llama-3.1-8B-Instruct-FP8``.
+def _weights(row: Mapping[str, str | None]) -> Weights:
+    """Precision of a row's weights; where no column says it, that of its checkpoint."""
+    stated = (row.get("precision") or "").strip().lower()
+    if not stated:
+        return checkpoint_weights(str(row["model"]))
+    if stated not in PRECISIONS:
+        raise UnsupportedRunError(f"unknown precision {stated}")
+    return PRECISIONS[stated]
 
-    The organisation and the words that name a checkpoint's tuning or precision are dropped, last first.
+
+def part_name(name: str) -> str:
+    """A GPU's name without the form factor that some tables add to rack-scale parts.
+
+    >>> part_name("gb200_sxm"), part_name("gb300-nvl72"), part_name("a100_sxm"), part_name("h200_sxm")
+    ('gb200', 'gb300', 'a100', 'h200-sxm')
     """
-    from costmodel.model_catalog import model
-
-    words = re.split(r"[-_]", name.rsplit("/", 1)[-1])
-    while words:
-        try:
-            return model("-".join(words))
-        except InputError as unknown:
-            if len(words) == 1 or words[-1].lower() not in _CHECKPOINT_WORDS:
-                raise UnsupportedRunError(f"{unknown.what}: {name}") from unknown
-            words.pop()
-    raise UnsupportedRunError(f"no model name in {name!r}")
+    plain = name.strip().lower().replace("_", "-")
+    ambiguous = plain.startswith("gb") or plain == "a100-sxm"
+    return re.sub(r"-(sxm|nvl\d+)$", "", plain) if ambiguous else plain
 
 
 def _aggregated_layout(row: Mapping[str, str | None]) -> ServingLayout:

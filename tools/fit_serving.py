@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.calibration import load_calibration
+from costmodel.checkpoints import checkpoint_model
 from costmodel.serving_accuracy import predict
 from costmodel.serving_results import fabric
-from costmodel.serving_runs import UnsupportedRunError, checkpoint_model, read_run
+from costmodel.serving_runs import UnsupportedRunError, read_run
 from costmodel.serving_stack import ServingStack, serving_stacks
 from topology.errors import InputError
 

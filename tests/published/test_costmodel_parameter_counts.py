@@ -69,6 +69,7 @@ ROUNDED = {
     "megatron-175b": (175e9, 1e9, "arXiv 2205.05198 table 3"),
     "megatron-530b": (530e9, 1e9, "arXiv 2205.05198 table 3"),
     "megatron-1t": (1.008e12, 1e9, "arXiv 2104.04473 table 1, the same sizes"),
+    "glm-4.5": (355e9, 3e9, "arXiv 2508.06471 table 1"),
     "glm-4.5-air": (106e9, 1e9, "arXiv 2508.06471 table 1"),
     "minimax-m2": (230e9, 2e9, "huggingface.co/MiniMaxAI/MiniMax-M2: 230B total"),
 }

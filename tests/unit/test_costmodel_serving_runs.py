@@ -6,8 +6,15 @@ from pathlib import Path
 import pytest
 
 from costmodel.calibration import load_calibration
+from costmodel.checkpoints import checkpoint_model
+from costmodel.serving_accuracy import predict
+from costmodel.serving_bands import serving_bands
 from costmodel.serving_results import ServingResult, predict_serving_rows, summarise_serving
-from costmodel.serving_runs import UnsupportedRunError, checkpoint_model, is_serving_schema, read_run
+from costmodel.serving_runs import UnsupportedRunError, deployment_of, is_serving_schema, read_run
+from costmodel.serving_stack import serving_stack
+from topology.builders import default_cluster
+
+CAL = load_calibration()
 
 ROW = {
     "id": "a run", "model": "Qwen/Qwen3-32B", "gpu": "h100-sxm", "engine": "trtllm", "mode": "aggregated",
@@ -41,6 +48,42 @@ def test_degrees_multiplied_by_the_publisher_are_taken_apart(
     assert (layout.tp, layout.attention_dp, layout.ep) == expected
 
 
+def test_concurrency_is_that_of_one_attention_rank() -> None:
+    """Every rank of data-parallel attention is a replica in the publisher's sense: 16 on each of 4 are 64."""
+    run = read_run({**ROW, "tp": "1", "attention_dp": "4", "moe_tp": "1", "moe_ep": "4"}, 1)
+    assert (run.decode.layout.attention_dp, run.concurrency) == (4, 64)
+
+
+def test_a_row_without_precision_has_that_of_its_checkpoint() -> None:
+    """The name says it, or how the model was first published."""
+    named = read_run({**ROW, "precision": "", "model": "nvidia/Llama-3.3-70B-Instruct-FP4"}, 1)
+    first = read_run({**ROW, "precision": "", "model": "deepseek-ai/DeepSeek-R1"}, 1)
+    assert (named.weights, first.weights) == ("fp4", "fp8")
+
+
+def test_a_quantised_checkpoint_brings_its_eight_bit_cache_where_the_engine_follows_it() -> None:
+    """TensorRT-LLM takes the cache's format from the checkpoint; the others keep bf16 unless told."""
+    fabric = default_cluster("h100-sxm", 8).hierarchy
+    kept = {
+        (engine, precision): deployment_of(run, run.decode, fabric).kv_dtype
+        for engine in ("trtllm", "vllm", "sglang")
+        for precision in ("bf16", "fp8")
+        for run in [read_run({**ROW, "engine": engine, "precision": precision}, 1)]
+    }
+    assert {key for key, dtype in kept.items() if dtype == "fp8"} == {("trtllm", "fp8")}
+
+
+def test_older_engines_do_not_hide_their_scheduling() -> None:
+    """A vLLM before 0.14 takes longer between two steps."""
+    fabric = default_cluster("h100-sxm", 8).hierarchy
+    runs = [
+        read_run({**ROW, "engine": "vllm", "engine_version": version}, 1) for version in ("0.12.0", "0.18.0")
+    ]
+    old, new = (predict(CAL, run, fabric).tpot_s for run in runs)
+    hidden = serving_stack("vllm").scheduling_s
+    assert old - new == pytest.approx(hidden, rel=0.2)
+
+
 def test_a_disaggregated_row_has_two_pools_and_their_concurrency() -> None:
     """Requests in flight are the decode batch over all workers and ranks."""
     run = read_run(
@@ -60,6 +103,12 @@ def test_a_disaggregated_row_has_two_pools_and_their_concurrency() -> None:
         ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b"),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
         ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
+        ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w4a16", "llama-3.1-70b"),
+        ("nvidia/DeepSeek-R1-0528-FP4-V2", "deepseek-r1"),
+        ("deepseek-ai/DeepSeek-V2-Chat", "deepseek-v2"),
+        ("amd/Llama-3.3-70B-Instruct-FP8-KV", "llama-3.3-70b"),
+        ("zai-org/GLM-4.5-FP8", "glm-4.5"),
     ],
 )
 def test_checkpoint_names_lead_to_their_model(name: str, expected: str) -> None:
@@ -87,7 +136,7 @@ def test_a_row_that_says_too_little_is_unsupported_with_its_reason(
 def test_no_row_fails_the_table() -> None:
     """Nonsense beside a good row is reported, and the good one predicted."""
     rows = [ROW, {**ROW, "model": "no/such-model"}, {**ROW, "gpu": "abacus"}, {}, {**ROW, "tp": "3"}]
-    results = predict_serving_rows(rows, load_calibration())
+    results = predict_serving_rows(rows, CAL)
     assert [result.status for result in results][:4] == ["ok", "unsupported", "unsupported", "unsupported"]
     assert results[0].predicted_tpot_s == pytest.approx(0.0084, rel=0.25)
 
@@ -114,15 +163,33 @@ def test_the_schema_is_told_apart_from_training_runs() -> None:
     assert not is_serving_schema({"step_time_s", "framework", "gpu"})
 
 
-@pytest.mark.slow
-def test_published_runs_are_predicted_as_well_as_the_documentation_says(shared_dir: Path) -> None:
-    """Every twelfth row of the sample: medians of docs/serving.md, with room for sampling."""
+@pytest.fixture(scope="module")
+def sample(shared_dir: Path) -> list[ServingResult]:
+    """Every twelfth published run, predicted."""
     with (shared_dir / "serving_runs.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))[::12]
-    summaries = {s.group: s for s in summarise_serving(predict_serving_rows(rows, load_calibration()))}
+        return predict_serving_rows(list(csv.DictReader(file))[::12], CAL)
+
+
+@pytest.mark.slow
+def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: list[ServingResult]) -> None:
+    """Medians of the sample: measured 8.1, 19.7, 18.1 and 25.7 %, and a quarter of each for changes."""
+    summaries = {s.group: s for s in summarise_serving(sample)}
     aggregated, apart = summaries["aggregated"], summaries["disaggregated"]
     assert aggregated.tpot_median_error < 0.10
-    assert aggregated.ttft_median_error < 0.30
-    assert apart.tpot_median_error < 0.30
-    assert apart.ttft_median_error < 0.50
+    assert aggregated.ttft_median_error < 0.245
+    assert apart.tpot_median_error < 0.225
+    assert apart.ttft_median_error < 0.32
     assert summaries["all"].unsupported == 0
+
+
+@pytest.mark.slow
+def test_four_of_five_published_runs_lie_within_their_band(sample: list[ServingResult]) -> None:
+    """The 80 % bands were taken from models left out; of the aggregated sample they cover 70 to 90 %."""
+    bands = serving_bands()
+    rows = [result for result in sample if result.group["mode"] == "aggregated"]
+    for name in ("tpot", "ttft"):
+        pairs = [(getattr(r, f"measured_{name}_s"), getattr(r, f"predicted_{name}_s")) for r in rows]
+        inside = [
+            bands[name].lower <= measured / predicted <= bands[name].upper for measured, predicted in pairs
+        ]
+        assert 0.7 <= sum(inside) / len(inside) <= 0.9
