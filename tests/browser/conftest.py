@@ -1,5 +1,6 @@
 """A dashboard on a free port and a page of the system's Chromium; without one the tests skip and say so."""
 
+import json
 import os
 import shutil
 import socket
@@ -46,10 +47,20 @@ def is_up(url: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def dashboard() -> Iterator[str]:
+def dashboard(run_folder) -> Iterator[str]:
     """Address of a running dashboard."""
     port = free_port()
-    words = [sys.executable, "-m", "app", "dash", "--no-browser", "--port", str(port)]
+    words = [
+        sys.executable,
+        "-m",
+        "app",
+        "dash",
+        "--no-browser",
+        "--port",
+        str(port),
+        "--run",
+        str(run_folder),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     log = ARTIFACTS / "dashboard.log"
     ARTIFACTS.mkdir(exist_ok=True)
@@ -82,18 +93,43 @@ def browser():
         running.close()
 
 
+@pytest.fixture(scope="session")
+def context(browser):
+    """One browser profile for all tests: scripts are fetched and compiled once; the state is in every page's URL."""
+    shared = browser.new_context(viewport={"width": 1440, "height": 1100}, accept_downloads=True)
+    shared.set_default_timeout(120_000)
+    yield shared
+    shared.close()
+
+
 @pytest.fixture
-def page(browser):
-    """A fresh page that notes every request that leaves this machine, and every error of a script."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1100}, accept_downloads=True)
+def page(context):
+    """A fresh page that notes every request that leaves this machine."""
     opened = context.new_page()
-    opened.set_default_timeout(120_000)
     opened.strangers = []
     opened.on("request", lambda request: _note_stranger(opened, request.url))
     yield opened
-    context.close()
+    opened.close()
 
 
 def _note_stranger(page, url: str) -> None:
     if not url.startswith(("http://127.0.0.1", "data:", "blob:", "ws://127.0.0.1")):
         page.strangers.append(url)
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory) -> Path:
+    """A training run that restarted once, as the executor writes it."""
+    folder = tmp_path_factory.mktemp("run")
+    steps = [*range(1, 31), *range(21, 61)]
+    lines = [
+        json.dumps(
+            {"step": step, "loss": 6.0 - step / 40, "step_time_s": 1.9 + 0.1 * (step % 3), "predicted_step_time_s": 1.95,
+             "tokens_per_s": 2100.0 - 50 * (step % 3), "mfu": 0.41, "peak_memory_bytes": 61 * 2**30}
+        )
+        for step in steps
+    ]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    (folder / "status.json").write_text(json.dumps({"state": "running", "step": 60, "history": []}))
+    (folder / "checkpoints" / "step-00000040").mkdir(parents=True)
+    return folder
