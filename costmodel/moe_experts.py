@@ -42,9 +42,10 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "int8": ("fp8_block",),
 }
 """Measured kernels that stand for a number format, best first; a shape in an earlier one is preferred."""
-OTHERWISE: Final = ("fp8", "bfloat16")
-"""Kernels that stand in where a GPU's tables have none of the above. The per-tensor fp8 kernels come last:
-on Hopper they were measured at two to three times bf16 of the same shape, which no engine would choose."""
+OTHERWISE: Final[Mapping[str, str]] = {"fp8": "fp8", "bfloat16": "bf16"}
+"""Kernels that stand in where a GPU's tables have none of the above, and their own number format, in which
+they are compared with the closed form. The per-tensor fp8 kernels come last: on Hopper they were measured at
+two to three times bf16 of the same shape, which no engine would choose."""
 WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
 """The same for fp4 weights on GPUs without fp4 units."""
 
@@ -101,10 +102,11 @@ def routed_experts(
         floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1]
     )
     measured = share * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
-    if near == shape and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
+    own = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
+    if near == shape and own == dtype and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
-    ratio = measured / _modelled(cal, gpu, dtype, rows, near, 1).seconds
+    ratio = measured / _modelled(cal, gpu, own, rows, near, 1).seconds
     source = f"experts carried over from H={near[0]} F={near[1]} k={near[2]} E={near[3]} tp={near[4]}"
     return KernelTime(
         seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
@@ -167,10 +169,9 @@ def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> M
         return None
     weight = np.array([SAME_MODEL] * 4 + [SPLIT])
     distance = np.abs(np.log(arrays["shapes"] / np.array(shape, dtype=float))) @ weight
-    native = dtype != "fp4" or "fp4" in gpu.peak_flop_per_s
-    tables = TABLES.get(dtype, ()) if native else WEIGHT_ONLY_FP4
+    tables = _tables(gpu, dtype)
     if not np.isin(arrays["dtypes"], tables).any():
-        tables = OTHERWISE
+        tables = tuple(OTHERWISE)
     for rank, table in enumerate(tables):
         distance = np.where(arrays["dtypes"] == table, distance + 1e-3 * rank, distance)
     known = np.isin(arrays["dtypes"], tables)
@@ -182,6 +183,12 @@ def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> M
     if table == MXFP4 and "fp4" in gpu.peak_flop_per_s:
         log_seconds = log_seconds + np.log(_native_gain(gpu, arrays["tokens"], log_seconds))
     return tuple(int(size) for size in arrays["shapes"][best]), log_seconds, table
+
+
+def _tables(gpu: Gpu, dtype: str) -> tuple[str, ...]:
+    """The measured kernels that stand for a number format on a GPU, best first."""
+    native = dtype != "fp4" or "fp4" in gpu.peak_flop_per_s
+    return TABLES.get(dtype, ()) if native else WEIGHT_ONLY_FP4
 
 
 def _native_gain(gpu: Gpu, tokens: Floats, log_seconds: Floats) -> Floats:
