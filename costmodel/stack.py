@@ -108,6 +108,9 @@ class SoftwareStack:
         experts_need_sequence_parallel: With tp > 1, experts take tokens split over tp only.
         expert_parallel: It can split experts.
         tensor_parallel: It can split matrices.
+        context_parallel: It can split sequences.
+        pipeline_parallel: It can split the model into stages.
+        replicates_alone: Replicas that share no state (DDP) combine with no other axis.
         microbatches_at_least_stages: A pipeline needs at least pp microbatches.
         interleaved_multiple_of_stages: Interleaving needs microbatches divisible by pp.
         interleaves_by_default: Recipes cut a pipeline into as many chunks as layers divide into, where a run
@@ -180,6 +183,9 @@ class SoftwareStack:
     experts_need_sequence_parallel: bool = False
     expert_parallel: bool = True
     tensor_parallel: bool = True
+    context_parallel: bool = True
+    pipeline_parallel: bool = True
+    replicates_alone: bool = False
     microbatches_at_least_stages: bool = False
     interleaved_multiple_of_stages: bool = True
     interleaves_by_default: bool = False

@@ -17,6 +17,7 @@ from costmodel.memory import MemoryBreakdown
 from costmodel.model import ModelSpec
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
+from planner.axis_rules import AXIS_RULES
 from planner.shape_rules import SHAPE_RULES
 from planner.stack_rules import STACK_RULES
 from planner.violation import Mask, Rule, Setting, Violation
@@ -26,7 +27,7 @@ from topology.units import format_bytes
 
 __all__ = ["RULES", "Setting", "Violation", "check", "check_memory", "check_pins", "legal", "parse_pins"]
 
-RULES: tuple[Rule, ...] = SHAPE_RULES + STACK_RULES
+RULES: tuple[Rule, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES
 
 
 def check(

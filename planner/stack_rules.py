@@ -11,7 +11,6 @@ import numpy as np
 
 from costmodel.chunks import shortage
 from costmodel.layout import (
-    AXIS_ORDERS,
     CP_KINDS,
     RECOMPUTES,
     SCHEDULES,
@@ -19,7 +18,7 @@ from costmodel.layout import (
     ParallelLayout,
     num_microbatches,
 )
-from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
+from planner.violation import Mask, Rule, Setting, Violation, largest_divisor, not_offered
 
 CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
 """Virtual stages a schedule is defined for; interleaving takes any number from two up."""
@@ -28,7 +27,6 @@ MICROBATCHES_PER_STAGE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "interleaved": 1, "
 """Microbatches per pipeline rank below which a schedule never reaches its steady state."""
 
 _INTERLEAVED = SCHEDULES.index("interleaved")
-_AXIS_BITS = {"pp": 8, "dp": 4, "cp": 2, "tp": 1}
 
 
 def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
@@ -40,20 +38,7 @@ def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
 
 
 def _schedule(s: Setting, x: ParallelLayout) -> Violation:
-    return _not_offered(s, "schedule", x.schedule, s.stack.schedules)
-
-
-def _not_offered(s: Setting, field: str, value: object, offered: tuple[object, ...]) -> Violation:
-    """Build the violation of a choice that the stack does not have."""
-    names = ", ".join(str(name) for name in offered) or "none"
-    return Violation(
-        rule=f"{field.replace('_', '-')}-offered",
-        message=f"{field} = {value}, but {s.stack.name} has only {names}",
-        have=0,
-        need=1,
-        unit="",
-        hint=f"use {field}={next(iter(offered), 'none')}, or another stack",
-    )
+    return not_offered(s, "schedule", x.schedule, s.stack.schedules)
 
 
 def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:
@@ -171,7 +156,7 @@ def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _zero(s: Setting, x: ParallelLayout) -> Violation:
     offered = s.stack.zero_stages_with_pipeline if x.pp > 1 else s.stack.zero_stages
-    found = _not_offered(s, "zero_stage", x.zero_stage, offered)
+    found = not_offered(s, "zero_stage", x.zero_stage, offered)
     if x.pp == 1 or x.zero_stage not in s.stack.zero_stages:
         return found
     return Violation(
@@ -194,7 +179,7 @@ def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
     offered = s.stack.zero_stages_with_split_backward
-    found = _not_offered(s, "zero_stage", x.zero_stage, offered)
+    found = not_offered(s, "zero_stage", x.zero_stage, offered)
     return Violation(
         rule="split-backward-zero",
         message=f"{found.message} with schedule {x.schedule}, whose weight gradients come after the backward",
@@ -229,7 +214,7 @@ def _recompute_broken(s: Setting, t: LayoutTable) -> Mask:
 
 
 def _recompute(s: Setting, x: ParallelLayout) -> Violation:
-    return _not_offered(s, "recompute", x.recompute, s.stack.recomputes)
+    return not_offered(s, "recompute", x.recompute, s.stack.recomputes)
 
 
 def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -237,23 +222,27 @@ def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
 
 
 def _cp_kind(s: Setting, x: ParallelLayout) -> Violation:
-    return _not_offered(s, "cp_kind", x.cp_kind, s.stack.cp_kinds)
+    return not_offered(s, "cp_kind", x.cp_kind, s.stack.cp_kinds)
 
 
-def _tensor_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.tensor_parallel else t.tp > 1, dtype=bool)
+def _replicated_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not s.stack.replicates_alone:
+        return False
+    others = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1)
+    return np.asarray((t.zero_stage == 0) & (t.dp * t.cp > 1) & others, dtype=bool)
 
 
-def _tensor(s: Setting, x: ParallelLayout) -> Violation:
-    return _not_offered(s, "tp", x.tp, (1,))
-
-
-def _expert_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.expert_parallel else t.ep > 1, dtype=bool)
-
-
-def _expert(s: Setting, x: ParallelLayout) -> Violation:
-    return _not_offered(s, "ep", x.ep, (1,))
+def _replicated(s: Setting, x: ParallelLayout) -> Violation:
+    ranks, sharding = x.dp * x.cp, [stage for stage in s.stack.zero_stages if stage > 0]
+    return Violation(
+        rule="replication-alone",
+        message=f"zero_stage = 0 keeps {ranks} whole copies (dp·cp = {x.dp}·{x.cp}), which {s.stack.name} "
+        f"combines with no other axis; tp·pp·ep = {x.tp}·{x.pp}·{x.ep}",
+        have=0,
+        need=min(sharding, default=0),
+        unit="",
+        hint=f"use zero_stage={min(sharding, default=0)}, or dp alone",
+    )
 
 
 def _sequence_parallel_broken(_: Setting, t: LayoutTable) -> Mask:
@@ -306,40 +295,16 @@ def _fp8(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
-def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.stack.axis_orders:
-        return False
-    active = sum((getattr(t, axis) > 1) * bit for axis, bit in _AXIS_BITS.items())
-    return np.asarray(~_orders_offered(s.stack.axis_orders)[active, t.axis_order], dtype=bool)
-
-
-@functools.lru_cache(maxsize=8)
-def _orders_offered(offered: tuple[tuple[str, ...], ...]) -> Mask:
-    """Whether a stack can place each order of the axes with members; shape (bits of axes, orders)."""
-    allowed = np.zeros((1 << len(_AXIS_BITS), len(AXIS_ORDERS)), dtype=bool)
-    for active in range(len(allowed)):
-        axes = {axis for axis, bit in _AXIS_BITS.items() if active & bit}
-        known = {_among(order, axes) for order in offered}
-        allowed[active] = [_among(order, axes) in known for order in AXIS_ORDERS]
-    return allowed
-
-
-def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
-    """An order of just these axes; where the others are matters to no rank."""
-    return tuple(axis for axis in order if axis in axes)
-
-
-def _order(s: Setting, x: ParallelLayout) -> Violation:
-    offered = tuple("-".join(order) for order in s.stack.axis_orders)
-    return _not_offered(s, "axis_order", "-".join(x.axis_order), offered)
-
-
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 STACK_RULES: tuple[Rule, ...] = (
     _rule(name="fp8-hardware", fields=(), broken=_fp8_broken, explain=_fp8),
-    _rule(name="tp-offered", fields=("tp",), broken=_tensor_broken, explain=_tensor),
-    _rule(name="ep-offered", fields=("ep",), broken=_expert_broken, explain=_expert),
+    _rule(
+        name="replication-alone",
+        fields=("zero_stage", "dp", "cp", "tp", "pp", "ep"),
+        broken=_replicated_broken,
+        explain=_replicated,
+    ),
     _rule(name="schedule-offered", fields=("schedule", "pp"), broken=_schedule_broken, explain=_schedule),
     _rule(
         name="virtual-stages",
@@ -380,12 +345,6 @@ STACK_RULES: tuple[Rule, ...] = (
     ),
     _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
     _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
-    _rule(
-        name="axis-order-offered",
-        fields=("axis_order", "pp", "dp", "cp", "tp"),
-        broken=_order_broken,
-        explain=_order,
-    ),
     _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),
     _rule(
         name="sequence-parallel",

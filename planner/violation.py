@@ -68,6 +68,19 @@ class Rule:
     lenient_at_one: bool = True
 
 
+def not_offered(s: Setting, field: str, value: object, offered: tuple[object, ...]) -> Violation:
+    """Build the violation of a choice that the stack does not have."""
+    names = ", ".join(str(name) for name in offered) or "none"
+    return Violation(
+        rule=f"{field.replace('_', '-')}-offered",
+        message=f"{field} = {value}, but {s.stack.name} has only {names}",
+        have=0,
+        need=1,
+        unit="",
+        hint=f"use {field}={next(iter(offered), 'none')}, or another stack",
+    )
+
+
 def largest_divisor(value: int, limit: int) -> int:
     """Largest divisor of `value` that is at most `limit`.
 

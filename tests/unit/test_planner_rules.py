@@ -157,6 +157,19 @@ CASES = [
     ),
     ("tp-offered", {}, {"stack": stack("pytorch-fsdp1")}, "tp = 8, but pytorch-fsdp1 has only 1"),
     (
+        "cp-offered",
+        {"cp": 2, "pp": 2},
+        {"stack": stack("pytorch-fsdp1")},
+        "cp = 2, but pytorch-fsdp1 has only 1",
+    ),
+    ("pp-offered", {}, {"stack": stack("pytorch-fsdp1")}, "pp = 4, but pytorch-fsdp1 has only 1"),
+    (
+        "replication-alone",
+        {"tp": 4, "dp": 2},
+        {"stack": stack("torchtitan")},
+        "zero_stage = 0 keeps 2 whole copies (dp·cp = 2·1), which torchtitan combines with no other axis",
+    ),
+    (
         "ep-offered",
         {"ep": 8},
         {"model": MIXTRAL, "stack": replace(stack("megatron-core"), expert_parallel=False)},
