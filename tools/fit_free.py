@@ -18,6 +18,7 @@ from costmodel.stack import stacks
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "gemm_in_step": (1.049, 0.9, 1.3),
     "throttle_exponent": (0.167, 0.05, 0.4),
+    "blackwell_gemm": (1.0, 0.9, 1.3),
     "fp8_gemm": (0.75, 0.6, 1.2),
     "grouped_gemm": (0.8, 0.8, 2.5),
     "batched_matmul": (0.6, 0.25, 0.8),

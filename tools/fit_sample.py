@@ -80,6 +80,11 @@ def _zip(values: Sequence[Any]) -> Any:
     return np.concatenate(values, axis=-1)
 
 
+PER_CUT = ("hidden_elements", "single", "paired", "tp", "tp_inside")
+PER_REPLICATION = ("send_s", "send_s_per_byte")
+"""Arrays of `Features` with one entry per placed cut, and per replication."""
+
+
 def _expanded(f: Features, size: int) -> Features:
     """One entry per run in every array, and two runs of layers in every model (the first may be empty)."""
     runs = tuple(_map(part, lambda a: a[f.cut]) for part in f.runs)
@@ -97,22 +102,18 @@ def _expanded(f: Features, size: int) -> Features:
             traffic,
             **{n: np.concatenate([np.zeros((1, size)), getattr(traffic, n)]) for n in rows},
         )
-    rows_ = np.arange(size)
+    rows_, names = np.arange(size), {field.name for field in fields(f)}
     return replace(
         f,
         environment=_map(f.environment, lambda a: np.full(size, float(a))),
         runs=runs,
         embedding=_map(f.embedding, lambda a: a[f.cut]),
         head=_map(f.head, lambda a: a[f.cut]),
-        hidden_elements=f.hidden_elements[f.cut],
-        single=f.single[f.cut],
-        paired=f.paired[f.cut],
-        tp=f.tp[f.cut],
-        cut=rows_,
         traffic=traffic,
-        send_s=f.send_s[f.replication],
-        send_s_per_byte=f.send_s_per_byte[f.replication],
+        cut=rows_,
         replication=rows_,
+        **{name: getattr(f, name)[f.cut] for name in PER_CUT if name in names},
+        **{name: getattr(f, name)[f.replication] for name in PER_REPLICATION},
     )
 
 
