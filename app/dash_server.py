@@ -32,6 +32,7 @@ _SETTINGS: Mapping[str, str] = {
     "STREAMLIT_THEME_LIGHT_PRIMARY_COLOR": "#0072B2",
     "STREAMLIT_THEME_DARK_PRIMARY_COLOR": "#56B4E9",
     "STREAMLIT_GLOBAL_DEVELOPMENT_MODE": "false",
+    "MALLOC_ARENA_MAX": "2",  # every session is a thread; an arena for each would keep its memory for good
     "STREAMLIT_GLOBAL_DISABLE_WIDGET_STATE_DUPLICATION_WARNING": "true",
 }
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-VERMILION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#8A8F98"
+VERMILION, PURPLE, YELLOW, GREY = "#D55E00", "#CC79A7", "#F0E442", "#707780"
 TOTAL_COLOUR = SWITCH_COLOUR = "#5B6B8C"
 FAINT = "rgba(138, 143, 152, 0.25)"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
@@ -21,11 +21,11 @@ PART_COLOURS: Mapping[str, str] = {
     "tp": ORANGE,
     "cp": "#F2C14E",
     "ep": VERMILION,
-    "pp": "#B45F06",
+    "pp": "#A0522D",
     "dp": PURPLE,
     "bubble": GREY,
     "optimizer": GREEN,
-    "host": "#5C6670",
+    "host": "#454C56",
     "rest": "#9AA5B1",
 }
 """Colours of the parts of a step; communication is warm, waiting is grey."""
