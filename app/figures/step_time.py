@@ -132,7 +132,8 @@ def _whole(estimate: Estimate) -> go.Bar:
         "symmetric": False,
         "array": [(estimate.upper_s - total_s) / factor],
         "arrayminus": [(total_s - estimate.lower_s) / factor],
-        "color": GREY,
+        "color": PART_COLOURS["rest"],
+        "thickness": 2,
     }
     bar = _bar("step", 0.0, total_s, total_s, {"color": TOTAL_COLOUR})
     return bar.update(error_x=band, textposition="inside", insidetextanchor="start", textfont_color="white")
