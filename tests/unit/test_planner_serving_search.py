@@ -9,9 +9,19 @@ from costmodel.calibration import load_calibration
 from costmodel.deployment import stage_layers
 from costmodel.model_catalog import model
 from costmodel.queueing import simulate
+from costmodel.serving_stack import serving_stack
 from costmodel.workload import ServingJob
 from planner.serving_commands import commands
-from planner.serving_options import Option, capacity_per_s, load_at, meets, rate_bound_per_s
+from planner.serving_options import (
+    Option,
+    best_chunk,
+    capacity_per_s,
+    load_at,
+    meets,
+    rate_bound_per_s,
+    token_budgets,
+    with_chunks,
+)
 from planner.serving_plan import (
     ServingInfeasible,
     ServingPlan,
@@ -60,6 +70,21 @@ def test_the_capacity_found_by_simulation_never_exceeds_its_bound() -> None:
     for option in options("8b", 4, ttft_s=1.0):
         bound = rate_bound_per_s(option)
         assert capacity_per_s(option, most_per_s=2 * bound, precision=0.1) <= bound
+
+
+def test_chunk_sizes_are_searched_where_prompts_may_be_cut() -> None:
+    """The default first, then 2,048 and 8,192 tokens; the capacity is that of the best of them."""
+    option = next(o for o in options("8b", 1, ttft_s=2.0, input_tokens=4000))
+    choices = with_chunks(option)
+    assert [one.rules.token_budget for one in choices] == [2048, 8192]
+    most = rate_bound_per_s(option)
+    best, capacity = best_chunk(option, most_per_s=most)
+    each = [capacity_per_s(one, most_per_s=most) for one in choices]
+    assert best.rules.token_budget in (2048, 8192)
+    assert capacity >= max(each) / (1 + 0.02)
+    job = ServingJob(input_tokens=1000, output_tokens=200)
+    assert token_budgets(serving_stack("trtllm"), job, "whole") == (2048,)
+    assert token_budgets(serving_stack("sglang"), job, "whole") == (8192, 2048)
 
 
 def test_a_capacity_keeps_the_limits_and_a_tenth_more_breaks_them() -> None:
