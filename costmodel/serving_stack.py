@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 _FILE = Path(__file__).parent / "data" / "serving_stacks.toml"
+ALIASES = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
+ROUTER = "dynamo-"  # a router in front of an engine, which some tables name together with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +105,13 @@ def serving_stacks() -> Mapping[str, ServingStack]:
 def serving_stack(name: str) -> ServingStack:
     """Give the engine profile of this lenient name.
 
-    >>> serving_stack("TRT-LLM").name
-    'trtllm'
+    >>> serving_stack("TRT-LLM").name, serving_stack("dynamo-sglang").name
+    ('trtllm', 'sglang')
     """
     from topology.names import resolve
 
     stacks = serving_stacks()
-    return stacks[resolve(name, tuple(stacks), "engine", {"trt-llm": "trtllm", "tensorrt-llm": "trtllm"})]
+    return stacks[resolve(name.lower().removeprefix(ROUTER), tuple(stacks), "engine", ALIASES)]
 
 
 def at_version(stack: ServingStack, version: str) -> ServingStack:
