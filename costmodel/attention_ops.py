@@ -75,7 +75,7 @@ def attention_ops(
     return (
         *enter_tensor_parallel("attention", shard, H),
         *project(model, job, stack, shard),
-        *_context_exchange(model, shard),
+        *_context_exchange(model, stack, shard),
         *_core(model, kind, stack, shard),
         output,
         *leave_tensor_parallel("attention", shard, H),
@@ -124,27 +124,35 @@ def _latent_projections(
 ) -> tuple[Op, ...]:
     """Down- and up-projections of latent attention; the down-projections are replicated over tp."""
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
+    rows = T if stack.gathers_before_latent else t
     q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
     heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(job)
     query_width = heads * model.qk_head_dim
     kv_width = heads * (model.qk_nope_head_dim + model.v_head_dim)
-    down = gemm("kv_down", m=t, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
-    norm = elementwise("kv_norm", traffic_bytes=4 * t * r, saved_bytes=HALF_BYTES * t * r, parameters=r)
-    up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=t * r)
+    down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
+    norm = elementwise("kv_norm", traffic_bytes=4 * rows * r, saved_bytes=HALF_BYTES * rows * r, parameters=r)
+    up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
     passes = 2 if stack.fused_elementwise else 4
     rotary = elementwise("rotary", traffic_bytes=passes * HALF_BYTES * T * (2 * query_width), count=3)
     if not q:
         query: tuple[Op, ...] = (gemm("query", m=T, n=query_width, k=H, dtype=dtype, saved_elements=0),)
     else:
         query = (
-            gemm("query_down", m=t, n=q, k=H, dtype=dtype, saved_elements=0),
-            elementwise("query_norm", traffic_bytes=4 * t * q, saved_bytes=HALF_BYTES * t * q, parameters=q),
-            gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=t * q),
+            gemm("query_down", m=rows, n=q, k=H, dtype=dtype, saved_elements=0),
+            elementwise(
+                "query_norm", traffic_bytes=4 * rows * q, saved_bytes=HALF_BYTES * rows * q, parameters=q
+            ),
+            gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=rows * q),
         )
     return (*query, down, norm, up, rotary)
 
 
-def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
+def attended_value_dim(model: ModelSpec, stack: SoftwareStack) -> int:
+    """Size of a value head as the attention kernel sees it."""
+    return max(model.qk_head_dim, model.value_head_dim) if stack.pads_value_heads else model.value_head_dim
+
+
+def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Exchange keys and values among context ranks (ring, all-gather), or heads for tokens (Ulysses).
 
     Ring and all-gather move the keys and values of the whole sequence to every rank, and back again with
@@ -158,13 +166,14 @@ def _context_exchange(model: ModelSpec, shard: ShardShape) -> tuple[Op, ...]:
     heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
     if model.is_mla:
         kv_heads = heads
-    kv_bytes = HALF_BYTES * T * kv_heads * (model.qk_head_dim + model.value_head_dim)
-    q_and_out_bytes = HALF_BYTES * T * heads * (model.qk_head_dim + model.value_head_dim)
+    dims = model.qk_head_dim + attended_value_dim(model, stack)
+    kv_bytes = HALF_BYTES * T * kv_heads * dims
+    q_and_out_bytes = HALF_BYTES * T * heads * dims
     ring, ulysses, whole = (
         shard.cp_kind == CP_KINDS.index(kind) for kind in ("ring", "ulysses", "allgather")
     )
     gathered = kv_bytes * cp * (cp > 1)
-    merged_elements = RING_ROWS * T * heads * model.value_head_dim * (cp - 1)
+    merged_elements = RING_ROWS * T * heads * attended_value_dim(model, stack) * (cp - 1)
     swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
     exchange = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES)
     swap = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES + QUERIES_AND_OUTPUT)
@@ -189,16 +198,19 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
     """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
 
     Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its
-    output is kept by the projection after it. Unfused attention keeps, per score, the softmax (2 bytes)
-    and with dropout its mask (1) and output (2): 5·a·S²·B (Korthikanti et al. 2022, §4.1).
+    output is kept by the projection after it, unless that takes a part of a padded one. Unfused attention
+    keeps, per score, the softmax (2 bytes) and with dropout its mask (1) and output (2): 5·a·S²·B
+    (Korthikanti et al. 2022, §4.1).
     """
     T, S, tp = shard.tokens, shard.sequence_length, shard.tp
     heads = model.num_attention_heads / tp
     kv_heads = heads if model.is_mla else local_kv_heads(model, tp)
-    dims = model.qk_head_dim + model.value_head_dim
+    value_dim = attended_value_dim(model, stack)
+    dims = model.qk_head_dim + value_dim
     ulysses = (shard.cp_kind == CP_KINDS.index("ulysses")) * (shard.cp - 1) + 1
     qkv_bytes = HALF_BYTES * T * (heads * model.qk_head_dim + kv_heads * dims)
-    out_bytes = HALF_BYTES * T * heads * model.value_head_dim
+    out_bytes = HALF_BYTES * T * heads * value_dim
+    plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
     pairs = kind_pairs(model, kind, S) if stack.flash_attention else S * S
     scores = T * S * heads
     kept = FLOAT_BYTES * T * heads if stack.flash_attention else HALF_BYTES * scores
@@ -211,15 +223,15 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
         query_tokens=S / shard.cp * ulysses,
         kv_tokens=S,
         head_dim=model.qk_head_dim,
-        value_head_dim=model.value_head_dim,
+        value_head_dim=value_dim,
         window=model.sliding_window if kind.sliding_share else None,
         windowed_share=kind.sliding_share,
         fused=stack.flash_attention,
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
         bytes=qkv_bytes + out_bytes + (0 if stack.flash_attention else 2 * HALF_BYTES * scores),
         parameters=heads * model.attention_sinks,
-        saved_bytes=qkv_bytes + kept,
-        saved_bytes_selective=qkv_bytes,
+        saved_bytes=qkv_bytes + kept + out_bytes * (value_dim > model.value_head_dim),
+        saved_bytes_selective=plain_qkv_bytes,
         saved_bytes_op=out_bytes + kept,
     )
     if stack.flash_attention:

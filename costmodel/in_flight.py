@@ -19,7 +19,7 @@ def in_flight(
     """Microbatches whose activations of a whole stage are held at the peak.
 
     GPipe M; 1F1B P − s; interleaved (2(P − s − 1) + (V − 1)·P + 1)/V, in chunks of 1/V stage; ZB-H1 P; ZBV P;
-    DualPipeV P + 1; never more than M.
+    DualPipeV P + 1/2; never more than M.
 
     Args:
         schedule: Code of `layout.SCHEDULES`.
@@ -35,11 +35,13 @@ def in_flight(
     6.0
 
     Sources: Narayanan et al. 2021 §2.2 and Megatron-LM's warm-up count; Qi et al. 2023 (ZB-H1); Qi et al.
-    2024 (ZBV); DeepSeek-V3 report, table 2 (DualPipe).
+    2024 (ZBV); DualPipeV's reference order, which holds 2P + 1 half stages (the V of DeepSeek-V3's DualPipe,
+    whose table 2 says P + 1 for whole ones).
     """
     P, V = pp, virtual_stages
     of_M, of_P, of_VP, of_s, constant = _HELD[:, np.asarray(schedule)]
-    chunks = np.where(np.equal(schedule, SCHEDULES.index("interleaved")), V, 1)
+    interleaved, dualpipev = (np.equal(schedule, SCHEDULES.index(s)) for s in ("interleaved", "dualpipev"))
+    chunks = np.where(interleaved, V, 1 + dualpipev)
     held = (of_M * num_microbatches + of_P * P + of_VP * (V * P) + of_s * stage + constant) / chunks
     limited: Quantity = np.minimum(held, num_microbatches)
     return limited
@@ -79,7 +81,7 @@ _HELD_BY_SCHEDULE: dict[str, tuple[int, ...]] = {  # chunks held: coefficients o
     "interleaved": (0, 1, 1, -2, -1),
     "zb-h1": (0, 1, 0, 0, 0),
     "zbv": (0, 1, 0, 0, 0),
-    "dualpipev": (0, 1, 0, 0, 1),
+    "dualpipev": (0, 2, 0, 0, 1),
 }
 _HELD = np.array([_HELD_BY_SCHEDULE[name] for name in SCHEDULES], dtype=np.float64).T
 

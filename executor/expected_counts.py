@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from costmodel.layers import embedding_ops, head_ops, layer_ops
-from costmodel.layout import CP_KINDS
+from costmodel.layout import CP_KINDS, ParallelLayout
 from costmodel.model import ModelSpec, layer_runs
 from costmodel.ops import Op, ShardShape
 from costmodel.stack import SoftwareStack, stack
 from costmodel.workload import TrainingJob
 from executor.counts import BACKWARD_ATTENTION_PRODUCTS, Counts, Key, count_step
 from executor.fake_rank import RankTask
+from executor.mesh import dense_grid, expert_grid
 
 STACK = "meshplan"
 PRODUCTS_OF_BACKWARD = 2  # of a linear layer: gradients of its input and of its weight
@@ -130,8 +133,10 @@ def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding
         ("expert_", sum(expert.values()), sum(units[p] for p in expert), expert_shards,
          layout.expert_dp // expert_shards),
     )  # fmt: skip
+    shared = same_replicas(layout)
     for prefix, parameters, count, N, R in groups:
         whole = parameters + padding.get(f"{prefix}shard", 0)
+        axis = "" if shared else prefix
         if not count:
             continue
         reductions = task.num_microbatches if layout.zero_stage >= 2 else 1
@@ -139,10 +144,20 @@ def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding
         reduced = whole * profile.gradient_reduce_bytes
         gathered = whole * profile.parameter_gather_bytes
         if N > 1:
-            _step(found, "all_gather", f"{prefix}shard", gathers * count, gathers * gathered)
-            _step(found, "reduce_scatter", f"{prefix}shard", reductions * count, reductions * reduced)
+            _step(found, "all_gather", f"{axis}shard", gathers * count, gathers * gathered)
+            _step(found, "reduce_scatter", f"{axis}shard", reductions * count, reductions * reduced)
         if R > 1:
-            _step(found, "all_reduce", f"{prefix}replicate", reductions * count, reductions * reduced / N)
+            _step(found, "all_reduce", f"{axis}replicate", reductions * count, reductions * reduced / N)
+
+
+def same_replicas(layout: ParallelLayout) -> bool:
+    """Whether experts are replicated over the same ranks as the rest: one group then carries both.
+
+    >>> same_replicas(ParallelLayout(dp=4)), same_replicas(ParallelLayout(dp=4, ep=2))
+    (True, False)
+    """
+    dense, expert = dense_grid(layout)[0, :, :, 0], expert_grid(layout)[0, :, :, 0, 0]
+    return np.array_equal(dense, expert)
 
 
 def _step(found: Counts, kind: str, axis: str, messages: int, size_bytes: float) -> None:

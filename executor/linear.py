@@ -45,21 +45,20 @@ class DelayedGradients:
 
 
 def accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Add a gradient of this rank's part to the parameter's gradient."""
-    with torch.no_grad():
-        if isinstance(parameter, DTensor):
-            gradient = DTensor.from_local(
-                gradient,
-                parameter.device_mesh,
-                parameter.placements,
-                run_check=False,
-                shape=parameter.shape,
-                stride=parameter.stride(),
-            )
-        if parameter.grad is None:
-            parameter.grad = gradient
-        else:
-            parameter.grad += gradient
+    """Add a gradient of this rank's part to the parameter's gradient; call it without recording a graph."""
+    if isinstance(parameter, DTensor):
+        gradient = DTensor.from_local(
+            gradient,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad += gradient
 
 
 class _Leaf(NamedTuple):

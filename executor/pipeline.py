@@ -303,10 +303,11 @@ class _Run:
         """Compute the weight gradients that were put off, each added and forgotten before the next."""
         products = self.products.pop((action.stage, action.microbatch))
         settle = torch_internals.gradient_settler(self.stage[action.stage].module)
-        while products:
-            for parameter, gradient in products.popleft()():
-                accumulate(parameter, gradient)
-                settle(parameter)
+        with torch.no_grad():  # inputs remember how they were made; their products need not
+            while products:
+                for parameter, gradient in products.popleft()():
+                    accumulate(parameter, gradient)
+                    settle(parameter)
         self._count(action.stage)
 
     def _count(self, index: int) -> bool:

@@ -34,6 +34,17 @@ MOE = dataclasses.replace(
     num_dense_layers=1,
     shared_expert_size=32,
 )
+LATENT = dataclasses.replace(
+    DENSE,
+    name="latent",
+    num_key_value_heads=8,
+    kv_lora_rank=32,
+    q_lora_rank=32,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=8,
+    head_dim=12,
+)
 TIED = dataclasses.replace(DENSE, name="tied", tie_word_embeddings=True)
 ODD = dataclasses.replace(DENSE, name="odd", vocab_size=252, intermediate_size=120)
 
@@ -48,6 +59,9 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "ZeRO-3": (DENSE, ParallelLayout(dp=4, zero_stage=3), 0),
     "shards that do not divide": (ODD, ParallelLayout(dp=8, zero_stage=3), 0),
     "hybrid shards": (DENSE, ParallelLayout(dp=4, zero_stage=3, shard_degree=2), 0),
+    "latent attention": (LATENT, ParallelLayout(tp=2, **SP), 0),
+    "latent attention over a ring": (LATENT, ParallelLayout(cp=2), 0),
+    "whole experts, sharded": (MOE, ParallelLayout(dp=4, zero_stage=3), 0),
     "first stage": (DENSE, ParallelLayout(pp=2, tp=2, dp=2, zero_stage=1, **SP), 0),
     "last stage": (DENSE, ParallelLayout(pp=2, tp=2, dp=2, zero_stage=1, **SP), 1),
     "tied embeddings": (TIED, ParallelLayout(dp=2, zero_stage=1), 0),
