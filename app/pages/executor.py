@@ -65,7 +65,7 @@ def show_state(folder: Path) -> None:
 def show_numbers(steps: list[RunStep]) -> None:
     """The latest step."""
     last = steps[-1]
-    columns = st.columns(5)
+    columns = st.container(key="numbers").columns(5)
     columns[0].metric("Step", f"{last.step:,}", border=True, height="stretch")
     columns[1].metric("Loss", three_digits(last.loss), border=True, height="stretch")
     off = last.step_time_s / last.predicted_step_time_s - 1 if last.predicted_step_time_s else None

@@ -71,7 +71,7 @@ def _alternatives(plan: Plan) -> None:
             "layout": layout_words(other.layout),
             "step time": format_seconds(other.step_time_s),
             "slower by": format_percent(other.slower_by, signed=True),
-            "verdict": "tie: within the error band" if other.tied else "slower",
+            "verdict": "tie" if other.tied else "slower",
             "peak memory": format_bytes(other.peak_memory_bytes),
         }
         for other in plan.alternatives
@@ -94,7 +94,7 @@ def _alternatives(plan: Plan) -> None:
             icon=":material/input:",
         )
     else:
-        st.caption("Select a row to load that plan.")
+        st.caption("The error band cannot tell a tie from the best plan. Select a row to load that plan.")
 
 
 def _bubble(plan: Plan) -> None:

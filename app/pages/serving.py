@@ -103,7 +103,8 @@ def show_numbers(plan: ServingPlan) -> None:
         ("Capacity", f"{estimate.capacity_requests_per_s:.3g}/s"),
         ("$ per M tokens", format_usd(estimate.usd_per_million_output_tokens)),
     )
-    for column, (label, text) in zip(st.columns(len(values), gap="small"), values, strict=True):
+    row = st.container(key="numbers")
+    for column, (label, text) in zip(row.columns(len(values), gap="small"), values, strict=True):
         column.metric(label, text, border=True)
 
 
