@@ -138,8 +138,8 @@ class LayoutTable:
             else plain["shard_degree"],
         )
 
-    def take(self, index: npt.NDArray[Any]) -> LayoutTable:
-        """Rows chosen by an index or mask array."""
+    def take(self, index: npt.NDArray[Any] | slice) -> LayoutTable:
+        """Rows chosen by an index or mask array, or a slice."""
         return LayoutTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 

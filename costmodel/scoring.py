@@ -37,6 +37,7 @@ from topology.cluster import Cluster
 
 Vector = NDArray[np.float64]
 Columns = TypeVar("Columns")
+TABLE_ROWS = 2**15  # layouts read from tables at a time: their columns stay in the cache
 BLOCK_ROWS = 2**13  # layouts composed at a time
 
 
@@ -85,18 +86,39 @@ def evaluate(
         recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
             says ``full``.
     """
+    c, again = constants or default_constants(), recomputed_share
+    if again is None:
+        again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    parts = [
+        _scores(model, cluster, job, stack, layouts.take(slice(start, start + TABLE_ROWS)), cal,
+                constants=c, recomputed_share=again[start : start + TABLE_ROWS])
+        for start in range(0, max(1, len(layouts)), TABLE_ROWS)
+    ]  # fmt: skip
+    names = [field.name for field in fields(TrainingScores)]
+    return TrainingScores(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _scores(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layouts: LayoutTable,
+    cal: Calibration,
+    *,
+    constants: Constants,
+    recomputed_share: Vector,
+) -> TrainingScores:
+    """Scores of one part of a table; arguments as `evaluate`."""
     runs = [run.count for run in layer_runs(model)]
     ops = ops_of_parts(model, job, stack, unique_shards(layouts, job)[0])
     features = features_of(model, cluster, job, stack, layouts, cal, ops=ops)
-    types = rank_types(runs, layouts)
-    again = recomputed_share
-    if again is None:
-        again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    types, again = rank_types(runs, layouts), recomputed_share
     pieces = memory_pieces(model, job, stack, layouts, ops=ops)
     peak = _even_peak_bytes(pieces, types, again, layouts, job)
-    c, counts = constants or default_constants(), np.array(runs, dtype=np.float64)
-    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, len(layouts), BLOCK_ROWS)]
-    parts = [_time_scores(features, types, again, layouts, counts, c, rows) for rows in blocks]
+    counts = np.array(runs, dtype=np.float64)
+    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, max(1, len(layouts)), BLOCK_ROWS)]
+    parts = [_time_scores(features, types, again, layouts, counts, constants, rows) for rows in blocks]
     step_s, bound_s, host_share = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return TrainingScores(
         step_time_s=step_s,
