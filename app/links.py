@@ -34,6 +34,7 @@ _FLAG_OF_FIELD: Mapping[str, str] = {
     "tokens": "--tokens",
     "deadline": "--deadline",
     "top": "--top",
+    "memory_headroom": "--memory-headroom",
 }
 MOST_PACKED_CHARACTERS = 16_000
 MOST_UNPACKED_BYTES = 256_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import streamlit as st
@@ -200,6 +201,15 @@ def _job() -> dict[str, str | None]:
     stack = st.selectbox(
         "Software stack", names, index=names.index(DEFAULT_STACK), key="stack", bind="query-params"
     )
+    headroom = st.text_input(
+        "Memory left free",
+        "",
+        key="memory_headroom",
+        bind="query-params",
+        max_chars=8,
+        placeholder="as much as the error band asks",
+        help="Share of each GPU, such as 5%.",
+    )
     objective = st.selectbox(
         "Best means", OBJECTIVES, key="objective", bind="query-params", format_func=_objective_label
     )
@@ -216,6 +226,7 @@ def _job() -> dict[str, str | None]:
         "objective": str(objective),
         "tokens": tokens or None,
         "deadline": deadline,
+        "memory_headroom": headroom or None,
     }
 
 
@@ -239,8 +250,17 @@ def _pins() -> tuple[str, ...]:
             value = columns[number % 2].selectbox(_AXIS_LABELS[axis], options, key=axis, bind="query-params")
             if value != AUTO:
                 pinned.append(f"layout.{axis}={value}")
-        st.button("All auto", on_click=release_all, width="stretch", disabled=not pinned)
-    return tuple(pinned)
+        more = st.text_input(
+            "Other settings",
+            "",
+            key="set",
+            bind="query-params",
+            max_chars=200,
+            placeholder="shard_degree=8 job.optimizer=adamw",
+            help="Any field, as after --set, with spaces between.",
+        )
+        st.button("All auto", on_click=release_all, width="stretch", disabled=not (pinned or more))
+    return (*pinned, *more.split())
 
 
 def _fabric() -> tuple[str, ...]:
@@ -273,6 +293,7 @@ def release_all() -> None:
     """Leave every axis to the planner."""
     for axis in AXES:
         st.session_state[axis] = AUTO
+    st.session_state["set"] = ""
 
 
 def load_layout(layout: ParallelLayout) -> None:
@@ -295,13 +316,28 @@ def load_change(flags: Flags, change: str) -> None:
     if changed.gpu and changed.gpu != flags.gpu:
         st.session_state["cluster"] = BY_GPU
         st.session_state["gpu"] = changed.gpu
-    for name in ("gpus", "sequence_length", "global_batch_size", "precision"):
+    for name in ("gpus", "sequence_length", "global_batch_size", "precision", "memory_headroom"):
         if getattr(changed, name) != getattr(flags, name):
             st.session_state[name] = getattr(changed, name)
-    pinned = dict(
-        setting.removeprefix("layout.").split("=", 1)
-        for setting in changed.settings
-        if setting.startswith("layout.")
-    )
+    axes, others = pins_of(changed.settings)
     for axis in AXES:
-        st.session_state[axis] = pinned.get(axis, AUTO)
+        st.session_state[axis] = axes.get(axis, AUTO)
+    st.session_state["set"] = others
+
+
+def pins_of(settings: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Settings as the axes that have a widget, and the others of the layout and the job as one text.
+
+    >>> pins_of(["layout.tp=8", "layout.shard_degree=4", "cluster.oversubscription=2"])
+    ({'tp': '8'}, 'layout.shard_degree=4')
+    """
+    axes, others = {}, []
+    for setting in settings:
+        field, _, value = setting.partition("=")
+        name = field if "." in field else f"layout.{field}"
+        axis = name.removeprefix("layout.")
+        if axis in AXES and value in AXES[axis]:
+            axes[axis] = value
+        elif not name.startswith("cluster."):
+            others.append(f"{name}={value}")
+    return axes, " ".join(others)

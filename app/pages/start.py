@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.dash_server import PLAN_FILE
 from app.pages.carried import carry
-from app.pages.sidebar import AXES, BY_GPU, UPLOADED
+from app.pages.sidebar import BY_GPU, UPLOADED, pins_of
 from app.plan_file import read_plan
 from costmodel.model_catalog import models
 from planner.plan import PlanRequest
@@ -39,14 +39,20 @@ def widget_values(request: PlanRequest) -> dict[str, str]:
         "stack": request.stack,
         "objective": request.objective,
         "tokens": "" if job.total_tokens is None else str(job.total_tokens),
+        "memory_headroom": "" if request.memory_headroom is None else str(request.memory_headroom),
     }
     if models().get(request.model.name) == request.model:
         values["model"] = request.model.name
     else:
         carry("model_spec", request.model)
         values["model"] = UPLOADED
-    pins = {name: str(value) for name, value in request.pins.items() if name in AXES}
-    return values | cluster_values(request.cluster) | pins
+    axes, others = pins_of([f"layout.{name}={_typed(value)}" for name, value in request.pins.items()])
+    return values | cluster_values(request.cluster) | axes | {"set": others}
+
+
+def _typed(value: object) -> str:
+    """A pinned value as it is typed after --set."""
+    return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def cluster_values(spec: ClusterSpec) -> dict[str, str]:

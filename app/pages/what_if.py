@@ -46,7 +46,7 @@ def show_infeasible(found: Infeasible, question: Question) -> None:
     """Say why there is no plan, and offer the nearest changes that give one."""
     show_error(no_plan(found))
     for number, change in enumerate(found.nearest):
-        if change.flag:
+        if change.flag and not (question.cluster and change.flag.startswith("--gpu")):
             st.button(
                 f"Apply: {change.change}",
                 key=f"apply_{number}",

@@ -118,6 +118,15 @@ def test_a_model_that_does_not_fit_offers_more_gpus(open_page):
     assert page.metric
 
 
+def test_memory_left_free_is_given_back_by_a_button(open_page):
+    """What the planner proposes about memory is applied to its widget."""
+    page = open_page("what_if", **SMALL, memory_headroom="85%")
+    assert "cause: memory" in words(page)
+    next(button for button in page.button if "no memory free" in button.label).click()
+    page.run()
+    assert page.text_input(key="memory_headroom").value == "0"
+
+
 def test_releasing_all_axes_forgets_the_pins(open_page):
     """`All auto` brings the free plan back."""
     page = open_page("what_if", **SMALL, tp="8")
@@ -213,10 +222,14 @@ def test_a_defect_is_named_and_the_page_lives_on(open_page, monkeypatch):
 
 def test_a_plan_file_opens_on_its_own_question(open_page, monkeypatch, tmp_path):
     """`plan dash PLAN.json` starts the widgets at the question that the plan answers."""
-    plan = plan_of(settings=("tp=4",))
+    plan = plan_of(
+        settings=("tp=4", "sequence_parallel=true", "axis_order=pp-dp-cp-tp"), memory_headroom="5%"
+    )
     path = tmp_path / "plan.json"
     path.write_text(to_json(plan))
     monkeypatch.setenv("MESHPLAN_PLAN", str(path))
     page = open_page("what_if")
     assert page.selectbox(key="tp").value == "4"
+    assert page.text_input(key="set").value == "layout.sequence_parallel=True layout.axis_order=pp-dp-cp-tp"
+    assert page.text_input(key="memory_headroom").value == "0.05"
     assert numbers(page)["Step time"] == format_seconds(plan.estimate.step_time_s)
