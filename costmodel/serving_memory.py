@@ -1,6 +1,9 @@
 """Memory of one GPU of a replica: weights, workspace, and what is left for the KV cache, in tokens.
 
-    kv_tokens = (fraction·memory − weights − workspace − activations) / bytes of a token on the fullest stage
+    kv_tokens = cache / bytes of a token on the fullest stage,   cache by what the engine's fraction is of:
+    memory: fraction·memory − weights − context − activations      (vLLM)
+    static: fraction·memory − weights − context                    (SGLang: activations come out of the rest)
+    free:   fraction·(memory − weights − context − activations)    (TensorRT-LLM)
 
 Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
 """
@@ -27,7 +30,10 @@ from costmodel.model import (
     router_parameters,
 )
 
-LOGITS_BYTES = 6.0  # logits in bf16 and their float copy that is sampled from
+SAMPLING_BYTES = 22.0
+"""Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
+probabilities. Engines profile their memory with a batch that does all of it."""
+MOST_SAMPLED = 1024  # requests that engines sample at once, by default, on large GPUs
 NORM_BYTES = 2.0  # norms and the router stay in bf16
 
 
@@ -63,14 +69,16 @@ def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
 
 
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
-    """Bytes of activations of the largest step and of the logits of the largest batch, on one GPU."""
+    """Bytes of activations of the largest step and of sampling the largest batch, on one GPU.
+
+    The fused expert kernels keep every routed copy of a token's output until they are summed.
+    """
     model, layout = deployment.model, deployment.layout
-    inner = (
-        model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
-    )
-    width = 4 * model.hidden_size + 2 * (model.query_size + 2 * inner) / layout.tp
-    rows = min(max_batch, 256) / layout.attention_dp
-    return token_budget * width * 2.0 + rows * model.vocab_size * LOGITS_BYTES
+    copies = model.num_experts_per_token if model.is_moe else 0
+    inner = copies * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    width = (4 + copies) * model.hidden_size + 2 * (model.query_size + 2 * inner) / layout.tp
+    rows = min(max_batch, MOST_SAMPLED) / layout.attention_dp
+    return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
 
 
 def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) -> float:
@@ -110,19 +118,25 @@ def memory_breakdown(
     deployment: Deployment, *, token_budget: int, max_batch: int, memory_fraction: float | None = None
 ) -> MemoryBreakdown:
     """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves."""
-    fraction = deployment.stack.memory_fraction if memory_fraction is None else memory_fraction
-    usable = fraction * deployment.hierarchy.gpu.memory_bytes
+    stack, memory = deployment.stack, deployment.hierarchy.gpu.memory_bytes
+    fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
     weights = weights_bytes(deployment)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
-    overhead = deployment.stack.workspace_bytes
+    held = weights + stack.workspace_bytes
+    free = memory - held - activations
+    cache = {
+        "memory": fraction * memory - held - activations,
+        "static": min(fraction * memory - held, free),
+        "free": fraction * free,
+    }[stack.fraction_of]
     return MemoryBreakdown(
         weights_bytes=weights,
         gradients_bytes=0.0,
         optimizer_bytes=0.0,
         activations_bytes=activations,
-        kv_cache_bytes=max(usable - weights - activations - overhead, 0.0),
+        kv_cache_bytes=max(cache, 0.0),
         buffers_bytes=0.0,
-        overhead_bytes=overhead,
+        overhead_bytes=stack.workspace_bytes,
     )
 
 

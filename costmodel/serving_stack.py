@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 _FILE = Path(__file__).parent / "data" / "serving_stacks.toml"
 ALIASES = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
 ROUTER = "dynamo-"  # a router in front of an engine, which some tables name together with it
+FractionOf = Literal["memory", "static", "free"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,9 @@ class ServingStack:
         max_batch: Most requests decoding at once, by default.
         output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
         kv_block_tokens: Tokens of one page of the KV cache.
-        memory_fraction: Share of GPU memory the engine may use, by default.
+        memory_fraction: The engine's memory setting, by default.
+        fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
+            memory that is free for the cache.
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
@@ -63,6 +67,7 @@ class ServingStack:
     output_reserve: float
     kv_block_tokens: int
     memory_fraction: float
+    fraction_of: FractionOf
     workspace_bytes: float
     host_s: float
     scheduling_s: float
