@@ -124,7 +124,7 @@ def memory_sentence(plan: Plan, capacity_bytes: float) -> str:
     return (
         f"stage {stage} of {len(totals)} is fullest: {format_bytes(totals[stage])} of "
         f"{format_bytes(capacity_bytes)}, "
-        f"{format_bytes(free)} free; {largest} take {format_bytes(getattr(fullest, f'{largest}_bytes'))}"
+        f"{format_bytes(free)} free; most is {largest}, {format_bytes(getattr(fullest, f'{largest}_bytes'))}"
     )
 
 

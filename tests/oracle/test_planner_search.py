@@ -149,6 +149,7 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
             [a for a in ("pp", "dp", "cp", "tp") if degrees[a] > 1],
         )
         orders = {tuple(a for a in order if a in members): order for order in AXIS_ORDERS}
+        shards = {order: shard_degrees(degrees, order, units) for order in orders.values()}
         pairs = [("1f1b", 1)] if degrees["pp"] == 1 else [
             (schedule, v) for schedule in s.stack.schedules for v in range(1, (s.model.num_layers + 2) // degrees["pp"] + 1)
         ]  # fmt: skip
@@ -156,7 +157,7 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
             pairs, s.stack.zero_stages, policies, {False, degrees["tp"] > 1},
             s.stack.cp_kinds if degrees["cp"] > 1 else s.stack.cp_kinds[:1], orders.values(),
         ):  # fmt: skip
-            for shard in shard_degrees(degrees, order, units) if zero >= 2 else [ranks]:
+            for shard in shards[order] if zero >= 2 else [ranks]:
                 chosen = degrees | {
                     "virtual_stages": v, "schedule": schedule, "zero_stage": zero, "shard_degree": shard,
                     "recompute": policy, "sequence_parallel": parallel, "cp_kind": kind, "axis_order": order,
@@ -191,15 +192,26 @@ def best_of_same_pipeline(s: Setting, table: LayoutTable) -> float:
     """Least step time of layouts of one pipeline, over every split of the layers."""
     priced = price(s, table, CAL)
     layout, runs = table.layout(0), [run.count for run in layer_runs(s.model)]
-    chunk_ranks, total = ranks_of_chunks(layout), sum(runs)
-    single = layout.virtual_stages == 1
-    longest = total if single else -(-total // len(chunk_ranks))
+    chunk_ranks = ranks_of_chunks(layout)
     best = math.inf
-    for layers in itertools.product(range(1, longest + 1), repeat=len(chunk_ranks)):
-        if sum(layers) == total and (single or set(layers[1:-1]) <= {longest}):
-            rows = runs_of_ranks(chunk_ranks, layers, tuple(runs))
-            best = min(best, float(split_seconds(s, priced, rows).min(initial=math.inf)))
+    for layers in splits_of(sum(runs), len(chunk_ranks), single=layout.virtual_stages == 1):
+        rows = runs_of_ranks(chunk_ranks, layers, tuple(runs))
+        best = min(best, float(split_seconds(s, priced, rows).min(initial=math.inf)))
     return best
+
+
+def splits_of(total: int, chunks: int, *, single: bool) -> list[tuple[int, ...]]:
+    """Every split: any with one chunk a rank, else equal chunks but for the ends, empty as a last resort."""
+    if single:
+        return [c for c in itertools.product(range(1, total + 1), repeat=chunks) if sum(c) == total]
+    longest = -(-total // chunks)
+    for least in (1, 0):
+        ends = itertools.product(range(least, longest + 1), repeat=2)
+        every = [(first, *(longest,) * (chunks - 2), last) for first, last in ends]
+        found = [layers for layers in every if sum(layers) == total]
+        if found:
+            return found
+    return []
 
 
 def split_seconds(s: Setting, priced: Priced, rows: tuple[tuple[int, ...], ...]) -> Vector:
