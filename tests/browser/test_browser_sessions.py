@@ -1,5 +1,7 @@
 """Ten people at once: everyone is answered, and the server's memory stays bounded."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.bench_dashboard import MIB, SESSIONS, ask_at_once, dashboard, resident_bytes
@@ -21,6 +23,7 @@ def test_ten_sessions_at_once_are_answered_and_leave_no_memory_behind():
         after_first = resident_bytes(server)
         again = [seconds for _ in range(2) for seconds in ask_at_once(port, QUESTIONS)]
         after_all = resident_bytes(server)
+    assert not Path(f"/proc/{server}").exists(), "stopping `plan dash` must stop its server"
     assert max(first) <= MOST_ANSWER_S
     assert max(again) <= max(first)
     assert after_all <= MOST_MEMORY
