@@ -1,6 +1,5 @@
 """Kernel times: levels that are measured facts, carry-over to other GPUs and precisions, and flags."""
 
-
 import numpy as np
 import pytest
 
