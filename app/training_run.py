@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from app.output import Answer
     from executor.run_settings import RunSettings, Status
     from planner.plan import Plan, PlanRequest
+    from topology.spec import ClusterSpec
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
@@ -158,11 +159,31 @@ def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
 
     from app.solve import answer_of
     from planner.plan import Plan
-    from topology.cluster_file import resized
 
+    cluster = part_of_cluster(request.cluster, num_gpus)
+    if cluster is None:
+        return None
     pins = {name: value for name, value in request.pins.items() if name not in DEGREES}
-    found = answer_of(replace(request, cluster=resized(request.cluster, num_gpus), pins=pins, stack=STACK))
+    found = answer_of(replace(request, cluster=cluster, pins=pins, stack=STACK))
     return found if isinstance(found, Plan) else None
+
+
+def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
+    """So many GPUs of a cluster: whole nodes, or a part of one; None for what it has not."""
+    from dataclasses import replace
+
+    from topology.cluster_file import resized
+    from topology.errors import InputError
+
+    node = cluster.nodes[0]
+    if len(cluster.nodes) == 1 and not cluster.switches and 0 < num_gpus < node.gpus_per_node:
+        nics = max(1, node.nics_per_node * num_gpus // node.gpus_per_node)
+        part = replace(node, count=1, gpus_per_node=num_gpus, nics_per_node=nics)
+        return replace(cluster, nodes=(part,))
+    try:
+        return resized(cluster, num_gpus)
+    except InputError:
+        return None
 
 
 def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:

@@ -23,6 +23,7 @@ from topology.errors import InputError
 
 DEFAULT_PORT = 29500
 MOST_RESTARTS = 3
+TORCHRUN, QUIET_TORCHRUN = "torch.distributed.run", "executor.elastic"
 PLAN_FILE = "plan.json"
 
 
@@ -82,9 +83,9 @@ def ranks_per_node(num_gpus: int, nodes: int) -> int:
 
 
 def torchrun_command(
-    run_file: Path, num_gpus: int, nodes: Nodes, *, max_restarts: int = MOST_RESTARTS
+    run_file: Path, num_gpus: int, nodes: Nodes, *, max_restarts: int = MOST_RESTARTS, module: str = TORCHRUN
 ) -> list[str]:
-    """Build the command that starts this node's ranks."""
+    """Build the command that starts this node's ranks, by torchrun or by what stands for it."""
     per_node = ranks_per_node(num_gpus, nodes.count)
     if nodes.count == 1:
         where = ["--standalone"]
@@ -99,7 +100,7 @@ def torchrun_command(
     return [
         sys.executable,
         "-m",
-        "torch.distributed.run",
+        module,
         *where,
         f"--nproc-per-node={per_node}",
         f"--max-restarts={max_restarts}",
@@ -156,7 +157,11 @@ def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> St
     while True:
         run_file = write_run(settings, plan)
         command = torchrun_command(
-            run_file, plan.layout.num_gpus, nodes_of_slurm(os.environ), max_restarts=supervision.max_restarts
+            run_file,
+            plan.layout.num_gpus,
+            nodes_of_slurm(os.environ),
+            max_restarts=supervision.max_restarts,
+            module=QUIET_TORCHRUN,
         )
         code = _run_forwarding_signals(command, environment_of_ranks(os.environ))
         status = read_status(Path(settings.folder)) or Status(state="running")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -147,6 +148,9 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
 def train(trainer: Trainer) -> Status:
     """Run the remaining steps; returns how the run ended."""
     manifest, damaged = trainer.checkpointer.load_latest()
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts != "0":
+        trainer.say(f"a rank died: all are started again (time {restarts})")
     start = 0 if manifest is None else manifest.step
     for step in damaged:
         trainer.say(f"checkpoint of step {step} is damaged, using an older one")

@@ -1,14 +1,17 @@
 """The process of one rank, started by torchrun: ``python -m executor.worker RUN.json``.
 
 A wrong input is written to the run's status and ends the run on every rank, also after torchrun has
-restarted them; a crash is left to torchrun, which restarts from the last good checkpoint.
+restarted them; a crash is left to torchrun, which restarts from the last good checkpoint. What a crash was is
+told in a line; its traceback goes to a file, because every rank that waited for a killed one has the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from topology.errors import InputError
 
 RANKS_FOLDER = ".ranks"
 FAILED = 1
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +35,9 @@ def main(arguments: list[str]) -> int:
         except InputError as error:
             _record_error(settings, error)
             sys.stderr.write(f"{error}\n")
-            sys.stderr.flush()
+        except Exception as error:  # noqa: BLE001 - whatever it is, torchrun restarts and the file tells
+            sys.stderr.write(f"{crash_line(error, _keep_traceback(Path(settings.folder)))}\n")
+        sys.stderr.flush()
     os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
 
 
@@ -61,6 +67,32 @@ def _run(settings: RunSettings) -> int:
     return 0
 
 
+def crash_line(error: Exception, kept_in: str) -> str:
+    """One line for what ended a rank.
+
+    >>> crash_line(RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:37772."), "e.log")
+    'rank 0 lost another rank and stops; see e.log'
+    >>> crash_line(ValueError("odd"), "e.log")
+    'rank 0 stops: ValueError: odd; see e.log'
+    """
+    rank = f"rank {os.environ.get('RANK', '0')}"
+    text = (str(error).splitlines() or [""])[0]
+    if any(sign in text for sign in LOST_PEER):
+        return f"{rank} lost another rank and stops; see {kept_in}"
+    return f"{rank} stops: {type(error).__name__}: {text}; see {kept_in}"
+
+
+def _keep_traceback(folder: Path) -> str:
+    """Add the exception under way to this rank's file of errors; where it is."""
+    path = folder / f"errors-rank{os.environ.get('RANK', '0')}.log"
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(f"{traceback.format_exc()}\n")
+    except OSError:
+        return f"the message above\n{traceback.format_exc()}"  # a full disk must not hide the reason
+    return str(path)
+
+
 def _record_error(settings: RunSettings, error: InputError) -> None:
     """Write why the run ended, unless another rank already has."""
     from executor.train import record_status
@@ -72,10 +104,14 @@ def _record_error(settings: RunSettings, error: InputError) -> None:
 
 @contextlib.contextmanager
 def _present(folder: Path) -> Iterator[None]:
-    """Keep a file while this rank lives: one that is left behind tells which rank was killed."""
+    """Keep a file while this rank lives: one that is left behind tells which rank was killed.
+
+    SIGTERM while a rank is starting is torchrun's, on behalf of another rank: it goes, but in order.
+    """
     mark = folder / RANKS_FOLDER / os.environ.get("RANK", "0")
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(str(os.getpid()), encoding="utf-8")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
     try:
         yield
     finally:

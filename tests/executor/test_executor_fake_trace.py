@@ -92,6 +92,20 @@ CASES = {
     "7b zbv last stage": Case(
         model=SEVEN, layout=ParallelLayout(schedule="zbv", **V_PIPELINE), layers=12, stage=1
     ),
+    "7b zbv whole matrices": Case(
+        model=SEVEN,
+        layout=ParallelLayout(schedule="zbv", pp=2, dp=2, virtual_stages=2, zero_stage=1),
+        layers=4,
+        stage=1,
+        num_microbatches=6,
+    ),
+    "7b dualpipev last stage": Case(
+        model=SEVEN,
+        layout=ParallelLayout(schedule="dualpipev", **V_PIPELINE),
+        layers=4,
+        stage=1,
+        num_microbatches=6,
+    ),
     "7b interleaved": Case(
         model=SEVEN, layout=ParallelLayout(schedule="interleaved", **V_PIPELINE), layers=12
     ),
