@@ -59,8 +59,8 @@ class SoftwareStack:
             gate (autograd's own product rule); False where a hand-written backward computes it again.
         keeps_partial_sums: ``selective-op`` keeps what a message carried too: the product of a row-parallel
             projection beside its reduced part, and the rows that experts exchange.
-        gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention run
-            on the whole sequence, gathered before them, not on each rank's part.
+        gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
+            run on the whole sequence, gathered before them, not on each rank's part.
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
