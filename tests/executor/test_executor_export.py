@@ -59,7 +59,7 @@ def test_megatron_gets_uneven_stages_as_a_layout_string(plan_of: Callable[..., P
     ("target", "layout"),
     [
         ("megatron", dataclasses.replace(HYBRID, schedule="zb-h1")),
-        ("torchtitan", dataclasses.replace(HYBRID, sequence_parallel=False)),
+        ("torchtitan", dataclasses.replace(HYBRID, cp=2, dp=1, cp_kind="ulysses")),
         ("deepspeed", dataclasses.replace(HYBRID, zero_stage=2)),
         ("accelerate", HYBRID),
     ],
@@ -112,6 +112,10 @@ def test_torchtitan_text_fills_a_configuration(plan_of: Callable[..., Plan]) -> 
     found = scope["apply_plan"](config).parallelism
     degrees = found.tensor_parallel_degree, found.pipeline_parallel_degree, found.data_parallel_shard_degree
     assert (degrees, found.pipeline_parallel_schedule) == ((2, 2, 2), "1F1B")
+    assert found.module_fqns_per_model_part == [
+        ["tok_embeddings", "layers.0", "layers.1"],
+        ["layers.2", "layers.3", "norm", "lm_head"],
+    ]
 
 
 def test_slugs_are_names_every_scheduler_takes() -> None:
@@ -132,8 +136,21 @@ def test_yaml_reads_back_as_the_same_data(target: str, plan_of: Callable[..., Pl
     assert reader.safe_load(yaml({"a": [[1, "b: c"], {}]})) == {"a": [[1, "b: c"], {}]}
 
 
+TORCHTITAN = """
+import types
+from torchtitan.config.configs import ParallelismConfig, TrainingConfig
+scope = {}
+exec(open(PATH).read(), scope)
+config = scope["apply_plan"](types.SimpleNamespace(
+    parallelism=ParallelismConfig(), training=TrainingConfig(), activation_checkpoint=None
+))
+p = config.parallelism
+ParallelismConfig(**{name: getattr(p, name) for name in p.__dataclass_fields__})
+print(p.data_parallel_replicate_degree * p.data_parallel_shard_degree * p.tensor_parallel_degree)
+"""
 PARSERS = os.environ.get("MESHPLAN_EXPORT_PYTHON", sys.executable)
 CHECKS = {
+    "torchtitan": TORCHTITAN,
     "accelerate": "from accelerate.commands.config.config_args import load_config_from_file as f; "
     "print(f(PATH).num_processes)",
     "kubeflow": "import yaml; from kubeflow_trainer_api import models as m; "
