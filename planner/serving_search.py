@@ -104,7 +104,7 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             fix=f"give --input and --output at most {model.max_sequence_length} together",
         )
     for weights in request.weights:
-        if weights in ("fp8", "fp4") and "fp8" not in gpu.peak_flop_per_s and weights == "fp8":
+        if weights == "fp8" and "fp8" not in gpu.peak_flop_per_s:
             raise InputError(
                 what=f"{gpu.name} cannot serve {weights} weights",
                 cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, and not in fp8",
