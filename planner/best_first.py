@@ -51,6 +51,9 @@ Progress = Callable[[str], None]
 FIRST_BATCH = 32
 """Cores expanded at first; later batches double."""
 
+LEAST_COARSE = 5 * FIRST_BATCH
+"""Cores a coarse search looks at even once it has found something: a poor incumbent costs the full search."""
+
 MOST_COARSE = 64 * FIRST_BATCH
 """Cores a coarse search looks at before giving up."""
 
@@ -124,10 +127,10 @@ def _coarse(search: Search) -> None:
     bounds = _core_scores(search, table, cut_times(s, table, search.cal))
     search.seen.append((table, bounds))
     order = np.argsort(bounds, kind="stable")
-    size = FIRST_BATCH
-    while search.best is None and size < MOST_COARSE:
-        _expand(search, table.take(order[:size]), usual)
-        size *= 4
+    start, size = 0, FIRST_BATCH
+    while (search.best is None or start < LEAST_COARSE) and start < min(len(order), MOST_COARSE):
+        _expand(search, table.take(order[start : start + size]), usual)
+        start, size = start + size, 4 * size
     search.rejected.clear()
 
 
