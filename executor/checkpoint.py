@@ -265,6 +265,9 @@ def _placed(slot: Slot, part: torch.Tensor) -> torch.Tensor:
     )
 
 
+SHORT_WRITE = "inline_container.cc"  # torch's archive writer finds fewer bytes than it wrote
+
+
 def _reason(error: BaseException | None) -> str | None:
     """One line that says why writing failed, the disk's own words where there are any."""
     if error is None:
@@ -274,4 +277,6 @@ def _reason(error: BaseException | None) -> str | None:
     while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(before)
     found = next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
+    if SHORT_WRITE in str(found):
+        return "a file was not written whole, as on a full disk"
     return f"{type(found).__name__}: {(str(found).splitlines() or [''])[0]}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from executor.run_settings import RUN_FILE, STATUS_FILE, RunSettings, Status, read_status, write_json
-from executor.worker import RANKS_FOLDER
+from executor.worker import LAUNCHER, RANKS_FOLDER
 from planner.plan import Plan, to_json
 from topology.errors import InputError
 
@@ -118,6 +118,7 @@ def environment_of_ranks(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         **environment,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        LAUNCHER: str(os.getpid()),
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
     }

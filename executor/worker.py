@@ -20,6 +20,7 @@ from topology.errors import InputError
 
 RANKS_FOLDER = ".ranks"
 FAILED = 1
+LAUNCHER = "MESHPLAN_LAUNCHER"  # set by `plan run`
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
 
 
@@ -34,7 +35,8 @@ def main(arguments: list[str]) -> int:
             return _run(settings)
         except InputError as error:
             _record_error(settings, error)
-            sys.stderr.write(f"{error}\n")
+            if LAUNCHER not in os.environ:  # which says it once, for all ranks
+                sys.stderr.write(f"{error}\n")
         except Exception as error:  # noqa: BLE001 - whatever it is, torchrun restarts and the file tells
             sys.stderr.write(f"{crash_line(error, _keep_traceback(Path(settings.folder)))}\n")
         sys.stderr.flush()
