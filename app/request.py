@@ -176,10 +176,11 @@ def default_batch(num_gpus: int) -> int:
 def _objective(name: str | None, job: TrainingJob) -> Objective:
     """Read the objective, and see that it has what it needs."""
     objective = _one_of(name or OBJECTIVES[0], OBJECTIVES, "objective")
-    if objective == "gpus" and (job.deadline_s is None or job.total_tokens is None):
+    needed = {"--deadline": job.deadline_s, "--tokens": job.total_tokens}
+    if objective == "gpus" and None in needed.values():
         raise InputError(
             what="the fewest GPUs for a deadline need one",
-            cause=f"deadline {job.deadline_s}, tokens {job.total_tokens}",
+            cause=" and ".join(f"{flag} is missing" for flag, value in needed.items() if value is None),
             fix="add for example --tokens 1T --deadline 30d",
         )
     return objective

@@ -27,7 +27,9 @@ def test_no_group_of_the_full_table_is_worse_than_committed(shared_dir: Path) ->
 def test_the_gate_closes_on_what_it_should() -> None:
     """A larger error, a new unsupported row and a vanished group are each found; an improvement is not."""
     before = {"a": {"rows": 5.0, "unsupported": 0.0, "median_error": 0.03}}
-    assert worse(before, {"a": {**before["a"], "median_error": 0.04}}) == ["a: median_error 0.0300 became 0.0400"]
+    assert worse(before, {"a": {**before["a"], "median_error": 0.04}}) == [
+        "a: median_error 0.0300 became 0.0400"
+    ]
     assert worse(before, {"a": {**before["a"], "unsupported": 1.0}}) == ["a: 1 rows are unsupported"]
     assert worse(before, {}) == ["a is gone"]
     assert worse(before, {"a": {**before["a"], "median_error": 0.01}}) == []
