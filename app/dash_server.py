@@ -43,7 +43,7 @@ def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path |
     require_free(host, port)
     environment = server_environment(dict(os.environ), plan=plan, run=run)
     words = [sys.executable, "-c", "from app.dashboard import start; start()", "run"]
-    words.append(str(Path(__file__).with_name("dashboard.py")))
+    words.append(str(Path(__file__).parent / "entry" / "dashboard.py"))
     words += [
         "--server.port",
         str(port),

@@ -68,7 +68,3 @@ def warm() -> None:
     from planner.search import search
 
     search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
-
-
-if __name__ == "__main__":
-    main()

@@ -201,12 +201,21 @@ def test_every_page_is_whole_readable_and_stays_at_home(page, dashboard, name):
     assert "Something broke here" not in text
     assert "Traceback" not in text
     assert page.strangers == []
-    found = axe.Axe().run(page).response["violations"]
-    assert {
-        rule["id"]: [node["html"][:200] for node in rule["nodes"]]
-        for rule in found
-        if rule["impact"] in ("critical", "serious")
-    } == {}
+    papers = set()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        settle(page)
+        papers.add(
+            page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+        )
+        found = axe.Axe().run(page).response["violations"]
+        assert {
+            rule["id"]: [node["html"][:200] for node in rule["nodes"]]
+            for rule in found
+            if rule["impact"] in ("critical", "serious")
+        } == {}, scheme
+    assert len(papers) == 2
+    page.emulate_media(color_scheme="light")
     shot(page, f"page-{name or 'what-if'}")
 
 
