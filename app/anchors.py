@@ -32,6 +32,11 @@ def names_a_file(text: str) -> bool:
     return text.lower().endswith(".csv") or os.sep in text
 
 
+def kept_anchors() -> tuple[str, ...]:
+    """Names of the anchors that are kept, in order."""
+    return tuple(sorted(file.stem for file in anchor_folder().glob("*.json")))
+
+
 def find_anchor(text: str, cal: Calibration) -> Anchor:
     """The anchor of this name, or of the runs in this file."""
     if not names_a_file(text):
@@ -54,8 +59,8 @@ def recall(name: str) -> Anchor:
     """An anchor that was kept under a name."""
     path = _path(name)
     if not path.is_file():
-        known = sorted(file.stem for file in anchor_folder().glob("*.json"))
-        close = suggest(name, known, count=2) or tuple(known[:5])
+        known = kept_anchors()
+        close = suggest(name, known, count=2) or known[:5]
         kept = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
             what=f"no anchor is called {name}",

@@ -35,6 +35,7 @@ _FLAG_OF_FIELD: Mapping[str, str] = {
     "deadline": "--deadline",
     "top": "--top",
     "memory_headroom": "--memory-headroom",
+    "anchor": "--anchor",
 }
 MOST_PACKED_CHARACTERS = 16_000
 MOST_UNPACKED_BYTES = 256_000

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
+from app.anchors import kept_anchors
 from app.job_flags import Flags
 from app.links import apply_change
 from app.pages.carried import carried, carry
@@ -23,6 +24,7 @@ from topology.errors import InputError
 from topology.spec import ClusterSpec
 
 AUTO = "auto"
+NO_ANCHOR = "none"
 DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
 UPLOADED = "uploaded file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
@@ -210,6 +212,12 @@ def _job() -> dict[str, str | None]:
         placeholder="as much as the error band asks",
         help="Share of each GPU, such as 5%.",
     )
+    anchors = [NO_ANCHOR, *kept_anchors()]
+    anchor = (
+        st.selectbox("Steps you measured", anchors, key="anchor", bind="query-params")
+        if len(anchors) > 1
+        else NO_ANCHOR
+    )
     objective = st.selectbox(
         "Best means", OBJECTIVES, key="objective", bind="query-params", format_func=_objective_label
     )
@@ -227,6 +235,7 @@ def _job() -> dict[str, str | None]:
         "tokens": tokens or None,
         "deadline": deadline,
         "memory_headroom": headroom or None,
+        "anchor": None if anchor == NO_ANCHOR else str(anchor),
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.anchors import kept_anchors
 from app.dash_server import PLAN_FILE
 from app.pages.carried import carry
 from app.pages.sidebar import BY_GPU, UPLOADED, pins_of
@@ -41,6 +42,8 @@ def widget_values(request: PlanRequest) -> dict[str, str]:
         "tokens": "" if job.total_tokens is None else str(job.total_tokens),
         "memory_headroom": "" if request.memory_headroom is None else str(request.memory_headroom),
     }
+    if request.anchor is not None and request.anchor.name in kept_anchors():
+        values["anchor"] = request.anchor.name
     if models().get(request.model.name) == request.model:
         values["model"] = request.model.name
     else:

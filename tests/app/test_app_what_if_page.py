@@ -5,13 +5,17 @@ import shlex
 
 import pytest
 
+from app.anchors import remember
+from app.job_flags import Flags
 from app.links import flags_of_words
 from app.output import csv_text
 from app.pages.headline import files_of
 from app.plan_report import band
 from app.quantities import format_duration, format_percent, format_usd
 from app.records import plan_records
-from app.request import Flags, understand
+from app.request import understand
+from costmodel.anchor import Anchor
+from costmodel.stack import StackLevel
 from planner.plan import Plan, from_json, to_json
 from planner.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
@@ -233,3 +237,20 @@ def test_a_plan_file_opens_on_its_own_question(open_page, monkeypatch, tmp_path)
     assert page.text_input(key="set").value == "layout.sequence_parallel=True layout.axis_order=pp-dp-cp-tp"
     assert page.text_input(key="memory_headroom").value == "0.05"
     assert numbers(page)["Step time"] == format_seconds(plan.estimate.step_time_s)
+
+
+def test_a_kept_anchor_sets_the_level_of_the_page_and_of_a_plan_file(open_page, monkeypatch, tmp_path):
+    """Steps kept by `plan accuracy --anchor --name` lengthen the step here as on the command line."""
+    monkeypatch.setenv("MESHPLAN_DATA", str(tmp_path))
+    level = StackLevel(stack="megatron-core", level=1.25, deviation=0.02, runs=3)
+    remember(Anchor(name="mine", levels=(level,)), "mine")
+    plan = plan_of(anchor="mine")
+    slower = format_seconds(plan.estimate.step_time_s)
+    assert slower != format_seconds(plan_of().estimate.step_time_s)
+    assert numbers(open_page("what_if", **SMALL, anchor="mine"))["Step time"] == slower
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(plan))
+    monkeypatch.setenv("MESHPLAN_PLAN", str(path))
+    page = open_page("what_if")
+    assert page.selectbox(key="anchor").value == "mine"
+    assert numbers(page)["Step time"] == slower
