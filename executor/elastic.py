@@ -1,20 +1,26 @@
 """torchrun without its own reports: ``python -m executor.elastic``, arguments as of torch.distributed.run.
 
 Ranks say in a line why they stop and the launcher says how the run ended; torchrun's log of signals and its
-traceback for a failed child would only bury that.
+tracebacks for a failed child or a signal would only bury that.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 
-FAILED = 1
+FAILED, ENDED_BY_SIGNAL = 1, 128
 
 
 def main() -> int:
-    """Run torchrun; a failed rank is an exit code."""
+    """Run torchrun; a failed rank, or a signal that ended it, is an exit code.
+
+    Slurm may warn every process of a step with SIGUSR1: the launcher passes it on as SIGTERM, once.
+    """
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
@@ -22,6 +28,8 @@ def main() -> int:
         run.main(sys.argv[1:])
     except ChildFailedError:
         return FAILED
+    except SignalException as ended:
+        return ENDED_BY_SIGNAL + int(ended.sigval)
     return 0
 
 

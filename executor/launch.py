@@ -201,13 +201,16 @@ def killed_ranks(folder: Path) -> list[int]:
 
 
 def _run_forwarding_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command, passing SIGTERM on to it so that its ranks can write a checkpoint."""
+    """Run a command, passing signals on to it so that its ranks can write a checkpoint.
+
+    SIGUSR1, a scheduler's warning, becomes SIGTERM, which is what torchrun passes on to its ranks.
+    """
     process = subprocess.Popen(command, env=dict(environment))
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM if number == signal.SIGUSR1 else number)
 
-    before = {name: signal.signal(name, forward) for name in (signal.SIGTERM, signal.SIGINT)}
+    before = {name: signal.signal(name, forward) for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
         return process.wait()
     finally:

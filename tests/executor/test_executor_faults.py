@@ -118,8 +118,18 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_sigterm_to_the_launcher_stops_in_order(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
-    """SIGTERM reaches the ranks through torchrun: a checkpoint is written and the launcher exits 0."""
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [
+        pytest.param(signal.SIGTERM, os.kill, id="SIGTERM-to-the-launcher"),
+        pytest.param(signal.SIGUSR1, os.kill, id="SIGUSR1-to-the-launcher"),
+        pytest.param(signal.SIGUSR1, os.killpg, id="SIGUSR1-to-the-process-group"),
+    ],
+)
+def test_a_signal_to_the_launcher_stops_in_order(
+    number: signal.Signals, send: Callable[[int, int], None], plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """It reaches the ranks through torchrun: a checkpoint is written, exit 0, and no traceback is printed."""
     plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
@@ -141,12 +151,15 @@ def test_sigterm_to_the_launcher_stops_in_order(plan_of: Callable[..., Plan], tm
             "--json",
         ],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-    when(lambda: len(reported(tmp_path)) >= 2, launcher.terminate).join()
-    document, _ = launcher.communicate(timeout=120)
+    when(lambda: len(reported(tmp_path)) >= 2, lambda: send(launcher.pid, number)).join()
+    document, messages = launcher.communicate(timeout=120)
     answer = json.loads(document)
     assert (launcher.returncode, answer["state"]) == (0, "stopped")
+    assert "Traceback" not in messages
     assert steps_on_disk(tmp_path / CHECKPOINTS)[0] == answer["step"] >= 2
 
 
