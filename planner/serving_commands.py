@@ -8,24 +8,22 @@ TensorRT-LLM `trtllm-serve`), and only those that differ from the defaults.
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Sequence
 
 from costmodel.deployment import published_weights
 from costmodel.model import ModelSpec
+from planner.serving_manifest import PORT, Workload, manifest
 from planner.serving_plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
-PORT = 8000
 _QUANTIZATION = {
     "fp8": "fp8",
     "int4": "awq",
 }  # bf16 and int8 or fp4 checkpoints are recognised from their own config
-_IMAGES = {
-    "vllm": "vllm/vllm-openai:latest",
-    "sglang": "lmsysorg/sglang:latest",
-    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:latest",
+_ROUTERS = {
+    "vllm": "the proxy of vLLM's NixlConnector guide, toy_proxy_server.py",
+    "sglang": "python -m sglang_router.launch_router --pd-disaggregation",
+    "trtllm": "trtllm-serve disaggregated",
 }
 
 
@@ -37,7 +35,15 @@ def commands(plan: ServingPlan) -> dict[str, str]:
         for role, pool in pools(plan)
         if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, role))
     }
-    return {**found, **files, "benchmark": benchmark(plan), "kubernetes": manifest(plan)}
+    said = {"notes": "\n".join(notes(plan))} if notes(plan) else {}
+    workloads = [_workload(plan, pool, role) for role, pool in pools(plan)]
+    return {
+        **found,
+        **files,
+        **said,
+        "benchmark": benchmark(plan),
+        "kubernetes": manifest(plan, workloads, notes(plan)),
+    }
 
 
 def pools(plan: ServingPlan) -> tuple[tuple[str, PoolPlan], ...]:
@@ -59,8 +65,12 @@ def checkpoint(model: ModelSpec) -> str:
 
 def server(plan: ServingPlan, pool: PoolPlan, role: str = "") -> str:
     """The command that starts one worker of a pool."""
-    words = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role)
-    return shlex.join(words)
+    return shlex.join(_words(plan, pool, role))
+
+
+def _words(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+    """The words of that command."""
+    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role)
 
 
 def benchmark(plan: ServingPlan) -> str:
@@ -81,13 +91,22 @@ def benchmark(plan: ServingPlan) -> str:
     ])  # fmt: skip
 
 
-def manifest(plan: ServingPlan) -> str:
-    """A Kubernetes manifest.
+def notes(plan: ServingPlan) -> tuple[str, ...]:
+    """What the commands do not start or cannot know."""
+    found = (f"a router is needed in front of both pools: {_ROUTERS[plan.request.engine]}",)
+    return found if plan.prefill is not None else ()
 
-    A Deployment for each pool (a LeaderWorkerSet when a worker spans nodes) and a Service.
-    """
-    documents = [_workload(plan, pool, role) for role, pool in pools(plan)]
-    return "---\n".join([*documents, _service(plan)])
+
+def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
+    """What the manifest runs in a pool."""
+    options = trtllm_options(plan, pool, role) if plan.request.engine == "trtllm" else ""
+    return Workload(
+        role=role,
+        pool=pool,
+        words=tuple(_words(plan, pool, role)),
+        options_file=_options_file(role) if options else "",
+        options=options,
+    )
 
 
 def _vllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
@@ -176,110 +195,3 @@ def _longest(plan: ServingPlan) -> int:
     """Longest request the server must hold, in tokens."""
     job = plan.request.job
     return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1
-
-
-def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
-    """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
-    app = _slug(plan.request.model.name)
-    name, labels = f"{app}-{role}" if role else app, f"{{app: {app}, pool: {role or 'all'}}}"
-    per_pod = min(pool.layout.num_gpus, plan.gpus_per_node)
-    pods = -(-pool.layout.num_gpus // per_pod)
-    container = _container(plan.request.engine, per_pod, shlex.split(server(plan, pool, role)))
-    if pods == 1:
-        return _DEPLOYMENT.format(
-            name=name, labels=labels, workers=pool.workers, container=_indented(container, 6)
-        )
-    return _WORKER_SET.format(
-        name=name, labels=labels, workers=pool.workers, pods=pods, container=_indented(container, 8)
-    )
-
-
-_DEPLOYMENT = """\
-apiVersion: apps/v1
-kind: Deployment
-metadata:
-  name: {name}
-spec:
-  replicas: {workers}
-  selector:
-    matchLabels: {labels}
-  template:
-    metadata:
-      labels: {labels}
-    spec:
-{container}"""
-
-_WORKER_SET = """\
-apiVersion: leaderworkerset.x-k8s.io/v1
-kind: LeaderWorkerSet
-metadata:
-  name: {name}
-spec:
-  replicas: {workers}
-  leaderWorkerTemplate:
-    size: {pods}
-    workerTemplate:
-      metadata:
-        labels: {labels}
-      spec:
-{container}"""
-
-_CONTAINER = """\
-containers:
-- name: {engine}
-  image: {image}
-  command: {command}
-  ports:
-  - containerPort: {port}
-  resources:
-    limits:
-      nvidia.com/gpu: {gpus}
-  readinessProbe:
-    httpGet: {{path: /health, port: {port}}}
-    periodSeconds: 10
-    failureThreshold: 180
-  volumeMounts:
-  - {{name: shm, mountPath: /dev/shm}}
-volumes:
-- name: shm
-  emptyDir: {{medium: Memory}}
-"""
-
-_SERVICE = """\
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  selector: {{app: {name}, pool: {front}}}
-  ports:
-  - port: {port}
-    targetPort: {port}
-"""
-
-
-def _container(engine: str, gpus: int, command: Sequence[str]) -> str:
-    """The container of a worker, with its GPUs and shared memory (a JSON list is YAML)."""
-    return _CONTAINER.format(
-        engine=engine, image=_IMAGES[engine], command=json.dumps(list(command)), port=PORT, gpus=gpus
-    )
-
-
-def _indented(text: str, spaces: int) -> str:
-    """A block of YAML moved to the right."""
-    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
-
-
-def _service(plan: ServingPlan) -> str:
-    """The Service in front of the pool that takes requests."""
-    front = "prefill" if plan.prefill else "all"
-    return _SERVICE.format(name=_slug(plan.request.model.name), front=front, port=PORT)
-
-
-def _slug(name: str) -> str:
-    """A name that Kubernetes accepts.
-
-    >>> _slug("llama-3.1-70b")
-    'llama-3-1-70b'
-    """
-    return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")
