@@ -8,6 +8,7 @@ TensorRT-LLM `trtllm-serve`), and only those that differ from the defaults.
 
 from __future__ import annotations
 
+import json
 import shlex
 
 from costmodel.deployment import published_weights
@@ -16,10 +17,10 @@ from planner.serving_manifest import PORT, Workload, manifest
 from planner.serving_plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
-_QUANTIZATION = {
-    "fp8": "fp8",
-    "int4": "awq",
-}  # bf16 and int8 or fp4 checkpoints are recognised from their own config
+_AT_LOAD = ("vllm", "sglang")
+"""Engines that quantise a bf16 checkpoint to fp8 while they load it (`--quantization fp8`)."""
+_FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "fp4": "NVFP4"}
+DRAFTER = "<draft model>"
 _ROUTERS = {
     "vllm": "the proxy of vLLM's NixlConnector guide, toy_proxy_server.py",
     "sglang": "python -m sglang_router.launch_router --pd-disaggregation",
@@ -63,6 +64,22 @@ def checkpoint(model: ModelSpec) -> str:
     return model.source.removeprefix(HUB) if model.source.startswith(HUB) else model.name
 
 
+def served_checkpoint(plan: ServingPlan) -> str:
+    """The checkpoint to serve: the published one, or a placeholder for one in the plan's precision.
+
+    Only fp8 can be made of a bf16 checkpoint while it is loaded; other formats are quantised beforehand.
+    """
+    name = checkpoint(plan.request.model)
+    as_published = plan.weights == published_weights(plan.request.model)
+    return name if as_published or _at_load(plan) else f"<{_FORMATS[plan.weights]} checkpoint of {name}>"
+
+
+def _at_load(plan: ServingPlan) -> bool:
+    """Whether the engine quantises the published checkpoint while it loads it."""
+    published = published_weights(plan.request.model)
+    return plan.request.engine in _AT_LOAD and published == "bf16" and plan.weights == "fp8"
+
+
 def server(plan: ServingPlan, pool: PoolPlan, role: str = "") -> str:
     """The command that starts one worker of a pool."""
     return shlex.join(_words(plan, pool, role))
@@ -83,7 +100,7 @@ def benchmark(plan: ServingPlan) -> str:
     )
     return shlex.join([
         "vllm", "bench", "serve", "--backend", "openai", "--base-url", f"http://localhost:{PORT}",
-        "--model", checkpoint(plan.request.model), "--dataset-name", "random",
+        "--model", served_checkpoint(plan), "--dataset-name", "random",
         "--random-input-len", str(job.input_tokens),
         "--random-output-len", str(job.output_tokens),
         "--ignore-eos", *load, "--percentile-metrics", "ttft,tpot,itl,e2el",
@@ -93,8 +110,16 @@ def benchmark(plan: ServingPlan) -> str:
 
 def notes(plan: ServingPlan) -> tuple[str, ...]:
     """What the commands do not start or cannot know."""
-    found = (f"a router is needed in front of both pools: {_ROUTERS[plan.request.engine]}",)
-    return found if plan.prefill is not None else ()
+    engine, found = plan.request.engine, []
+    if plan.prefill is not None:
+        found.append(f"a router is needed in front of both pools: {_ROUTERS[engine]}")
+    if served_checkpoint(plan).startswith("<"):
+        placeholder = served_checkpoint(plan)
+        found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")
+    if plan.request.job.draft_tokens:
+        how = f"put it in place of {DRAFTER}" if engine == "vllm" else f"give it by {engine}'s own flags"
+        found.append(f"speculation needs a draft model, {how}; its time and memory are not modelled")
+    return tuple(found)
 
 
 def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
@@ -112,31 +137,34 @@ def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
 def _vllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
     """`vllm serve`."""
     layout, job = pool.layout, plan.request.job
-    words = ["vllm", "serve", checkpoint(plan.request.model), "--port", str(PORT)]
+    words = ["vllm", "serve", served_checkpoint(plan), "--port", str(PORT)]
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
     words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", str(_longest(plan))]
-    words += _quantization(plan, "--quantization") + (
-        ["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else []
-    )
+    words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += ["--no-enable-prefix-caching"] if job.cached_share == 0 else ["--enable-prefix-caching"]
+    words += _speculation(plan)
     if role:
         words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
     return words
 
 
 def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
-    """`python -m sglang.launch_server`; its tp size counts all GPUs that share the experts."""
+    """`python -m sglang.launch_server`; its tp size counts all GPUs that share the experts.
+
+    The server divides the size of a prompt chunk by the attention ranks.
+    """
     layout = pool.layout
-    words = ["python", "-m", "sglang.launch_server", "--model-path", checkpoint(plan.request.model)]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", served_checkpoint(plan)]
     words += ["--port", str(PORT), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
     if layout.attention_dp > 1:
         words += ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"]
     words += _given("--ep-size", layout.ep)
-    words += ["--max-running-requests", str(pool.max_batch), "--chunked-prefill-size", str(pool.token_budget)]
-    words += ["--context-length", str(_longest(plan)), *_quantization(plan, "--quantization")]
+    words += ["--max-running-requests", str(pool.max_batch)]
+    words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
+    words += ["--context-length", str(_longest(plan)), *_quantization(plan)]
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     words += ["--disable-radix-cache"] if plan.request.job.cached_share == 0 else []
     if role:
@@ -145,15 +173,16 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
 
 
 def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
-    """`trtllm-serve`; what has no flag is in its options file."""
+    """`trtllm-serve`; what has no flag is in its options file. The batch is that of an attention rank."""
     layout = pool.layout
-    words = ["trtllm-serve", checkpoint(plan.request.model), "--backend", "pytorch", "--port", str(PORT)]
+    words = ["trtllm-serve", served_checkpoint(plan), "--backend", "pytorch", "--port", str(PORT)]
     words += (
         _given("--tp_size", layout.stage_gpus)
         + _given("--pp_size", layout.pp)
         + _given("--ep_size", layout.ep)
     )
-    words += ["--max_batch_size", str(pool.max_batch), "--max_num_tokens", str(pool.token_budget)]
+    words += ["--max_batch_size", str(-(-pool.max_batch // layout.attention_dp))]
+    words += ["--max_num_tokens", str(pool.token_budget)]
     words += ["--max_seq_len", str(_longest(plan))]
     if trtllm_options(plan, pool, role):
         words += ["--extra_llm_api_options", _options_file(role)]
@@ -181,14 +210,16 @@ def _given(flag: str, value: int) -> list[str]:
     return [flag, str(value)] if value > 1 else []
 
 
-def _quantization(plan: ServingPlan, flag: str) -> list[str]:
-    """The flag that quantises at load time.
+def _quantization(plan: ServingPlan) -> list[str]:
+    """The flag that quantises at load time; checkpoints that are quantised already say so themselves."""
+    return ["--quantization", "fp8"] if _at_load(plan) else []
 
-    Where the engine can and the checkpoint is not quantised already.
-    """
-    method = _QUANTIZATION.get(plan.weights)
-    as_published = plan.weights == published_weights(plan.request.model)
-    return [flag, method] if method and not as_published else []
+
+def _speculation(plan: ServingPlan) -> list[str]:
+    """Speculative decoding of vLLM."""
+    tokens = plan.request.job.draft_tokens
+    config = json.dumps({"model": DRAFTER, "num_speculative_tokens": tokens})
+    return ["--speculative-config", config] if tokens else []
 
 
 def _longest(plan: ServingPlan) -> int:

@@ -249,7 +249,10 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     job = request.job
     spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
     arrivals = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
+    drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
+    speculation = (f"{drafts}; the drafter's time and memory are not modelled",) if job.draft_tokens else ()
     return (
+        *speculation,
         f"request lengths: {spread}; arrivals: {arrivals}",
         "replicas share the load evenly",
         f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",

@@ -1,5 +1,6 @@
 """Only flags that the engines document are written into the commands of a plan."""
 
+import json
 import shlex
 from collections.abc import Mapping
 
@@ -8,7 +9,7 @@ import pytest
 from costmodel.calibration import load_calibration
 from costmodel.model_catalog import model
 from costmodel.workload import ServingJob
-from planner.serving_commands import commands
+from planner.serving_commands import checkpoint, commands
 from planner.serving_plan import ServingPlan, ServingRequest
 from planner.serving_search import search_serving
 from topology.builders import default_cluster
@@ -21,7 +22,7 @@ DOCUMENTED = {
         "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
         "--enable-expert-parallel", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
         "--quantization", "--kv-cache-dtype", "--enable-prefix-caching", "--no-enable-prefix-caching",
-        "--kv-transfer-config", "--gpu-memory-utilization",
+        "--kv-transfer-config", "--gpu-memory-utilization", "--speculative-config",
     },
     # docs.sglang.io, advanced_features/server_arguments
     "sglang": {
@@ -51,15 +52,18 @@ CASES = {
     "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),
     "quantised at load": ("70b", "fp8", "fp8", {"tp": 4}, "aggregated"),
     "four bits": ("70b", "int4", "bf16", {"tp": 4}, "aggregated"),
+    "eight-bit integers": ("70b", "int8", "bf16", {"tp": 4}, "aggregated"),
+    "four-bit floats": ("70b", "fp4", "bf16", {"tp": 4}, "aggregated"),
+    "published fp8": ("deepseek-r1", "fp8", "bf16", {"tp": 8}, "aggregated"),
     "attention ranks": ("deepseek-r1", "fp8", "bf16", {"attention_dp": 8}, "aggregated"),
     "two pools": ("70b", "fp8", "bf16", {"tp": 4}, "disaggregated"),
 }
 
 
-def planned(engine: str, case: str) -> ServingPlan:
-    """A plan of one of the cases for one engine."""
+def planned(engine: str, case: str, **changes: object) -> ServingPlan:
+    """A plan of one of the cases for one engine; keywords change the job."""
     name, weights, kv_dtype, pins, mode = CASES[case]
-    job = ServingJob(input_tokens=1000, output_tokens=200, kv_dtype=kv_dtype)  # type: ignore[arg-type]  # its literals
+    job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, "kv_dtype": kv_dtype, **changes})  # type: ignore[arg-type]  # test keywords
     request = ServingRequest(
         model=model(name), job=job, gpu="h200-sxm", num_gpus=8, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
         pins=pins, modes=(mode,),  # type: ignore[arg-type]  # same
@@ -113,3 +117,56 @@ def test_the_options_file_of_trtllm_serve_is_written_with_documented_fields(case
     for file in named:
         assert fields(found[file])
         assert fields(found[file]) - DOCUMENTED_OPTIONS == set()
+
+
+CHECKPOINTS = {  # case: (checkpoint, what --quantization says) where the engine quantises at load, where not
+    "pipelined bf16": (("meta-llama/{}", None), ("meta-llama/{}", None)),
+    "quantised at load": (("meta-llama/{}", "fp8"), ("<FP8 checkpoint of meta-llama/{}>", None)),
+    "four bits": (("<AWQ checkpoint of meta-llama/{}>", None),) * 2,
+    "eight-bit integers": (("<GPTQ-Int8 checkpoint of meta-llama/{}>", None),) * 2,
+    "four-bit floats": (("<NVFP4 checkpoint of meta-llama/{}>", None),) * 2,
+    "published fp8": (("deepseek-ai/DeepSeek-R1", None),) * 2,
+}
+
+
+@pytest.mark.parametrize("case", CHECKPOINTS)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, case: str) -> None:
+    """Only bf16 to fp8 happens at load; any other checkpoint is named by a placeholder, with a note."""
+    plan = planned(engine, case)
+    found = commands(plan)
+    name, quantization = CHECKPOINTS[case][engine == "trtllm"]
+    words = shlex.split(found["serve"])
+    assert name.format(checkpoint(plan.request.model).removeprefix("meta-llama/")) in words
+    said = words[words.index("--quantization") + 1] if "--quantization" in words else None
+    assert said == quantization
+    assert ("put a checkpoint in place" in found.get("notes", "")) == name.startswith("<")
+
+
+def test_draft_tokens_are_speculated_by_the_server_too() -> None:
+    """What the plan counts on is started; what it leaves out is said."""
+    plan = planned("vllm", "quantised at load", draft_tokens=3, acceptance=0.7)
+    words = shlex.split(commands(plan)["serve"])
+    assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 3
+    assert any("3 draft tokens" in one and "not modelled" in one for one in plan.assumptions)
+    other = commands(planned("sglang", "quantised at load", draft_tokens=3, acceptance=0.7))
+    assert "draft model" in other["notes"]
+
+
+def value(command: str, flag: str) -> int:
+    """The number after a flag."""
+    words = shlex.split(command)
+    return int(words[words.index(flag) + 1])
+
+
+def test_sglang_divides_its_prompt_chunk_by_the_attention_ranks() -> None:
+    """So the flag is the budget of a rank times their number (`enable_dp_attention` in ServerArgs)."""
+    plan = planned("sglang", "attention ranks")
+    assert value(commands(plan)["serve"], "--chunked-prefill-size") == 8 * plan.decode.token_budget
+
+
+def test_the_batch_of_trtllm_serve_is_that_of_an_attention_rank() -> None:
+    """The replica's batch is shared by its eight ranks."""
+    plan = planned("trtllm", "attention ranks")
+    assert plan.decode.max_batch > 8
+    assert value(commands(plan)["serve"], "--max_batch_size") == -(-plan.decode.max_batch // 8)
