@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,19 +88,28 @@ def _step(line: str) -> RunStep | None:
     try:
         data: Any = json.loads(line)
         values = {field.name: float(data[field.name]) for field in fields(RunStep)}
-    except (ValueError, KeyError, TypeError):
+        return RunStep(step=int(values.pop("step")), **values)
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
-    return RunStep(step=int(values.pop("step")), **values)
 
 
 def checkpoints_of(folder: Path) -> list[dict[str, str]]:
-    """Checkpoint folders, newest first."""
-    root = folder / CHECKPOINT_FOLDER
-    found = sorted((path for path in root.glob("*") if path.is_dir()), key=lambda path: -path.stat().st_mtime)
+    """Checkpoint folders, newest first; the run may remove one at any moment."""
+    paths = (folder / CHECKPOINT_FOLDER).glob("*")
+    found = [(written, path.name) for path in paths if (written := _written(path)) is not None]
     return [
         {
-            "checkpoint": path.name,
-            "written": datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+            "checkpoint": name,
+            "written": datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
         }
-        for path in found
+        for written, name in sorted(found, reverse=True)
     ]
+
+
+def _written(path: Path) -> float | None:
+    """When a folder was last written, seconds since 1970; None when there is no such folder any more."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime if stat.S_ISDIR(facts.st_mode) else None

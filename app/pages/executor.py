@@ -29,6 +29,7 @@ def render() -> None:
 
 
 @st.fragment(run_every=REFRESH_S)  # type: ignore[untyped-decorator]  # streamlit has no types here
+@guarded  # again, because timed reruns start here
 def follow(folder: Path) -> None:
     """Draw what the run has written so far, again every few seconds."""
     steps = read_steps(folder)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import streamlit as st
 
@@ -22,6 +22,7 @@ from topology.errors import InputError
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+Given = ParamSpec("Given")
 MOST_CACHED_PLANS = 256
 _TURNS = BoundedSemaphore(max(1, (os.cpu_count() or 1) // 2))
 """Sessions that may search at the same time: taken in turns, half of them are answered in half the time."""
@@ -31,13 +32,13 @@ _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 
-def guarded(render: Callable[[], None]) -> Callable[[], None]:
+def guarded(render: Callable[Given, None]) -> Callable[Given, None]:
     """Draw a page so that whatever escapes it becomes a clear message, never a traceback."""
 
     @wraps(render)
-    def drawn() -> None:
+    def drawn(*args: Given.args, **kwargs: Given.kwargs) -> None:
         try:
-            render()
+            render(*args, **kwargs)
         except InputError as error:
             show_error(error)
         except Exception as error:  # noqa: BLE001 - the last door of a page: a defect is named, the app lives on

@@ -1,13 +1,16 @@
 """Compare, topology, accuracy, serving and executor: the numbers of the command line, and no exception ever."""
 
 import json
+import math
+import os
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from app.quantities import format_percent
 from app.request import Flags, understand
-from app.run_log import RunStep
+from app.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
 from app.topology_report import parse_layout, topology_answer
 from costmodel.accuracy import predict_rows, summarise
 from costmodel.calibration import load_calibration
@@ -168,10 +171,10 @@ def test_an_impossible_load_is_answered_in_three_lines(open_page, query):
     assert not page.exception
 
 
-def log_line(step: int, **changes) -> str:
+def log_line(number: int, **changes) -> str:
     """One line as the executor writes it."""
     values = {field.name: 1.0 for field in fields(RunStep)}
-    return json.dumps({**values, "step": step, "loss": 5.0 / step, **changes})
+    return json.dumps({**values, "step": number, "loss": 5.0 / number, **changes})
 
 
 def test_without_a_run_the_executor_page_says_how_to_follow_one(open_page, monkeypatch):
@@ -205,7 +208,58 @@ def test_a_run_that_failed_says_why(open_page, monkeypatch, tmp_path):
     assert "out of memory · <b>4 GiB</b> · recompute" in words(open_page("executor"))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]\nnull\n3\n", "\x00\xff"])
+def test_a_timed_rerun_of_the_run_shows_a_defect_as_a_message(monkeypatch, tmp_path):
+    """It begins in the fragment, below the page's own guard."""
+    testing = pytest.importorskip("streamlit.testing.v1")
+
+    def broken(_folder):
+        raise RuntimeError("the log cannot be drawn")
+
+    def rerun(folder):
+        from app.pages.executor import follow
+
+        follow(folder)
+
+    monkeypatch.setattr("app.pages.executor.read_steps", broken)
+    page = testing.AppTest.from_function(rerun, args=(tmp_path,), default_timeout=120).run()
+    assert "the log cannot be drawn" in words(page)
+    assert not page.exception
+
+
+def test_a_checkpoint_that_the_run_removes_meanwhile_breaks_nothing(monkeypatch, tmp_path):
+    """It goes between the listing and the first look, or after it."""
+    folders = [tmp_path / CHECKPOINT_FOLDER / f"step-0000000{step}" for step in (1, 2, 3)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    look = Path.stat
+
+    def removing(path, **options):
+        if path == folders[0]:
+            path.rmdir()
+        facts = look(path, **options)
+        if path == folders[1]:
+            path.rmdir()
+        return facts
+
+    monkeypatch.setattr(Path, "stat", removing)
+    names = {found["checkpoint"] for found in checkpoints_of(tmp_path)}
+    assert "step-00000003" in names
+    assert "step-00000001" not in names
+
+
+def test_checkpoints_are_listed_newest_first(tmp_path):
+    """By when they were written; files are none."""
+    for age, name in enumerate(("newest", "older", "oldest")):
+        (tmp_path / CHECKPOINT_FOLDER / name).mkdir(parents=True)
+        os.utime(tmp_path / CHECKPOINT_FOLDER / name, (1000 - age, 1000 - age))
+    (tmp_path / CHECKPOINT_FOLDER / "a-file").touch()
+    assert [found["checkpoint"] for found in checkpoints_of(tmp_path)] == ["newest", "older", "oldest"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]\nnull\n3\n", "\x00\xff", log_line(1, step=math.inf), log_line(1, step=math.nan)],
+)
 def test_a_run_without_whole_steps_is_waited_for(open_page, monkeypatch, tmp_path, content):
     """Nothing, half a line, or something else in the log."""
     (tmp_path / "metrics.jsonl").write_text(content)
