@@ -1,28 +1,31 @@
 """One given layout as a plan: its stages are split as the planner would, its estimate is the cost model's.
 
-Fields that were not pinned take the value a launch script would: dp fills the GPUs, sequence parallelism
-follows the stack, several virtual stages mean the interleaved schedule.
+Fields that were not pinned take the value a launch script would: dp fills the GPUs, ZeRO and sequence
+parallelism follow the stack, several virtual stages mean the interleaved schedule, and layers are recomputed
+only as far as memory asks for it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from app.errors import NoFeasiblePlanError
 from app.measured import calibration_for
+from app.rule_check import illegal
 from costmodel.chunks import layers_of_chunks, ranks_of_chunks
 from costmodel.layout import ParallelLayout
 from costmodel.model import layer_runs
 from costmodel.splits import even_split
 from costmodel.stack import SoftwareStack
-from costmodel.stage_costs import StageSplit, step_time
+from costmodel.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.training import estimate, stage_costs
+from planner.candidates import decidable, named
 from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.rules import check
-from planner.stages import solve_stages
-from planner.violation import Violation
+from planner.search import setting_of
+from planner.stages import StageSolution, solve_stages
 from topology.builders import build
 from topology.errors import InputError
 from topology.mesh import mesh
@@ -32,17 +35,17 @@ def plan_of_layout(request: PlanRequest) -> Plan:
     """The plan of the layout that the request pins; an illegal layout is an error, one too large is not."""
     started = time.monotonic()
     cluster, stack = build(request.cluster), stack_of(request)
-    layout = complete_layout(request.pins, cluster.num_gpus, stack)
-    violations = check(request.model, cluster, request.job, stack, layout)
+    asked = complete_layout(request.pins, cluster.num_gpus, stack)
+    violations = check(request.model, cluster, request.job, stack, asked)
     if violations:
         raise illegal(violations)
     cal = calibration_for(request.cluster)
-    question = (request.model, cluster, request.job, stack, layout, cal)
-    costs = stage_costs(*question)
-    chunk_ranks = ranks_of_chunks(layout)
-    solution = solve_stages(costs, chunk_ranks)
-    split = solution.split or even_split([run.count for run in layer_runs(request.model)], layout)
-    answer = estimate(*question, split)
+    costs = decidable(stage_costs(request.model, cluster, request.job, stack, asked, cal), asked)
+    chunk_ranks = ranks_of_chunks(asked)
+    solution = _solution(costs, chunk_ranks, setting_of(request).memory_budget_bytes)
+    split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
+    layout = named(asked, split)
+    answer = estimate(request.model, cluster, request.job, stack, layout, cal, split)
     seconds = step_time(costs, split)
     return Plan(
         request=request,
@@ -62,8 +65,24 @@ def plan_of_layout(request: PlanRequest) -> Plan:
         ),
         search_time_s=time.monotonic() - started,
         idle_gpus=cluster.num_gpus - layout.num_gpus,
-        assumptions=("one given layout: only its stages and recomputed layers were optimised",),
+        assumptions=(
+            "one given layout: only its stages and recomputed layers were optimised",
+            *_filled(request.pins, layout),
+        ),
     )
+
+
+def _solution(costs: StageCosts, chunk_ranks: tuple[int, ...], budget_bytes: float) -> StageSolution:
+    """The best split within the memory that a plan may fill, else within all there is."""
+    kept = solve_stages(replace(costs, capacity_bytes=budget_bytes), chunk_ranks)
+    return kept if kept.split is not None else solve_stages(costs, chunk_ranks)
+
+
+def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:
+    """Say which values that matter were not given."""
+    names = ("dp", "zero_stage", "schedule", "recompute", "microbatch_size")
+    chosen = [f"{name} {getattr(layout, name)}" for name in names if name not in pins]
+    return (f"not given, so as a launch script would have it: {', '.join(chosen)}",) if chosen else ()
 
 
 def stage_layers(chunk_ranks: tuple[int, ...], split: StageSplit) -> tuple[int, ...]:
@@ -91,13 +110,14 @@ def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack
     if fields.get("virtual_stages", 1) > 1:
         fields.setdefault("schedule", "interleaved")
     fields.setdefault("sequence_parallel", stack.sequence_parallel_default and fields.get("tp", 1) > 1)
+    fields.setdefault("zero_stage", _usual_zero_stage(fields, stack))
+    fields.setdefault("recompute", "full" if "full" in stack.recomputes else "none")
     return ParallelLayout(**fields)
 
 
-def illegal(violations: tuple[Violation, ...]) -> NoFeasiblePlanError:
-    """The error of a layout that breaks rules: the first in full, the others by name."""
-    first, *others = violations
-    more = f" (and {len(others)} more: {', '.join(v.rule for v in others)})" if others else ""
-    return NoFeasiblePlanError(
-        what=f"this layout is not possible: rule {first.rule}{more}", cause=first.message, fix=first.hint
-    )
+def _usual_zero_stage(fields: Mapping[str, Any], stack: SoftwareStack) -> int:
+    """A distributed optimizer where the stack has one, else all its sharding; none without replicas."""
+    offered = stack.zero_stages_with_pipeline if fields.get("pp", 1) > 1 else stack.zero_stages
+    if fields["dp"] * fields.get("cp", 1) == 1:
+        return min(offered)
+    return 1 if 1 in offered else max(offered)

@@ -69,10 +69,11 @@ def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
 
 
 def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
-    """Read the plan, or make one for the meshplan stack."""
+    """Read the plan, which must be legal, or make one for the meshplan stack."""
     from app.output import note
     from app.plan_file import read_plan
     from app.request import understand
+    from app.rule_check import legal
     from app.solve import find_plan
     from topology.errors import InputError
 
@@ -87,7 +88,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
             cause=f"{plan_file} and --model, --gpus or --cluster",
             fix="give the plan alone, or leave it out to plan first",
         )
-    return read_plan(plan_file)
+    return legal(read_plan(plan_file))
 
 
 def _steps(plan: Plan) -> int:
@@ -108,6 +109,7 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
 def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     from app.plan_file import read_plan
+    from executor.data import open_source
     from topology.errors import InputError
 
     job = plan.request.job
@@ -128,6 +130,12 @@ def check_run(plan: Plan, run: RunSettings) -> None:
         raise InputError(
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
+    open_source(
+        run.data,
+        vocab_size=plan.request.model.vocab_size,
+        sequence_length=job.sequence_length,
+        seed=run.seed,
+    )
 
 
 def _missing(name: str) -> bool:

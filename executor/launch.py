@@ -5,13 +5,14 @@ No torch here: the launcher only starts processes and reads what they leave behi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -125,22 +126,34 @@ def environment_of_ranks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_run(settings: RunSettings, plan: Plan) -> Path:
-    """Write everything the ranks read: the plan, the settings, a fresh status."""
+    """Write everything the ranks read: the plan and the settings; how an earlier run stands is kept."""
     folder = Path(settings.folder)
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         Path(settings.plan_file).write_text(to_json(plan), encoding="utf-8")
         run_file = folder / RUN_FILE
         write_json(run_file, settings)
+    return run_file
+
+
+def begin_run(folder: Path) -> None:
+    """Say that the run is running, and forget the ranks of an earlier attempt."""
+    with _writing(folder):
         write_json(folder / STATUS_FILE, Status(state="running"))
+    shutil.rmtree(folder / RANKS_FOLDER, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn a failure to write into the three lines."""
+    try:
+        yield
     except OSError as error:
         raise InputError(
             what=f"the run's folder {folder} cannot be written",
             cause=str(error),
-            fix="give --output another folder, or free space",
+            fix="give --run-dir another folder, or free space",
         ) from error
-    shutil.rmtree(folder / RANKS_FOLDER, ignore_errors=True)
-    return run_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +170,7 @@ def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> St
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
     while True:
         run_file = write_run(settings, plan)
+        begin_run(Path(settings.folder))
         command = torchrun_command(
             run_file,
             plan.layout.num_gpus,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -165,8 +166,9 @@ def test_a_signal_to_the_launcher_stops_in_order(
 
 @pytest.mark.slow
 def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
-    """Ranks that cannot read the data end the run with the three lines, not with torchrun's report."""
+    """Ranks that meet a wrong token end the run with the three lines, not with torchrun's report."""
     plan = plan_of(LAYOUT)
+    np.save(tmp_path / "tokens.npy", np.full(1000, plan.request.model.vocab_size))
     settings = settings_in(tmp_path)
     write_run(settings, plan)
     finished = subprocess.run(
@@ -181,7 +183,7 @@ def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tm
             "--device",
             "cpu",
             "--data",
-            str(tmp_path / "absent.npy"),
+            str(tmp_path / "tokens.npy"),
         ],
         capture_output=True,
         text=True,
@@ -189,5 +191,5 @@ def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tm
         timeout=120,
     )
     assert finished.returncode == 2
-    assert f"error: training data {tmp_path / 'absent.npy'} cannot be read" in finished.stderr
+    assert f"error: {tmp_path / 'tokens.npy'} has a token beyond the vocabulary" in finished.stderr
     assert read_status(tmp_path).state == "error"  # type: ignore[union-attr]
