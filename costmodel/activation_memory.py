@@ -82,13 +82,15 @@ def working_bytes(ops: Sequence[Op]) -> Quantity:
     """Largest temporaries of one operation backward, in bytes.
 
     A linear needs its whole input and the gradients of input and output; unfused attention needs the
-    gradients of the scores before and after softmax.
+    gradients of the scores before and after softmax; attention of a split sequence the buffers of its
+    exchange.
     """
     sizes = [
         HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in ops if op.kind in LINEAR
     ]
     unfused = [op for op in ops if op.kind == "attention" and not op.fused]
     sizes += [2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens for op in unfused]
+    sizes += [op.working_bytes for op in ops]
     largest: Quantity = 0.0
     for size in sizes:
         largest = np.maximum(largest, size)

@@ -194,11 +194,34 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
     )
 
 
+def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> Quantity:
+    """Buffers alive at the peak of the backward of attention whose sequence is split; 0 where it is whole.
+
+    With q, k, v, o the bytes of a rank's own queries, keys, values and output: the all-gather holds k and v
+    of the whole sequence and as many gradients beside those of q and o, 2·c·(k + v) + q + o; the ring a block
+    to send, one to receive, the gradients that travel with both and those of its own q, k, v, o,
+    5·(k + v) + q + o; Ulysses all gradients of the swapped q, k, v and one of q packed, received and joined,
+    (k + v) + 4·q.
+    """
+    T, cp = shard.tokens, shard.cp
+    heads = model.num_attention_heads / shard.tp
+    kv_heads = heads if model.is_mla else local_kv_heads(model, shard.tp)
+    value_dim = attended_value_dim(model, stack)
+    q, o = HALF_BYTES * T * heads * model.qk_head_dim, HALF_BYTES * T * heads * value_dim
+    kv = HALF_BYTES * T * kv_heads * (model.qk_head_dim + value_dim)
+    held = {"ring": 5 * kv + q + o, "ulysses": kv + 4 * q, "allgather": 2 * cp * kv + q + o}
+    total: Quantity = 0.0
+    for name, size in held.items():
+        total = total + size * (shard.cp_kind == CP_KINDS.index(name)) * (cp > 1)
+    return total
+
+
 def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
 
     Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its
-    output is kept by the projection after it, unless that takes a part of a padded one. Unfused attention
+    output is kept by the projection after it, unless that takes a part of a padded one or, after Ulysses, the
+    output swapped back. Unfused attention
     keeps, per score, the softmax (2 bytes) and with dropout its mask (1) and output (2): 5·a·S²·B
     (Korthikanti et al. 2022, §4.1).
     """
@@ -207,7 +230,8 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
     kv_heads = heads if model.is_mla else local_kv_heads(model, tp)
     value_dim = attended_value_dim(model, stack)
     dims = model.qk_head_dim + value_dim
-    ulysses = (shard.cp_kind == CP_KINDS.index("ulysses")) * (shard.cp - 1) + 1
+    swaps = (shard.cp_kind == CP_KINDS.index("ulysses")) * (shard.cp > 1)
+    ulysses = swaps * (shard.cp - 1) + 1
     qkv_bytes = HALF_BYTES * T * (heads * model.qk_head_dim + kv_heads * dims)
     out_bytes = HALF_BYTES * T * heads * value_dim
     plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
@@ -230,9 +254,10 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
         bytes=qkv_bytes + out_bytes + (0 if stack.flash_attention else 2 * HALF_BYTES * scores),
         parameters=heads * model.attention_sinks,
-        saved_bytes=qkv_bytes + kept + out_bytes * (value_dim > model.value_head_dim),
+        saved_bytes=qkv_bytes + kept + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps),
         saved_bytes_selective=plain_qkv_bytes,
         saved_bytes_op=out_bytes + kept,
+        working_bytes=_exchange_working_bytes(model, stack, shard),
     )
     if stack.flash_attention:
         return (core,)

@@ -62,8 +62,10 @@ class Op:
     `bytes` (HBM traffic) are those of the whole forward operation. `saved_bytes` is what autograd keeps
     of the operation until its backward; the two fields after it say what stays under the recompute
     policies ``selective`` (attention core recomputed) and ``selective-op`` (matmul outputs kept, the rest
-    recomputed). A collective has its `collective`, `axis` and `collective_bytes` in the convention of
-    `costmodel.collectives.collective_time`; `phase` says when it runs.
+    recomputed); `working_bytes` are temporaries of the backward that the sizes do not tell, beside those
+    that `costmodel.activation_memory` derives. A collective has its `collective`, `axis` and
+    `collective_bytes` in the convention of `costmodel.collectives.collective_time`; `phase` says when it
+    runs.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Op:
     saved_bytes: Quantity = 0
     saved_bytes_selective: Quantity = 0
     saved_bytes_op: Quantity = 0
+    working_bytes: Quantity = 0
     collective: Collective | None = None
     axis: Axis | None = None
     collective_bytes: Quantity = 0

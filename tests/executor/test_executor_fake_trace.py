@@ -109,6 +109,18 @@ CASES = {
     "7b interleaved": Case(
         model=SEVEN, layout=ParallelLayout(schedule="interleaved", **V_PIPELINE), layers=12
     ),
+    "7b ring": Case(
+        model=SEVEN,
+        layout=ParallelLayout(cp=4, zero_stage=1),
+        sequence_length=65536,
+        layers=4,
+    ),
+    "7b heads swapped": Case(
+        model=SEVEN,
+        layout=ParallelLayout(cp=4, cp_kind="ulysses", zero_stage=1),
+        sequence_length=65536,
+        layers=4,
+    ),
     "experts": Case(model="mixtral-8x7b", layout=ParallelLayout(ep=8, dp=8, pp=2, zero_stage=1), stage=1),
     "experts recomputed by operator": Case(
         model="mixtral-8x7b",

@@ -1,0 +1,57 @@
+"""What exchanging keys and values costs in memory while attention runs backward."""
+
+import pytest
+
+from costmodel.activation_memory import saved_bytes
+from costmodel.attention_ops import attention_ops
+from costmodel.layers import layer_runs
+from costmodel.layout import CP_KINDS
+from costmodel.model_catalog import model
+from costmodel.ops import Op, ShardShape
+from costmodel.stack import stack
+from costmodel.workload import TrainingJob
+
+TOKENS, RANKS, HEADS, DIM = 8192, 4, 32, 128
+Q = 2 * TOKENS // RANKS * HEADS * DIM  # bytes of a rank's queries; those of its output are as many
+
+
+def attention(kind: str, name: str = "llama-3.1-8b", cp: int = RANKS) -> list[Op]:
+    """Operations of the attention block of a layer whose sequence is split over `cp` ranks."""
+    spec = model(name)
+    job = TrainingJob(sequence_length=TOKENS, global_batch_size=8)
+    shard = ShardShape(sequence_length=TOKENS, cp=cp, cp_kind=CP_KINDS.index(kind))
+    return list(attention_ops(spec, layer_runs(spec)[0].kind, job, stack("meshplan"), shard))
+
+
+def core_of(ops: list[Op]) -> Op:
+    """The attention core."""
+    return next(op for op in ops if op.kind == "attention")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("ring", 5 * Q / 2 + 2 * Q),  # 8 of 32 heads are keys, as many values: k + v = q / 2
+        ("allgather", 2 * RANKS * Q / 2 + 2 * Q),
+        ("ulysses", Q / 2 + 4 * Q),
+    ],
+)
+def test_each_exchange_holds_its_own_buffers(kind: str, expected: float) -> None:
+    """Blocks in flight, the whole sequence's keys and values, or heads packed for a swap; none uncut."""
+    assert float(core_of(attention(kind)).working_bytes) == expected
+    assert float(core_of(attention(kind, cp=1)).working_bytes) == 0
+
+
+def test_latent_attention_exchanges_decompressed_heads() -> None:
+    """DeepSeek gathers 128 heads of 192 (keys) and as wide (padded) values, not its latent vectors."""
+    spec = model("deepseek-v3")
+    width = 2 * TOKENS // RANKS * spec.num_attention_heads * 2 * spec.qk_head_dim
+    found = core_of(attention("allgather", "deepseek-v3")).working_bytes
+    assert float(found) == 2 * RANKS * width + width
+
+
+def test_swapped_heads_keep_the_output_twice() -> None:
+    """Ulysses: the kernel keeps its output by heads, the projection after it the same by tokens."""
+    shard = ShardShape(sequence_length=TOKENS, cp=RANKS)
+    ring, swapped = (saved_bytes(attention(kind), "none", shard, 4096) for kind in ("ring", "ulysses"))
+    assert float(swapped) - float(ring) == Q
