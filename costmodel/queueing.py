@@ -69,7 +69,7 @@ class Simulation:
 
     @property
     def utilisation(self) -> float:
-        """Share of the run in which a step was running."""
+        """Share of the run in which a pipeline stage computed, averaged over the stages."""
         return self.busy_s / self.makespan_s
 
     @property

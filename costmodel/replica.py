@@ -158,7 +158,7 @@ class Replica:
             )
             rider_s = kv_s / times.stages + (1 - 1 / times.stages) * (times.graph_linear_s[riders] + kv_s)
         self.clock += prompt_s + rider_s
-        self.busy_s += prompt_s + rider_s
+        self.busy_s += prompt_s + rider_s * self._stages_used(riders)
         self._show(self.clock)
         self.prefilled_tokens += tokens
         if riders:
@@ -239,7 +239,7 @@ class Replica:
         seconds = k * first + curve * k * (k - 1)
         self._show(self.clock + first)
         self.clock += seconds
-        self.busy_s += seconds
+        self.busy_s += seconds * self._stages_used(b)
         if self._stall:
             self.steps.append((first + self._stall, 1, b))
             self._stall = 0.0
@@ -248,6 +248,10 @@ class Replica:
         else:
             self.steps.append((seconds / k, k, b))
         self._decoded(k)
+
+    def _stages_used(self, batch: int) -> float:
+        """Share of the pipeline's stages that work at a time: fewer requests than stages leave some idle."""
+        return min(batch, self._times.stages) / self._times.stages
 
     def _decoded(self, k: int) -> None:
         """Account for k decode steps of the whole batch, and finish the requests that are through."""

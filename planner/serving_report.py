@@ -84,7 +84,7 @@ def estimate_fleet(
     )
     gpu = hierarchy.gpu
     gpus = request.num_gpus or run.num_gpus
-    money = _money(request, run, gpus)
+    money = _money(request, run, gpus, mean_batch=batch)
     bands = serving_bands()
     return ServingEstimate(
         request_rate_per_s=rate,
@@ -197,13 +197,15 @@ def _kept_share(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floa
     return float(kept.mean())
 
 
-def _money(request: ServingRequest, run: FleetRun, gpus: int) -> dict[str, float | None]:
+def _money(
+    request: ServingRequest, run: FleetRun, gpus: int, *, mean_batch: float
+) -> dict[str, float | None]:
     """Dollars an hour, a query, and a million tokens; input and output share a query's cost by GPU time."""
     price = request.usd_per_gpu_hour
     if price is None:
         return {"hour": None, "query": None, "input": None, "output": None}
     query = price * gpus / SECONDS_PER_HOUR / run.request_rate_per_s
-    share = _prompt_share(run)
+    share = _prompt_share(run, mean_batch)
     job = request.job
     return {
         "hour": price * gpus,
@@ -213,16 +215,17 @@ def _money(request: ServingRequest, run: FleetRun, gpus: int) -> dict[str, float
     }
 
 
-def _prompt_share(run: FleetRun) -> float:
+def _prompt_share(run: FleetRun, mean_batch: float) -> float:
     """Share of a replica's time that prompts take.
 
-    GPUs of the prefill pool, or the prompts' seconds in a mixed replica.
+    GPUs of the prefill pool, or the prompts' seconds in a mixed replica whose decode steps hold `mean_batch`
+    requests.
     """
     if run.prefill is not None:
         return run.prefill.num_gpus * run.prefill_workers / run.num_gpus
     job, times = run.decode.job, run.decode.times
     prompt = times.prefill_s(round(job.input_tokens * (1 - job.cached_share)))
-    batch = max(run.decode.rules.max_batch // 2, 1)
+    batch = max(round(mean_batch), 1)
     context = job.input_tokens + job.output_tokens / 2
     decode = (job.output_tokens - 1) * times.decode_s(batch, batch * context) / batch / times.tokens_per_step
     return prompt / (prompt + decode)

@@ -153,6 +153,19 @@ def test_costs_are_the_fleets_hours_shared_by_its_queries() -> None:
     assert tokens / 1e6 == pytest.approx(estimate.usd_per_query)
 
 
+def test_tokens_share_the_cost_at_the_batch_that_was_simulated() -> None:
+    """A loaded engine reads its weights for many requests at once, so outputs take less of its time."""
+    quiet, loaded = (
+        fleet("8b", "h100-sxm", 1, concurrency=load, usd_per_gpu_hour=3.0).estimate for load in (1, 64)
+    )
+    shares = []
+    for estimate in (quiet, loaded):
+        assert estimate.usd_per_million_input_tokens is not None
+        assert estimate.usd_per_query is not None
+        shares.append(1000 * estimate.usd_per_million_input_tokens / 1e6 / estimate.usd_per_query)
+    assert 5 * shares[0] < shares[1]
+
+
 def test_limits_below_an_empty_engine_say_what_is_achievable() -> None:
     """Ten milliseconds are less than one prefill."""
     miss = ask("70b", "h100-sxm", 8, ttft_s=0.010)
@@ -187,7 +200,10 @@ def test_scenario_13b_needs_two_24_gb_gpus() -> None:
 
 
 def test_scenario_70b_over_two_nodes_is_a_balanced_pipeline() -> None:
-    """Four GPUs in two nodes of two: two stages of forty layers, busy more than three quarters of the time."""
+    """Four GPUs in two nodes of two: two stages of forty layers, busy more than three quarters of the time.
+
+    One request at a time keeps one of the two stages busy.
+    """
     found = cluster(str(ROOT / "examples" / "two-small-nodes.toml"))
     job = ServingJob(input_tokens=1000, output_tokens=200, ttft_s=2.0)
     request = ServingRequest(model=model("70b"), job=job, gpu=found.gpu.name, num_gpus=4)
@@ -196,6 +212,10 @@ def test_scenario_70b_over_two_nodes_is_a_balanced_pipeline() -> None:
     assert (plan.decode.layout.tp, plan.decode.layout.pp) == (2, 2)
     assert stage_layers(model("70b"), 2) == (40, 40)
     assert plan.estimate.utilisation > 0.75
+    one_at_a_time = replace(request, job=replace(job, concurrency=1), pins={"tp": 2, "pp": 2})
+    alone = search_serving(CAL, one_at_a_time, found.hierarchy)
+    assert isinstance(alone, ServingPlan)
+    assert alone.estimate.utilisation < 0.6
 
 
 def test_scenario_70b_at_100_requests_a_second_is_cheaper_in_fewer_bits() -> None:
