@@ -70,10 +70,16 @@ def seed_choice(found: Candidate) -> Choice | None:
 
 def choice(layout: ParallelLayout, costs: StageCosts, split: StageSplit, step_time_s: float) -> Choice:
     """A split as it would be run: recomputing nothing anywhere is the policy ``none``."""
-    recomputes = any(split.recompute_of_stage)
-    named = replace(layout, recompute="none") if layout.recompute == "full" and not recomputes else layout
     peak = float(memory_of_stages(costs, split).max())
-    return Choice(layout=named, costs=costs, split=split, step_time_s=step_time_s, peak_memory_bytes=peak)
+    return Choice(
+        layout=named(layout, split), costs=costs, split=split, step_time_s=step_time_s, peak_memory_bytes=peak
+    )
+
+
+def named(layout: ParallelLayout, split: StageSplit) -> ParallelLayout:
+    """The layout under the name of what its split does: ``full`` that recomputes nothing is ``none``."""
+    nothing = layout.recompute == "full" and not any(split.recompute_of_stage)
+    return replace(layout, recompute="none") if nothing else layout
 
 
 def safety(found: Choice) -> tuple[int, float]:

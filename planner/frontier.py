@@ -25,8 +25,8 @@ from topology.units import format_bytes
 CORES_OF_SHAPE = 4
 """Cores looked at for each combination of degrees; bounds order them."""
 
-TIES_LOOKED_AT = 24
-"""Combinations of degrees among which the one with most memory free is looked for."""
+MOST_LOOKED_AT = 160
+"""Combinations of degrees that are looked at, in the order of their bounds, which know no memory."""
 
 SLOWEST = 1.5
 """Plans that take more than this multiple of the best score are not worth showing."""
@@ -43,16 +43,16 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
     """
     others = [
         found
-        for found in near_best(done, 2 * count)
+        for found in near_best(done)
         if _degrees(found) != _degrees(best) and _score(done, found) <= SLOWEST * done.score
     ]
     return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
 
 
-def near_best(done: Search, count: int) -> list[Choice]:
-    """The best split that is known of each combination of degrees, best score first."""
+def near_best(done: Search) -> list[Choice]:
+    """The best split of each combination of degrees, best score first, of the `MOST_LOOKED_AT` likeliest."""
     known = {key: seed for key, (_, seed) in done.pool.items()}
-    for seed in _fresh(done, count):
+    for seed in _fresh(done):
         key = _degrees(seed)
         if key not in known or seed.step_time_s < known[key].step_time_s:
             known[key] = seed
@@ -63,9 +63,9 @@ def _score(done: Search, found: Choice) -> float:
     return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
 
 
-def _fresh(done: Search, count: int) -> list[Choice]:
-    """Splits of the best variant of each of the `count` most promising combinations of degrees."""
-    placed, _ = placements(done.setting, done.pins, _promising_cores(done, count))
+def _fresh(done: Search) -> list[Choice]:
+    """Splits of the best variant of each of the most promising combinations of degrees."""
+    placed, _ = placements(done.setting, done.pins, _promising_cores(done))
     pipelined, _, _ = pipelines(done.setting, done.pins, placed)
     found, _ = variants(done.setting, done.pins, pipelined)
     if len(found) == 0:
@@ -80,17 +80,19 @@ def _fresh(done: Search, count: int) -> list[Choice]:
     return [seed for seed in seeds if seed is not None]
 
 
-def _promising_cores(done: Search, count: int) -> LayoutTable:
-    """A few cores of each of the `count` most promising combinations of degrees."""
+def _promising_cores(done: Search) -> LayoutTable:
+    """A few cores of each of the most promising combinations of degrees, by their bounds."""
     tables = [table for table, _ in done.seen]
     if not tables:
         return LayoutTable.of([])
     every = LayoutTable(
         **{f.name: np.concatenate([getattr(table, f.name) for table in tables]) for f in fields(LayoutTable)}
     )
-    order = np.argsort(np.concatenate([bounds for _, bounds in done.seen]), kind="stable")
+    bounds = np.concatenate([bounds for _, bounds in done.seen])
+    order = np.argsort(bounds, kind="stable")
+    order = order[bounds[order] <= SLOWEST * done.score]
     _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
-    best = np.argsort(first, kind="stable")[:count]
+    best = np.argsort(first, kind="stable")[:MOST_LOOKED_AT]
     chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in best]
     return every.take(order[np.concatenate(chosen)])
 
@@ -105,7 +107,7 @@ def prefer_headroom(done: Search) -> Choice | None:
     if done.best is None:
         return None
     band_s = estimate_of(done.setting, done.best, done.cal).upper_s
-    tied = [found for found in near_best(done, TIES_LOOKED_AT) if found.step_time_s <= band_s]
+    tied = [found for found in near_best(done) if found.step_time_s <= band_s]
     return min([done.best, *tied], key=lambda found: found.peak_memory_bytes)
 
 

@@ -58,8 +58,8 @@ class Optimality:
     """The certificate of a search.
 
     `enumerated` layouts were considered; `pruned` counts those dismissed by each rule or bound, `solved`
-    those whose stages were decided by the solver. `bound_s` is a value no layout of the space can beat, in
-    the unit of the objective; `gap` is (incumbent − bound) / incumbent.
+    those whose stages were decided by the solver. `bound_s` is a step time that no layout on as many GPUs
+    can beat under the objective; `gap` is (incumbent − bound) / incumbent.
     """
 
     status: Literal["proven", "best-found"]

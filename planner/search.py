@@ -139,7 +139,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         mesh=mesh,
         estimate=full,
         alternatives=others,
-        optimality=certificate(done, exact=best is done.best),
+        optimality=certificate(done, best),
         search_time_s=time.perf_counter() - started,
         idle_gpus=idle,
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
@@ -148,13 +148,15 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     )
 
 
-def certificate(done: Search, *, exact: bool = True) -> Optimality:
-    """What the search proved; `exact` is false when the plan is not the layout of least score."""
-    gap = max(0.0, (done.score - done.bound) / done.score)
+def certificate(done: Search, best: Choice) -> Optimality:
+    """What the search proved of a choice; only the layout of least score can be proven best."""
+    gpus = best.layout.num_gpus
+    score = float(done.goal.score(gpus, best.step_time_s))
+    gap, exact = max(0.0, (score - done.bound) / score), best is done.best
     pruned = {name: count for name, count in sorted(done.rejected.items()) if count}
     return Optimality(
         status="proven" if exact and done.proven and gap <= PROVEN_GAP else "best-found",
-        bound_s=done.bound,
+        bound_s=max(0.0, float(done.goal.cutoff_s(gpus, done.bound))),
         gap=gap,
         enumerated=sum(pruned.values()) + done.solved,
         pruned=pruned,

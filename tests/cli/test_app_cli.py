@@ -355,3 +355,39 @@ def test_an_estimate_is_a_plan_that_reads_back():
     """The document of `plan estimate --json` is a Plan."""
     done = plan(*ESTIMATE, "--json")
     assert to_json(from_json(done.stdout)).strip() == done.stdout.strip()
+
+
+def test_estimate_recomputes_layers_only_where_that_is_left_open() -> None:
+    """Pinned to none, nothing is recomputed and memory is what it is; left open, as few as fit, and it says so."""
+    question = ("estimate", "--model", "405b", "--gpus", "1024", "--set", "tp=8", "--set", "pp=8", "--json")
+    pinned = json.loads(plan(*question, "--set", "recompute=none").stdout)
+    free = json.loads(plan(*question).stdout)
+    assert sum(pinned["recompute_of_stage"]) == 0
+    assert pinned["layout"]["recompute"] == "none"
+    assert sum(free["recompute_of_stage"]) > 0
+    assert free["layout"]["recompute"] == "full"
+    assert free["estimate"]["peak_memory_bytes"] < pinned["estimate"]["peak_memory_bytes"]
+    assert any(text.startswith("not given") and "zero_stage 1" in text for text in free["assumptions"])
+
+
+def test_the_readme_shows_a_real_answer() -> None:
+    """The transcript is there, and of the first command."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert "```text\n$ plan --model 70b --gpus 32\nllama-3.1-70b on 32 × h100-sxm" in readme
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [["memory"], ["cost"], ["gpus", "--tokens", "100B", "--deadline", "30d"]],
+    ids=["memory", "cost", "gpus"],
+)
+def test_the_bound_of_every_objective_is_a_step_time(objective: list[str]) -> None:
+    """No bound exceeds the step it bounds, and the gap of the plan is the distance to it."""
+    found = json.loads(plan("--model", "8b", "--gpus", "16", "--json", "--objective", *objective).stdout)
+    step_s, proof = found["estimate"]["step_time_s"], found["optimality"]
+    assert 0 < proof["bound_s"] <= step_s * (1 + 1e-9)
+    if objective == ["memory"]:
+        assert proof["gap"] == pytest.approx(1 - proof["bound_s"] / step_s)
+    else:
+        assert proof["status"] == "proven"
+        assert proof["bound_s"] == pytest.approx(step_s)

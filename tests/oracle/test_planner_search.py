@@ -284,7 +284,8 @@ def test_the_search_finds_the_optimum_of_exhaustive_enumeration(request: PlanReq
         assert math.isinf(best_s)
         return
     assert done.best.step_time_s == pytest.approx(best_s, rel=RELATIVE)
-    assert certificate(done).status == "proven"
+    assert done.best is not None
+    assert certificate(done, done.best).status == "proven"
     assert done.bound <= best_s * (1 + RELATIVE)
     s = done.setting
     assert check(s.model, s.cluster, s.job, s.stack, done.best.layout) == ()

@@ -13,8 +13,8 @@ from planner.best_first import Search
 from planner.candidates import Choice
 from planner.frontier import difference
 from planner.goals import goal_of
-from planner.plan import PlanRequest
-from planner.search import setting_of
+from planner.plan import Plan, PlanRequest
+from planner.search import search, setting_of
 from topology.builders import default_cluster
 from topology.units import GIB
 
@@ -117,3 +117,23 @@ def test_a_faster_plan_is_kept_however_complicated():
     """Safety decides between equals only."""
     faster = replace(SPLIT, step_time_s=4.999)
     assert search_with(SIMPLE, faster).best == faster
+
+
+def test_alternatives_are_the_best_of_their_degrees_and_skip_none() -> None:
+    """Each is what a search pinned to its degrees finds, and no other degrees would have been faster.
+
+    To half a percent: of every combination of degrees, only the variant of the least bound is split.
+    """
+    request = PlanRequest(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("h100-sxm", 8).spec,
+        job=TrainingJob(sequence_length=8192, global_batch_size=64),
+    )
+    degrees = [(tp, pp, cp) for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8) for cp in (1, 2, 4, 8)]
+    pinned = [search(replace(request, pins={"tp": tp, "pp": pp, "cp": cp})) for tp, pp, cp in degrees]
+    fastest = sorted(found.estimate.step_time_s for found in pinned if isinstance(found, Plan))
+    plan = search(request)
+    assert isinstance(plan, Plan)
+    shown = [plan.estimate.step_time_s, *(other.step_time_s for other in plan.alternatives)]
+    assert shown == pytest.approx(fastest[: len(shown)], rel=5e-3)
+    assert len(shown) == request.top
