@@ -80,7 +80,7 @@ def _solution(costs: StageCosts, chunk_ranks: tuple[int, ...], budget_bytes: flo
 
 def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:
     """Say which values that matter were not given."""
-    names = ("dp", "zero_stage", "schedule", "recompute", "microbatch_size")
+    names = ("dp", "zero_stage", "schedule", "microbatch_size")
     chosen = [f"{name} {getattr(layout, name)}" for name in names if name not in pins]
     return (f"not given, so as a launch script would have it: {', '.join(chosen)}",) if chosen else ()
 

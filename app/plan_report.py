@@ -5,6 +5,7 @@ The sections quote the plan and compute nothing that the plan does not state, ap
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
@@ -407,10 +408,21 @@ def layers_of_rank(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> 
     ranks = []
     for rank in range(pp):
         index = [chunk * pp + (pp - 1 - rank if v_shaped and chunk % 2 else rank) for chunk in range(chunks)]
-        counts = [layers_of_stage[i] for i in index]
-        same = len(set(counts)) == 1 and chunks > 2
-        ranks.append(f"{chunks}×{counts[0]}" if same else "+".join(map(str, counts)))
+        ranks.append(_runs([layers_of_stage[i] for i in index]))
     return ranks
+
+
+def _runs(counts: Sequence[int]) -> str:
+    """Numbers as a sum, equal neighbours together from three up.
+
+    >>> _runs([1, 1]), _runs([2, 2, 2]), _runs([1, 1, 1, 0])
+    ('1+1', '3×2', '3×1+0')
+    """
+    words = []
+    for value, same in itertools.groupby(counts):
+        length = len(list(same))
+        words += [f"{length}×{value}"] if length > 2 else [str(value)] * length
+    return "+".join(words)
 
 
 def _gib(value: float) -> str:
@@ -420,6 +432,8 @@ def _gib(value: float) -> str:
 
 def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
     """How sure the search is that nothing is better."""
+    if optimality.enumerated == 1:
+        return Facts(title="Proof", pairs=(("answer", "the one layout asked for, its stages split best"),))
     if optimality.status == "proven":
         status = "proven optimal under the cost model"
     else:
