@@ -123,13 +123,13 @@ def _whole_meets(option: Option, simulation: Simulation) -> bool:
     return meets(replace(option, phase=WHOLE), simulation)
 
 
-def run_closed(option: Option, count: int, concurrency: int) -> FleetRun:
-    """Simulate `count` replicas that share a constant number of requests in flight."""
+def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun:
+    """Simulate `count` replicas of option `which` that share a constant number of requests in flight."""
     simulation = closed_run(option, max(-(-concurrency // count), 1))
     stay = float(np.mean(simulation.end_to_end_s))
     return FleetRun(
         selection=Selection(
-            counts={0: count}, rate_per_s=concurrency / stay, num_gpus=count * option.num_gpus
+            counts={which: count}, rate_per_s=concurrency / stay, num_gpus=count * option.num_gpus
         ),
         decode=option,
         decode_workers=count,

@@ -77,7 +77,8 @@ class Percentiles:
 class ServingEstimate:
     """What the fleet does under its load.
 
-    Rates are of the whole fleet, `utilisation` and queues of one replica.
+    Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
+    highest rate that was simulated within the limits: the rate asked for, where one was.
     """
 
     request_rate_per_s: float
@@ -120,7 +121,7 @@ class ServingOptimality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingAlternative:
-    """A runner-up and why it lost."""
+    """A runner-up and why it lost; its capacity is an upper bound where `why` says "at least" or "bound"."""
 
     label: str
     num_gpus: int

@@ -6,6 +6,7 @@ Percentiles with their band, money, energy, what it is bound by, who lost and wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,15 @@ from topology.units import MEGA, format_bytes, format_seconds
 Floats = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """A fleet that lost: `measured` when the capacities of its replicas were simulated, else upper bounds."""
+
+    selection: Selection
+    options: Mapping[int, Option]
+    measured: bool
+
+
 def plan_of_fleet(
     cal: Calibration,
     request: ServingRequest,
@@ -41,7 +51,7 @@ def plan_of_fleet(
     run: FleetRun,
     *,
     optimality: ServingOptimality,
-    runners_up: Sequence[tuple[Selection, Mapping[int, Option]]],
+    runners_up: Sequence[RunnerUp],
     search_time_s: float,
 ) -> ServingPlan:
     """Write the plan of a simulated fleet."""
@@ -57,7 +67,7 @@ def plan_of_fleet(
         idle_gpus=(request.num_gpus or run.num_gpus) - run.num_gpus,
         gpus_per_node=hierarchy.gpus_per_host,
         estimate=estimate_fleet(cal, request, hierarchy, run),
-        alternatives=tuple(_alternative(run, selection, options) for selection, options in runners_up),
+        alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
         search_time_s=search_time_s,
         assumptions=_assumptions(request),
@@ -88,7 +98,7 @@ def estimate_fleet(
     bands = serving_bands()
     return ServingEstimate(
         request_rate_per_s=rate,
-        capacity_requests_per_s=max(run.selection.rate_per_s, rate),
+        capacity_requests_per_s=rate,
         output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
         tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
         ttft=_percentiles(ttft, bands["ttft"]),
@@ -231,17 +241,20 @@ def _prompt_share(run: FleetRun, mean_batch: float) -> float:
     return prompt / (prompt + decode)
 
 
-def _alternative(run: FleetRun, selection: Selection, options: Mapping[int, Option]) -> ServingAlternative:
-    """A runner-up in words."""
-    label = ", ".join(f"{count} × {options[i].label}" for i, count in selection.counts.items())
+def _alternative(request: ServingRequest, run: FleetRun, other: RunnerUp) -> ServingAlternative:
+    """A runner-up in words; what rests on an upper bound of its capacity is said to be at least so."""
+    selection = other.selection
+    label = ", ".join(f"{count} × {other.options[i].label}" for i, count in selection.counts.items())
     more = selection.num_gpus - run.num_gpus
-    slower = 1 - selection.rate_per_s / max(run.selection.rate_per_s, 1e-9)
-    if more > 0:
-        why = f"needs {more} more GPUs"
-    elif slower > 0:
-        why = f"serves {slower:.0%} fewer requests within the limits"
+    slower = 1 - selection.rate_per_s / max(run.request_rate_per_s, 1e-9)
+    least = "" if other.measured else "at least "
+    sized = request.num_gpus is not None and request.job.request_rate_per_s is None
+    if more > 0 and not sized:
+        why = f"needs {least}{more} more GPU{'s' * (more > 1)}"
+    elif request.job.request_rate_per_s is None and slower >= 0.0005:
+        why = f"serves {least}{slower:.1%} fewer requests within the limits"
     else:
-        why = "as good by its bound; the simulated one is preferred"
+        why = "as good" if other.measured else "no worse by its bound; the simulated one is preferred"
     return ServingAlternative(
         label=label, num_gpus=selection.num_gpus, capacity_requests_per_s=selection.rate_per_s, why=why
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from costmodel.calibration import Calibration
@@ -36,7 +35,7 @@ from planner.serving_options import (
     with_chunks,
 )
 from planner.serving_plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
-from planner.serving_report import infeasible_answer, plan_of_fleet
+from planner.serving_report import RunnerUp, infeasible_answer, plan_of_fleet
 from planner.serving_space import serving_layouts
 from topology.errors import InputError
 from topology.gpu import Gpu
@@ -49,12 +48,20 @@ RESOLUTION = 0.02  # capacities are told apart to this share
 
 @dataclass(slots=True, kw_only=True)
 class Board:
-    """The state of a search: what each option can serve as far as is known, and how it came to be known."""
+    """The state of a search: what each option can serve as far as is known, and how it came to be known.
+
+    `exact` options need no more simulation; of those `measured` the capacity itself was simulated, all other
+    capacities are upper bounds. `runs` are the best kept runs of a closed loop, by option. `lowered` says
+    that capacities were cut because a whole fleet broke a limit.
+    """
 
     options: list[Option]
     capacities_per_s: list[float]
     exact: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
+    measured: set[int] = field(default_factory=set)
+    runs: dict[int, FleetRun] = field(default_factory=dict)
+    lowered: bool = False
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
     enumerated: int = 0
@@ -64,10 +71,7 @@ class Board:
 def search_serving(
     cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, *, trace: Load | None = None
 ) -> ServingPlan | ServingInfeasible:
-    """Find the fleet for a request on GPUs of this hierarchy, with a certificate.
-
-    Or say why there is none.
-    """
+    """Find the fleet for a request on these GPUs, with a certificate, or say why there is none."""
     started = time.perf_counter()
     check_request(request, hierarchy.gpu)
     board = enumerate_options(cal, request, hierarchy)
@@ -200,6 +204,7 @@ def _learn(board: Board, i: int, *, needed_per_s: float, enough: bool) -> None:
             return
     board.options[i], board.capacities_per_s[i] = best_chunk(option, most_per_s=bound, precision=RESOLUTION)
     board.exact.add(i)
+    board.measured.add(i)
 
 
 def _served(board: Board, selection: Selection) -> float:
@@ -213,6 +218,7 @@ def _served(board: Board, selection: Selection) -> float:
 
 def _lower(board: Board, selection: Selection, rate_per_s: float) -> None:
     """The fleet as a whole broke a limit that its replicas alone kept: count on a little less of each."""
+    board.lowered = True
     for i, count in selection.counts.items():
         believed = min(board.capacities_per_s[i], rate_per_s / count)
         board.capacities_per_s[i] = believed * 0.97
@@ -229,7 +235,9 @@ def _search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Ser
             continue
         board.simulated += 1
         for option in with_chunks(board.options[i]):
-            run = run_closed(option, count, concurrency)
+            run = run_closed(option, count, concurrency, which=i)
+            if run.kept:
+                _remember(board, i, run)
             if run.kept and (best is None or run.request_rate_per_s > best.request_rate_per_s):
                 best = run
     if best is None:
@@ -243,6 +251,21 @@ def _search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Ser
         pruned=dict(board.pruned),
         simulated=board.simulated,
     )
+
+
+def _remember(board: Board, i: int, run: FleetRun) -> None:
+    """Keep the best run of an option in a closed loop: fewest GPUs, then most requests a second."""
+    known = board.runs.get(i)
+    if known is None or _order(run) < _order(known):
+        board.runs[i] = run
+        board.options[i] = run.decode
+        board.capacities_per_s[i] = run.request_rate_per_s / run.decode_workers
+        board.measured.add(i)
+
+
+def _order(run: FleetRun) -> tuple[int, float]:
+    """What is preferred among runs of one option."""
+    return run.num_gpus, -run.request_rate_per_s
 
 
 def _closed_order(request: ServingRequest, board: Board) -> list[tuple[int, int]]:
@@ -273,11 +296,12 @@ def _fastest_s(option: Option) -> float:
 def _certificate(request: ServingRequest, board: Board, selection: Selection) -> ServingOptimality:
     """What was proven: the program's optimum.
 
-    With every option it did not choose still counted at its bound.
+    With every option it did not choose still counted at its bound. Capacities that were cut because a whole
+    fleet broke a limit are no bounds any more, so nothing is proven then.
     """
     value = selection.rate_per_s if request.job.request_rate_per_s is None else float(selection.num_gpus)
     return ServingOptimality(
-        status="proven",
+        status="best-found" if board.lowered else "proven",
         bound=value,
         value=value,
         enumerated=board.enumerated,
@@ -286,12 +310,12 @@ def _certificate(request: ServingRequest, board: Board, selection: Selection) ->
     )
 
 
-def _runners_up(
-    request: ServingRequest, board: Board, run: FleetRun
-) -> tuple[tuple[Selection, Mapping[int, Option]], ...]:
+def _runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[RunnerUp, ...]:
     """The next best fleets under what is known, the winner's kinds excluded."""
+    if board.runs:
+        return _closed_runners_up(request, board, run)
     excluded = [frozenset(run.selection.counts)]
-    found: list[tuple[Selection, Mapping[int, Option]]] = []
+    found: list[RunnerUp] = []
     for _ in range(RUNNERS_UP):
         selection = select_fleet(
             board.options,
@@ -303,8 +327,24 @@ def _runners_up(
         if selection is None:
             break
         excluded.append(frozenset(selection.counts))
-        found.append((selection, {i: board.options[i] for i in selection.counts}))
+        options = {i: board.options[i] for i in selection.counts}
+        measured = selection.counts.keys() <= board.measured
+        found.append(RunnerUp(selection=selection, options=options, measured=measured))
     return tuple(found)
+
+
+def _closed_runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[RunnerUp, ...]:
+    """The next best of the simulated fleets of a closed loop."""
+    others = [other for i, other in board.runs.items() if i not in run.selection.counts]
+    others.sort(key=_order if request.num_gpus is None else lambda one: -one.request_rate_per_s)
+    return tuple(
+        RunnerUp(
+            selection=other.selection,
+            options=dict.fromkeys(other.selection.counts, other.decode),
+            measured=True,
+        )
+        for other in others[:RUNNERS_UP]
+    )
 
 
 def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
@@ -313,6 +353,7 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
         board.options, board.capacities_per_s, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=None
     )
     capacity = best.rate_per_s if best is not None else 0.0
+    bounded = "" if best is not None and best.counts.keys() <= board.measured else "at most "
     job, size = request.job, request.num_gpus or MOST_GPUS
     asked = (
         f"{job.request_rate_per_s:.3g} requests/s"
@@ -321,7 +362,7 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
     )
     return ServingInfeasible(
         what=f"{size} × {request.gpu} cannot serve {asked} within the limits",
-        cause=f"their capacity within the limits is {capacity:.3g} requests/s",
+        cause=f"their capacity within the limits is {bounded}{capacity:.3g} requests/s",
         fix="use more GPUs, relax --ttft or --tpot, or ask for a lower rate",
         capacity_requests_per_s=capacity,
     )

@@ -100,7 +100,7 @@ def show_numbers(plan: ServingPlan) -> None:
         ("First token, p99", format_seconds(estimate.ttft.p99_s)),
         ("Per token, p99", format_seconds(estimate.tpot.p99_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
-        ("Capacity", f"{estimate.capacity_requests_per_s:.3g}/s"),
+        ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
         ("$ per M tokens", format_usd(estimate.usd_per_million_output_tokens)),
     )
     row = st.container(key="numbers")

@@ -1,5 +1,6 @@
 """The search for a serving fleet: bounds, proofs, monotonicity, and the worked scenarios of docs/serving.md."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from costmodel.queueing import simulate
 from costmodel.serving_stack import serving_stack
 from costmodel.workload import ServingJob
 from planner.serving_commands import commands
+from planner.serving_master import Selection
 from planner.serving_options import (
     Option,
     best_chunk,
@@ -29,7 +31,7 @@ from planner.serving_plan import (
     serving_from_json,
     serving_to_json,
 )
-from planner.serving_search import enumerate_options, search_serving
+from planner.serving_search import _certificate, _lower, enumerate_options, search_serving
 from topology.builders import default_cluster
 from topology.catalog import cluster
 from topology.errors import InputError
@@ -181,6 +183,43 @@ def test_overload_says_the_capacity() -> None:
     assert isinstance(miss, ServingInfeasible)
     assert miss.capacity_requests_per_s is not None
     assert 1 < miss.capacity_requests_per_s < 500
+    assert "at most" in miss.cause
+
+
+def test_runners_up_of_a_closed_loop_are_the_other_fleets_that_were_simulated() -> None:
+    """Never the winner, and by its simulated rate, not by a bound."""
+    plan = fleet("8b", "h100-sxm", 4, concurrency=32)
+    assert plan.alternatives
+    for other in plan.alternatives:
+        assert not other.label.startswith(f"{plan.label} ")
+        assert other.capacity_requests_per_s <= plan.estimate.request_rate_per_s
+        assert "at least" not in other.why
+
+
+def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_says() -> None:
+    """The bound of every other replica is below what the winner serves, so only that one was simulated."""
+    plan = fleet("8b", "h100-sxm", 4, ttft_s=1.0)
+    assert plan.optimality.simulated == 1
+    assert plan.alternatives
+    for other in plan.alternatives:
+        assert re.fullmatch(r"serves at least \d+\.\d% fewer requests within the limits", other.why)
+
+
+def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
+    """What a fleet as a whole did not keep lowers its replicas' capacities, which then bound nothing."""
+    plan = fleet("8b", "h100-sxm", 8, request_rate_per_s=30.0, ttft_s=1.0)
+    request = plan.request
+    board = enumerate_options(CAL, request, default_cluster("h100-sxm", 8).hierarchy)
+    selection = Selection(counts={0: 1}, rate_per_s=1.0, num_gpus=1)
+    assert _certificate(request, board, selection).status == "proven"
+    _lower(board, selection, 1.0)
+    assert _certificate(request, board, selection).status == "best-found"
+
+
+def test_the_capacity_of_a_plan_was_simulated() -> None:
+    """Asked for a rate, the fleet serves that rate; no bound is printed as its capacity."""
+    plan = fleet("8b", "h100-sxm", 8, request_rate_per_s=30.0, ttft_s=1.0)
+    assert plan.estimate.capacity_requests_per_s == 30.0
 
 
 def test_eight_bit_floats_need_a_gpu_that_has_them() -> None:
