@@ -1,8 +1,8 @@
 """Every number of the cost model that is neither a data sheet's nor a measured kernel table's, in one list.
 
-Constants of a step (``data/constants.toml``), timing properties of software stacks (``data/stacks.toml``)
-and constants of collectives across nodes (``data/kernels/fits.json``), each with unit, meaning and what it
-was fitted on; "fixed" marks what was not fitted.
+Constants of a step (``data/constants.toml``), timing and memory properties of software stacks
+(``data/stacks.toml``) and constants of collectives across nodes (``data/kernels/fits.json``), each with
+unit, meaning and what it was fitted on; "fixed" marks what was not fitted.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ _TIMING: Mapping[str, tuple[str, str]] = {
     "host_s_per_collective": ("s", "host time of a blocking tensor-parallel collective"),
     "host_s_per_microbatch": ("s", "host time of a microbatch outside its layers"),
 }
+_MEMORY: Mapping[str, tuple[str, str]] = {
+    "fragmentation": ("ratio", "reserved over allocated memory of the caching allocator"),
+    "context_bytes": ("GiB", "CUDA context and libraries on a GPU, outside the allocator"),
+    "communicator_bytes": ("GiB", "buffers of one collective communicator"),
+    "loss_bytes_per_logit": ("bytes", "alive per logit at the peak of the loss"),
+}
+_SIZE = {"GiB": 2**30}
+UNSOURCED = "fixed: chosen with the profile; no published source"
 STACK_ORIGINS: Mapping[str, str] = {
     "megatron-lm-2021.product_slowdown": "Korthikanti, Narayanan, Zero Bubble",
     "megatron-deepspeed.host_s_per_layer": "vTrain",
@@ -41,8 +49,15 @@ STACK_ORIGINS: Mapping[str, str] = {
     "torchtitan.product_slowdown": "torchtitan",
     "pytorch-fsdp1.attention_slowdown": "fixed: FlashAttention-2 (arXiv 2307.08691) over its forerunner",
     "pytorch-fsdp1.attention_slowdown_hopper": "fixed: FlashAttention-2 and 3 (arXiv 2407.08608) likewise",
+    "pytorch.attention_slowdown_hopper": "fixed: FlashAttention-3 (arXiv 2407.08608) over 2, 1.5 to 2.0",
+    "pytorch-fsdp1.loss_bytes_per_logit": "fixed: bf16 logits and gradient of its fused_crossentropy",
+    "ideal.tp_overlap_share": "fixed: by definition",
+    "ideal.expert_overlap_share": "fixed: by definition",
 }
-"""Properties that `tools/fit_constants.py` fits and the runs that determine each, then two that are fixed."""
+"""Properties that `tools/fit_constants.py` fits and the runs that determine each, then those fixed by reason.
+
+What is not named here was chosen with its profile, and is listed as `UNSOURCED`.
+"""
 
 
 _MEGATRON_CORE = ("megatron-core", "megatron-bridge", "megatron-bridge-26.06")
@@ -65,17 +80,19 @@ def every_constant(cal: Calibration) -> Mapping[str, Constant]:
 
 
 def _stack_constants() -> dict[str, Constant]:
-    """Timing properties in which a profile differs from the plain engine."""
+    """Timing and memory properties in which a profile differs from the plain engine."""
     copies = {
         f"{profile}.{name.partition('.')[2]}" for name, profiles in SHARED.items() for profile in profiles[1:]
     }
     plain = {field.name: field.default for field in fields(SoftwareStack)}
     found = {}
     for profile in stacks().values():
-        for name, (unit, meaning) in _TIMING.items():
+        for name, (unit, meaning) in {**_TIMING, **_MEMORY}.items():
             value = float(getattr(profile, name))
             key = f"{profile.name}.{name}"
             if value != plain[name] and key not in copies:
-                origin = STACK_ORIGINS.get(key, f"fixed: {profile.source}")
-                found[key] = Constant(value=value, unit=unit, meaning=meaning, fitted_on=origin)
+                origin = STACK_ORIGINS.get(key, UNSOURCED)
+                found[key] = Constant(
+                    value=value / _SIZE.get(unit, 1), unit=unit, meaning=meaning, fitted_on=origin
+                )
     return found

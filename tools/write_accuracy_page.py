@@ -165,15 +165,18 @@ def figures(results: Sequence[RunResult]) -> str:
 def page(kinds: Sequence[Sequence[RunResult]]) -> str:
     """docs/accuracy.md: the hand-written text with its tables and figures filled in."""
     shipped = kinds[0]
-    constants = every_constant(load_calibration())
-    fitted = [n for n, c in constants.items() if not c.fitted_on.startswith("fixed") and "network." not in n]
+    constants = every_constant(load_calibration()).items()
+    origins = [constant.fitted_on for name, constant in constants if not name.startswith("network.")]
+    fixed = [origin for origin in origins if origin.startswith("fixed")]
     parts = {
         "step_time": step_time_table(kinds),
         "other": other_table(shipped),
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
         "anchoring": anchoring_table(),
-        "fitted": str(len(fitted)),
+        "fitted": str(len(origins) - len(fixed)),
+        "fixed": str(len(fixed)),
+        "chosen": str(sum(origin.startswith("fixed: chosen") for origin in fixed)),
     }
     text = TEXT.read_text(encoding="utf-8")
     for name, content in parts.items():

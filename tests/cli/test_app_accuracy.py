@@ -12,7 +12,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from app.cli import run
-from costmodel.fitted import STACK_ORIGINS
+from costmodel.calibration import load_calibration
+from costmodel.constants import described_constants
+from costmodel.fitted import STACK_ORIGINS, UNSOURCED, every_constant
 from costmodel.runs import PUBLISHED_RUNS, shipped_runs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -218,6 +220,32 @@ def test_the_list_of_fitted_stack_properties_is_that_of_the_fit(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "tools")
     fitted = importlib.import_module("fit_free").STACK_FIELDS
     assert set(fitted) == {name for name, origin in STACK_ORIGINS.items() if not origin.startswith("fixed")}
+
+
+def test_constants_not_marked_as_fixed_are_those_of_the_fit(monkeypatch):
+    """What every fold refits says on which runs; all else says that it is fixed, and why."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    refitted = importlib.import_module("fit_free").GLOBALS
+    origins = {name: constant.fitted_on for name, constant in described_constants().items()}
+    assert set(refitted) == {name for name, origin in origins.items() if not origin.startswith("fixed")}
+    assert "fixed" not in origins.values()
+
+
+def test_constants_at_the_end_of_their_range_say_so(monkeypatch):
+    """A value that the fit would move further is not one that it found."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    ranges = importlib.import_module("fit_free").GLOBALS
+    for name, (_, low, high) in ranges.items():
+        constant = described_constants()[name]
+        assert ("bound of its range" in constant.meaning) == (constant.value in (low, high)), name
+
+
+def test_memory_of_the_stacks_is_listed_without_borrowed_sources():
+    """A number that its profile's source does not give is not said to come from there."""
+    listed = every_constant(load_calibration())
+    assert listed["megatron-deepspeed.fragmentation"].value == 1.14
+    for name in ("fragmentation", "context_bytes", "communicator_bytes", "loss_bytes_per_logit"):
+        assert listed[f"megatron-core.{name}"].fitted_on == UNSOURCED
 
 
 def test_an_anchor_corrects_the_level_and_says_what_changed(capsys, tmp_path, rows):
