@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,9 +156,7 @@ def thin(load: Load, replicas: int, which: int = 0) -> Load:
 
 
 def read_trace(path: Path) -> Load:
-    """Read a trace: a CSV with columns arrival_s, input_tokens, output_tokens (and, optionally.
-
-    Cached_tokens).
+    """Read a trace: a CSV with columns arrival_s, input_tokens, output_tokens and, optionally, cached_tokens.
 
     The column names of the Azure and Mooncake traces are understood too. Times may be numbers of seconds or
     ISO timestamps; they are shifted to start at zero. Every bad row is named by its line.
@@ -254,6 +251,3 @@ def _time_s(text: str) -> float:
 
         moment = datetime.fromisoformat(text.strip()[:26])
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
-
-
-Arrivals = Literal["poisson", "bursty"]

@@ -18,7 +18,7 @@ from costmodel.serving_memory import memory_breakdown
 from costmodel.serving_parts import decode_parts_s
 from planner.serving_fleet import FleetRun
 from planner.serving_master import Selection
-from planner.serving_options import Option, Rejected, warm
+from planner.serving_options import MOST_BATCH, Option, Rejected, warm
 from planner.serving_plan import (
     Percentiles,
     PoolPlan,
@@ -172,7 +172,7 @@ def infeasible_answer(
 
 
 def _pool(option: Option, workers: int) -> PoolPlan:
-    """The pool of one kind of worker."""
+    """The pool of one kind of worker; its memory is the one from which its cache was counted."""
     rules = option.rules
     return PoolPlan(
         layout=option.deployment.layout,
@@ -180,9 +180,7 @@ def _pool(option: Option, workers: int) -> PoolPlan:
         max_batch=rules.max_batch,
         token_budget=rules.token_budget,
         kv_capacity_tokens=rules.kv_capacity_tokens,
-        memory=memory_breakdown(
-            option.deployment, token_budget=rules.token_budget, max_batch=rules.max_batch
-        ),
+        memory=memory_breakdown(option.deployment, token_budget=rules.token_budget, max_batch=MOST_BATCH),
     )
 
 

@@ -10,11 +10,13 @@ from costmodel.calibration import load_calibration
 from costmodel.deployment import stage_layers
 from costmodel.model_catalog import model
 from costmodel.queueing import simulate
+from costmodel.serving_memory import kv_bytes_per_token
 from costmodel.serving_stack import serving_stack
 from costmodel.workload import ServingJob
 from planner.serving_commands import commands
 from planner.serving_master import Selection
 from planner.serving_options import (
+    MOST_BATCH,
     Option,
     best_chunk,
     capacity_per_s,
@@ -141,6 +143,17 @@ def test_a_plan_reads_back_exactly_and_twice_is_the_same() -> None:
     one, two = (fleet("8b", "h100-sxm", 2, ttft_s=1.0) for _ in "ab")
     assert serving_from_json(serving_to_json(one)) == one
     assert replace(one, search_time_s=0.0) == replace(two, search_time_s=0.0)
+
+
+def test_bytes_and_tokens_of_the_cache_are_one_count() -> None:
+    """The printed bytes of the fullest GPU hold the printed tokens, up to a block."""
+    plan = fleet("8b", "h100-sxm", 2, tpot_s=0.015)
+    pool = plan.decode
+    option = next(o for o in options("8b", 2, tpot_s=0.015) if o.deployment.layout == pool.layout)
+    token = kv_bytes_per_token(option.deployment, 1200)
+    held = pool.kv_capacity_tokens / pool.layout.attention_dp
+    assert pool.max_batch < MOST_BATCH
+    assert 0 <= pool.memory.kv_cache_bytes / token - held < 16
 
 
 def test_costs_are_the_fleets_hours_shared_by_its_queries() -> None:
