@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from costmodel.model import ModelSpec
+from costmodel.stack import stack
 from executor.export.facts import Exported, is_even, refuse
 from executor.export.quoting import shell
 from planner.plan import Plan
@@ -91,13 +93,42 @@ def _model(plan: Plan) -> list[str]:
         words += ["--group-query-attention", "--num-query-groups", str(model.num_key_value_heads)]
     words += ["--swiglu"] if model.gated_mlp else []
     words += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
+    words += ["--apply-layernorm-1p"] if model.norm == "layernorm1p" else []
+    words += ["--qk-layernorm"] if model.qk_norm or model.is_mla else []  # MLA norms its latent vectors
     words += [] if model.learned_positions else ["--position-embedding-type", "rope"]
+    words += _biases(model)
+    if not stack(plan.request.stack).dropout:
+        words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
+    words += ["--make-vocab-size-divisible-by", str(vocabulary_multiple(model.vocab_size, plan.layout.tp))]
     if model.is_mla:
         words += ["--multi-latent-attention", "--kv-lora-rank", str(model.kv_lora_rank)]
         words += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
         words += ["--qk-head-dim", str(model.qk_nope_head_dim), "--v-head-dim", str(model.v_head_dim)]
         words += ["--qk-pos-emb-head-dim", str(model.qk_rope_head_dim)]
     return words if model.tie_word_embeddings else [*words, "--untie-embeddings-and-output-weights"]
+
+
+def _biases(model: ModelSpec) -> list[str]:
+    """Biases: in every linear layer by default, else in none but those of q, k and v."""
+    if _biased_everywhere(model):
+        return []
+    return ["--disable-bias-linear", *(["--add-qkv-bias"] if model.qkv_bias else [])]
+
+
+def _biased_everywhere(model: ModelSpec) -> bool:
+    """Whether every linear layer of attention and feed-forward has a bias."""
+    return model.qkv_bias and model.attention_output_bias and model.mlp_bias
+
+
+def vocabulary_multiple(vocab_size: int, tp: int) -> int:
+    """The factor that, times tp, Megatron pads a tokenizer's vocabulary to a multiple of.
+
+    One multiple is the model's whole vocabulary, which families pad by rules of their own.
+
+    >>> vocabulary_multiple(128256, 8), vocabulary_multiple(50257, 2)
+    (16032, 25129)
+    """
+    return -(-vocab_size // tp)
 
 
 def _recompute(plan: Plan) -> list[str]:
@@ -136,6 +167,18 @@ def export(plan: Plan) -> Exported:
             line = ""
         line = f"{line} {shell(word)}".strip()
     body = "\n".join(f"  {text}" for text in [*lines, line])
+    head = '# Megatron-LM arguments: source this file, then pass "${MEGATRON_ARGS[@]}" to pretrain_gpt.py'
+    text = f"{head}\nMEGATRON_ARGS=(\n{body}\n)\n"
+    return Exported(
+        target=TARGET,
+        file_name="megatron_args.sh",
+        text=text,
+        notes=(*_notes_on_layout(plan), *_notes_on_model(plan.request.model)),
+    )
+
+
+def _notes_on_layout(plan: Plan) -> list[str]:
+    """What Megatron does otherwise than the plan."""
     notes = []
     if plan.layout.zero_stage > 1:
         notes.append(f"ZeRO-{plan.layout.zero_stage} becomes the distributed optimizer (ZeRO-1)")
@@ -145,6 +188,24 @@ def export(plan: Plan) -> Exported:
         notes.append("selective-op becomes Megatron's selective recomputation of the attention core")
     if plan.request.model.is_moe and plan.layout.shard_degree:
         notes.append("partial sharding (shard_degree) is not exported")
-    head = '# Megatron-LM arguments: source this file, then pass "${MEGATRON_ARGS[@]}" to pretrain_gpt.py'
-    text = f"{head}\nMEGATRON_ARGS=(\n{body}\n)\n"
-    return Exported(target=TARGET, file_name="megatron_args.sh", text=text, notes=tuple(notes))
+    return notes
+
+
+def _notes_on_model(model: ModelSpec) -> list[str]:
+    """What a plan does not know of its model, and what of it Megatron's arguments here do not say."""
+    rotary = [] if model.learned_positions else ["--rotary-base (rope_theta)", "rope scaling"]
+    unknown = ", ".join(["--norm-epsilon", *rotary])
+    missing = {
+        "biases of attention's output or the feed-forward alone": not _biased_everywhere(model)
+        and (model.attention_output_bias or model.mlp_bias),
+        "four norms per layer": model.norms_per_layer > 2,
+        "windowed attention": model.num_sliding_layers > 0,
+        "attention sinks": model.attention_sinks,
+        "the router's bias": model.router_bias,
+    }
+    notes = [
+        f"a plan holds sizes only: set {unknown} from the model's config.json",
+        f"choose the tokenizer: its vocabulary, at most {model.vocab_size:,}, is padded to the model's",
+    ]
+    lost = [name for name, has in missing.items() if has]
+    return notes + ([f"not exported, the model differs: {', '.join(lost)}"] if lost else [])

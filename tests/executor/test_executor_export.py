@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
+from costmodel.model_catalog import model
 from executor.export.quoting import slug, yaml
 from executor.export.targets import TARGETS, export_plan
 from planner.plan import Plan
@@ -53,6 +54,60 @@ def test_megatron_gets_uneven_stages_as_a_layout_string(plan_of: Callable[..., P
     plan = dataclasses.replace(plan_of(HYBRID), layers_of_stage=(1, 3))
     words = words_of(export_plan(plan, "megatron").text)
     assert option(words, "--pipeline-model-parallel-layout") == "Et|tttL"
+
+
+MODEL_FLAGS = ("--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm", "--apply-layernorm-1p")
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("llama-3.1-8b", {"--disable-bias-linear"}),
+        ("qwen2.5-7b", {"--disable-bias-linear", "--add-qkv-bias"}),
+        ("qwen3-8b", {"--disable-bias-linear", "--qk-layernorm"}),
+        ("deepseek-v2-lite", {"--disable-bias-linear", "--qk-layernorm"}),
+        ("gpt-3-175b", set()),
+    ],
+)
+def test_megatron_gets_the_model_of_the_plan(
+    name: str, flags: set[str], plan_of: Callable[..., Plan]
+) -> None:
+    """Biases and norms of the family, not Megatron's defaults, and no dropout."""
+    words = words_of(export_plan(plan_of(HYBRID, spec=model(name)), "megatron").text)
+    assert set(words) & set(MODEL_FLAGS) == flags
+    assert (option(words, "--attention-dropout"), option(words, "--hidden-dropout")) == ("0", "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer_size", "tp"),
+    [("llama-3.1-8b", 128_256, 8), ("qwen3-8b", 151_669, 1), ("qwen3-8b", 151_669, 8)],
+)
+def test_megatron_pads_the_tokenizer_to_the_vocabulary_of_the_model(
+    name: str, tokenizer_size: int, tp: int, plan_of: Callable[..., Plan]
+) -> None:
+    """Megatron rounds up to a multiple of the argument times tp."""
+    layout = ParallelLayout(tp=tp, sequence_parallel=tp > 1)
+    words = words_of(export_plan(plan_of(layout, spec=model(name)), "megatron").text)
+    multiple = int(option(words, "--make-vocab-size-divisible-by")) * tp
+    assert -(-tokenizer_size // multiple) * multiple == model(name).vocab_size
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("llama-3.1-8b", ""), ("gpt-oss-20b", "windowed attention, attention sinks, the router's bias")],
+)
+def test_megatron_notes_what_the_arguments_leave_out(
+    name: str, lost: str, plan_of: Callable[..., Plan]
+) -> None:
+    """What a plan does not know, and what is not exported."""
+    notes = export_plan(plan_of(PLAIN, spec=model(name)), "megatron").notes
+    asked = [note for note in notes if "config.json" in note]
+    assert [name for name in ("--rotary-base", "--norm-epsilon", "rope scaling") if name in asked[0]] == [
+        "--rotary-base", "--norm-epsilon", "rope scaling",
+    ]  # fmt: skip
+    assert [note for note in notes if "not exported" in note] == (
+        [f"not exported, the model differs: {lost}"] if lost else []
+    )
 
 
 @pytest.mark.parametrize(
