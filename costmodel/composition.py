@@ -4,11 +4,12 @@ One code path serves the scalar estimate (arrays of length one), the scoring of 
 the constants over all measured runs. The equations:
 
     GPU forward   = products + attention + passes + exposed tp, cp, ep transfers
-    GPU backward  = input and weight gradients + attention backward + passes + accumulation + exposed
-    transfers layer         = (GPU⁶ + host⁶)^⅙ for each direction: the GPU waits for the host or hides it
+    GPU backward  = input and weight gradients + attention backward + passes + accumulation
+                    + exposed tp, cp, ep transfers
+    layer         = (GPU⁶ + host⁶)^⅙ for each direction: the GPU waits for the host or hides it
     ZeRO-3 layer  = max(layer, parameter traffic) + share · min(layer, parameter traffic)
-    tail          = reduction and gathering not hidden under the last backward and first forward, then the
-    optimizer
+    tail          = reduction and gathering not hidden under the last backward and first forward,
+                    then the optimizer
 
 Legend: ``K`` runs of layers, ``c`` constants, ``e`` environment; arrays end in the layout (or placed cut)
 axis.
@@ -26,6 +27,7 @@ from costmodel.constants import Constants
 from costmodel.environment import Environment
 from costmodel.features import Features, PartTimes, stage_message_bytes
 from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
+from costmodel.sends import waited_sends
 
 Vector = NDArray[np.float64]
 SHARPNESS = 6  # of the smooth maximum of GPU and host time
@@ -48,7 +50,6 @@ class LayerStep:
         tp_s: Exposed tensor-parallel time in both.
         cp_s: Exposed context-parallel time in both.
         ep_s: Exposed expert time in both.
-        hidden_s: Transfers that run under compute in both.
         recomputed_s: Kernels repeated by each policy, shape (policies, cuts).
         host_s: Host time to launch both, and to wait for the routing of tokens.
     """
@@ -61,7 +62,6 @@ class LayerStep:
     tp_s: Vector
     cp_s: Vector
     ep_s: Vector
-    hidden_s: Vector
     recomputed_s: Vector
     host_s: Vector
 
@@ -120,7 +120,7 @@ def product_factor(e: Environment, c: Constants) -> Quantity:
 
 def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     """Time of one layer (or of an end) in a step, for every placed cut."""
-    k, t, e = part.kernels, part.transfers, f.environment
+    k, e = part.kernels, f.environment
     products = product_factor(e, c)
     experts = products * c.grouped_gemm
     attention_f, attention_b = _attention(part, e, c)
@@ -142,7 +142,6 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
     ])  # fmt: skip
     host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
-    transfers = sum((getattr(t, name) for name in t.__slots__), start=np.zeros_like(forward))
     return LayerStep(
         forward_s=smooth_max(gpu_f, host_f) + wait,
         backward_s=smooth_max(gpu_b + repeated, host_b + host_again) + wait_again,
@@ -152,7 +151,6 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         tp_s=tp_f + tp_b,
         cp_s=cp_f + cp_b,
         ep_s=ep_f + ep_b,
-        hidden_s=np.maximum(0.0, c.scaleup_in_step * transfers - tp_f - tp_b - cp_f - cp_b - ep_f - ep_b),
         recomputed_s=repeated,
         host_s=host_f + host_b + wait,
     )
@@ -370,11 +368,10 @@ def _tail(
 ) -> tuple[Vector, Vector, Vector]:
     """Linear forms of the time after the last microbatch: per layer, first rank, last rank.
 
-    Reduction R hides under the last backward B and gathering A under the first forward F as far as they
+    Reduction R hides under the last backward B, and gathering A under the first forward F, as far as they
     overlap: exposed = κ·R + (1 − κ)·max(0, R − w·B) and likewise for A, so the tail is the largest of four
-        linear forms.
-    With interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V microbatches instead of
-    one.
+    linear forms. With interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V
+    microbatches instead of one, with P at most M.
     """
     e, n = f.environment, f.layout_numbers
     interleaved = n.schedule == SCHEDULES.index("interleaved")
@@ -397,16 +394,10 @@ def _tail(
 
 
 def _sends(f: Features, c: Constants) -> Vector:
-    """Exposed pipeline sends of a step.
-
-    1F1B waits 2·[(P − 1)(M/P + 1) − 1] sends; interleaving makes M·V of them, partly hidden, plus the
-    warm-up.
-    """
+    """Exposed pipeline sends of a step; a stack that overlaps interleaved sends shows a part of them."""
     e, n = f.environment, f.layout_numbers
     alone = f.send_s[f.replication] + f.send_s_per_byte[f.replication] * stage_message_bytes(f)
     one = c.p2p_exposed * alone + c.p2p_latency_s
     P, M, V = n.pp, n.num_microbatches, n.virtual_stages
     shown = np.where(e.p2p_overlap, c.p2p_overlapped, 1.0)
-    plain = np.maximum(0.0, (P - 1) * (M / P + 1) - 1)
-    many = M * V * shown / 2 + P - 1
-    return np.asarray(np.where(P > 1, 2 * one * np.where(V > 1, many, plain), 0.0))
+    return np.asarray(one * waited_sends(P, M, V, shown))

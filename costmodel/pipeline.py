@@ -211,23 +211,11 @@ def makespan_bounds(
     >>> makespan_bounds(ParallelLayout(pp=4), 8, (3.0,) * 4)
     (33.0, 33.0)
 
-    Source: COST_MODEL §5; 500 random cases without violation.
+    Source: derived in docs/cost-model.md, Pipeline schedules; random pipelines stay between them
+    (tests/oracle/test_costmodel_pipeline.py).
     """
     beta = 1.0 / layout.virtual_stages if layout.schedule == "interleaved" else 1.0
     M, slowest = num_microbatches, max(rank_s)
     before = [sum(rank_s[:s]) for s in range(len(rank_s))]
     lower = max(M * t + beta * earlier for t, earlier in zip(rank_s, before, strict=True))
     return lower, (M - beta) * slowest + beta * sum(rank_s)
-
-
-def send_seconds(ranks: int, num_microbatches: int, send_s: float) -> float:
-    """Seconds that sends of c add to 1F1B with equal ranks: 2c·[(P − 1)(M/P + 1) − 1].
-
-    Args:
-        ranks: P, at least 2.
-        num_microbatches: M, a multiple of P.
-        send_s: c.
-
-    Source: COST_MODEL §5, exact against simulation.
-    """
-    return 2 * send_s * ((ranks - 1) * (num_microbatches / ranks + 1) - 1)

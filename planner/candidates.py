@@ -1,8 +1,7 @@
 """One layout on its way to a decision: its costs, what is known of its splits, and how to ask the solver.
 
 Whole-layer recomputation is decided per rank only under the policy ``full``; a split of it that recomputes
-nothing
-*is* the policy ``none`` and is reported as such.
+nothing *is* the policy ``none`` and is reported as such.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from costmodel.bubble import dualpipev_bubble, zb_h1_bubble, zbv_bubble
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
-from costmodel.pipeline import StageSeconds, makespan_bounds, send_seconds, simulate
+from costmodel.pipeline import StageSeconds, makespan_bounds, simulate
+from costmodel.sends import waited_sends
 from topology.errors import InputError
 
 
@@ -96,7 +97,13 @@ def test_sends_add_exactly_the_closed_form_to_1f1b(ranks: int, microbatches: int
     """Extra 2c·[(P − 1)(M/P + 1) − 1], even though sends are asynchronous."""
     free = simulate(layout_of("1f1b", ranks), microbatches, equal_stages(ranks)).makespan_s
     sent = simulate(layout_of("1f1b", ranks), microbatches, equal_stages(ranks, send_s=0.01)).makespan_s
-    assert sent - free == pytest.approx(send_seconds(ranks, microbatches, 0.01))
+    assert sent - free == pytest.approx(0.01 * float(waited_sends(ranks, microbatches)))
+
+
+def test_overlapped_interleaved_sends_leave_the_warm_up() -> None:
+    """A stack that hides every interleaved send waits for those of the warm-up; one rank sends nothing."""
+    assert waited_sends(4, 16, 2, [0.0, 1.0]).tolist() == [6.0, 38.0]
+    assert waited_sends([1, 1], 16, [1, 4]).tolist() == [0.0, 0.0]
 
 
 def test_uneven_stages_stay_between_the_bounds() -> None:
