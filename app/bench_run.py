@@ -10,9 +10,10 @@ from app.measured import measurement_folder
 from costmodel.calibration import Calibration, load_calibration
 from costmodel.measurement import Measurement, to_json
 from planner.plan import Plan
-from topology.builders import build, default_cluster, gpu_named
+from topology.builders import build, default_cluster
 from topology.cluster import Cluster
-from topology.errors import InputError, UnknownNameError
+from topology.device_names import gpu_of_device
+from topology.errors import InputError
 from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -91,20 +92,10 @@ def cluster_here(
 
 
 def gpu_here() -> str:
-    """Catalog name of the GPU of this machine, from the words of its own name."""
-    from executor.devices import gpu_name
+    """Catalog name of the GPU of this machine."""
+    from executor.devices import gpu_memory_bytes, gpu_name
 
-    own = gpu_name()
-    for word in own.replace("-", " ").split():
-        try:
-            return gpu_named(word).name
-        except UnknownNameError:
-            continue
-    raise InputError(
-        what="this GPU is not in the catalog by its own name",
-        cause=f"it calls itself {own!r}",
-        fix="name it with --gpu (see `plan gpus`), or describe the machine with --cluster",
-    )
+    return gpu_of_device(gpu_name(), gpu_memory_bytes())
 
 
 def save_result(spec: ClusterSpec, found: Sequence[Measurement]) -> tuple[str, ...]:

@@ -15,3 +15,10 @@ def gpu_name() -> str:
     import torch
 
     return str(torch.cuda.get_device_name(0))
+
+
+def gpu_memory_bytes() -> int:
+    """Memory of the first CUDA device, as its driver gives it."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).total_memory)
