@@ -12,7 +12,13 @@ from app.errors import NoFeasiblePlanError
 from app.serve_request import Asked
 from costmodel.calibration import load_calibration
 from planner.serving_commands import commands
-from planner.serving_plan import FleetSummary, ServingInfeasible, ServingObjective, ServingPlan
+from planner.serving_plan import (
+    FleetSummary,
+    ServingInfeasible,
+    ServingObjective,
+    ServingPlan,
+    ServingRequest,
+)
 from planner.serving_search import search_serving
 from topology.errors import InputError
 
@@ -23,21 +29,24 @@ def find_fleet(asked: Asked) -> ServingPlan:
     plans: list[ServingPlan] = []
     misses: list[ServingInfeasible] = []
     refused: list[InputError] = []
+    dropped: list[FleetSummary] = []
     for request, hierarchy in asked.requests:
         try:
             found = search_serving(cal, request, hierarchy, trace=asked.trace)
         except InputError as problem:
             refused.append(problem)
+            dropped.append(_dropped(request, problem.what))
             continue
         if isinstance(found, ServingPlan):
             plans.append(found)
         else:
             misses.append(found)
+            dropped.append(_dropped(request, found.what))
     if not plans:
         raise _nearest(misses, refused)
     best = min(plans, key=lambda plan: _merit(plan, asked.requests[0][0].objective))
     others = tuple(summary(plan) for plan in plans if plan is not best)
-    best = replace(best, other_fleets=others)
+    best = replace(best, other_fleets=(*others, *dropped))
     return replace(best, commands=commands(best))
 
 
@@ -50,6 +59,19 @@ def summary(plan: ServingPlan) -> FleetSummary:
         num_gpus=plan.num_gpus,
         usd_per_hour=plan.estimate.usd_per_hour,
         usd_per_million_output_tokens=plan.estimate.usd_per_million_output_tokens,
+    )
+
+
+def _dropped(request: ServingRequest, why: str) -> FleetSummary:
+    """A GPU kind and precision without a fleet."""
+    return FleetSummary(
+        gpu=request.gpu,
+        weights=request.weights[0],
+        label="none",
+        num_gpus=0,
+        usd_per_hour=None,
+        usd_per_million_output_tokens=None,
+        why_not=why,
     )
 
 

@@ -82,8 +82,9 @@ def _configuration(plan: ServingPlan) -> Facts:
 
 def _pool(pool: PoolPlan) -> str:
     """One pool in words."""
+    gpus = f"{pool.num_gpus} GPU{'s' * (pool.num_gpus > 1)}"
     return (
-        f"{pool.workers} × {pool.layout.label} ({pool.num_gpus} GPUs), up to {pool.max_batch} requests, "
+        f"{pool.workers} × {pool.layout.label} ({gpus}), up to {pool.max_batch} requests, "
         f"{pool.token_budget} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens"
     )
 
@@ -154,8 +155,8 @@ def _fleets(plan: ServingPlan) -> Table:
     rows = tuple(
         (
             f"{fleet.gpu} {fleet.weights}",
-            str(fleet.num_gpus),
-            fleet.label,
+            str(fleet.num_gpus) if not fleet.why_not else "–",
+            fleet.why_not or fleet.label,
             format_usd(fleet.usd_per_hour),
             format_usd(fleet.usd_per_million_output_tokens),
         )
@@ -166,7 +167,7 @@ def _fleets(plan: ServingPlan) -> Table:
     smallest = min(
         [
             (plan.num_gpus, f"{plan.request.gpu} {plan.weights}"),
-            *((f.num_gpus, f"{f.gpu} {f.weights}") for f in plan.other_fleets),
+            *((f.num_gpus, f"{f.gpu} {f.weights}") for f in plan.other_fleets if not f.why_not),
         ]
     )
     return Table(

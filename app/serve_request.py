@@ -133,6 +133,12 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
     lengths = _lengths(flags, trace)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
+    if trace is not None and rate == float("inf"):
+        raise InputError(
+            what="the trace has no rate",
+            cause=f"all arrivals are at one moment (rows: {len(trace)})",
+            fix="give a trace of requests that arrive at two times or more",
+        )
     if rate is not None and not 0 < rate < float("inf"):
         raise InputError(
             what="no load to serve",

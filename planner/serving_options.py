@@ -85,7 +85,7 @@ def build_option(
         kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
         for budget in budgets
     ]
-    if capacities[0] < 2 * longest + deployment.stack.kv_block_tokens:
+    if not fits(deployment, job, budgets[0]):
         return Rejected(reason="does not fit in memory")
     batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
     times = step_times(
@@ -108,6 +108,18 @@ def build_option(
     return Option(
         deployment=deployment, rules=schedulers[0], schedulers=schedulers, times=times, job=job, phase=phase
     )
+
+
+def fits(deployment: Deployment, job: ServingJob, token_budget: int) -> bool:
+    """Whether the cache that the weights leave holds two of the longest requests."""
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    capacity = kv_capacity_tokens(
+        deployment,
+        token_budget=token_budget,
+        max_batch=MOST_BATCH,
+        context=job.input_tokens + job.output_tokens,
+    )
+    return capacity >= 2 * longest + deployment.stack.kv_block_tokens
 
 
 def token_budgets(stack: ServingStack, job: ServingJob, phase: str) -> tuple[int, ...]:

@@ -131,7 +131,7 @@ class ServingAlternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSummary:
-    """The best fleet of another GPU kind or precision, for comparison."""
+    """The best fleet of another GPU kind or precision, for comparison; no GPUs and `why_not` without one."""
 
     gpu: str
     weights: Weights

@@ -18,19 +18,18 @@ from costmodel.serving_memory import memory_breakdown
 from costmodel.serving_parts import decode_parts_s
 from planner.serving_fleet import FleetRun
 from planner.serving_master import Selection
-from planner.serving_options import MOST_BATCH, Option, Rejected, warm
+from planner.serving_options import MOST_BATCH, Option, warm
 from planner.serving_plan import (
     Percentiles,
     PoolPlan,
     ServingAlternative,
     ServingEstimate,
-    ServingInfeasible,
     ServingOptimality,
     ServingPlan,
     ServingRequest,
 )
 from topology.hierarchy import Hierarchy
-from topology.units import MEGA, format_bytes, format_seconds
+from topology.units import MEGA
 
 Floats = NDArray[np.float64]
 
@@ -139,36 +138,6 @@ def bound_by(run: FleetRun, parts: Mapping[str, float]) -> str:
         else ""
     )
     return f"{words[largest]} ({share:.0%} of a decode step){tail}"
-
-
-def infeasible_answer(
-    request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]
-) -> ServingInfeasible:
-    """No replica at all: the model does not fit, or a limit is below what an empty engine needs."""
-    job = request.job
-    fitting = [one for one in rejected if one.best_ttft_s is not None and one.best_tpot_s is not None]
-    size = request.num_gpus or hierarchy.num_gpus
-    if not fitting:
-        memory = format_bytes(hierarchy.gpu.memory_bytes)
-        model = f"{request.model.name} in {'/'.join(request.weights)}"
-        requests = f"two requests of {job.input_tokens} + {job.output_tokens} tokens"
-        return ServingInfeasible(
-            what=f"{model} does not fit on {size} × {request.gpu}",
-            cause=f"no layout leaves room for {requests} in {memory} each",
-            fix="use more or larger GPUs, or --weights fp8 or int4",
-        )
-    ttft, tpot = (
-        min(one.best_ttft_s or 0.0 for one in fitting),
-        min(one.best_tpot_s or 0.0 for one in fitting),
-    )
-    broken = "--ttft" if job.ttft_s is not None and ttft > job.ttft_s else "--tpot"
-    return ServingInfeasible(
-        what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
-        cause=f"best achievable: first token {format_seconds(ttft)}, output token {format_seconds(tpot)}",
-        fix=f"relax {broken}, shorten the prompt, or use faster GPUs or fewer bits",
-        best_ttft_s=ttft,
-        best_tpot_s=tpot,
-    )
 
 
 def _pool(option: Option, workers: int) -> PoolPlan:

@@ -15,10 +15,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from costmodel.calibration import Calibration
-from costmodel.deployment import Deployment, ServingLayout, Weights
 from costmodel.request_load import Load
-from costmodel.serving_stack import serving_stack
 from planner.serving_fleet import FleetRun, run_closed, run_fleet
+from planner.serving_infeasible import infeasible_answer
 from planner.serving_master import Selection, select_fleet
 from planner.serving_options import (
     OUTPUT_ONLY,
@@ -35,8 +34,8 @@ from planner.serving_options import (
     with_chunks,
 )
 from planner.serving_plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
-from planner.serving_report import RunnerUp, infeasible_answer, plan_of_fleet
-from planner.serving_space import serving_layouts
+from planner.serving_report import RunnerUp, plan_of_fleet
+from planner.serving_space import deployment_of, serving_layouts
 from topology.errors import InputError
 from topology.gpu import Gpu
 from topology.hierarchy import Hierarchy
@@ -127,7 +126,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     )
     for weights in request.weights:
         for layout in layouts:
-            deployment = _deployment(request, hierarchy, weights, layout)
+            deployment = deployment_of(request, hierarchy, weights, layout)
             for phase in phases:
                 board.enumerated += 1
                 option = build_option(cal, deployment, request.job, phase=phase)
@@ -138,24 +137,6 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
                 board.options.append(option)
                 board.capacities_per_s.append(rate_bound_per_s(option))
     return board
-
-
-def _deployment(
-    request: ServingRequest, hierarchy: Hierarchy, weights: Weights, layout: ServingLayout
-) -> Deployment:
-    """The deployment of a request in one layout."""
-    job = request.job
-    return Deployment(
-        model=request.model,
-        hierarchy=hierarchy,
-        layout=layout,
-        stack=serving_stack(request.engine),
-        weights=weights,
-        kv_dtype=job.kv_dtype,
-        cached_share=job.cached_share,
-        draft_tokens=job.draft_tokens,
-        acceptance=job.acceptance,
-    )
 
 
 def _search_open(
@@ -371,7 +352,7 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
 def replica_capacity_per_s(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy) -> float:
     """Requests per second one replica of an aggregated plan serves within its limits."""
     option = build_option(
-        cal, _deployment(plan.request, hierarchy, plan.weights, plan.decode.layout), plan.request.job
+        cal, deployment_of(plan.request, hierarchy, plan.weights, plan.decode.layout), plan.request.job
     )
     if isinstance(option, Rejected) or plan.prefill is not None:
         raise InputError(

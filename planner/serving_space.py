@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.deployment import ServingLayout
+from costmodel.deployment import Deployment, ServingLayout, Weights
 from costmodel.model import ModelSpec
+from costmodel.serving_stack import serving_stack
+from planner.serving_plan import ServingRequest
+from topology.hierarchy import Hierarchy
 
 PIPELINES = (1, 2, 3, 4, 6, 8)
 LARGEST_REPLICA = 64  # GPUs; wider single replicas than any published deployment of the engines
@@ -65,3 +68,21 @@ def _expert_degrees(model: ModelSpec, tp: int) -> tuple[int, ...]:
     whole = model.num_experts % tp == 0
     split = model.moe_intermediate_size % tp == 0
     return tuple(ep for ep, possible in ((1, split), (tp, whole)) if possible) or (1,)
+
+
+def deployment_of(
+    request: ServingRequest, hierarchy: Hierarchy, weights: Weights, layout: ServingLayout
+) -> Deployment:
+    """The deployment of a request in one layout."""
+    job = request.job
+    return Deployment(
+        model=request.model,
+        hierarchy=hierarchy,
+        layout=layout,
+        stack=serving_stack(request.engine),
+        weights=weights,
+        kv_dtype=job.kv_dtype,
+        cached_share=job.cached_share,
+        draft_tokens=job.draft_tokens,
+        acceptance=job.acceptance,
+    )

@@ -113,3 +113,20 @@ def test_a_day_is_followed_by_replicas(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fixed at the peak" in done.stdout
     assert "Hour by hour" in done.stdout
+
+
+def test_a_precision_that_a_gpu_lacks_is_listed_with_its_reason() -> None:
+    """Of two kinds one has no eight-bit floats: the other serves, and the table says why the first does not."""
+    done = serve("--model", "8b", "--gpu", "a100-sxm-80gb,h100-sxm", "--weights", "fp8", "--rate", "1/s")
+    assert done.returncode == 0, done.stderr
+    assert "a100-sxm-80gb cannot serve fp8 weights" in " ".join(done.stdout.split())
+
+
+def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
+    """One arrival spans no time."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,10\n")
+    done = serve("--model", "8b", "--gpus", "1", "--trace", str(trace))
+    assert done.returncode != 0
+    assert "all arrivals are at one moment (rows: 1)" in done.stderr
+    assert "inf" not in done.stderr

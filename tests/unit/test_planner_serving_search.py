@@ -190,6 +190,26 @@ def test_limits_below_an_empty_engine_say_what_is_achievable() -> None:
     assert "--ttft" in miss.fix
 
 
+def test_the_limit_that_is_broken_is_named() -> None:
+    """Output tokens alone take longer than the end-to-end limit; the other two limits are loose."""
+    miss = ask("70b", "h100-sxm", 8, ttft_s=5.0, tpot_s=1.0, end_to_end_s=0.3)
+    assert isinstance(miss, ServingInfeasible)
+    assert miss.fix.startswith("relax --e2e,")
+    assert "end to end" in miss.cause
+
+
+def test_only_weights_that_the_gpu_has_and_that_fit_are_proposed() -> None:
+    """An A100 has no eight-bit floats; 405B in eight bits fits neither on eight nor, in four, on two."""
+    fixes = {}
+    for gpu, size in (("a100-sxm-80gb", 4), ("h100-sxm", 8), ("a100-sxm-80gb", 2)):
+        miss = ask("405b", gpu, size)
+        assert isinstance(miss, ServingInfeasible)
+        fixes[gpu, size] = miss.fix
+    assert fixes["a100-sxm-80gb", 4].endswith("--weights int4")
+    assert fixes["h100-sxm", 8].endswith("--weights fp8 or int8 or int4")
+    assert fixes["a100-sxm-80gb", 2] == "use more or larger GPUs"
+
+
 def test_overload_says_the_capacity() -> None:
     """More than a fleet can serve is answered with what it can."""
     miss = ask("70b", "h100-sxm", 8, request_rate_per_s=500.0, ttft_s=1.0)
