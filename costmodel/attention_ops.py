@@ -28,7 +28,10 @@ from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 
 RING_ROWS = 0.75
-"""Share of the rows that a step of a balanced causal ring touches: all of them or half of them, in turns."""
+"""Share of a rank's rows that a step of a balanced causal ring touches: all of them when the keys come from
+an earlier rank, half when from a later one (zigzag chunks, Llama 3 §3.3.2); over the ranks both are as
+frequent.
+"""
 
 KEYS_AND_VALUES = 2  # messages of a context exchange
 QUERIES_AND_OUTPUT = 2  # further ones when heads are swapped for tokens

@@ -30,9 +30,14 @@ from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
 from costmodel.sends import waited_sends
 
 Vector = NDArray[np.float64]
-SHARPNESS = 6  # of the smooth maximum of GPU and host time
+SHARPNESS = 6
+"""Exponent of the smooth maximum of GPU and host time: equal times cost 2^⅙, 12 % more than either.
+
+Chosen, not fitted and without a published source: launches and kernels vary from layer to layer, so near the
+crossing both wait for each other; times that differ twofold add 0.3 %.
+"""
+
 BACKWARD_PRODUCTS = 2  # matrix products of unfused attention backward for each of its forward ones
-SOCKET_GPUS = 4  # GPUs that hang on one CPU socket of an eight-GPU host
 TP_SYNCHRONISATIONS = 2  # blocking tensor-parallel collectives of a layer in one direction
 
 
@@ -183,11 +188,12 @@ def _tensor_transfers(part: PartTimes, f: Features, c: Constants, inputs: Vector
 
     Chunks are copied from GPU to GPU, so a group that spans scale-up domains hides none. The backward's
     second gather (for the weight gradient) runs under the input gradient. A group whose processes sit on both
-    CPU sockets of a host also waits until the last of them has launched.
+    CPU sockets of a host also waits until the last of them has launched; hosts of one socket have no such
+    groups.
     """
     t, e = part.transfers, f.environment
     exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, c.scaleup_in_step * e.tp_slowdown
-    skew = exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * (f.tp > SOCKET_GPUS)
+    skew = exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * f.over_sockets
     forward = skew + slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
     backward = skew + slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
     return forward, backward + np.maximum(0.0, slowdown * t.tp_regather_s - inputs)

@@ -33,6 +33,12 @@ from topology.hierarchy import Hierarchy, crosses_node
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
+SOCKET_GPUS = 4
+"""GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
+
+Source: topology of the DGX A100 and DGX H100 (NVIDIA's user guides); hosts with four GPUs or fewer are taken
+as one socket's, whatever their scale-up domain.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,7 @@ class Features:
         paired: Per placed cut: 1 where a forward runs beside the backward of another microbatch.
         tp: Per placed cut: tensor-parallel degree.
         tp_inside: Per placed cut: 1 where tensor-parallel groups stay inside a scale-up domain.
+        over_sockets: Per placed cut: 1 where tensor-parallel groups sit on both CPU sockets of a host.
         cut: For every layout, its placed cut.
         traffic: Data-parallel traffic by replication, shape (runs + 2, replications).
         send_s: Per replication: latency of a pipeline send.
@@ -74,6 +81,7 @@ class Features:
     paired: Vector
     tp: Vector
     tp_inside: Vector
+    over_sockets: Vector
     cut: Index
     traffic: GradientTraffic
     send_s: Vector
@@ -149,6 +157,7 @@ def features_of(
         paired=paired[first].astype(np.float64),
         tp=placed.tp.astype(np.float64),
         tp_inside=np.where(crosses_node(hierarchy, placed.tp, strides["tp"][first]), 0.0, 1.0),
+        over_sockets=((placed.tp > SOCKET_GPUS) & (hierarchy.gpus_per_host > SOCKET_GPUS)).astype(np.float64),
         cut=cut,
         traffic=traffic,
         send_s=sends[0],

@@ -80,7 +80,7 @@ def _zip(values: Sequence[Any]) -> Any:
     return np.concatenate(values, axis=-1)
 
 
-PER_CUT = ("hidden_elements", "single", "paired", "tp", "tp_inside")
+PER_CUT = ("hidden_elements", "single", "paired", "tp", "tp_inside", "over_sockets")
 PER_REPLICATION = ("send_s", "send_s_per_byte")
 """Arrays of `Features` with one entry per placed cut, and per replication."""
 
