@@ -7,27 +7,29 @@ from pathlib import Path
 
 from executor.measured_run import measurement_of, run_row, step_times, write_measured
 from planner.plan import Plan
-from topology.builders import build, gpu_named
+from topology.builders import build
 from topology.cluster_file import to_toml
-from topology.errors import InputError, UnknownNameError
+from topology.device_names import gpu_of_device
+from topology.errors import InputError
 
 CLUSTER_FILE = "cluster.toml"
 
 
-def keep_measured_step(folder: Path, plan: Plan, device: str) -> tuple[str, ...]:
+def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: float = 0.0) -> tuple[str, ...]:
     """Write the run's measured step beside its metrics; returns what to tell the user.
 
     Args:
         folder: The run's.
         plan: What was run.
         device: Name of the device it ran on, as the device calls itself; ``cpu`` for CPU ranks.
+        memory_bytes: What that device reports.
     """
     times = step_times(folder)
     if times is None:
         return ()
     planned = plan.request.cluster.nodes[0].gpu
     measured = f"median step {times.p50_s:.3g} s over {times.steps} steps"
-    if not is_device(plan, device):
+    if not is_device(plan, device, memory_bytes):
         return (f"{measured} on {device}; the plan is for {planned}, so it anchors no prediction",)
     cluster, today = build(plan.request.cluster), dt.datetime.now(tz=dt.UTC).date().isoformat()
     try:
@@ -43,15 +45,12 @@ def keep_measured_step(folder: Path, plan: Plan, device: str) -> tuple[str, ...]
     )
 
 
-def is_device(plan: Plan, device: str) -> bool:
-    """Whether a device is what the plan was made for, by the words of its own name."""
+def is_device(plan: Plan, device: str, memory_bytes: float) -> bool:
+    """Whether a device is what the plan was made for, by its own name and memory."""
     planned = build(plan.request.cluster).gpu
     if device == "cpu" or planned.architecture == "cpu":
         return device == planned.architecture
-    for word in device.replace("-", " ").split():
-        try:
-            if gpu_named(word).name == planned.name:
-                return True
-        except (UnknownNameError, InputError):
-            continue
-    return False
+    try:
+        return gpu_of_device(device, memory_bytes) == planned.name
+    except InputError:
+        return False

@@ -156,7 +156,8 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None) -> Status:
     status = supervise(run, plan, supervision)
     if status.state in ("finished", "stopped"):
         ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost
-        for text in keep_measured_step(Path(run.folder), ran, status.device):
+        memory = status.device_memory_bytes
+        for text in keep_measured_step(Path(run.folder), ran, status.device, memory):
             note(text)
     return status
 

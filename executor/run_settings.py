@@ -47,7 +47,7 @@ class RunSettings:
 class Status:
     """How far a run got, or why it stopped: `state` is running, stopped (asked to), finished or error.
 
-    `device` is what the first rank ran on: ``cpu``, or its GPU's own name.
+    `device` is what the first rank ran on: ``cpu``, or its GPU's own name, with that GPU's memory.
     """
 
     state: Literal["running", "stopped", "finished", "error"]
@@ -56,6 +56,7 @@ class Status:
     cause: str = ""
     fix: str = ""
     device: str = ""
+    device_memory_bytes: float = 0.0
 
 
 def write_json(path: Path, value: Any) -> None:

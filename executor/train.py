@@ -88,6 +88,11 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def device_memory_bytes(device: torch.device) -> float:
+    """Memory of a GPU as its driver gives it; 0 for a CPU."""
+    return float(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 0.0
+
+
 def check_world(plan: Plan, world_size: int) -> None:
     """Refuse to start a plan on another number of ranks than it was made for."""
     if world_size != plan.layout.num_gpus:
@@ -176,8 +181,13 @@ def train(trainer: Trainer) -> Status:
     if trainer.reporter is not None:
         trainer.reporter.close()
     finished = step == trainer.settings.steps
-    device = device_name(trainer.pipeline.device)
-    return Status(state="finished" if finished else "stopped", step=step, device=device)
+    device = trainer.pipeline.device
+    return Status(
+        state="finished" if finished else "stopped",
+        step=step,
+        device=device_name(device),
+        device_memory_bytes=device_memory_bytes(device),
+    )
 
 
 def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:

@@ -26,6 +26,7 @@ from executor.measured_run import step_times
 from executor.run_settings import METRICS_FILE, RunSettings, Status
 from planner.plan import Plan
 from topology.spec import ClusterSpec
+from topology.units import GIB
 
 STEPS = 10
 
@@ -67,8 +68,8 @@ def test_median_is_of_steady_steps_since_the_last_start(tmp_path: Path) -> None:
 def test_a_plan_for_another_device_is_not_anchored(plan_of: Callable[..., Plan]) -> None:
     """CPU ranks say nothing of an H100; its own name is recognised."""
     plan = plan_of(ParallelLayout(dp=2))
-    names = ("cpu", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")
-    assert [is_device(plan, name) for name in names] == [False, True, False]
+    names = ("cpu", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA A100-SXM4-80GB")
+    assert [is_device(plan, name, 79.1 * GIB) for name in names] == [False, True, False, False]
 
 
 @pytest.mark.slow
