@@ -77,7 +77,7 @@ def parse_layout(text: str | None, order: str | None, h: Hierarchy) -> ParallelL
         raise InputError(
             what="the layout does not fill the cluster",
             cause=f"{parts} = {layout.num_gpus}, and the cluster has {h.num_gpus} GPUs",
-            fix="leave dp out and it fills the rest, or change a degree",
+            fix=_filling(degrees, h),
         )
     block = layout.dp * layout.cp * layout.tp
     if block % (layout.ep * layout.expert_tp):
@@ -87,6 +87,14 @@ def parse_layout(text: str | None, order: str | None, h: Hierarchy) -> ParallelL
             fix="choose ep·expert_tp that divides dp·cp·tp",
         )
     return layout
+
+
+def _filling(degrees: Mapping[str, int], h: Hierarchy) -> str:
+    """Tell how a layout comes to fill the cluster; where dp was left out it could not."""
+    given = [axis for axis in ("cp", "tp", "pp") if axis in degrees]
+    if "dp" in degrees:
+        return "leave dp out and it fills the rest, or change a degree"
+    return f"choose {'·'.join(given)} that divides {h.num_gpus}; dp then fills the rest"
 
 
 def _degrees(text: str) -> dict[str, int]:
@@ -185,7 +193,16 @@ def _axes_table(axes: Sequence[AxisBandwidth], layout: ParallelLayout) -> Table:
     )
     return Table(
         title=f"What each axis gets, order {' '.join(layout.axis_order)} (slowest to fastest)",
-        columns=("axis", "size", "stride", "nodes", "ring busbw", "all-to-all", "p2p", "rings bound by"),
+        columns=(
+            "axis",
+            "size",
+            "stride",
+            "nodes",
+            "ring busbw",
+            "all-to-all algbw",
+            "p2p",
+            "rings bound by",
+        ),
         rows=rows,
         align="lrrrrrrl",
         note="GB/s per GPU on the links alone, all groups at once; collectives reach a measured share of it",

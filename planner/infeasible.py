@@ -181,7 +181,7 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
         recompute=pins.get("recompute", policy),
     )
     memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
-    found = check_memory(memory, s.memory_budget_bytes)
+    found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
     if found is None:
         return ()
     degrees = (

@@ -74,23 +74,32 @@ def check_pins(setting: Setting, pins: Mapping[str, Any]) -> tuple[Violation, ..
     )
 
 
-def check_memory(memory_by_stage: tuple[MemoryBreakdown, ...], capacity_bytes: float) -> Violation | None:
-    """Explain the stage that does not fit, part by part; None when all fit."""
+def check_memory(
+    memory_by_stage: tuple[MemoryBreakdown, ...], capacity_bytes: float, headroom: float = 0.0
+) -> Violation | None:
+    """Explain the stage that does not fit, part by part; None when all fit.
+
+    Args:
+        memory_by_stage: What each stage needs.
+        capacity_bytes: A GPU's memory.
+        headroom: Share of it to leave free.
+    """
     totals = [memory.total_bytes for memory in memory_by_stage]
-    stage = int(np.argmax(totals))
-    if totals[stage] <= capacity_bytes:
+    stage, budget = int(np.argmax(totals)), capacity_bytes * (1 - headroom)
+    if totals[stage] <= budget:
         return None
     parts = [f.name for f in fields(MemoryBreakdown) if getattr(memory_by_stage[stage], f.name) > 0]
     terms = " + ".join(
         f"{name.removesuffix('_bytes')} {format_bytes(getattr(memory_by_stage[stage], name))}"
         for name in parts
     )
+    whole = format_bytes(capacity_bytes)
+    of_gpu = f"the {whole} of a GPU less {100 * headroom:.1f} % headroom" if headroom else "what a GPU has"
     return Violation(
         rule="memory",
-        message=f"stage {stage}: {terms} = {format_bytes(totals[stage])}, a GPU has "
-        f"{format_bytes(capacity_bytes)}",
+        message=f"stage {stage}: {terms} = {format_bytes(totals[stage])} > {format_bytes(budget)}, {of_gpu}",
         have=totals[stage],
-        need=capacity_bytes,
+        need=budget,
         unit="bytes",
         hint="recompute more layers, split over more GPUs, or use GPUs with more memory",
     )

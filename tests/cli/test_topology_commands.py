@@ -42,7 +42,15 @@ def test_the_table_names_levels_uplinks_and_bisection(capsys: pytest.CaptureFixt
     """A person reads boundaries, rates and what binds; no escape codes off a terminal."""
     out = answer(capsys, "topology", "--gpus", "512")
     assert "\x1b" not in out
-    for word in ("bisection 12800 GB/s", "leaf", "uplink per GPU", "ring busbw", "8 rails", "node uplink"):
+    for word in (
+        "bisection 12800 GB/s",
+        "leaf",
+        "uplink per GPU",
+        "ring busbw",
+        "all-to-all algbw",
+        "8 rails",
+        "node uplink",
+    ):
         assert word in out
 
 
@@ -103,6 +111,15 @@ def test_bad_input_is_answered_in_three_lines(
 ) -> None:
     """Exit code 2, the numbers in the cause, nothing on standard output."""
     assert said in refusal(capsys, "topology", *words)
+
+
+def test_advice_on_a_layout_that_does_not_fill_fits_what_was_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody who left dp out is told to leave it out."""
+    words = ("topology", "--gpus", "24", "--layout")
+    assert "leave dp out" in refusal(capsys, *words, "tp=8,dp=2")
+    assert "choose tp·pp that divides 24" in refusal(capsys, *words, "tp=8,pp=2")
 
 
 def test_a_directory_is_no_cluster(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -273,6 +273,23 @@ def test_memory_is_explained_part_by_part() -> None:
     violation = check_memory((small, large), 40 * GIB)
     assert violation is not None
     assert violation.message.startswith(
-        "stage 1: weights 10 GiB + activations 30 GiB + overhead 1 GiB = 41 GiB"
+        "stage 1: weights 10 GiB + activations 30 GiB + overhead 1 GiB = 41 GiB > 40 GiB, what a GPU has"
     )
     assert check_memory((small,), 40 * GIB) is None
+
+
+def test_memory_left_free_is_told_from_memory_that_there_is() -> None:
+    """20 GiB would fit a GPU of 20 GiB, but not with a tenth of it left free."""
+    need = MemoryBreakdown(
+        weights_bytes=20 * GIB,
+        gradients_bytes=0,
+        optimizer_bytes=0,
+        activations_bytes=0,
+        buffers_bytes=0,
+        overhead_bytes=0,
+    )
+    assert check_memory((need,), 20 * GIB) is None
+    violation = check_memory((need,), 20 * GIB, headroom=0.1)
+    assert violation is not None
+    assert violation.message.endswith("= 20 GiB > 18 GiB, the 20 GiB of a GPU less 10.0 % headroom")
+    assert (violation.have, violation.need) == (20 * GIB, 18 * GIB)
