@@ -291,11 +291,12 @@ def warm(simulation: Simulation) -> slice:
 def is_stable(simulation: Simulation) -> bool:
     """Whether waiting stopped growing.
 
-    The last third waits no more than twice the middle third, or than half a second.
+    The last third waits no more than 4/3 of the middle third, or than half a second: a steady queue waits
+    as long in both, one that grows evenly from nothing 5/3 as long in the last.
     """
     wait = simulation.admitted_s - simulation.arrival_s
     third = len(wait) // 3
-    return float(wait[-third:].mean()) <= max(2 * float(wait[third : 2 * third].mean()), 0.5)
+    return float(wait[-third:].mean()) <= max(4 / 3 * float(wait[third : 2 * third].mean()), 0.5)
 
 
 def serves(option: Option, rate_per_s: float) -> bool:

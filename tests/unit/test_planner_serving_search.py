@@ -102,6 +102,14 @@ def test_a_capacity_keeps_the_limits_and_a_tenth_more_breaks_them() -> None:
     assert not meets(option, above)
 
 
+def test_a_queue_that_grows_evenly_is_no_capacity() -> None:
+    """Without limits too: at a rate far beyond what its steps can emit a replica does not serve."""
+    option = next(o for o in options("8b", 1))
+    bound = rate_bound_per_s(option)
+    overloaded = simulate(option.times, option.rules, load_at(option, 3 * bound))
+    assert not meets(option, overloaded)
+
+
 @pytest.mark.parametrize(("name", "gpus"), [("8b", 2), ("70b", 4), ("mixtral-8x7b", 4)])
 def test_twice_the_gpus_never_serve_less_than_two_copies(name: str, gpus: int) -> None:
     """Tokens per second per GPU do not fall when the fleet doubles."""
