@@ -11,7 +11,7 @@ Legend: ``P`` pipeline ranks, ``V`` chunks per rank, chunk ``c`` of 0…P·V−1
 
 from __future__ import annotations
 
-from costmodel.layout import ParallelLayout
+from costmodel.layout import ParallelLayout, Quantity
 
 V_SHAPED = ("zbv", "dualpipev")
 """Schedules whose second chunks run back from the last rank to the first."""
@@ -67,14 +67,25 @@ def shortage(num_layers: int, chunks: int) -> tuple[int, int]:
     return each, each * chunks - num_layers
 
 
+def ends_may_be_empty(num_layers: Quantity, chunks: Quantity) -> Quantity:
+    """Whether nothing but an end without any layer divides the model into equal chunks.
+
+    >>> [bool(ends_may_be_empty(layers, chunks)) for layers, chunks in ((126, 64), (126, 128), (58, 32))]
+    [False, True, False]
+    """
+    each = -(-num_layers // chunks)
+    missing = each * chunks - num_layers
+    return (missing > 2 * (each - 1)) & (missing <= 2 * each)
+
+
 def end_limit(num_layers: int, chunks: int) -> int:
     """Most layers that one end may lack: all but one, or all of them where that is the only way.
 
     >>> end_limit(126, 64), end_limit(126, 128), end_limit(61, 32)
     (1, 1, 2)
     """
-    each, missing = shortage(num_layers, chunks)
-    return each if 2 * (each - 1) < missing <= 2 * each else each - 1
+    each, _ = shortage(num_layers, chunks)
+    return each if ends_may_be_empty(num_layers, chunks) else each - 1
 
 
 def ends_shortage(num_layers: int, chunks: int) -> tuple[int, int] | None:

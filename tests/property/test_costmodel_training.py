@@ -108,7 +108,7 @@ def test_parts_of_an_estimate_sum_and_are_not_negative(layout: ParallelLayout, s
     assert found.time.total_s == pytest.approx(found.step_time_s, rel=1e-12)
     parts = [getattr(found.time, name) for name in found.time.__slots__ if name != "hidden_s"]
     assert min(parts) >= -1e-9 * found.step_time_s
-    assert found.time.compute_s > 0.05 * found.step_time_s
+    assert found.time.compute_s > 0
     assert found.lower_s < found.step_time_s < found.upper_s
     assert found.peak_memory_bytes == max(stage.total_bytes for stage in found.memory_by_stage)
     assert 0 < found.mfu <= found.hfu < 1
