@@ -68,6 +68,10 @@ class IntegerModel:
         )
 
 
+MOST_SECONDS = 60.0
+"""Clock limit of one solve, a last resort: what the solver does not count as work could go on for ever."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What the solver found: values of every variable (none when infeasible) and a bound."""
@@ -80,6 +84,9 @@ class Answer:
 
 def solve(model: IntegerModel, *, work_limit: float) -> Answer:
     """Solve a model deterministically: one worker, a fixed seed, a limit counted in work.
+
+    The search raises the lower bound by whole subtrees. The default one may raise it by a single unit per
+    conflict, which never ends where the objective counts in billions, and hardly counts as work.
 
     Args:
         model: what to solve.
@@ -94,6 +101,8 @@ def solve(model: IntegerModel, *, work_limit: float) -> Answer:
     parameters.num_workers = 1
     parameters.random_seed = 1
     parameters.max_deterministic_time = work_limit
+    parameters.optimize_with_lb_tree_search = True
+    parameters.max_time_in_seconds = MOST_SECONDS
     wrapper = engine.SolveWrapper()
     wrapper.set_parameters(parameters)
     response = wrapper.solve(proto)

@@ -162,3 +162,23 @@ def test_a_tail_longer_than_all_microbatches_is_solved() -> None:
     assert found.split is not None
     assert found.split.layers_of_stage == ((1,), (3,))
     assert found.step_time_s == pytest.approx(0.4 + 110.0 + 0.1)
+
+
+def test_a_bound_that_rises_one_unit_per_conflict_is_not_waited_for() -> None:
+    """An instance on which a bound raised conflict by conflict needs days, and by subtrees milliseconds."""
+    costs = StageCosts(
+        runs=(2, 3), layer_s=(1.5558128556862016, 0.5741944812086845),
+        recompute_s=(0.9003622246299733, 1.8528545750837697),
+        static_bytes=(931970771.6860574, 1314039446.741312), saved_bytes=(500000000.0, 1701049935.0805817),
+        saved_bytes_recomputed=(366967446.2960138, 1248459901.397042), fixed_s=(0.0, 0.0, 1.0),
+        fixed_static_bytes=(0.0, 347853753.2322437, 1e9),
+        fixed_activation_bytes=(550997688.8684093, 418735614.7838065, 325378959.5464094),
+        in_flight=(3.0, 2.0, 1.0), working_bytes=1e8, recompute_working_bytes=(2e8, 2e8, 2e8),
+        tail_layer_s=((0.7004770777251694, 0.481028025869373), (1.05, 0.24209519362428955)),
+        tail_fixed_s=((0.0, 0.3478537532322437, 0.5741944812086845), (0.29889228360508296, 0.0, 0.0)),
+        num_microbatches=1, bubble_weight=0.0, constant_s=0.1, capacity_bytes=13434276625.263044,
+    )  # fmt: skip
+    best_s, _ = exact_split(costs)
+    found = solve_stages(costs, (0, 1, 2))
+    assert found.status == "proven"
+    assert found.step_time_s == pytest.approx(best_s, rel=RELATIVE)
