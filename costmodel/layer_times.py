@@ -2,7 +2,7 @@
 
 Nothing fitted enters here. `kernel_times` depends only on how a layer is cut, `transfer_times` also on where
 the members of a group sit; both take arrays, one entry per distinct cut, and are summed into few totals that
-`costmodel.composition` turns into the time of a layer inside a step.
+`costmodel.layer_step` turns into the time of a layer inside a step.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.composition import layer_step, step_stretch
+from costmodel.composition import step_stretch
 from costmodel.constants import Constants
 from costmodel.estimate import TimeBreakdown
 from costmodel.features import Features, PartTimes
 from costmodel.in_flight import holds_ends
+from costmodel.layer_step import layer_step
 from costmodel.layout import RECOMPUTES
 from costmodel.stage_costs import (
     StageCosts,
