@@ -24,24 +24,21 @@ from costmodel.model import active_parameter_count, embedding_parameters
 from planner.bounds import (
     ROUNDING,
     MicrobatchTimes,
-    Priced,
     columns_of,
     core_times,
     cut_times,
     least_bubble,
     placed_times,
-    plain_bounds,
-    price,
-    rows_of,
     smallest_bubble,
     smallest_memory,
     step_bound,
-    variant_bounds,
 )
 from planner.candidates import Candidate, Choice, candidate, choice, decide, safety, seed_choice
 from planner.columns import Columns, Integers
 from planner.cores import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
 from planner.goals import Goal
+from planner.priced import Priced, price, rows_of
+from planner.rank_bounds import plain_bounds, variant_bounds
 from planner.space import pipelines, placements, variants
 from planner.violation import Setting
 

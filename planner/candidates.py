@@ -15,7 +15,7 @@ from costmodel.layout import ParallelLayout, num_axes
 from costmodel.model import layer_runs
 from costmodel.scoring import stage_costs_of
 from costmodel.stage_costs import StageCosts, StageSplit, memory_of_stages
-from planner.bounds import Priced, rows_of
+from planner.priced import Priced, rows_of
 from planner.stage_program import StageBound, bound_stages
 from planner.stages import StageSolution, solve_stages
 from planner.violation import Setting

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
 from planner.best_first import Search
-from planner.bounds import plain_bounds, price, variant_bounds
 from planner.candidates import Choice, candidate, layers_of_stage, safety, seed_choice
 from planner.plan import Alternative
+from planner.priced import price
+from planner.rank_bounds import plain_bounds, variant_bounds
 from planner.retime import simulated_step_s
 from planner.search import estimate_of
 from planner.space import pipelines, placements, variants

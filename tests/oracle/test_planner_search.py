@@ -32,8 +32,8 @@ from costmodel.memory import held_microbatches, holds_ends, stage_parts
 from costmodel.model import ModelSpec, layer_runs, parameter_count
 from costmodel.placement import axis_strides
 from costmodel.workload import TrainingJob
-from planner.bounds import Priced, price
 from planner.plan import PlanRequest
+from planner.priced import Priced, price
 from planner.rules import check, legal
 from planner.search import certificate, explore, setting_of
 from planner.violation import Setting

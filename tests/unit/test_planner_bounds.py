@@ -13,12 +13,12 @@ from planner.bounds import (
     cut_times,
     least_bubble,
     placed_times,
-    plain_bounds,
-    price,
     smallest_bubble,
     step_bound,
 )
 from planner.plan import PlanRequest
+from planner.priced import price
+from planner.rank_bounds import plain_bounds
 from planner.search import setting_of
 from planner.violation import Setting
 from topology.builders import default_cluster
