@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from app.errors import NO_FEASIBLE_PLAN
 from app.output import Answer, Lines
-from app.plan_report import cluster_of, plan_answer
+from app.plan_headline import cluster_of
+from app.plan_report import plan_answer
 from planner.plan import Plan
 from planner.rules import check_memory
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from app.errors import NO_FEASIBLE_PLAN
 from app.output import Answer, Facts, Lines, Section, Table, bar, json_text
-from app.plan_report import headline, layout_facts, layout_words, plan_words, step_text
+from app.plan_headline import headline, step_text
+from app.plan_layout import layout_facts, layout_words, plan_words
 from app.quantities import format_like, format_percent, format_share
 from app.solve import cause_of, rejected_text
 from planner.explain import Explanation, RunnerUp, WhatIf, explain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from topology.errors import InputError
-from topology.units import BILLION, DAY, KILO, MEGA, MS, TERA, US, format_seconds, three_digits
+from topology.units import BILLION, DAY, KILO, MEGA, TERA, format_seconds, three_digits, time_unit
 
 _DECIMAL = {"": 1.0, "k": KILO, "m": MEGA, "b": BILLION, "g": BILLION, "t": TERA}
 _BINARY = {**_DECIMAL, "k": 1024.0, "m": 1024.0 * 1024.0}
@@ -139,9 +139,9 @@ def format_duration(seconds: float) -> str:
 def format_like(seconds: float, whole: float) -> str:
     """Write a part of a time in the unit and decimals of the whole, so that a column of parts lines up.
 
-    >>> format_like(0.4, 10.0), format_like(0.0004, 0.02), format_like(110.21, 119.0)
-    ('0.40 s', '0.40 ms', '110.2 s')
+    >>> format_like(0.4, 10.0), format_like(0.0004, 0.02), format_like(110.21, 119.0), format_like(36, 9000.0)
+    ('0.40 s', '0.40 ms', '110.2 s', '0.010 h')
     """
-    factor, unit = next((pair for pair in ((1.0, "s"), (MS, "ms")) if whole >= pair[0]), (US, "µs"))
+    factor, unit = time_unit(whole)
     decimals = max(0, 4 - len(str(int(whole / factor))))
     return f"{seconds / factor:.{decimals}f} {unit}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.job_flags import Flags
 from app.output import Answer, Table, json_text
-from app.plan_report import plan_words
+from app.plan_layout import plan_words
 from app.quantities import format_count, format_percent, format_usd, parse_counts
 from app.records import layout_record
 from app.request import DEFAULT_GPU, MOST_GPUS, understand

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.figures.curves import Offer, ScalePoint
 from app.figures.tornado import Sensitivity
-from app.plan_report import layout_words
+from app.plan_layout import layout_words
 from planner.plan import Plan, PlanRequest
 from topology.builders import build, default_cluster
 from topology.catalog import price

@@ -11,6 +11,20 @@ from dataclasses import dataclass, field, fields
 
 from costmodel.memory import MemoryBreakdown
 
+PART_NAMES: Mapping[str, str] = {
+    "compute_s": "compute",
+    "recompute_s": "recomputation",
+    "tp_s": "tensor-parallel communication",
+    "cp_s": "context-parallel communication",
+    "ep_s": "expert all-to-all",
+    "pp_s": "pipeline sends",
+    "dp_s": "data-parallel communication",
+    "bubble_s": "pipeline bubble",
+    "optimizer_s": "optimizer step",
+    "host_s": "host launching kernels",
+}
+"""The parts of `TimeBreakdown` in words; communication is what compute does not hide."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBreakdown:

@@ -12,7 +12,7 @@ from costmodel.bands import Doubts, interval, memory_deviation, time_deviation
 from costmodel.calibration import Calibration
 from costmodel.composition import compose
 from costmodel.constants import Constants, default_constants
-from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown
 from costmodel.features import Features, features_of, ops_of_parts
 from costmodel.layers import forward_flop, model_flop_per_step
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
@@ -192,28 +192,14 @@ def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
     )
 
 
-_WORDS = {
-    "compute_s": "compute",
-    "recompute_s": "recomputation",
-    "tp_s": "tensor-parallel communication",
-    "cp_s": "context-parallel communication",
-    "ep_s": "expert all-to-all",
-    "pp_s": "pipeline sends",
-    "dp_s": "data-parallel communication",
-    "bubble_s": "the pipeline bubble",
-    "optimizer_s": "the optimizer step",
-    "host_s": "the host launching kernels",
-}
-
-
 def _bound_by(time: TimeBreakdown) -> str:
     """The largest part of the step in words, and the largest overhead beside it."""
-    parts = {name: getattr(time, name) for name in _WORDS}
+    parts = {name: getattr(time, name) for name in PART_NAMES}
     largest = max(parts, key=lambda name: parts[name])
     if largest != "compute_s":
-        return _WORDS[largest]
+        return PART_NAMES[largest]
     overhead = max((name for name in parts if name != "compute_s"), key=lambda name: parts[name])
-    return f"compute, then {_WORDS[overhead]}"
+    return f"compute, then {PART_NAMES[overhead]}"
 
 
 def _assumptions(q: _Question) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.calibration import Calibration, load_calibration
-from costmodel.estimate import Estimate
+from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.placement import axis_strides
 from costmodel.training import estimate
@@ -22,19 +22,6 @@ from topology.units import format_bandwidth, format_bytes, format_seconds
 
 MORE_MEMORY = 1.5
 FASTER = 2
-
-PARTS = {
-    "compute_s": "compute",
-    "recompute_s": "recomputation",
-    "tp_s": "tensor-parallel communication",
-    "cp_s": "context-parallel communication",
-    "ep_s": "expert communication",
-    "pp_s": "pipeline sends",
-    "dp_s": "data-parallel communication",
-    "bubble_s": "pipeline bubble",
-    "optimizer_s": "optimizer",
-    "host_s": "host",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +95,7 @@ def shares_of(full: Estimate) -> tuple[Share, ...]:
         Share(
             part=name, seconds_s=getattr(full.time, field), share=getattr(full.time, field) / full.step_time_s
         )
-        for field, name in PARTS.items()
+        for field, name in PART_NAMES.items()
     ]
     return tuple(sorted((part for part in parts if part.seconds_s > 0), key=lambda part: -part.seconds_s))
 
@@ -165,7 +152,7 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
     own = _estimate_of(setting, other, cal)
     lost = [
         Share(part=name, seconds_s=delta, share=delta / plan.estimate.step_time_s)
-        for field, name in PARTS.items()
+        for field, name in PART_NAMES.items()
         if (delta := getattr(own.time, field) - getattr(plan.estimate.time, field)) != 0
     ]
     return RunnerUp(

@@ -16,7 +16,8 @@ from app.pages.answer import show_section
 from app.pages.carried import MOST_COMPARED, carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.plan_diff import diff_answer
-from app.plan_report import cluster_of, headline, layers_of_rank, layout_words, money_text
+from app.plan_headline import cluster_of, headline, money_text
+from app.plan_layout import layers_of_rank, layout_words
 from app.quantities import format_percent, format_usd
 from app.uploads import read_plan_upload
 from planner.plan import Plan, PlanRequest

@@ -13,7 +13,8 @@ from app.output import csv_text
 from app.pages.carried import add, carry
 from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
-from app.plan_report import band, cluster_of, headline, layout_words
+from app.plan_headline import band_text, cluster_of, headline
+from app.plan_layout import layout_words
 from app.quantities import format_duration, format_percent, format_usd
 from app.records import plan_records
 from app.schedule import schedule_of
@@ -38,7 +39,7 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     title, *job = headline(plan.request).split(" · ")
     st.subheader(plain(title), anchor=False)
     st.caption(plain(" · ".join(job)))
-    step = f"step {band(plan.estimate.lower_s, plan.estimate.upper_s)} (80 % band)"
+    step = f"step {band_text(plan.estimate)} (80 % band)"
     st.markdown(f"**{plain(layout_words(plan.layout))}** &nbsp;·&nbsp; {plain(f'{step} · {proof(plan)}')}")
     if plan.estimate.memory_upper_bytes > cluster_of(plan.request).gpu.memory_bytes:
         st.warning(
@@ -78,7 +79,7 @@ def _speed(plan: Plan) -> tuple[Number, ...]:
             label="Step time",
             text=format_seconds(estimate.step_time_s),
             value=lambda p: p.estimate.step_time_s,
-            note=f"80 % band {band(estimate.lower_s, estimate.upper_s)}. Bound by {estimate.bound_by}.",
+            note=f"80 % band {band_text(estimate)}. Bound by {estimate.bound_by}.",
         ),
         Number(
             label="Tokens/s/GPU",

@@ -18,7 +18,8 @@ from app.link_load import AXES, axis_group, link_load
 from app.op_points import op_points
 from app.pages.frame import columns_of, draw, plan_or_none, table
 from app.pages.sidebar import load_gpus, load_layout
-from app.plan_report import cluster_of, layers_of_rank, layout_words
+from app.plan_headline import cluster_of
+from app.plan_layout import layers_of_rank, layout_words
 from app.quantities import format_percent
 from app.schedule import schedule_of
 from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts

@@ -10,7 +10,7 @@ from app.job_flags import Flags
 from app.links import flags_of_words
 from app.output import csv_text
 from app.pages.headline import files_of
-from app.plan_report import band
+from app.plan_headline import band_text
 from app.quantities import format_duration, format_percent, format_usd
 from app.records import plan_records
 from app.request import understand
@@ -49,7 +49,7 @@ def test_the_headline_is_that_of_the_command_line(open_page):
         "$ per B tokens": format_usd(estimate.usd_per_billion_tokens),
         "Time to train": format_duration(steps * estimate.step_time_s),
     }
-    assert band(estimate.lower_s, estimate.upper_s) in words(page)
+    assert band_text(estimate) in words(page)
     assert f"best of {plan.optimality.enumerated:,} layouts" in words(page)
     assert len(page.get("plotly_chart")) == 2
     assert not page.exception

@@ -150,11 +150,41 @@ def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
     assert json.loads(diff_answer(example_plan, other).document)["choices"]["tp"] == {"first": 8, "second": 4}
 
 
+def test_both_ends_of_a_band_have_the_unit_of_the_step(example_plan: Plan):
+    """A step around two hours has its band in hours, one around a second in one unit too."""
+    from dataclasses import replace
+
+    from app.plan_headline import band_text
+
+    def text(step_s: float, lower_s: float, upper_s: float) -> str:
+        return band_text(replace(example_plan.estimate, step_time_s=step_s, lower_s=lower_s, upper_s=upper_s))
+
+    assert text(7200, 5004, 7812) == "1.39 – 2.17 h"
+    assert text(7000, 5003, 7812) == "5003 – 7812 s"
+    assert text(0.95, 0.9, 1.1) == "900 – 1100 ms"
+
+
+def test_the_printed_formula_of_mfu_gives_the_printed_mfu(example_plan: Plan):
+    """Who types the numbers into a calculator gets the same percentage."""
+    from dataclasses import replace
+
+    from app.plan_headline import mfu_text
+
+    estimate = replace(example_plan.estimate, step_time_s=112.56, tokens_per_s_per_gpu=1164.4, mfu=0.52918)
+    request = replace(example_plan.request, job=replace(example_plan.request.job, global_batch_size=512))
+    text = mfu_text(request, estimate)
+    flop, step_s, gpus, tera = re.search(  # type: ignore[union-attr]
+        r"= (\S+) / \((\S+) s × (\d+) × (\d+) TFLOP/s\)", text
+    ).groups()
+    assert float(flop) / (float(step_s) * int(gpus) * float(tera) * 1e12) == pytest.approx(0.52918, rel=5e-4)
+    assert text.startswith("52.9 %")
+
+
 def test_the_formula_of_mfu_is_that_of_the_estimate(example_plan):
     """MFU prints the GPUs that its estimate counted, whatever the request says."""
     from dataclasses import replace
 
-    from app.plan_report import mfu_text
+    from app.plan_headline import mfu_text
     from topology.builders import default_cluster
 
     twice = replace(example_plan.request, cluster=default_cluster("h100-sxm", 64).spec)
