@@ -55,6 +55,14 @@ MinGpus: TypeAlias = Annotated[
     int | None,
     typer.Option("--min-gpus", min=1, help="Continue on fewer GPUs, down to this many, when some are lost."),
 ]
+Notice: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--notice",
+        min=1,
+        help="Seconds between a signal to stop and the scheduler's kill: what the last checkpoint may take.",
+    ),
+]
 ProfileStep: TypeAlias = Annotated[
     int | None, typer.Option("--profile-step", min=1, help="Trace this step with torch's profiler.")
 ]

@@ -145,14 +145,19 @@ def _missing(name: str) -> bool:
     return find_spec(name) is None
 
 
-def supervised(run: RunSettings, plan: Plan, min_gpus: int | None) -> Status:
+def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> Status:
     """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
     from app.output import note
     from app.plan_file import read_plan
     from app.run_measured import keep_measured_step
     from executor.launch import Supervision, supervise
 
-    supervision = Supervision(min_gpus=min_gpus, replan=lambda count: _replan(plan.request, count), say=note)
+    supervision = Supervision(
+        min_gpus=min_gpus,
+        replan=lambda count: _replan(plan.request, count),
+        say=note,
+        notice_s=notice_s,
+    )
     status = supervise(run, plan, supervision)
     if status.state in ("finished", "stopped"):
         ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost

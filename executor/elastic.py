@@ -11,6 +11,7 @@ import signal
 import sys
 
 FAILED, ENDED_BY_SIGNAL = 1, 128
+RESTART_GRACE_S = 5  # a rank whose peer has died can finish nothing: its collective would only hang
 
 
 def main() -> int:
@@ -23,6 +24,9 @@ def main() -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    from executor.torch_internals import shorten_restarts
+
+    shorten_restarts(RESTART_GRACE_S)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     try:
         run.main(sys.argv[1:])

@@ -24,6 +24,9 @@ from topology.errors import InputError
 
 DEFAULT_PORT = 29500
 MOST_RESTARTS = 3
+NOTICE_S = 30  # between a signal and the kill: Kubernetes' default, and about that of spot instances
+REPORT_S = 2  # of the notice, kept for the launcher to say how the run ended
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 TORCHRUN, QUIET_TORCHRUN = "torch.distributed.run", "executor.elastic"
 PLAN_FILE = "plan.json"
 
@@ -112,13 +115,17 @@ def torchrun_command(
     ]
 
 
-def environment_of_ranks(environment: Mapping[str, str]) -> dict[str, str]:
-    """Environment of torchrun: its store unshared (gloo restarts hang otherwise), our packages found."""
+def environment_of_ranks(environment: Mapping[str, str], notice_s: int = NOTICE_S) -> dict[str, str]:
+    """Environment of torchrun: its store unshared (gloo restarts hang otherwise), our packages found.
+
+    Ranks that are told to stop may take the notice, less what the launcher needs to say how it ended.
+    """
     here = str(Path(__file__).resolve().parent.parent)
     paths = [here, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **environment,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, notice_s - REPORT_S)),
         LAUNCHER: str(os.getpid()),
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
@@ -158,12 +165,16 @@ def _writing(folder: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """How a run is kept alive: `replan` gives a plan for fewer GPUs (None: there is none)."""
+    """How a run is kept alive: `replan` gives a plan for fewer GPUs (None: there is none).
+
+    `notice_s` seconds pass between a signal to stop and the scheduler's kill.
+    """
 
     min_gpus: int | None
     replan: Callable[[int], Plan | None]
     say: Callable[[str], None]
     max_restarts: int = MOST_RESTARTS
+    notice_s: int = NOTICE_S
 
 
 def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> Status:
@@ -178,10 +189,13 @@ def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> St
             max_restarts=supervision.max_restarts,
             module=QUIET_TORCHRUN,
         )
-        code = _run_forwarding_signals(command, environment_of_ranks(os.environ))
+        environment = environment_of_ranks(os.environ, supervision.notice_s)
+        code, asked = _run_forwarding_signals(command, environment)
         status = read_status(Path(settings.folder)) or Status(state="running")
         if status.state != "running":
             return status
+        if asked is not None:
+            raise _stopped_too_late(asked, supervision.notice_s)
         left = plan.layout.num_gpus - len(killed_ranks(Path(settings.folder)))
         smaller = _smaller_plan(supervision, plan, left)
         if smaller is None:
@@ -214,22 +228,39 @@ def killed_ranks(folder: Path) -> list[int]:
     return sorted(int(mark.name) for mark in marks)
 
 
-def _run_forwarding_signals(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a command, passing signals on to it so that its ranks can write a checkpoint.
+def _stopped_too_late(asked: signal.Signals, notice_s: int) -> InputError:
+    """Say that ranks that were told to stop had no time for a checkpoint: they are not lost for good."""
+    return InputError(
+        what=f"the run was stopped by {asked.name} before it could write a checkpoint",
+        cause=f"the step and the checkpoint took longer than the notice of {notice_s} s",
+        fix="start again: it resumes from the last checkpoint; give --notice what the scheduler allows, "
+        "or write checkpoints more often with --checkpoint-every",
+    )
 
-    SIGUSR1, a scheduler's warning, becomes SIGTERM, which is what torchrun passes on to its ranks.
+
+def _run_forwarding_signals(
+    command: Sequence[str], environment: Mapping[str, str]
+) -> tuple[int, signal.Signals | None]:
+    """Run a command, passing signals on to it so that its ranks can write a checkpoint; exit code and signal.
+
+    Whatever asks to stop (Ctrl-C, a closed terminal, SIGUSR1 as a scheduler's warning) becomes one SIGTERM,
+    which is what torchrun passes on to its ranks. Its own session keeps a terminal's signals from it.
     """
-    process = subprocess.Popen(command, env=dict(environment))
+    process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+    asked: list[signal.Signals] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(signal.SIGTERM if number == signal.SIGUSR1 else number)
+        if not asked:
+            process.send_signal(signal.SIGTERM)
+        asked.append(signal.Signals(number))
 
-    before = {name: signal.signal(name, forward) for name in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    before = {name: signal.signal(name, forward) for name in STOP_SIGNALS}
     try:
-        return process.wait()
+        code = process.wait()
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+    return code, asked[0] if asked else None
 
 
 def with_plan(settings: RunSettings, folder: Path) -> RunSettings:

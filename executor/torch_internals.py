@@ -150,6 +150,21 @@ def preload() -> None:
     importlib.import_module("torch._dynamo")
 
 
+def shorten_restarts(grace_s: int) -> None:
+    """Give ranks this long to end before they are killed when another has died; torchrun's own is 30 s.
+
+    Ranks that are asked to stop keep torchrun's ``--shutdown-timeout``, which it passes on by itself.
+    """
+    from torch.distributed.elastic.multiprocessing import PContext
+
+    close = PContext.close
+
+    def close_sooner(context: Any, death_sig: Any = None, timeout: int = grace_s) -> None:
+        close(context, death_sig, timeout)
+
+    PContext.close = close_sooner
+
+
 def gradient_settler(module: Any) -> Callable[[torch.Tensor], None]:
     """Give what moves a parameter's new gradient into FSDP's sum over microbatches, in its precision.
 

@@ -25,6 +25,7 @@ from app.run_options import (
     KeepCheckpoints,
     LearningRate,
     MinGpus,
+    Notice,
     PlanFile,
     Pretrained,
     ProfileStep,
@@ -64,6 +65,7 @@ def command(
     checkpoint_every: CheckpointEvery = 0,
     keep_checkpoints: KeepCheckpoints = 3,
     min_gpus: MinGpus = None,
+    notice: Notice = 30,
     profile_step: ProfileStep = None,
     wandb: WandB = False,
     dry_run: DryRun = False,
@@ -90,5 +92,5 @@ def command(
     training_run.check_run(plan, run)
     if dry_run:
         return training_run.print_command(run, plan, as_json=as_json)
-    status = training_run.supervised(run, plan, min_gpus)
+    status = training_run.supervised(run, plan, min_gpus, notice)
     return emit(training_run.run_answer(run, status), as_json=as_json)

@@ -10,6 +10,7 @@ from planner.plan import Plan
 
 PLAN_FILE = "plan.json"
 IMAGE = "pytorch/pytorch"
+SLURM_NOTICE_S = 120
 _SKYPILOT = {
     "a100-sxm-80gb": "A100-80GB", "a100-sxm-40gb": "A100", "h100-sxm": "H100", "h200-sxm": "H200",
     "b200-sxm": "B200", "l40s": "L40S", "a10g": "A10G", "rtx-4090": "RTX4090", "mi300x": "MI300X",
@@ -32,12 +33,12 @@ def export_slurm(plan: Plan) -> Exported:
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={where.gpus_per_node}",
         "#SBATCH --exclusive",
-        "#SBATCH --signal=USR1@120",
+        f"#SBATCH --signal=USR1@{SLURM_NOTICE_S}",
         "#SBATCH --output=%x-%j.log",
         "",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
-        f'exec srun --kill-on-bad-exit=1 plan run "${{PLAN:-{PLAN_FILE}}}" "$@"',
+        f'exec srun --kill-on-bad-exit=1 plan run "${{PLAN:-{PLAN_FILE}}}" --notice {SLURM_NOTICE_S} "$@"',
     ]
     return Exported(target="slurm", file_name="train.sbatch", text="\n".join(lines) + "\n")
 

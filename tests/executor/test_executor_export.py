@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -155,6 +156,33 @@ def test_shell_texts_parse(target: str, plan_of: Callable[..., Plan], tmp_path: 
     assert subprocess.run(["bash", "-n", str(script)], check=False, capture_output=True).returncode == 0
 
 
+SBATCH = {  # long options and the form of their values, from https://slurm.schedmd.com/sbatch.html (24.11)
+    "job-name": r"[\w-]+",
+    "nodes": r"\d+(-\d+)?",
+    "ntasks-per-node": r"\d+",
+    "gpus-per-node": r"(\w+:)?\d+",
+    "exclusive": r"|user|mcs|topo",
+    "signal": r"([RB]{1,2}:)?(\d+|[A-Z]+\d?)(@\d{1,5})?",
+    "output": r"([\w.-]|%[AaJjNnstuWx%])+",
+}
+
+
+def test_slurm_options_are_those_of_sbatch(plan_of: Callable[..., Plan]) -> None:
+    """Known names, values of their form, all before the first command: sbatch reads none after it."""
+    lines = export_plan(plan_of(PLAIN), "slurm").text.splitlines()
+    options = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    wrong = [o for o in options if not re.fullmatch(SBATCH[o.split("=")[0]], o.partition("=")[2])]
+    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert (wrong, [line for line in lines[command:] if line.startswith("#SBATCH")]) == ([], [])
+    assert {"nodes=1", "gpus-per-node=8"} <= set(options)
+
+
+def test_slurm_warns_as_early_as_the_run_is_told(plan_of: Callable[..., Plan]) -> None:
+    """The seconds between Slurm's signal and its kill are those that the ranks may take."""
+    text = export_plan(plan_of(PLAIN), "slurm").text
+    assert re.findall(r"--signal=USR1@(\d+)|--notice (\d+)", text) == [("120", ""), ("", "120")]
+
+
 def test_torchtitan_text_fills_a_configuration(plan_of: Callable[..., Plan]) -> None:
     """It is Python, and sets the degrees; their product is the number of GPUs."""
     from types import SimpleNamespace
@@ -208,9 +236,11 @@ CHECKS = {
     "torchtitan": TORCHTITAN,
     "accelerate": "from accelerate.commands.config.config_args import load_config_from_file as f; "
     "print(f(PATH).num_processes)",
-    "kubeflow": "import yaml; from kubeflow_trainer_api import models as m; "
-    "job = m.TrainerV1alpha1TrainJob.from_dict(yaml.safe_load(open(PATH))); "
+    "kubeflow": "import yaml; from kubeflow_trainer_api import models as m; data = yaml.safe_load(open(PATH)); "
+    "job = m.TrainerV1alpha1TrainJob.from_dict(data); assert job.to_dict() == data, job.to_dict(); "
     "print(job.spec.trainer.num_nodes * job.spec.trainer.num_proc_per_node)",
+    "skypilot": "import sky; task = sky.Task.from_yaml(PATH); (r,) = task.resources; "
+    "assert task.run and task.setup; print(task.num_nodes * r.accelerators['H100'])",
     "deepspeed": "import json, types; import deepspeed.runtime.config as r; "
     "mpu = types.SimpleNamespace(get_data_parallel_world_size=lambda: 8); "
     "r.dist.get_rank = lambda: 0; d = r.DeepSpeedConfig(json.load(open(PATH)), mpu); print(d.train_batch_size // d.gradient_accumulation_steps)",
@@ -221,7 +251,7 @@ CHECKS = {
 @pytest.mark.parametrize("target", CHECKS)
 def test_the_tool_itself_reads_the_export(target: str, plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """Its own parser accepts the file and counts eight GPUs."""
-    module = {"kubeflow": "kubeflow_trainer_api"}.get(target, target)
+    module = {"kubeflow": "kubeflow_trainer_api", "skypilot": "sky"}.get(target, target)
     probe = [PARSERS, "-c", f"import {module}"]
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
     if subprocess.run(probe, check=False, capture_output=True, env=environment).returncode:

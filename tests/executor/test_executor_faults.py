@@ -18,11 +18,13 @@ import pytest
 pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
+from executor import launch
 from executor.checkpoint import steps_on_disk
-from executor.launch import Supervision, supervise, with_plan, write_run
+from executor.launch import Supervision, environment_of_ranks, supervise, with_plan, write_run
 from executor.run_settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
 from executor.worker import RANKS_FOLDER
 from planner.plan import Plan
+from topology.errors import InputError
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 STEPS = 12
@@ -123,8 +125,8 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
     ("number", "send"),
     [
         pytest.param(signal.SIGTERM, os.kill, id="SIGTERM-to-the-launcher"),
-        pytest.param(signal.SIGUSR1, os.kill, id="SIGUSR1-to-the-launcher"),
         pytest.param(signal.SIGUSR1, os.killpg, id="SIGUSR1-to-the-process-group"),
+        pytest.param(signal.SIGINT, os.killpg, id="ctrl-c-in-a-terminal"),
     ],
 )
 def test_a_signal_to_the_launcher_stops_in_order(
@@ -162,6 +164,68 @@ def test_a_signal_to_the_launcher_stops_in_order(
     assert (launcher.returncode, answer["state"]) == (0, "stopped")
     assert "Traceback" not in messages
     assert steps_on_disk(tmp_path / CHECKPOINTS)[0] == answer["step"] >= 2
+
+
+NEVER_READY = """
+import os, pathlib, signal, sys, time
+marks = pathlib.Path(sys.argv[-1]).parent / ".ranks"
+marks.mkdir()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+(marks / "0").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def test_a_run_stopped_too_late_is_not_a_smaller_run(
+    plan_of: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that the notice did not suffice are not lost for good: the run ends, with what would help."""
+    (tmp_path / "never_ready.py").write_text(NEVER_READY)
+    monkeypatch.setattr(launch, "QUIET_TORCHRUN", "never_ready")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    marks = tmp_path / RANKS_FOLDER
+    when((marks / "0").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    supervision = alone(min_gpus=1, replan=lambda _: pytest.fail("asked for a smaller plan"), notice_s=7)
+    with pytest.raises(InputError, match="stopped by SIGTERM before it could write") as raised:
+        supervise(settings_in(tmp_path), plan_of(LAYOUT), supervision)
+    assert ("7 s" in raised.value.cause, "--notice" in raised.value.fix) == (True, True)
+
+
+def test_ranks_get_the_notice_less_what_the_launcher_needs() -> None:
+    """What has not ended is killed two seconds before the scheduler would kill it."""
+    assert environment_of_ranks({}, 30)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "28"
+    assert environment_of_ranks({}, 1)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "1"
+
+
+DEAF = """
+import os, pathlib, signal, sys, time
+rank, attempt, folder = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], pathlib.Path(sys.argv[1])
+(folder / f"{rank}-{attempt}").touch()
+if attempt == "0" and rank == "1":
+    while not (folder / "deaf").exists():
+        time.sleep(0.01)
+    sys.exit(1)
+if attempt == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / "deaf").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_does_not_hold_up_the_restart(tmp_path: Path) -> None:
+    """One rank dies, the other is stuck in a collective and deaf: it is killed after the grace, not after 30 s."""
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    torchrun = "import sys, executor.elastic as e; e.RESTART_GRACE_S = 1; sys.exit(e.main())"
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
+    command = [sys.executable, "-c", torchrun, *options, str(script), str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment_of_ranks(os.environ), check=False, timeout=100, capture_output=True
+    )
+    first, second = ((tmp_path / name).stat().st_mtime for name in ("deaf", "0-1"))
+    assert done.returncode == 0
+    assert 1 <= second - first < 20
 
 
 @pytest.mark.slow
