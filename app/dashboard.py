@@ -59,7 +59,13 @@ def start() -> None:
 
 
 def warm() -> None:
-    """Import the slow packages and answer the first page's question before anybody asks it."""
+    """Import the slow packages and answer the first page's question before anybody asks it.
+
+    What is loaded then stays for good: frozen, it is not looked through again by the garbage collection that
+    Streamlit runs after every answer, which is half of the processor time of an answer that is known already.
+    """
+    import gc
+
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
     from app.job_flags import Flags
@@ -68,3 +74,5 @@ def warm() -> None:
     from planner.search import search
 
     search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
+    gc.collect()
+    gc.freeze()

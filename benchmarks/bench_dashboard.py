@@ -1,8 +1,9 @@
 """How fast the dashboard answers, against what was asked: run `python benchmarks/bench_dashboard.py`.
 
-First paint and changes are timed in the system's Chromium, from the click until the new plan and its pictures
-stand on the page; ten sessions are timed at the server's door, as ten browsers would ask it. Medians; every
-timed question is a new one, so none is answered from the cache.
+First paint and changes are timed in the system's Chromium: from the key until the new plan's numbers stand,
+and until its pictures do; ten sessions are timed at the server's door, as ten browsers would ask it. Medians;
+every timed question is a new one, so none is answered from the cache. On a busy machine, compare the processor
+times.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,33 @@ MIB = 2**20
 SESSIONS = 10
 LARGE = "model=llama-3.1-405b&gpus=16384"
 IDLE = '() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"'
+REST_MS, MOST_WAIT_MS = 300, 120_000
+WATCH = """(text) => {
+  const stands = () => [...document.querySelectorAll("[data-testid=stCaptionContainer]")]
+    .some(caption => caption.textContent.includes(text));
+  const idle = () => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning";
+  const painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+  window.stands = new Promise(done => {
+    let asked = 0, numbers = 0;
+    const note = () => { asked = performance.now(); };
+    document.addEventListener("keydown", note, {capture: true, once: true});
+    const look = async () => {
+      if (asked && !numbers && stands()) {
+        numbers = -1;
+        await painted();
+        numbers = performance.now() - asked;
+      }
+      if (numbers > 0 && idle()) {
+        observer.disconnect();
+        await painted();
+        done([numbers, performance.now() - asked]);
+      }
+    };
+    const observer = new MutationObserver(look);
+    observer.observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true});
+  });
+}"""
+"""Sets `window.stands`: ms from the next key until a caption says `text`, and until all is drawn."""
 DRAWN = '() => document.querySelectorAll("[data-testid=stPlotlyChart] .main-svg").length >= 2'
 
 
@@ -71,6 +100,12 @@ def resident_bytes(pid: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+def processor_s(pid: int) -> float:
+    """Processor seconds that a process has used."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def ask(port: int, query: str) -> tuple[float, int]:
     """Open a session at a URL query, as a browser does; seconds until its page is complete, and its bytes."""
     import websockets
@@ -102,10 +137,21 @@ def ask_at_once(port: int, queries: Sequence[str]) -> list[float]:
     return [seconds for seconds, _ in asyncio.run(together())]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Seconds of one change: until its numbers stand, until its pictures do too, and of processor time."""
+
+    numbers_s: float
+    pictures_s: float
+    server_s: float
+    browser_s: float
+
+
 def open_seconds(browser: Any, url: str) -> tuple[float, float]:
     """Seconds from the address to the first painted content, and to the drawn plan, of a new session."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(MOST_WAIT_MS)
     started = time.perf_counter()
     page.goto(url, wait_until="commit")
     page.wait_for_function(DRAWN)
@@ -116,24 +162,41 @@ def open_seconds(browser: Any, url: str) -> tuple[float, float]:
     return painted_ms / 1000, complete
 
 
-def change_seconds(browser: Any, url: str, batches: Sequence[int]) -> list[float]:
-    """Seconds from choosing a global batch to its drawn plan, one after the other."""
+def changes(browser: Any, url: str, batches: Sequence[int], server: int) -> list[Change]:
+    """Choose one global batch after the other, and wait for each plan."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    page.set_default_timeout(MOST_WAIT_MS)
     page.goto(url)
     page.wait_for_function(DRAWN)
     page.wait_for_function(IDLE)
-    seconds = []
-    for batch in batches:
-        box = page.get_by_test_id("stSelectbox").filter(has_text="Global batch").locator("input").first
-        box.fill(str(batch))
-        started = time.perf_counter()
-        box.press("Enter")
-        page.get_by_text(f"{batch:,} sequences of").wait_for()
-        page.wait_for_function(IDLE)
-        seconds.append(time.perf_counter() - started)
+    processes = browser.new_browser_cdp_session()
+    timed = [change(page, batch, processes, server) for batch in batches]
     context.close()
-    return seconds
+    return timed
+
+
+def change(page: Any, batch: int, processes: Any, server: int) -> Change:
+    """Choose a global batch; the page itself notes when the new plan stands."""
+    box = page.get_by_test_id("stSelectbox").filter(has_text="Global batch").locator("input").first
+    box.fill(str(batch))
+    page.evaluate(WATCH, f"{batch:,} sequences of")
+    page.wait_for_timeout(REST_MS)
+    before = processor_s(server), browser_processor_s(processes)
+    box.press("Enter")
+    numbers_ms, pictures_ms = page.evaluate("window.stands")
+    page.wait_for_timeout(REST_MS)
+    after = processor_s(server), browser_processor_s(processes)
+    return Change(
+        numbers_s=numbers_ms / 1000, pictures_s=pictures_ms / 1000,
+        server_s=after[0] - before[0], browser_s=after[1] - before[1],
+    )  # fmt: skip
+
+
+def browser_processor_s(processes: Any) -> float:
+    """Processor seconds that all processes of the browser have used."""
+    found = processes.send("SystemInfo.getProcessInfo")["processInfo"]
+    return sum(float(entry["cpuTime"]) for entry in found)
 
 
 def row(what: str, asked: str, values: Sequence[float]) -> None:
@@ -141,7 +204,15 @@ def row(what: str, asked: str, values: Sequence[float]) -> None:
     print(f"{what:34} {asked:>10} {statistics.median(values):>8.2f} s {max(values):>8.2f} s", flush=True)
 
 
-def time_in_browser(port: int) -> None:
+def change_rows(what: str, asked: str, timed: Sequence[Change]) -> None:
+    """Print the lines of a change: what a person waits for, and what processors do meanwhile."""
+    row(f"change, {what}: its numbers", asked, [entry.numbers_s for entry in timed])
+    row("  its pictures too", "", [entry.pictures_s for entry in timed])
+    row("  processor time of the server", "", [entry.server_s for entry in timed])
+    row("  processor time of the browser", "", [entry.browser_s for entry in timed])
+
+
+def time_in_browser(port: int, server: int) -> None:
     """First paint and changes."""
     from playwright.sync_api import sync_playwright
 
@@ -153,18 +224,19 @@ def time_in_browser(port: int) -> None:
         )
         opened = [open_seconds(browser, url) for _ in range(7)]
         row("first paint of a new session", "≤ 2 s", [first for first, _ in opened])
-        row("its plan and pictures stand", "", [complete for _, complete in opened])
-        row("change, 70b on 32", "≤ 1 s", change_seconds(browser, url, range(520, 600, 8)))
-        row(
-            "change, 405b on 16,384", "≤ 3 s", change_seconds(browser, f"{url}?{LARGE}", range(2056, 2096, 8))
-        )
+        row("  its plan and pictures stand", "", [complete for _, complete in opened])
+        change_rows("70b on 32", "≤ 1 s", changes(browser, url, range(520, 600, 8), server))
+        large = changes(browser, f"{url}?{LARGE}", range(2056, 2096, 8), server)
+        change_rows("405b on 16,384", "≤ 3 s", large)
         browser.close()
 
 
 def time_sessions(port: int, server: int) -> None:
     """Ten sessions at once, and what they leave in memory."""
     before = resident_bytes(server)
+    used_s = processor_s(server)
     row("ten sessions, one question", "", ask_at_once(port, [""] * SESSIONS))
+    row("  processor time of each", "", [(processor_s(server) - used_s) / SESSIONS])
     new = [f"global_batch_size={batch}" for batch in range(800, 800 + 8 * SESSIONS, 8)]
     row("ten sessions, ten new questions", "", ask_at_once(port, new))
     row("the same again", "", ask_at_once(port, new))
@@ -178,7 +250,7 @@ def main() -> None:
     with dashboard() as (port, server):
         row("the server's very first answer", "", [asyncio.run(ask(port, ""))[0]])
         time_sessions(port, server)
-        time_in_browser(port)
+        time_in_browser(port, server)
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     print(f"(other work on this machine: {busy:.1f} runnable processes per core)")
 
