@@ -2,7 +2,7 @@
 
 First paint and changes are timed in the system's Chromium: from the key until the new plan's numbers stand,
 and until its pictures do; ten sessions are timed at the server's door, as ten browsers would ask it. Medians;
-every timed question is a new one, so none is answered from the cache. On a busy machine, compare the processor
+every timed question is a new one, so none is answered from the cache. On a busy machine, compare processor
 times.
 """
 
