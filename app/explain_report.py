@@ -9,7 +9,7 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.output import Answer, Facts, Lines, Section, Table, bar, json_text
 from app.plan_headline import headline, step_text
 from app.plan_layout import layout_facts, layout_words, plan_words
-from app.quantities import format_like, format_percent, format_share
+from app.quantities import format_like, format_share
 from app.solve import cause_of, rejected_text
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
@@ -18,6 +18,8 @@ from topology.decode import unstructure
 from topology.units import format_seconds
 
 _FEWEST_SHARE = 0.001
+_LEAST_GAIN = 0.001
+"""Changes that shorten the step by less help nobody."""
 
 
 def explain_answer(plan: Plan) -> Answer:
@@ -30,7 +32,8 @@ def explain_answer(plan: Plan) -> Answer:
         Lines(title="What binds it", lines=(found.memory, *found.links)),
     ]
     if found.runner_up is not None:
-        sections.append(_runner_up_table(found.runner_up, plan.estimate.step_time_s))
+        words = plan_words(plan.alternatives[0])
+        sections.append(_runner_up_table(found.runner_up, words, plan.estimate.step_time_s))
     if found.what_if:
         sections.append(_what_if_table(found.what_if))
     return Answer(
@@ -80,7 +83,7 @@ def _shares_table(found: Explanation, whole_s: float) -> Table:
     return Table(title="Where the step goes", columns=("", "time", "share", ""), rows=rows, align="lrrl")
 
 
-def _runner_up_table(runner_up: RunnerUp, whole_s: float) -> Table:
+def _runner_up_table(runner_up: RunnerUp, words: str, whole_s: float) -> Table:
     """What the runner-up loses, and what it wins."""
     rows = tuple(
         (share.part, ("+" if share.seconds_s > 0 else "") + format_like(share.seconds_s, whole_s))
@@ -88,9 +91,9 @@ def _runner_up_table(runner_up: RunnerUp, whole_s: float) -> Table:
         if abs(share.seconds_s) > _FEWEST_SHARE * whole_s
     )
     verdict = "a tie within the error band" if runner_up.tied else "slower beyond the error band"
-    slower = format_percent(runner_up.slower_by, signed=True)
+    slower = format_share(runner_up.slower_by, signed=True)
     return Table(
-        title=f"Why the runner-up lost: {layout_words(runner_up.layout)}",
+        title=f"Why the runner-up lost: {words}",
         columns=("part", "difference"),
         rows=rows,
         note=f"{format_seconds(runner_up.step_time_s)} a step, {slower}: {verdict}",
@@ -98,16 +101,25 @@ def _runner_up_table(runner_up: RunnerUp, whole_s: float) -> Table:
 
 
 def _what_if_table(changes: tuple[WhatIf, ...]) -> Table:
-    """Single changes, the most helpful first."""
+    """Single changes that help, the most helpful first; those that do not are named below."""
+    helpful = [change for change in changes if change.faster_by >= _LEAST_GAIN]
     rows = tuple(
         (
             change.change,
             format_seconds(change.step_time_s),
-            format_percent(change.faster_by, signed=True),
+            format_share(change.faster_by, signed=True),
             layout_words(change.layout),
             change.flag,
         )
-        for change in changes
+        for change in helpful
     )
-    columns = ("change", "step time", "faster by", "then the layout is", "flag")
-    return Table(title="Which one change would help most", columns=columns, rows=rows, align="lrrll")
+    useless = " · ".join(
+        f"{change.change} ({format_share(change.faster_by, signed=True)})"
+        for change in changes
+        if change.faster_by < _LEAST_GAIN
+    )
+    columns = ("change", "step time", "faster per token", "then the layout is", "flag")
+    return Table(
+        title="Which one change would help most", columns=columns, rows=rows, align="lrrll",
+        note=f"would not help: {useless}" if useless else "",
+    )  # fmt: skip

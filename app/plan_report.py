@@ -9,7 +9,7 @@ from app.output import Answer, Facts, Lines, Section, Table
 from app.plan_headline import headline, headline_facts
 from app.plan_layout import layout_facts, plan_words
 from app.plan_tables import memory_table, time_table
-from app.quantities import format_percent
+from app.quantities import format_percent, format_share
 from app.records import plan_records
 from costmodel.layout import num_axes
 from planner.plan import Optimality, Plan, to_json
@@ -44,20 +44,27 @@ def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
     """How sure the search is that nothing is better."""
     if optimality.enumerated == 1:
         return Facts(title="Proof", pairs=(("answer", "the one layout asked for, its stages split best"),))
-    if optimality.status == "proven":
-        status = "proven optimal under the cost model"
-    else:
-        status = f"best found; nothing can be more than {format_percent(optimality.gap)} better"
     pruned = sorted(optimality.pruned.items(), key=lambda item: -item[1])
     dismissed = sum(optimality.pruned.values())
     looked = f"{optimality.enumerated:,} layouts enumerated · {dismissed:,} dismissed"
     effort = f"{looked} · {optimality.solved:,} solved"
     pairs = (
-        ("answer", f"{status} (bound {format_seconds(optimality.bound_s)})"),
+        ("answer", _certainty(optimality)),
         ("search", f"{effort} · {format_seconds(search_time_s)}"),
         ("dismissed by", " · ".join(f"{rule} {count:,}" for rule, count in pruned)),
     )
     return Facts(title="Proof", pairs=tuple((name, text) for name, text in pairs if text))
+
+
+def _certainty(optimality: Optimality) -> str:
+    """What is proven, with the bound that proves it."""
+    if optimality.bound_bytes is not None:
+        bound = f"{format_bytes(optimality.bound_bytes)} hold no plan within the band of the fastest"
+        return f"emptiest to within {format_percent(optimality.gap)}: {bound}"
+    bound = f"bound {format_seconds(optimality.bound_s)}"
+    if optimality.status == "proven":
+        return f"proven optimal under the cost model ({bound})"
+    return f"best found; nothing can be more than {format_percent(optimality.gap)} better ({bound})"
 
 
 def alternatives_table(plan: Plan) -> Table:
@@ -67,7 +74,7 @@ def alternatives_table(plan: Plan) -> Table:
             str(number),
             plan_words(other),
             format_seconds(other.step_time_s),
-            format_percent(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
+            format_share(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
         )
         for number, other in enumerate(plan.alternatives, start=1)

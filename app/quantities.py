@@ -118,13 +118,13 @@ def format_percent(fraction: float, *, signed: bool = False) -> str:
     return f"{sign}{three_digits(100 * fraction)} %"
 
 
-def format_share(fraction: float) -> str:
+def format_share(fraction: float, *, signed: bool = False) -> str:
     """Write a share of a whole as percent with one decimal, so that a column of shares lines up.
 
-    >>> format_share(0.4123), format_share(0.005)
-    ('41.2 %', '0.5 %')
+    >>> format_share(0.4123), format_share(0.005), format_share(0.2, signed=True)
+    ('41.2 %', '0.5 %', '+20.0 %')
     """
-    return f"{100 * fraction:.1f} %"
+    return f"{100 * fraction:{'+' if signed else ''}.1f} %"
 
 
 def format_duration(seconds: float) -> str:

@@ -138,6 +138,14 @@ class LayoutTable:
             else plain["shard_degree"],
         )
 
+    @staticmethod
+    def join(tables: Sequence[LayoutTable]) -> LayoutTable:
+        """Rows of several tables, one after the other."""
+        names = [field.name for field in fields(LayoutTable)]
+        return LayoutTable(
+            **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
+        )
+
     def take(self, index: npt.NDArray[Any] | slice) -> LayoutTable:
         """Rows chosen by an index or mask array, or a slice."""
         return LayoutTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})

@@ -23,6 +23,9 @@ from topology.units import format_bandwidth, format_bytes, format_seconds
 MORE_MEMORY = 1.5
 FASTER = 2
 
+_NEGLIGIBLE = 5e-4
+"""Communication below this share of the step is not spoken of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -131,7 +134,7 @@ def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> 
     for axis in shown:
         size, stride = groups[axis][0], int(groups[axis][1][0])
         seconds = getattr(full.time, f"{axis}_s")
-        if size > 1 and seconds > 0:
+        if size > 1 and seconds > _NEGLIGIBLE * full.step_time_s:
             rate = float(np.asarray(ring_bandwidth(h, size, stride)))
             where = (
                 "crosses nodes" if bool(np.asarray(crosses_node(h, size, stride))) else "stays inside a node"
@@ -139,7 +142,7 @@ def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> 
             sentences.append(
                 f"{axis} of {size} {where} at {format_bandwidth(rate)} per GPU: {format_seconds(seconds)} "
                 "exposed, "
-                f"{seconds / full.step_time_s:.1%} of the step"
+                f"{100 * seconds / full.step_time_s:.1f} % of the step"
             )
     return tuple(sentences)
 

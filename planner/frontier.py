@@ -6,7 +6,7 @@ They are *tied* when the slower one's step lies inside the error band of the fas
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
 from planner.best_first import Search
-from planner.candidates import Choice, candidate, layers_of_stage, safety, seed_choice
+from planner.candidates import Candidate, Choice, candidate, layers_of_stage, safety, seed_choice
 from planner.plan import Alternative
-from planner.priced import price
+from planner.priced import Priced, price
 from planner.rank_bounds import plain_bounds, variant_bounds
 from planner.retime import simulated_step_s
 from planner.search import estimate_of
@@ -28,6 +28,9 @@ CORES_OF_SHAPE = 4
 
 MOST_LOOKED_AT = 160
 """Combinations of degrees that are looked at, in the order of their bounds, which know no memory."""
+
+LOOKED_AT_ONCE = 16
+"""Combinations looked at first; each further batch is twice as large."""
 
 SLOWEST = 1.5
 """Plans that take more than this multiple of the best score are not worth showing."""
@@ -44,19 +47,34 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
     """
     others = [
         found
-        for found in near_best(done)
+        for found in near_best(done, count)
         if _degrees(found) != _degrees(best) and _score(done, found) <= SLOWEST * done.score
     ]
     return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
 
 
-def near_best(done: Search) -> list[Choice]:
-    """The best split of each combination of degrees, best score first, of the `MOST_LOOKED_AT` likeliest."""
+def near_best(done: Search, count: int) -> list[Choice]:
+    """Best splits of the combinations of degrees that were looked at, best score first.
+
+    Combinations and their variants are looked at in the order of their bounds, until nothing that is left can
+    be among the best `count`.
+    """
     known = {key: seed for key, (_, seed) in done.pool.items()}
-    for seed in _fresh(done):
-        key = _degrees(seed)
-        if key not in known or seed.step_time_s < known[key].step_time_s:
-            known[key] = seed
+
+    def settled(bound: float) -> bool:
+        scores = sorted(_score(done, seed) for seed in known.values())
+        return len(scores) > count and scores[count] <= bound
+
+    for least, cores in _promising_cores(done):
+        if settled(least):
+            break
+        for bound, priced, row in _likely(done, cores):
+            if settled(bound):
+                break
+            found = candidate(done.setting, priced, row)
+            key, seed = _degrees(found), seed_choice(found)
+            if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
+                known[key] = seed
     return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
 
 
@@ -64,38 +82,39 @@ def _score(done: Search, found: Choice) -> float:
     return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
 
 
-def _fresh(done: Search) -> list[Choice]:
-    """Splits of the best variant of each of the most promising combinations of degrees."""
-    placed, _ = placements(done.setting, done.pins, _promising_cores(done))
-    pipelined, _, _ = pipelines(done.setting, done.pins, placed)
-    found, _ = variants(done.setting, done.pins, pipelined)
-    if len(found) == 0:
-        return []
-    priced = price(done.setting, found, done.cal)
-    cutoff_s = done.goal.cutoff_s(found.num_gpus, SLOWEST * done.score)
-    bounds_s = variant_bounds(done.setting, priced, plain_bounds(done.setting, priced), cutoff_s)
-    order = np.argsort(done.goal.score(found.num_gpus, bounds_s), kind="stable")
-    order = order[np.isfinite(bounds_s[order])]
-    rows = order[np.sort(np.unique(_shapes(found)[order], axis=0, return_index=True)[1])]
-    seeds = [seed_choice(candidate(done.setting, priced, int(row))) for row in rows]
-    return [seed for seed in seeds if seed is not None]
-
-
-def _promising_cores(done: Search) -> LayoutTable:
-    """A few cores of each of the most promising combinations of degrees, by their bounds."""
-    tables = [table for table, _ in done.seen]
-    if not tables:
-        return LayoutTable.of([])
-    every = LayoutTable(
-        **{f.name: np.concatenate([getattr(table, f.name) for table in tables]) for f in fields(LayoutTable)}
-    )
-    bounds = np.concatenate([bounds for _, bounds in done.seen])
+def _promising_cores(done: Search) -> Iterator[tuple[float, LayoutTable]]:
+    """Batches of a few cores of each promising combination of degrees, and the least bound from there on."""
+    if not done.seen:
+        return
+    tables, found = zip(*done.seen, strict=True)
+    every, bounds = LayoutTable.join(tables), np.concatenate(found)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] <= SLOWEST * done.score]
     _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
     best = np.argsort(first, kind="stable")[:MOST_LOOKED_AT]
-    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in best]
-    return every.take(order[np.concatenate(chosen)])
+    start, size = 0, LOOKED_AT_ONCE
+    while start < len(best):
+        batch = best[start : start + size]
+        chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in batch]
+        yield float(bounds[order[first[batch[0]]]]), every.take(order[np.concatenate(chosen)])
+        start, size = start + size, 2 * size
+
+
+def _likely(done: Search, cores: LayoutTable) -> Iterator[tuple[float, Priced, int]]:
+    """The variant of the least bound of each combination of degrees, best bound first."""
+    placed, _ = placements(done.setting, done.pins, cores)
+    pipelined, _, _ = pipelines(done.setting, done.pins, placed)
+    found, _ = variants(done.setting, done.pins, pipelined)
+    if len(found) == 0:
+        return
+    priced = price(done.setting, found, done.cal)
+    cutoff_s = done.goal.cutoff_s(found.num_gpus, SLOWEST * done.score)
+    bounds_s = variant_bounds(done.setting, priced, plain_bounds(done.setting, priced), cutoff_s)
+    bounds = done.goal.score(found.num_gpus, bounds_s)
+    order = np.argsort(bounds, kind="stable")
+    order = order[np.isfinite(bounds_s[order])]
+    for row in order[np.sort(np.unique(_shapes(found)[order], axis=0, return_index=True)[1])]:
+        yield float(bounds[row]), priced, int(row)
 
 
 def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
@@ -103,16 +122,7 @@ def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
     return np.stack([table.tp, table.pp, table.cp, table.ep], axis=1)
 
 
-def prefer_headroom(done: Search) -> Choice | None:
-    """Of the plans the error band cannot tell from the fastest, the one that leaves most memory free."""
-    if done.best is None:
-        return None
-    band_s = estimate_of(done.setting, done.best, done.cal).upper_s
-    tied = [found for found in near_best(done) if found.step_time_s <= band_s]
-    return min([done.best, *tied], key=lambda found: found.peak_memory_bytes)
-
-
-def _degrees(found: Choice) -> tuple[int, ...]:
+def _degrees(found: Choice | Candidate) -> tuple[int, ...]:
     x = found.layout
     return (x.tp, x.pp, x.cp, x.ep)
 

@@ -59,7 +59,8 @@ class Optimality:
 
     `enumerated` layouts were considered; `pruned` counts those dismissed by each rule or bound, `solved`
     those whose stages were decided by the solver. `bound_s` is a step time that no layout on as many GPUs
-    can beat under the objective; `gap` is (incumbent − bound) / incumbent.
+    can beat under the objective; `gap` is (incumbent − bound) / incumbent. Under the objective ``memory`` the
+    gap is that of the peak memory to `bound_bytes`, which no plan within the band of the fastest can do with.
     """
 
     status: Literal["proven", "best-found"]
@@ -68,6 +69,7 @@ class Optimality:
     enumerated: int
     pruned: Mapping[str, int]
     solved: int
+    bound_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,10 +120,10 @@ def estimate_of(
 
 def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     """Write the answer of a search that found something."""
-    from planner.frontier import alternatives, prefer_headroom
+    from planner.frontier import alternatives
     from planner.placement import place
 
-    best = prefer_headroom(done) if request.objective == "memory" else done.best
+    best, bound_bytes = _answer(request, done)
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
     rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
@@ -139,7 +139,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         mesh=mesh,
         estimate=full,
         alternatives=others,
-        optimality=certificate(done, best),
+        optimality=certificate(done, best, bound_bytes),
         search_time_s=time.perf_counter() - started,
         idle_gpus=idle,
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
@@ -148,19 +148,37 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     )
 
 
-def certificate(done: Search, best: Choice) -> Optimality:
-    """What the search proved of a choice; only the layout of least score can be proven best."""
+def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | None]:
+    """The plan that the objective asks for; under ``memory`` also the bytes that no such plan can do with."""
+    if request.objective != "memory" or done.best is None:
+        return done.best, None
+    from planner.emptiest import emptiest
+
+    return emptiest(done, estimate_of(done.setting, done.best, done.cal).upper_s)
+
+
+def certificate(done: Search, best: Choice, bound_bytes: float | None = None) -> Optimality:
+    """What the search proved of a choice: of its score, or of the memory it needs.
+
+    Args:
+        done: the search for the least score.
+        best: the choice.
+        bound_bytes: memory that no plan of the objective ``memory`` can do with.
+    """
     gpus = best.layout.num_gpus
     score = float(done.goal.score(gpus, best.step_time_s))
-    gap, exact = max(0.0, (score - done.bound) / score), best is done.best
+    gap = max(0.0, (score - done.bound) / score)
+    if bound_bytes is not None:
+        gap = 1 - bound_bytes / best.peak_memory_bytes
     pruned = {name: count for name, count in sorted(done.rejected.items()) if count}
     return Optimality(
-        status="proven" if exact and done.proven and gap <= PROVEN_GAP else "best-found",
+        status="proven" if done.proven and gap <= PROVEN_GAP else "best-found",
         bound_s=max(0.0, float(done.goal.cutoff_s(gpus, done.bound))),
         gap=gap,
         enumerated=sum(pruned.values()) + done.solved,
         pruned=pruned,
         solved=done.solved,
+        bound_bytes=bound_bytes,
     )
 
 

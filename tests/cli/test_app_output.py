@@ -118,7 +118,7 @@ def test_the_plan_table_states_the_numbers_of_the_plan(example_plan: Plan):
         "tp inside a node · pp across 4 nodes",
         "proven optimal",
         "5,000 layouts enumerated · 4,990 dismissed · 10 solved",
-        "+2 % (tie)",
+        "+2.0 % (tie)",
         "GPUs run at their boost clock",
     ):
         assert expected in text
@@ -148,6 +148,23 @@ def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
     other = replace(example_plan, layout=replace(example_plan.layout, tp=4, pp=8))
     assert changed_choices(example_plan, other) == {"tp": (8, 4), "pp": (4, 8)}
     assert json.loads(diff_answer(example_plan, other).document)["choices"]["tp"] == {"first": 8, "second": 4}
+
+
+def test_only_changes_that_help_are_said_to_help(example_plan: Plan, monkeypatch: pytest.MonkeyPatch):
+    """A change that lengthens the step stands below the table, not in it."""
+    from app import explain_report
+    from planner.explain import Explanation, WhatIf
+
+    changes = tuple(
+        WhatIf(change=name, flag="", step_time_s=10 * (1 - gain), faster_by=gain, layout=example_plan.layout)
+        for name, gain in (("faster NICs", 0.2), ("microbatches of 2", -0.033), ("fewer bolts", 0.0))
+    )
+    found = Explanation(shares=(), memory="", links=(), runner_up=None, what_if=changes)
+    monkeypatch.setattr(explain_report, "explain", lambda _: found)
+    table = explain_report.explain_answer(example_plan).sections[-1]
+    assert isinstance(table, Table)
+    assert [(row[0], row[2]) for row in table.rows] == [("faster NICs", "+20.0 %")]
+    assert table.note == "would not help: microbatches of 2 (-3.3 %) · fewer bolts (+0.0 %)"
 
 
 def test_both_ends_of_a_band_have_the_unit_of_the_step(example_plan: Plan):

@@ -119,6 +119,25 @@ def test_a_faster_plan_is_kept_however_complicated():
     assert search_with(SIMPLE, faster).best == faster
 
 
+def test_the_emptiest_plan_is_proven_so() -> None:
+    """The plan of most headroom is within the band of the fastest; less memory than proven holds none."""
+    request = PlanRequest(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("h100-sxm", 8).spec,
+        job=TrainingJob(sequence_length=8192, global_batch_size=64),
+    )
+    fastest, emptiest = search(request), search(replace(request, objective="memory"))
+    assert isinstance(fastest, Plan)
+    assert isinstance(emptiest, Plan)
+    capacity, bound_bytes = setting_of(request).cluster.gpu.memory_bytes, emptiest.optimality.bound_bytes
+    assert bound_bytes is not None
+    assert bound_bytes <= emptiest.estimate.peak_memory_bytes < fastest.estimate.peak_memory_bytes
+    assert emptiest.estimate.step_time_s <= fastest.estimate.upper_s
+    assert emptiest.estimate.peak_memory_bytes - bound_bytes <= 0.01 * capacity
+    tighter = search(replace(request, memory_headroom=1 - bound_bytes / capacity))
+    assert not isinstance(tighter, Plan) or tighter.estimate.step_time_s > fastest.estimate.upper_s
+
+
 def test_alternatives_are_the_best_of_their_degrees_and_skip_none() -> None:
     """Each is what a search pinned to its degrees finds, and no other degrees would have been faster.
 

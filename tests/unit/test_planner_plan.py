@@ -102,7 +102,7 @@ def test_the_document_has_the_keys_others_rely_on() -> None:
     assert {"schema_version", "request", "layout", "layers_of_stage", "estimate", "optimality"} <= set(data)
     assert {"search_time_s", "assumptions", "alternatives"} <= set(data)
     assert {"step_time_s", "lower_s", "upper_s", "mfu", "peak_memory_bytes"} <= set(data["estimate"])
-    assert set(data["optimality"]) == {"status", "bound_s", "gap", "enumerated", "pruned", "solved"}
+    assert set(data["optimality"]) == {"status", "bound_s", "gap", "enumerated", "pruned", "solved", "bound_bytes"}
 
 
 def test_long_lists_of_numbers_take_one_line() -> None:
