@@ -2,67 +2,24 @@
 
 Each family states its sizes under its own keys and leaves others to the defaults of its configuration
 in ``transformers``; one small function per family knows both. Everything wrong with a file is reported at
-once.
+once. What a file says that a `ModelSpec` cannot is kept in its `unmodelled`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from costmodel.model import LARGEST_SIZE, ModelSpec
+from costmodel.hf_reader import ConfigReader
+from costmodel.hf_rotary import read_rotary, read_rotary_by_layer
+from costmodel.model import ModelSpec
+from costmodel.rotary import Rotary
+from costmodel.routing import Routing
 from topology.decode import read_json
 from topology.errors import InputError
 
 _MISSING = object()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
-    """Typed access to a configuration that remembers every problem instead of stopping at the first."""
-
-    config: Mapping[str, Any]
-    problems: list[str] = field(default_factory=list)
-
-    def size(self, *keys: str, default: int | None = None) -> int:
-        """Give the positive integer under the first of the keys that is there, or the default."""
-        value = next((self.config[key] for key in keys if self.config.get(key) is not None), default)
-        if value is None:
-            self.problems.append(f"missing key {keys[0]}")
-        elif not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= LARGEST_SIZE:
-            self.problems.append(f"{keys[0]} = {value!r} is not an integer between 1 and {LARGEST_SIZE}")
-        else:
-            return value
-        return 1
-
-    def count(self, key: str, default: int = 0) -> int:
-        """Give the integer under a key where zero and null mean none."""
-        return self.size(key) if self.config.get(key, default) else 0
-
-    def flag(self, key: str, *, default: bool) -> bool:
-        """Give the truth value under a key, or the default."""
-        value = self.config.get(key, default)
-        if not isinstance(value, bool):
-            self.problems.append(f"{key} = {value!r} is neither true nor false")
-            return default
-        return value
-
-    def weight(self, *keys: str) -> float:
-        """Non-negative number under the first of these keys that is given, else 0."""
-        value = next((self.config[key] for key in keys if self.config.get(key) is not None), 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            self.problems.append(f"{keys[0]} is {value!r}, not a number of at least 0")
-            return 0.0
-        return float(value)
-
-    def sliding_layers(self, otherwise: int) -> int:
-        """How many layers `layer_types` calls sliding, or `otherwise` when it is not stated."""
-        kinds = self.config.get("layer_types")
-        if isinstance(kinds, list):
-            return sum(kind == "sliding_attention" for kind in kinds[: self.size("num_hidden_layers")])
-        return otherwise
 
 
 def read_config(path: str | Path) -> ModelSpec:
@@ -92,18 +49,21 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
         raise InputError(
             f"{source or name} describes no model", cause, f"known: {', '.join(sorted(_FAMILIES))}"
         )
-    reader = _Reader(config=config)
+    reader = ConfigReader(config=config)
     sizes = _FAMILIES[family](reader)
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)
-    return ModelSpec(name=name, source=source, **sizes)
+    departures = tuple(dict.fromkeys(reader.departures))
+    return ModelSpec(name=name, source=source, unmodelled=departures, **sizes)
 
 
 _FIX = "give the config.json that was published with the model"
 
 
-def _decoder(r: _Reader, *, tied: bool = False, **defaults: int) -> dict[str, Any]:
+def _decoder(
+    r: ConfigReader, *, tied: bool = False, epsilon: float = 1e-6, **defaults: int
+) -> dict[str, Any]:
     """Sizes under the keys that nearly every family shares; `defaults` are the family's own."""
     heads = r.size("num_attention_heads", default=defaults.get("heads"))
     hidden = r.size("hidden_size")
@@ -117,30 +77,34 @@ def _decoder(r: _Reader, *, tied: bool = False, **defaults: int) -> dict[str, An
         "vocab_size": r.size("vocab_size", default=defaults.get("vocabulary")),
         "max_sequence_length": r.size("max_position_embeddings", default=defaults.get("positions")),
         "tie_word_embeddings": r.flag("tie_word_embeddings", default=tied),
+        "norm_epsilon": r.positive("rms_norm_eps", epsilon),
+        "activation": r.activation("hidden_act", "silu"),
     }
 
 
-def _llama(r: _Reader) -> dict[str, Any]:
-    """Llama: biases only where stated, on all four projections alike."""
-    bias = r.flag("attention_bias", default=False)
-    biases = {"qkv_bias": bias, "attention_output_bias": bias, "mlp_bias": r.flag("mlp_bias", default=False)}
-    return {**_decoder(r), **biases}
+def _attention_biases(r: ConfigReader, *, default: bool = False) -> dict[str, Any]:
+    """Biases of all four projections of attention alike."""
+    bias = r.flag("attention_bias", default=default)
+    return {"qkv_bias": bias, "attention_output_bias": bias}
 
 
-def _windowed(r: _Reader, layers: int) -> dict[str, Any]:
-    """Window of so many layers, when there is one."""
-    window = r.count("sliding_window")
-    return {"sliding_window": window, "num_sliding_layers": layers} if window and layers else {}
+def _llama(r: ConfigReader) -> dict[str, Any]:
+    """Llama: biases only where stated."""
+    biases = {**_attention_biases(r), "mlp_bias": r.flag("mlp_bias", default=False)}
+    return {**_decoder(r), **biases, "rotary": read_rotary(r)}
 
 
-def _mistral(r: _Reader) -> dict[str, Any]:
+def _mistral(r: ConfigReader) -> dict[str, Any]:
     """Mistral: a window, if any, on every layer."""
-    return {**_decoder(r), **_windowed(r, r.sliding_layers(r.size("num_hidden_layers")))}
+    return {**_decoder(r), **r.windows(trailing=r.size("num_hidden_layers")), "rotary": read_rotary(r)}
 
 
-def _mixtral(r: _Reader) -> dict[str, Any]:
+def _mixtral(r: ConfigReader) -> dict[str, Any]:
     """Mixtral: every feed-forward is routed, at the size of a dense one."""
+    r.expects("router_jitter_noise", 0.0)
     experts = {
+        "norm_epsilon": r.positive("rms_norm_eps", 1e-5),
+        "rotary": read_rotary(r, theta=1e6),
         "num_experts": r.size("num_local_experts"),
         "num_experts_per_token": r.size("num_experts_per_tok"),
         "moe_intermediate_size": r.size("intermediate_size"),
@@ -149,22 +113,26 @@ def _mixtral(r: _Reader) -> dict[str, Any]:
     return {**_mistral(r), **experts}
 
 
-def _qwen2(r: _Reader) -> dict[str, Any]:
-    """Qwen2 and 2.5: biased q, k, v; if switched on, a window from layer `max_window_layers` up."""
-    layers, used = r.size("num_hidden_layers"), r.flag("use_sliding_window", default=False)
-    window = (
-        _windowed(r, r.sliding_layers(layers - min(layers, r.count("max_window_layers")))) if used else {}
-    )
-    return {**_decoder(r), "qkv_bias": True, **window}
+def _late_windows(r: ConfigReader) -> dict[str, Any]:
+    """Qwen's windows: if switched on, from layer `max_window_layers` up."""
+    if not r.flag("use_sliding_window", default=False):
+        return {}
+    layers = r.size("num_hidden_layers")
+    return r.windows(trailing=layers - min(layers, r.count("max_window_layers", 28)))
 
 
-def _qwen3(r: _Reader) -> dict[str, Any]:
+def _qwen2(r: ConfigReader) -> dict[str, Any]:
+    """Qwen2 and 2.5: biased q, k, v."""
+    return {**_decoder(r), "qkv_bias": True, "rotary": read_rotary(r), **_late_windows(r)}
+
+
+def _qwen3(r: ConfigReader) -> dict[str, Any]:
     """Qwen3: normed query and key heads of their own size."""
-    bias = r.flag("attention_bias", default=False)
-    return {**_decoder(r, head_dim=128), "qk_norm": True, "qkv_bias": bias, "attention_output_bias": bias}
+    own = {"qk_norm": True, "rotary": read_rotary(r), **_attention_biases(r), **_late_windows(r)}
+    return {**_decoder(r, head_dim=128), **own}
 
 
-def _qwen3_moe(r: _Reader) -> dict[str, Any]:
+def _qwen3_moe(r: ConfigReader) -> dict[str, Any]:
     """Qwen3 with experts on every layer, but for leading layers listed as dense."""
     if r.config.get("decoder_sparse_step", 1) != 1:
         r.problems.append(
@@ -173,20 +141,28 @@ def _qwen3_moe(r: _Reader) -> dict[str, Any]:
     dense = r.config.get("mlp_only_layers") or []
     if dense != list(range(len(dense))):
         r.problems.append("mlp_only_layers other than the first layers are not supported")
+    windowed = r.flag("use_sliding_window", default=False)
+    windows = r.windows(trailing=r.size("num_hidden_layers")) if windowed else {}
+    head = r.size("head_dim", default=r.size("hidden_size") // r.size("num_attention_heads"))
     experts = {
-        "num_experts": r.size("num_experts"),
+        "head_dim": head,
+        "num_experts": r.size("num_experts", "num_local_experts"),
         "num_experts_per_token": r.size("num_experts_per_tok"),
         "moe_intermediate_size": r.size("moe_intermediate_size"),
         "num_dense_layers": len(dense),
+        "routing": Routing(norm_topk_prob=r.flag("norm_topk_prob", default=False)),
         "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
-    return {**_qwen3(r), **experts}
+    own = {"qk_norm": True, "rotary": read_rotary(r), **_attention_biases(r)}
+    return {**_decoder(r), **own, **windows, **experts}
 
 
-def _deepseek(r: _Reader) -> dict[str, Any]:
-    """DeepSeek-V2 and V3: latent attention, shared experts, leading dense layers."""
+def _deepseek(r: ConfigReader, routing: Routing, *, interleaved: bool) -> dict[str, Any]:
+    """Latent attention, shared experts, leading dense layers."""
     if r.config.get("moe_layer_freq", 1) != 1:
         r.problems.append("moe_layer_freq other than 1 is not supported")
+    for key in ("attention_bias", "mlp_bias"):
+        r.expects(key, usual=False)
     nope, rope = r.size("qk_nope_head_dim"), r.size("qk_rope_head_dim")
     inner = r.size("moe_intermediate_size")
     latent = {
@@ -196,66 +172,161 @@ def _deepseek(r: _Reader) -> dict[str, Any]:
         "v_head_dim": r.size("v_head_dim"),
         "q_lora_rank": r.count("q_lora_rank"),
         "kv_lora_rank": r.size("kv_lora_rank"),
+        "rotary": read_rotary(r, interleaved=interleaved),
     }
     experts = {
-        "num_experts": r.size("n_routed_experts"),
+        "num_experts": r.size("n_routed_experts", "num_experts", "num_local_experts"),
         "num_experts_per_token": r.size("num_experts_per_tok"),
         "moe_intermediate_size": inner,
         "shared_expert_size": inner * r.count("n_shared_experts"),
         "num_dense_layers": r.count("first_k_dense_replace"),
-        "router_bias": r.config.get("topk_method") == "noaux_tc",
+        "routing": routing,
+        "router_bias": routing.bias_selects,
         "router_aux_loss_coef": r.weight("aux_loss_alpha"),
     }
     return {**_decoder(r), **latent, **experts}
 
 
-def _gpt_oss(r: _Reader) -> dict[str, Any]:
-    """gpt-oss: biases everywhere, attention sinks, a window on every other layer, experts on all."""
-    bias = r.flag("attention_bias", default=True)
-    layers = r.size("num_hidden_layers")
+def _deepseek_v2(r: ConfigReader) -> dict[str, Any]:
+    """DeepSeek-V2: softmax scores; published weights were trained without normalising them."""
+    limited = r.config.get("topk_method", "greedy") == "group_limited_greedy"
+    if not limited:
+        r.expects("topk_method", "greedy")
+    r.expects("scoring_func", "softmax")
+    r.expects("norm_topk_prob", usual=False)
+    routing = Routing(
+        norm_topk_prob=False,
+        routed_scaling_factor=r.positive("routed_scaling_factor", 1.0),
+        n_group=r.size("n_group", default=1) if limited else 1,
+        topk_group=r.size("topk_group", default=1) if limited else 1,
+    )
+    return _deepseek(r, routing, interleaved=True)
+
+
+def _deepseek_v3(r: ConfigReader) -> dict[str, Any]:
+    """DeepSeek-V3: sigmoid scores with a bias that only chooses."""
+    r.expects("topk_method", "noaux_tc")
+    r.expects("scoring_func", "sigmoid")
+    routing = Routing(
+        scoring_func="sigmoid",
+        norm_topk_prob=r.flag("norm_topk_prob", default=True),
+        routed_scaling_factor=r.positive("routed_scaling_factor", 2.5),
+        n_group=r.size("n_group", default=8),
+        topk_group=r.size("topk_group", default=4),
+        bias_selects=True,
+    )
+    return _deepseek(r, routing, interleaved=r.flag("rope_interleave", default=True))
+
+
+def _glm4_moe(r: ConfigReader) -> dict[str, Any]:
+    """GLM-4.5: grouped-query attention with biased q, k, v, and DeepSeek-V3's experts."""
+    inner = r.size("moe_intermediate_size")
+    routing = Routing(
+        scoring_func="sigmoid",
+        norm_topk_prob=r.flag("norm_topk_prob", default=True),
+        routed_scaling_factor=r.positive("routed_scaling_factor", 1.0),
+        n_group=r.size("n_group", default=1),
+        topk_group=r.size("topk_group", default=1),
+        bias_selects=True,
+    )
     own = {
-        "qkv_bias": bias,
-        "attention_output_bias": bias,
+        "qkv_bias": r.flag("attention_bias", default=False),
+        "qk_norm": r.flag("use_qk_norm", default=False),
+        "rotary": read_rotary(r, fraction=0.5),
+        "num_experts": r.size("n_routed_experts", "num_local_experts"),
+        "num_experts_per_token": r.size("num_experts_per_tok"),
+        "moe_intermediate_size": inner,
+        "shared_expert_size": inner * r.count("n_shared_experts", 1),
+        "num_dense_layers": r.count("first_k_dense_replace", 1),
+        "routing": routing,
+        "router_bias": True,
+    }
+    return {**_decoder(r, epsilon=1e-5), **own}
+
+
+SWIGLU_ALPHA = 1.702  # slope of gpt-oss's sigmoid, a literal of its published code
+
+
+def _gpt_oss(r: ConfigReader) -> dict[str, Any]:
+    """gpt-oss: biases everywhere, attention sinks, a window on every other layer, experts on all."""
+    r.expects("swiglu_alpha", SWIGLU_ALPHA)
+    own = {
+        **_attention_biases(r, default=True),
         "mlp_bias": True,
         "router_bias": True,
         "attention_sinks": True,
-        "num_experts": r.size("num_local_experts"),
+        "swiglu_limit": r.positive("swiglu_limit", 7.0),
+        "rotary": _gpt_oss_rotary(r),
+        "num_experts": r.size("num_local_experts", "num_experts"),
         "num_experts_per_token": r.size("num_experts_per_tok", "experts_per_token"),
         "moe_intermediate_size": r.size("intermediate_size"),
+        "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
-    return {**_decoder(r, head_dim=64), **own, **_windowed(r, r.sliding_layers((layers + 1) // 2))}
+    return {**_decoder(r, head_dim=64, epsilon=1e-5), **own, **r.windows(pattern=2)}
 
 
-def _gemma2(r: _Reader) -> dict[str, Any]:
-    """Gemma 2: norms before and after each block, tied embeddings, a window on every other layer."""
-    layers = r.size("num_hidden_layers")
-    window = _windowed(r, r.sliding_layers((layers + 1) // 2))
-    return {**_decoder(r, tied=True, head_dim=256), "norms_per_layer": 4, **window}
+def _gpt_oss_rotary(r: ConfigReader) -> Rotary:
+    """gpt-oss: stretched 32 times where the file does not say otherwise."""
+    yarn = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+    unstated = not (r.config.get("rope_scaling") or r.config.get("rope_parameters"))
+    return read_rotary(r.within({**r.config, "rope_scaling": yarn}) if unstated else r, theta=150_000.0)
 
 
-def _gemma3(r: _Reader) -> dict[str, Any]:
-    """Gemma 3 (text part): as Gemma 2 with normed heads and five windowed layers to one full."""
-    layers = r.size("num_hidden_layers")
-    full = layers // r.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
+def _gemma(r: ConfigReader) -> dict[str, Any]:
+    """Common to Gemma 2 and 3: four norms around one, scaled embeddings, and scores scaled by a number."""
+    r.expects("use_bidirectional_attention", usual=False)
+    return {
+        "norm": "rmsnorm1p",
+        "norms_per_layer": 4,
+        "scale_embeddings": True,
+        "activation": r.activation("hidden_activation", "gelu_tanh"),
+        "query_pre_attn_scalar": r.positive("query_pre_attn_scalar", 256),
+        **_attention_biases(r),
+    }
+
+
+def _gemma2(r: ConfigReader) -> dict[str, Any]:
+    """Gemma 2: capped scores and logits, tied embeddings, a window on every other layer."""
+    caps = {
+        "attn_logit_softcapping": r.optional("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": r.optional("final_logit_softcapping", 30.0),
+    }
+    window = r.windows(pattern=2)
+    return {**_decoder(r, tied=True, head_dim=256), **_gemma(r), **caps, **window, "rotary": read_rotary(r)}
+
+
+def _gemma3(r: ConfigReader) -> dict[str, Any]:
+    """Gemma 3 (text part): normed heads, and five windowed layers with their own rotary base to one full."""
+    r.expects("attn_logit_softcapping", None)
+    own = {
+        "qk_norm": True,
+        "final_logit_softcapping": r.optional("final_logit_softcapping"),
+        "rotary": read_rotary_by_layer(r, theta=1e6, sliding_theta=1e4),
+    }
     sizes = _decoder(r, tied=True, heads=8, kv_heads=4, head_dim=256, vocabulary=262208, positions=131072)
-    return {**sizes, "norms_per_layer": 4, "qk_norm": True, **_windowed(r, r.sliding_layers(layers - full))}
+    pattern = r.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    return {**sizes, **_gemma(r), **own, **r.windows(pattern=pattern)}
 
 
-def _nemotron(r: _Reader) -> dict[str, Any]:
-    """Nemotron-4: squared ReLU without a gate, layer norm around one."""
+def _nemotron(r: ConfigReader) -> dict[str, Any]:
+    """Nemotron-4: squared ReLU without a gate, layer norm around one, half of each head turned."""
     own = {
         "gated_mlp": False,
         "norm": "layernorm1p",
-        "qkv_bias": r.flag("attention_bias", default=False),
-        "attention_output_bias": r.flag("attention_bias", default=False),
+        "norm_epsilon": r.positive("norm_eps", 1e-5),
+        "activation": r.activation("hidden_act", "relu2"),
+        "rotary": read_rotary(r, fraction=0.5),
+        **_attention_biases(r),
         "mlp_bias": r.flag("mlp_bias", default=False),
     }
     return {**_decoder(r), **own}
 
 
-def _gpt2(r: _Reader) -> dict[str, Any]:
+def _gpt2(r: ConfigReader) -> dict[str, Any]:
     """GPT-2: its own key names, learned positions, biases everywhere."""
     hidden, heads, positions = r.size("n_embd"), r.size("n_head"), r.size("n_positions", "n_ctx")
+    r.expects("scale_attn_weights", usual=True)
+    r.expects("scale_attn_by_inverse_layer_idx", usual=False)
     return {
         "num_layers": r.size("n_layer"),
         "hidden_size": hidden,
@@ -268,22 +339,25 @@ def _gpt2(r: _Reader) -> dict[str, Any]:
         "learned_positions": positions,
         "tie_word_embeddings": r.flag("tie_word_embeddings", default=True),
         "gated_mlp": False,
+        "activation": r.activation("activation_function", "gelu_tanh"),
         "norm": "layernorm",
+        "norm_epsilon": r.positive("layer_norm_epsilon", 1e-5),
         "qkv_bias": True,
         "attention_output_bias": True,
         "mlp_bias": True,
     }
 
 
-_FAMILIES: dict[str, Callable[[_Reader], dict[str, Any]]] = {
+_FAMILIES: dict[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss,
     "gemma2": _gemma2,
     "gemma3": _gemma3,

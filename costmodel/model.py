@@ -1,7 +1,8 @@
 """What a model is, in the words of a Hugging Face ``config.json``, and how many parameters that makes.
 
-A `ModelSpec` holds sizes only; everything else (parameters per layer, runs of identical layers) is computed
-from them by pure functions, so that a published parameter count checks the whole description.
+A `ModelSpec` holds sizes, from which everything that costs (parameters per layer, runs of identical layers)
+is computed by pure functions, so that a published parameter count checks the whole description. The rest of
+it (rotary positions, epsilon, routing, …) costs nothing and decides what the model computes.
 
 Legend: ``H`` hidden size, ``F`` feed-forward size, ``a`` query heads, ``g`` key/value heads, ``d`` head size,
 ``E`` experts, ``V`` vocabulary.
@@ -9,14 +10,17 @@ Legend: ``H`` hidden size, ``F`` feed-forward size, ``a`` query heads, ``g`` key
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from costmodel.rotary import Rotary
+from costmodel.routing import Routing
 from topology.errors import InputError
 
 AttentionKind = Literal["full", "sliding", "mla"]
 MlpKind = Literal["dense", "moe"]
-NormKind = Literal["rmsnorm", "layernorm", "layernorm1p"]
+NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typing error
 
@@ -44,12 +48,24 @@ class LayerRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """The sizes of one decoder-only transformer.
+    """One decoder-only transformer.
 
     MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
     `intermediate_size` is the feed-forward of dense layers; experts have `moe_intermediate_size`;
     `shared_expert_size` is the feed-forward size of all shared experts of a layer together.
-    `router_aux_loss_coef` weighs the loss that balances experts in training; nothing else depends on it.
+    With `sliding_window_pattern` p > 0 every p-th layer has full attention and the others a window; with 0
+    the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 + weight.
+
+    No cost depends on these:
+
+    - `norm_epsilon`, `rotary`, `routing`, `activation` of the feed-forward. `swiglu_limit` clamps its two
+      parts and replaces silu(g)·u by g·sigmoid(1.702·g)·(u + 1) (gpt-oss).
+    - `query_pre_attn_scalar`: scores are divided by its square root; None: by that of the head's size.
+    - `attn_logit_softcapping`, `final_logit_softcapping`: c·tanh(x/c) of scores and logits, None without.
+    - `scale_embeddings`: embeddings are multiplied by √H.
+    - `router_aux_loss_coef`: weight of the loss that balances experts in training.
+    - `unmodelled`: settings of its ``config.json`` that change what it computes and that no field holds.
+      Such a model is planned and exported, but not built.
     """
 
     name: str
@@ -64,15 +80,24 @@ class ModelSpec:
     tie_word_embeddings: bool = False
     gated_mlp: bool = True
     norm: NormKind = "rmsnorm"
+    norm_epsilon: float = 1e-5
     norms_per_layer: int = 2
+    rotary: Rotary = field(default_factory=Rotary)
     learned_positions: int = 0
+    scale_embeddings: bool = False
+    activation: Activation = "silu"
+    swiglu_limit: float | None = None
     qkv_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    query_pre_attn_scalar: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
     attention_sinks: bool = False
     sliding_window: int | None = None
     num_sliding_layers: int = 0
+    sliding_window_pattern: int = 0
     q_lora_rank: int = 0
     kv_lora_rank: int = 0
     qk_nope_head_dim: int = 0
@@ -83,8 +108,10 @@ class ModelSpec:
     moe_intermediate_size: int = 0
     shared_expert_size: int = 0
     num_dense_layers: int = 0
+    routing: Routing = field(default_factory=Routing)
     router_bias: bool = False
     router_aux_loss_coef: float = 0.0
+    unmodelled: tuple[str, ...] = ()
     source: str = ""
     as_of: str = ""
 
@@ -118,6 +145,37 @@ class ModelSpec:
         return self.v_head_dim if self.is_mla else self.head_dim
 
 
+def is_sliding(model: ModelSpec, layer: int) -> bool:
+    """Whether the attention of a layer (from 0) is windowed.
+
+    >>> from costmodel.model_catalog import model
+    >>> [is_sliding(model("gpt-oss-20b"), layer) for layer in range(4)]
+    [True, False, True, False]
+    """
+    if model.sliding_window is None or not model.num_sliding_layers:
+        return False
+    if model.sliding_window_pattern:
+        return (layer + 1) % model.sliding_window_pattern != 0
+    return layer >= model.num_layers - model.num_sliding_layers
+
+
+def with_layers(model: ModelSpec, num_layers: int, num_dense_layers: int) -> ModelSpec:
+    """The same architecture with another number of layers: windows keep their pattern, or their share.
+
+    >>> from costmodel.model_catalog import model
+    >>> with_layers(model("gemma-3-1b"), 7, 0).num_sliding_layers
+    6
+    """
+    pattern = model.sliding_window_pattern
+    share = num_layers * model.num_sliding_layers // model.num_layers
+    return replace(
+        model,
+        num_layers=num_layers,
+        num_dense_layers=num_dense_layers,
+        num_sliding_layers=num_layers - num_layers // pattern if pattern else share,
+    )
+
+
 def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     """Runs of identical layers, first to last (dense layers lead in every catalogued mixture of experts).
 
@@ -138,7 +196,7 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
 
 def norm_parameters(model: ModelSpec, width: int) -> int:
     """Parameters of one normalisation over `width`: a scale, and a shift for layer norms."""
-    return width * (1 if model.norm == "rmsnorm" else 2)
+    return width * (1 if model.norm.startswith("rms") else 2)
 
 
 def attention_parameters(model: ModelSpec) -> int:
@@ -243,6 +301,14 @@ def _check_sizes(model: ModelSpec) -> None:
     if model.num_experts_per_token > model.num_experts:
         cause = f"{model.num_experts_per_token} experts per token of {model.num_experts} experts"
         raise _impossible(model, cause, "give num_experts_per_token of at most num_experts")
+    routing = model.routing
+    if model.num_experts % routing.n_group or not 1 <= routing.topk_group <= routing.n_group:
+        cause = (
+            f"{model.num_experts} experts in {routing.n_group} groups, {routing.topk_group} of them chosen"
+        )
+        raise _impossible(
+            model, cause, "give n_group that divides num_experts and topk_group of at most n_group"
+        )
     for name in ("num_dense_layers", "num_sliding_layers"):
         if not 0 <= getattr(model, name) <= model.num_layers:
             cause = f"{name} {getattr(model, name)} of num_layers {model.num_layers}"

@@ -1,8 +1,4 @@
-"""Norms, activations and rotary positions, each saving for its backward only what a fused kernel would.
-
-Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``h`` heads, ``d`` head size, ``F``
-feed-forward size.
-"""
+"""Norms and the soft cap, each saving for its backward only what a fused kernel would."""
 
 from __future__ import annotations
 
@@ -37,17 +33,22 @@ class _RmsNorm(torch.autograd.Function):
 
 
 class RmsNorm(nn.Module):
-    """Root-mean-square norm of the last dimension (Zhang & Sennrich 2019, eq. 4)."""
+    """Root-mean-square norm of the last dimension (Zhang & Sennrich 2019, eq. 4).
 
-    def __init__(self, size: int, epsilon: float) -> None:
+    `offset` 1 is Gemma's, whose weight counts from one and is applied in fp32.
+    """
+
+    def __init__(self, size: int, epsilon: float, *, offset: float = 0.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.ones(size) - offset)
+        self.epsilon, self.offset = epsilon, offset
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise each row."""
-        result: torch.Tensor = _RmsNorm.apply(x, local(self.weight), self.epsilon)
-        return result
+        weight = local(self.weight)
+        weight = weight.float() + self.offset if self.offset else weight
+        result: torch.Tensor = _RmsNorm.apply(x, weight, self.epsilon)
+        return result.to(x.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -65,71 +66,25 @@ class LayerNorm(nn.Module):
         return functional.layer_norm(x, (x.shape[-1],), weight, local(self.bias), self.epsilon)
 
 
-class _SwiGlu(torch.autograd.Function):
-    """silu(gate)·up, saving gate and up."""
+class _SoftCap(torch.autograd.Function):
+    """c·tanh(x/c), saving its value."""
 
     @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(gate, up)
-        return functional.silu(gate) * up
+    def forward(ctx: Any, x: torch.Tensor, cap: float) -> torch.Tensor:
+        value = (x / cap).tanh_().mul_(cap)
+        ctx.save_for_backward(value)
+        ctx.cap = cap
+        return value
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        gate, up = ctx.saved_tensors
-        sigmoid = torch.sigmoid(gate)
-        silu = gate * sigmoid
-        d_gate = gradients[0] * up * (sigmoid + silu * (1 - sigmoid))
-        return d_gate, gradients[0] * silu
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (value,) = ctx.saved_tensors
+        return gradients[0] * (1 - (value / ctx.cap).square()), None
 
 
-def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    """Gate `up` by silu (Shazeer 2020): both (…, F)."""
-    result: torch.Tensor = _SwiGlu.apply(gate, up)
+def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
+    """Keep x within ±cap: c·tanh(x/c) (Gemma 2 §2); None leaves it as it is."""
+    if cap is None:
+        return x
+    result: torch.Tensor = _SoftCap.apply(x, cap)
     return result
-
-
-class _WeightedSwiGlu(torch.autograd.Function):
-    """silu(gate)·up·weight of each row, saving gate, up and weight."""
-
-    @staticmethod
-    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(gate, up, weight)
-        return (functional.silu(gate) * up).mul_(weight.unsqueeze(-1))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        gate, up, weight = ctx.saved_tensors
-        sigmoid = torch.sigmoid(gate)
-        silu = gate * sigmoid
-        weighted = gradients[0] * weight.unsqueeze(-1)
-        d_weight = (gradients[0] * silu * up).sum(-1, dtype=torch.float32).to(weight.dtype)
-        return weighted * up * (sigmoid + silu * (1 - sigmoid)), weighted * silu, d_weight
-
-
-def weighted_swiglu(gate: torch.Tensor, up: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Gate `up` by silu and scale each row: (T, F), (T, F), (T,)."""
-    result: torch.Tensor = _WeightedSwiGlu.apply(gate, up, weight)
-    return result
-
-
-def rotary_tables(
-    positions: torch.Tensor, size: int, theta: float, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines, each (S, d), of angles position·θ^(−2i/d), halves repeated (RoFormer §3.2)."""
-    exponent = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
-    angles = torch.outer(positions.float(), theta**-exponent)
-    angles = torch.cat((angles, angles), -1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate(x: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Turn each head of x (B, S, h, d) by its position; pairs are across the two halves of d."""
-    cosine, sine = (table[None, :, None, :] for table in rope)
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return x * cosine + turned * sine
-
-
-def deinterleave(x: torch.Tensor) -> torch.Tensor:
-    """Reorder pairs (0,1),(2,3)… of the last dimension into halves, as DeepSeek's rotary weights expect."""
-    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)

@@ -10,7 +10,7 @@ Legend: ``B`` sequences, ``S`` sequence length, ``h`` query heads, ``g`` key/val
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from executor import attention_blocks
+from executor.activations import soft_cap
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
@@ -32,6 +33,21 @@ class ContextAxis:
     size: int
     rank: int
     kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What becomes of q·k before and in the softmax; see `attend`."""
+
+    scale: float
+    window: int | None = None
+    sinks: torch.Tensor | None = None
+    cap: float | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are only scaled and causal."""
+        return self.window is None and self.sinks is None and self.cap is None
 
 
 def sequence_positions(length: int, size: int, rank: int, kind: str) -> torch.Tensor:
@@ -55,42 +71,40 @@ def attend(
     scale: float,
     window: int | None = None,
     sinks: torch.Tensor | None = None,
+    cap: float | None = None,
     context: ContextAxis | None = None,
 ) -> torch.Tensor:
     """Causal attention of q (B, S/c, h, d) on k, v (B, S/c, g, d), result (B, S/c, h, d of v).
 
     `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in
-    the softmax but carries no value. Windows and sinks have no ring kernel here, so such layers gather keys
-    instead.
+    the softmax but carries no value; `cap` is the soft cap of scores. None of them has a ring kernel here, so
+    such layers gather keys instead.
     """
     width = v.shape[-1]
     if width < q.shape[-1]:  # MLA: flash kernels want one head size
         v = functional.pad(v, (0, q.shape[-1] - width))
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    scores = Scores(scale=scale, window=window, sinks=sinks, cap=cap)
     if context is None or context.size == 1:
-        out = _whole(q, k, v, scale, window, sinks)
+        out = _whole(q, k, v, scores)
     elif context.kind == "ulysses":
-        out = _ulysses(q, k, v, scale, window, sinks, context)
-    elif context.kind == "ring" and window is None and sinks is None:
+        out = _ulysses(q, k, v, scores, context)
+    elif context.kind == "ring" and scores.is_plain:
         out = _Ring.apply(q, k, v, scale, context)
     else:
-        out = _gathered(q, k, v, scale, window, sinks, context)
+        out = _gathered(q, k, v, scores, context)
     return out.transpose(1, 2)[..., :width]
 
 
-def _whole(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    scale: float,
-    window: int | None,
-    sinks: torch.Tensor | None,
-) -> torch.Tensor:
+def _whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> torch.Tensor:
     """Attention when this rank has the whole sequence."""
-    if sinks is None and (window is None or window >= q.shape[SEQUENCE]):
-        return functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
-    positions = torch.arange(q.shape[SEQUENCE], device=q.device)
-    return _masked(q, k, v, scale, _visible(positions, positions, window), sinks)
+    length, window = q.shape[SEQUENCE], scores.window
+    if replace(scores, window=None).is_plain and (window is None or window >= length):
+        return functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scores.scale, enable_gqa=True
+        )
+    positions = torch.arange(length, device=q.device)
+    return _masked(q, k, v, scores, _visible(positions, positions, window))
 
 
 def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
@@ -103,21 +117,22 @@ def _masked(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    scale: float,
+    scores: Scores,
     visible: torch.Tensor,
-    sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Attention under an explicit mask, with sinks when there are any."""
-    if sinks is None:
+    """Attention under an explicit mask, with sinks and a soft cap where there are any."""
+    if replace(scores, window=None).is_plain:
         return functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=visible, scale=scale, enable_gqa=True
+            q, k, v, attn_mask=visible, scale=scores.scale, enable_gqa=True
         )
     repeat = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-    scores = (q @ k.transpose(-1, -2)).float() * scale
-    scores = scores.masked_fill(~visible, NEVER)
-    sink = sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
-    weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    logits = soft_cap((q @ k.transpose(-1, -2)).float() * scores.scale, scores.cap)
+    logits = logits.masked_fill(~visible, NEVER)
+    if scores.sinks is None:
+        return logits.softmax(-1).to(v.dtype) @ v
+    sink = scores.sinks.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+    weights = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
     return weights.to(v.dtype) @ v
 
 
@@ -141,18 +156,16 @@ def _gathered(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    scale: float,
-    window: int | None,
-    sinks: torch.Tensor | None,
+    scores: Scores,
     context: ContextAxis,
 ) -> torch.Tensor:
     """Gather all keys and values, attend the local queries to them under a position mask."""
     length = q.shape[SEQUENCE] * context.size
     owned = [sequence_positions(length, context.size, rank, context.kind) for rank in range(context.size)]
     keys = torch.cat(owned).to(q.device)
-    visible = _visible(owned[context.rank].to(q.device), keys, window)
+    visible = _visible(owned[context.rank].to(q.device), keys, scores.window)
     every_k, every_v = _GatherKeys.apply(k, context.group), _GatherKeys.apply(v, context.group)
-    return _masked(q, every_k, every_v, scale, visible, sinks)
+    return _masked(q, every_k, every_v, scores, visible)
 
 
 # ── Ulysses ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -183,15 +196,14 @@ def _ulysses(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    scale: float,
-    window: int | None,
-    sinks: torch.Tensor | None,
+    scores: Scores,
     context: ContextAxis,
 ) -> torch.Tensor:
     """Trade sequence for heads, attend to whole sequences, trade back."""
     q, k, v = (_SwapHeadsAndSequence.apply(x, context.group, True) for x in (q, k, v))  # noqa: FBT003
-    mine = None if sinks is None else sinks.chunk(context.size)[context.rank]
-    out = _whole(q, k, v, scale, window, mine)
+    if scores.sinks is not None:
+        scores = replace(scores, sinks=scores.sinks.chunk(context.size)[context.rank])
+    out = _whole(q, k, v, scores)
     result: torch.Tensor = _SwapHeadsAndSequence.apply(out, context.group, False)  # noqa: FBT003
     return result
 

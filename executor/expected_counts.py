@@ -126,6 +126,8 @@ def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding
     shards = layout.effective_shard_degree if layout.zero_stage else 1
     expert_shards = min(shards, layout.expert_dp)
     units = {part: count for part, (_, count) in ops_by_part(task).items()}
+    if task.spec.routing.bias_selects:  # whole on every rank and never trained: FSDP leaves it alone
+        dense["moe layer"] -= task.spec.num_experts * units.get("moe layer", 0)
     if task.spec.tie_word_embeddings and {"embedding", "head"} <= set(units):
         del units["embedding"]  # one unit with the head
     groups = (

@@ -18,9 +18,10 @@ from torch import nn
 from torch.nn import functional
 
 from costmodel.model import ModelSpec
-from executor.activations import weighted_swiglu
+from costmodel.routing import Routing
 from executor.balance import Balance
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
+from executor.gating import activate, gate_of, weighted_gated
 from executor.linear import DelayedGradients, Linear, grouped
 from executor.tensor_parallel import local
 
@@ -92,7 +93,7 @@ class _SumRows(torch.autograd.Function):
 
 
 class Router(Linear):
-    """Scores tokens by expert: softmax over E, the K best, renormalised to sum to one.
+    """Scores tokens by expert and chooses the K best of each, by the rules of `costmodel.routing.Routing`.
 
     With `balanced`, tokens go round-robin whatever their scores: shapes are then known without data, as
     tracing and one-rank measurements need (losses mean nothing).
@@ -100,16 +101,47 @@ class Router(Linear):
 
     balanced: bool = False
 
+    def __init__(self, spec: ModelSpec) -> None:
+        selects = spec.routing.bias_selects
+        super().__init__(spec.hidden_size, spec.num_experts, bias=spec.router_bias and not selects)
+        self.routing = spec.routing
+        self.e_score_correction_bias = (
+            nn.Parameter(torch.zeros(spec.num_experts), requires_grad=False) if selects else None
+        )
+
     def route(self, tokens: torch.Tensor, chosen: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Weights (T, K) and experts (T, K) of each token (T, H), and its probabilities (T, E)."""
-        probability = functional.softmax(self(tokens).float(), -1)
+        routing, logits = self.routing, self(tokens).float()
+        score = logits.sigmoid() if routing.scoring_func == "sigmoid" else functional.softmax(logits, -1)
         if not self.balanced:
-            weight, expert = torch.topk(probability, chosen, dim=-1)
+            expert = eligible(score.detach(), self.e_score_correction_bias, routing).topk(chosen, -1).indices
         else:
             count = tokens.shape[0] * chosen
             expert = (torch.arange(count, device=tokens.device) % self.out_features).view(-1, chosen)
-            weight = probability.gather(-1, expert)
-        return weight / weight.sum(-1, keepdim=True), expert, probability
+        weight = score.gather(-1, expert)
+        if routing.norm_topk_prob:
+            weight = weight / weight.sum(-1, keepdim=True)
+        if routing.routed_scaling_factor != 1.0:
+            weight = weight * routing.routed_scaling_factor
+        probability = score / score.sum(-1, keepdim=True) if routing.scoring_func == "sigmoid" else score
+        return weight, expert, probability
+
+
+def eligible(score: torch.Tensor, bias: torch.Tensor | None, routing: Routing) -> torch.Tensor:
+    """Scores (T, E) to choose by: with the bias, and −∞ outside of each token's best groups.
+
+    >>> groups = Routing(n_group=2, topk_group=1)
+    >>> eligible(torch.tensor([[0.1, 0.2, 0.4, 0.3]]), None, groups).tolist()[0][:2]
+    [-inf, -inf]
+    """
+    score = score if bias is None else score + bias
+    if routing.topk_group == routing.n_group:
+        return score
+    groups = score.unflatten(-1, (routing.n_group, -1))
+    best = groups.amax(-1) if bias is None else groups.topk(2, -1).values.sum(-1)
+    kept = torch.zeros_like(best, dtype=torch.bool)
+    kept.scatter_(-1, best.topk(routing.topk_group, -1).indices, value=True)
+    return groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
 
 
 class Experts(nn.Module):
@@ -125,6 +157,7 @@ class Experts(nn.Module):
         self.gate_proj_bias = nn.Parameter(torch.zeros(E, inner)) if wide and spec.gated_mlp else None
         self.up_proj_bias = nn.Parameter(torch.zeros(E, inner)) if wide else None
         self.down_proj_bias = nn.Parameter(torch.zeros(E, H)) if wide else None
+        self.gating = gate_of(spec)
         self.axis: ExpertAxis | None = None
         self.delayed: DelayedGradients | None = None
 
@@ -137,10 +170,10 @@ class Experts(nn.Module):
         share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
         up = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
         if self.gate_proj is None:
-            inner = functional.gelu(up, approximate="tanh") * weight.unsqueeze(-1)
+            inner = activate(up, self.gating.activation) * weight.unsqueeze(-1)
         else:
             gate = self._multiply(rows, counts, self.gate_proj, self.gate_proj_bias)
-            inner = weighted_swiglu(gate, up, weight)
+            inner = weighted_gated(gate, up, weight, self.gating)
         out = grouped(inner, self.down_proj, counts, self.delayed)
         if self.down_proj_bias is None:
             return out
@@ -178,7 +211,7 @@ class MoE(nn.Module):
 
     def __init__(self, spec: ModelSpec, shared_experts: nn.Module | None) -> None:
         super().__init__()
-        self.gate = Router(spec.hidden_size, spec.num_experts, bias=spec.router_bias)
+        self.gate = Router(spec)
         self.experts = Experts(spec)
         self.shared_experts = shared_experts
         self.chosen = spec.num_experts_per_token

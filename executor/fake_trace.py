@@ -19,7 +19,7 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.memory import MemoryBreakdown, memory_by_stage
-from costmodel.model import ModelSpec
+from costmodel.model import ModelSpec, with_layers
 from costmodel.stack import stack
 from costmodel.workload import TrainingJob
 from executor import torch_internals
@@ -170,13 +170,7 @@ def _shallow(task: RankTask, depth: int) -> RankTask:
     leading = min(leading, depth - 1) if task.stage == 0 else min(1, task.spec.num_dense_layers)
     split = tuple(depth if stage == task.stage else 1 for stage in range(task.layout.pp))
     again = tuple(min(n, r) for n, r in zip(split, task.recompute_of_stage, strict=True))
-    sliding = task.spec.num_sliding_layers * sum(split) // task.spec.num_layers
-    spec = replace(
-        task.spec,
-        num_layers=sum(split),
-        num_dense_layers=leading,
-        num_sliding_layers=sliding,
-    )
+    spec = with_layers(task.spec, sum(split), leading)
     return replace(task, spec=spec, layers_of_stage=split, recompute_of_stage=again)
 
 

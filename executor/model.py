@@ -1,10 +1,10 @@
 """A decoder-only transformer from a `ModelSpec`: plain torch modules under Hugging Face parameter names.
 
-One class covers the catalogued families: grouped-query, multi-head or latent attention, windows and sinks,
-RMS or layer norm, rotary or learned positions, gated or plain feed-forward, experts with shared ones and
-leading dense layers. A model may hold any consecutive part of the layers (a pipeline stage) under the names
-of the whole. Modules carry their parallel axes as plain attributes, None until `executor.parallelize` sets
-them.
+One class covers the catalogued families: grouped-query, multi-head or latent attention, windows, sinks and
+soft caps, RMS or layer norm, rotary or learned positions, gated or plain feed-forward, experts with shared
+ones and leading dense layers. What it cannot compute as published it refuses to build. A model may hold any
+consecutive part of the layers (a pipeline stage) under the names of the whole. Modules carry their parallel
+axes as plain attributes, None until `executor.parallelize` sets them.
 
 Legend: ``B`` sequences, ``S`` sequence length of this rank, ``H`` hidden size, ``V`` vocabulary.
 """
@@ -20,35 +20,28 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from costmodel.model import ModelSpec
-from executor.activations import LayerNorm, RmsNorm, deinterleave, rotary_tables, rotate, swiglu
+from costmodel.model import ModelSpec, is_sliding
+from executor.activations import LayerNorm, RmsNorm, soft_cap
 from executor.context import ContextAxis, attend
 from executor.experts import MoE
+from executor.gating import activate, gate_of, gated
 from executor.linear import Head, Linear, RowLinear, project_together
+from executor.rotary import Rope, deinterleave, latent_score_factor, rotary_size, rotary_tables, rotate
 from executor.tensor_parallel import TensorAxis, VocabEmbedding, local
+from topology.errors import InputError
 
-NORM_EPSILON = 1e-5
-ROTARY_BASE = 10_000.0
+LATENT_NORM_EPSILON = 1e-6  # DeepSeek's published code gives these norms its default, whatever rms_norm_eps
 
-Rope = tuple[torch.Tensor, torch.Tensor] | None
+
+def norm_offset(spec: ModelSpec) -> float:
+    """Value that the weights of a family's norms count from."""
+    return 1.0 if spec.norm.endswith("1p") else 0.0
 
 
 def norm(spec: ModelSpec, size: int) -> nn.Module:
     """Build the family's norm."""
-    if spec.norm == "rmsnorm":
-        return RmsNorm(size, NORM_EPSILON)
-    return LayerNorm(size, NORM_EPSILON, offset=1.0 if spec.norm == "layernorm1p" else 0.0)
-
-
-def is_sliding(spec: ModelSpec, layer: int) -> bool:
-    """Whether a layer's attention is windowed: full layers close even groups of windowed ones.
-
-    >>> from costmodel.model_catalog import model
-    >>> [is_sliding(model("gpt-oss-20b"), layer) for layer in range(4)]
-    [True, False, True, False]
-    """
-    full = spec.num_layers - spec.num_sliding_layers
-    return (layer + 1) * full // spec.num_layers == layer * full // spec.num_layers
+    kind = RmsNorm if spec.norm.startswith("rms") else LayerNorm
+    return kind(size, spec.norm_epsilon, offset=norm_offset(spec))
 
 
 class Attention(nn.Module):
@@ -61,16 +54,18 @@ class Attention(nn.Module):
         self.k_proj = Linear(H, spec.num_key_value_heads * d, bias=bias)
         self.v_proj = Linear(H, spec.num_key_value_heads * d, bias=bias)
         self.o_proj = RowLinear(spec.num_attention_heads * d, H, bias=spec.attention_output_bias)
-        self.q_norm = RmsNorm(d, NORM_EPSILON) if spec.qk_norm else None
-        self.k_norm = RmsNorm(d, NORM_EPSILON) if spec.qk_norm else None
+        self.q_norm = RmsNorm(d, spec.norm_epsilon, offset=norm_offset(spec)) if spec.qk_norm else None
+        self.k_norm = RmsNorm(d, spec.norm_epsilon, offset=norm_offset(spec)) if spec.qk_norm else None
         self.sinks = nn.Parameter(torch.zeros(spec.num_attention_heads)) if spec.attention_sinks else None
         self.head_dim = d
+        self.scale = (spec.query_pre_attn_scalar or d) ** -0.5
+        self.cap = spec.attn_logit_softcapping
         self.window = spec.sliding_window if is_sliding(spec, layer) else None
         self.axis: TensorAxis | None = None
         self.context: ContextAxis | None = None
         self.recompute_core = False
 
-    def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in project_together(x, projections, self.axis))
@@ -80,7 +75,7 @@ class Attention(nn.Module):
             q, k = rotate(q, rope), rotate(k, rope)
         sinks = None if self.sinks is None else local(self.sinks)
         core = functools.partial(
-            attend, scale=self.head_dim**-0.5, window=self.window, sinks=sinks, context=self.context
+            attend, scale=self.scale, window=self.window, sinks=sinks, cap=self.cap, context=self.context
         )
         return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
 
@@ -96,19 +91,21 @@ class LatentAttention(nn.Module):
         self.low_rank_queries = spec.q_lora_rank > 0
         if self.low_rank_queries:
             self.q_a_proj = Linear(H, spec.q_lora_rank, bias=False)
-            self.q_a_layernorm = norm(spec, spec.q_lora_rank)
+            self.q_a_layernorm = RmsNorm(spec.q_lora_rank, LATENT_NORM_EPSILON)
             self.q_b_proj = Linear(spec.q_lora_rank, spec.query_size, bias=False)
         else:
             self.q_proj = Linear(H, spec.query_size, bias=False)
         self.kv_a_proj_with_mqa = Linear(H, self.rank + self.rope, bias=False)
-        self.kv_a_layernorm = norm(spec, self.rank)
+        self.kv_a_layernorm = RmsNorm(self.rank, LATENT_NORM_EPSILON)
         self.kv_b_proj = Linear(self.rank, heads * (self.nope + self.value), bias=False)
         self.o_proj = RowLinear(heads * self.value, H, bias=spec.attention_output_bias)
+        self.interleaved = spec.rotary.interleaved
+        self.scale = spec.qk_head_dim**-0.5 * latent_score_factor(spec.rotary.scaling)
         self.axis: TensorAxis | None = None
         self.context: ContextAxis | None = None
         self.recompute_core = False
 
-    def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
         first = self.q_a_proj if self.low_rank_queries else self.q_proj
         q, compressed = project_together(x, (first, self.kv_a_proj_with_mqa), self.axis)
@@ -119,18 +116,19 @@ class LatentAttention(nn.Module):
         kv = self.kv_b_proj(self.kv_a_layernorm(latent)).unflatten(-1, (-1, self.nope + self.value))
         k_plain, v = kv.split((self.nope, self.value), -1)
         q_plain, q_turned = q.split((self.nope, self.rope), -1)
-        k_turned = deinterleave(shared.unsqueeze(2))
-        q_turned = deinterleave(q_turned)
+        k_turned = shared.unsqueeze(2)
+        if self.interleaved:
+            q_turned, k_turned = deinterleave(q_turned), deinterleave(k_turned)
         if rope is not None:
             q_turned, k_turned = rotate(q_turned, rope), rotate(k_turned, rope)
         q = torch.cat((q_plain, q_turned), -1)
         k = torch.cat((k_plain, k_turned.expand(*k_plain.shape[:-1], self.rope)), -1)
-        core = functools.partial(attend, scale=(self.nope + self.rope) ** -0.5, context=self.context)
+        core = functools.partial(attend, scale=self.scale, context=self.context)
         return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
 
 
 class FeedForward(nn.Module):
-    """Gated (SwiGLU) or plain (GELU) feed-forward block."""
+    """Gated or plain feed-forward block."""
 
     def __init__(self, spec: ModelSpec, width: int) -> None:
         super().__init__()
@@ -138,15 +136,17 @@ class FeedForward(nn.Module):
         self.gate_proj = Linear(H, width, bias=bias) if spec.gated_mlp else None
         self.up_proj = Linear(H, width, bias=bias)
         self.down_proj = RowLinear(width, H, bias=bias)
+        self.gating = gate_of(spec)
         self.axis: TensorAxis | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Transform each token of x (B, S, H)."""
         if self.gate_proj is None:
             (up,) = project_together(x, (self.up_proj,), self.axis)
-            inner = functional.gelu(up, approximate="tanh")
+            inner = activate(up, self.gating.activation)
         else:
-            inner = swiglu(*project_together(x, (self.gate_proj, self.up_proj), self.axis))
+            gate, up = project_together(x, (self.gate_proj, self.up_proj), self.axis)
+            inner = gated(gate, up, self.gating)
         result: torch.Tensor = self.down_proj(inner)
         return result
 
@@ -171,7 +171,7 @@ class DecoderLayer(nn.Module):
             self.mlp = FeedForward(spec, spec.intermediate_size)
         self.recompute: Callable[[], tuple[Any, Any]] | bool = False
 
-    def forward(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
         """Transform x (B, S, H), keeping only its input until the backward pass when told to recompute."""
         if not self.recompute or not torch.is_grad_enabled():
             return self._layer(x, rope)
@@ -181,7 +181,7 @@ class DecoderLayer(nn.Module):
         )
         return result
 
-    def _layer(self, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    def _layer(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), rope)
         if self.pre_feedforward_layernorm is None or self.post_feedforward_layernorm is None:
             x = x + attended
@@ -215,9 +215,6 @@ class CausalLM(nn.Module):
         self.tie_weights()
         self.axis: TensorAxis | None = None
         self.positions: torch.Tensor | None = None
-        self.rotary_size = (
-            0 if spec.learned_positions else (spec.qk_rope_head_dim if spec.is_mla else spec.head_dim)
-        )
 
     def tie_weights(self) -> None:
         """Make the head the embedding, where the family ties them and this part has both."""
@@ -228,14 +225,29 @@ class CausalLM(nn.Module):
         """Compute this part of the model for tokens (B, S) or hidden states (B, S, H)."""
         positions = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
         if self.model.embed_tokens is not None:
-            x = self._with_positions(self.model.embed_tokens(x), positions)
-        rope = rotary_tables(positions, self.rotary_size, ROTARY_BASE, x.dtype) if self.rotary_size else None
-        for layer in self.model.layers.values():
-            x = layer(x, rope)
+            x = self._with_positions(self._scaled(self.model.embed_tokens(x)), positions)
+        ropes = self._ropes(positions, x.dtype)
+        for index, layer in self.model.layers.items():
+            x = layer(x, ropes[is_sliding(self.spec, int(index))])
         if self.lm_head is None or self.model.norm is None:
             return x
-        logits: torch.Tensor = self.lm_head(self.model.norm(x))
-        return logits
+        return soft_cap(self.lm_head(self.model.norm(x)), self.spec.final_logit_softcapping)
+
+    def _ropes(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[Rope | None, Rope | None]:
+        """Rotary tables of full and of windowed layers."""
+        size, rotary = rotary_size(self.spec), self.spec.rotary
+        if not size:
+            return None, None
+        full = rotary_tables(positions, size, rotary, dtype)
+        if rotary.sliding_theta is None:
+            return full, full
+        return full, rotary_tables(positions, size, rotary, dtype, sliding=True)
+
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Multiply embeddings by √H, rounded to their type, where the family does."""
+        if not self.spec.scale_embeddings:
+            return x
+        return x * torch.tensor(self.spec.hidden_size**0.5, dtype=x.dtype).item()
 
     def _with_positions(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Add learned positions when the family has them."""
@@ -255,6 +267,16 @@ def _call(core: Callable[..., torch.Tensor], *inputs: torch.Tensor, recompute: b
     return result
 
 
+def check_modelled(spec: ModelSpec) -> None:
+    """Refuse a model that would be built but compute something else than the published one."""
+    if spec.unmodelled:
+        raise InputError(
+            what=f"{spec.name} cannot be built as it is published",
+            cause=f"the executor does not compute {'; '.join(spec.unmodelled)}",
+            fix="plan and export it (`plan export`), or remove the setting from its config.json",
+        )
+
+
 def build_model(
     spec: ModelSpec,
     *,
@@ -267,5 +289,6 @@ def build_model(
 
     `first` parts embed tokens, `last` parts end in logits. Values come from `executor.weights.initialize`.
     """
+    check_modelled(spec)
     with torch.device(device):
         return CausalLM(spec, range(spec.num_layers) if layers is None else layers, first=first, last=last)

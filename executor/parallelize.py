@@ -199,7 +199,8 @@ def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precis
     compute = COMPUTE_DTYPES[precision]
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
     options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": layout.zero_stage >= 3}
-    shard = functools.partial(fully_shard, mesh=meshes.shard_mesh, **options)
+    untrained = {p for name, p in model.named_parameters() if not sharding.rule(name).is_state}
+    shard = functools.partial(fully_shard, mesh=meshes.shard_mesh, ignored_params=untrained, **options)
     for layer in model.model.layers.values():
         if isinstance(layer.mlp, MoE):
             fully_shard(
@@ -234,6 +235,8 @@ EXPERT_SHARD_DIM = 1  # whole experts may be fewer than the ranks that share the
 def state_cuts_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
     """Cuts that give this rank its stored shard of a parameter: those of compute, then FSDP's."""
     dense, expert = meshes.dense, meshes.expert
+    if not sharding.rule(name).is_state:
+        return ((0, 1, 0),)
     if sharding.rule(name).is_expert and expert is not None:
         shards, index, dimension = (
             expert["expert_shard"].size(),

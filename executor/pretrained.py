@@ -1,35 +1,37 @@
-"""Hugging Face state dicts: whole parameters found under the names that published families use.
-
-Names are the same except for experts, which are published one by one (`mlp.experts.7.up_proj.weight`, Mixtral
-`block_sparse_moe.experts.7.w3.weight`) and are stacked here.
-"""
+"""Hugging Face state dicts: read, checked to be of the very model, and looked up by parameter."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 
+from costmodel.model import ModelSpec
+from executor.published_names import source_of
 from topology.errors import InputError
 
-_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+_QUANTISED = (".weight_scale_inv", ".weight_scale", "_blocks", "_scales", ".qweight", ".absmax")
+_BUFFERS = r"rotary_emb\.inv_freq$|^transformer\.h\.\d+\.attn\.(masked_)?bias$"  # older versions wrote them
+_OTHER_PARTS = r"(^|\.)(vision_tower|multi_modal_projector)\."  # of a model whose text part this is
 
 
-def whole_parameter(state: Mapping[str, torch.Tensor], name: str, shape: torch.Size) -> torch.Tensor:
-    """Find the value of one parameter in a state dict, stacking experts; its shape must be the model's."""
-    found = state.get(name)
-    if found is None:
-        found = _stacked_experts(state, name) if ".mlp.experts." in name else _renamed(state, name)
-    if found is None:
+def whole_parameter(
+    state: Mapping[str, torch.Tensor], name: str, shape: torch.Size, spec: ModelSpec
+) -> torch.Tensor:
+    """Find the value of one parameter in a state dict of plain names; its shape must be the model's."""
+    source = source_of(name, spec, state)
+    if source is None:
         raise InputError(
             what=f"the state dict has no {name}",
             cause=f"{len(state)} tensors, first {next(iter(state), 'none')!r}",
             fix="load a state dict of the same model family, with its full Hugging Face names",
         )
+    found = source.assemble([state[part] for part in source.names])
     if found.shape != shape:
         raise InputError(
             what=f"{name} does not fit the model",
@@ -39,30 +41,41 @@ def whole_parameter(state: Mapping[str, torch.Tensor], name: str, shape: torch.S
     return found
 
 
-def _renamed(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
-    """Routers and shared experts under their other published names."""
-    for ours, theirs in ((".mlp.gate.", ".block_sparse_moe.gate."), (".shared_experts.", ".shared_expert.")):
-        if ours in name and name.replace(ours, theirs) in state:
-            return state[name.replace(ours, theirs)]
-    return None
+def check_used(state: Mapping[str, torch.Tensor], spec: ModelSpec, names: Iterable[str]) -> None:
+    """Refuse a state dict with tensors that the model would leave out, or that are not plain numbers.
+
+    Args:
+        state: Tensors by plain name.
+        spec: The whole model.
+        names: All its parameters.
+    """
+    packed = [name for name in state if name.endswith(_QUANTISED)]
+    if packed:
+        raise InputError(
+            what="the state dict is quantised",
+            cause=f"{len(packed)} tensors of scales or packed numbers, first {packed[0]!r}",
+            fix="convert it to bf16 with the tool of its publisher and load that",
+        )
+    sources = [source_of(name, spec, state) for name in names]
+    used = {part for source in sources if source is not None for part in source.names}
+    left = [name for name in state if name not in used and not _may_be_left(name, spec, state)]
+    if left:
+        raise InputError(
+            what=f"the state dict holds more than {spec.name} computes with",
+            cause=f"{len(left)} tensors have no place in it, first {left[0]!r}",
+            fix="plan with the config.json that was published with these weights",
+        )
 
 
-def _stacked_experts(state: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
-    """Stack the experts of a layer from `….mlp.experts.{e}.up_proj.weight` or Mixtral's names."""
-    prefix, projection = name.rsplit(".", 1)
-    kind = "bias" if projection.endswith("_bias") else "weight"
-    projection = projection.removesuffix("_bias")
-    layer = prefix.removesuffix(".mlp.experts")
-    for pattern in (
-        f"{prefix}.{{}}.{projection}.{kind}",
-        f"{layer}.block_sparse_moe.experts.{{}}.{_MIXTRAL[projection]}.{kind}",
-    ):
-        tensors: list[torch.Tensor] = []
-        while pattern.format(len(tensors)) in state:
-            tensors.append(state[pattern.format(len(tensors))])
-        if tensors:
-            return torch.stack(tensors)
-    return None
+def _may_be_left(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a tensor does not belong to the language model proper: buffers, images, tokens ahead."""
+    if re.search(_BUFFERS, name) or re.search(_OTHER_PARTS, name):
+        return True
+    if name == "lm_head.weight":
+        return spec.tie_word_embeddings
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    ahead = layer is not None and int(layer[1]) >= spec.num_layers
+    return ahead and f"{layer[0]}eh_proj.weight" in state if layer else False
 
 
 def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
@@ -101,6 +114,9 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         header = json.loads(stream.read(length))
     raw = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)[8 + length :]
     header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if entry["dtype"] not in _SAFETENSORS_TYPES:
+            raise ValueError(f"{name} has numbers of type {entry['dtype']}: convert them to bf16")
     return {
         name: raw[slice(*entry["data_offsets"])]
         .clone()

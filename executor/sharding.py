@@ -19,12 +19,14 @@ class Rule:
 
     `tensor_dim` is split over tp (over expert_tp for experts), `expert_dim` over ep; None means a full
     copy. A full copy may still see only part of the work (a part of the sequence, or of the heads): its
-    gradients are then summed over tp, always or only with sequence parallelism.
+    gradients are then summed over tp, always or only with sequence parallelism. Parameters that are never
+    trained (`is_state` false) are whole on every rank in their own type, out of FSDP's sight.
     """
 
     tensor_dim: int | None = None
     expert_dim: int | None = None
     gradient_sum: GradientSum = "never"
+    is_state: bool = True
 
     @property
     def is_expert(self) -> bool:
@@ -38,6 +40,7 @@ ROWS = Rule(tensor_dim=0)
 COLUMNS = Rule(tensor_dim=1)
 
 _TABLE: tuple[tuple[str, Rule], ...] = (
+    (r"mlp\.gate\.e_score_correction_bias$", Rule(is_state=False)),
     (r"mlp\.experts\.(gate|up)_proj(_bias)?$", Rule(tensor_dim=1, expert_dim=0)),
     (r"mlp\.experts\.down_proj$", Rule(tensor_dim=2, expert_dim=0)),
     (r"mlp\.experts\.down_proj_bias$", Rule(expert_dim=0)),

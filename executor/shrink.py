@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.model import ModelSpec, with_layers
 from executor.reference import Case
 from planner.plan import Plan
 
@@ -94,12 +94,13 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> Mod
     heads = 8
     kv_heads = heads if spec.num_key_value_heads == spec.num_attention_heads else heads // 2
     experts = 2 * max(2, layout.ep)
+    routing = replace(spec.routing, n_group=2, topk_group=1) if spec.routing.n_group > 1 else spec.routing
     moe: dict[str, Any] = {
+        "routing": routing,
         "num_experts": experts,
         "num_experts_per_token": min(spec.num_experts_per_token, 2),
         "moe_intermediate_size": 16,
         "shared_expert_size": 16 if spec.shared_expert_size else 0,
-        "num_dense_layers": min(spec.num_dense_layers, num_layers - 1, 1),
     }
     latent: dict[str, Any] = {
         "q_lora_rank": 16 if spec.q_lora_rank else 0,
@@ -109,8 +110,7 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> Mod
         "v_head_dim": 8,
     }
     return replace(
-        spec,
-        num_layers=num_layers,
+        with_layers(spec, num_layers, min(spec.num_dense_layers, num_layers - 1, 1)),
         hidden_size=32,
         intermediate_size=64,
         num_attention_heads=heads,
@@ -120,7 +120,6 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> Mod
         max_sequence_length=SEQUENCE_LENGTH,
         learned_positions=SEQUENCE_LENGTH if spec.learned_positions else 0,
         sliding_window=4 if spec.sliding_window else None,
-        num_sliding_layers=num_layers * spec.num_sliding_layers // spec.num_layers,
         **(moe if spec.is_moe else {}),
         **(latent if spec.is_mla else {}),
     )

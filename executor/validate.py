@@ -14,6 +14,7 @@ from dataclasses import replace
 import torch
 
 from costmodel.layout import num_microbatches
+from costmodel.model import with_layers
 from executor.expected_counts import Term, compare_counts
 from executor.fake_rank import RankTask
 from executor.fake_trace import StageMemory, chosen_stages, estimated_memory, memory_of_stages
@@ -75,12 +76,7 @@ def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
     """First and last stage at full width with few layers and microbatches: counts per layer are exact."""
     layout = replace(task.layout, virtual_stages=1, schedule="1f1b")
     split = (COUNTED_LAYERS,) * layout.pp
-    spec = replace(
-        task.spec,
-        num_layers=sum(split),
-        num_dense_layers=min(task.spec.num_dense_layers, 1),
-        num_sliding_layers=task.spec.num_sliding_layers * sum(split) // task.spec.num_layers,
-    )
+    spec = with_layers(task.spec, sum(split), min(task.spec.num_dense_layers, 1))
     small = replace(
         task,
         spec=spec,

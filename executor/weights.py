@@ -14,8 +14,10 @@ import torch
 from torch import nn
 
 from executor.mesh import Meshes
-from executor.model import CausalLM
+from executor.model import CausalLM, build_model, norm_offset
 from executor.parallelize import cut, state_cuts_of
+from executor.pretrained import check_used, whole_parameter
+from executor.published_names import plain_names
 from executor.tensor_parallel import local
 
 INITIAL_STD = 0.02
@@ -66,7 +68,7 @@ def fill(model: CausalLM, meshes: Meshes | None, value: Callable[[str, torch.Siz
 def initialize(model: CausalLM, meshes: Meshes | None, *, seed: int, device: torch.device) -> None:
     """Materialise the model and draw its initial values, the same whatever the layout."""
     materialize(model, device)
-    offset = 1.0 if model.spec.norm == "layernorm1p" else 0.0
+    offset = norm_offset(model.spec)
     fill(model, meshes, lambda name, shape: initial_value(name, shape, seed, offset))
 
 
@@ -74,10 +76,10 @@ def load_state_dict(
     model: CausalLM, meshes: Meshes | None, state: Mapping[str, torch.Tensor], *, device: torch.device
 ) -> None:
     """Materialise the model and copy this rank's part of a whole Hugging Face state dict into it."""
-    from executor.pretrained import whole_parameter
-
+    spec, plain = model.spec, plain_names(state)
+    check_used(plain, spec, (name for name, _ in build_model(spec).named_parameters()))
     materialize(model, device)
-    fill(model, meshes, lambda name, shape: whole_parameter(state, name, shape))
+    fill(model, meshes, lambda name, shape: whole_parameter(plain, name, shape, spec))
 
 
 Part = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], torch.Tensor]
