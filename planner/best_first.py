@@ -204,28 +204,47 @@ def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
 
 
 def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
-    """Unfold cores into placements, pipelines and variants, dropping at each step what cannot win."""
-    s = search.setting
-    placed, rejected = placements(s, pins, table)
-    search.rejected.update(rejected)
-    if len(placed) == 0:
-        return
-    times = placed_times(s, placed, search.cal)
-    hopeful = _core_scores(search, placed, times) < search.beat
-    search.rejected["placement-bound"] += int((~hopeful).sum())
-    found, placement, rejected = pipelines(s, pins, placed.take(hopeful))
-    search.rejected.update(rejected)
-    if len(found) == 0:
-        return
-    M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
-    bounds = step_bound(s, times, columns_of(found), M, least_bubble(found))
-    hopeful = search.goal.score(found.num_gpus, bounds) < search.beat
-    search.rejected["bubble-bound"] += int((~hopeful).sum())
-    found, rejected = variants(s, pins, found.take(hopeful))
+    """Look at the variants of some cores."""
+    found, rejected = unfold(search, table, pins, search.beat)
     search.rejected.update(rejected)
     for start in range(0, len(found), ROWS_AT_ONCE):
         part = found.take(np.arange(start, min(start + ROWS_AT_ONCE, len(found))))
-        _look(search, price(s, part, search.cal))
+        _look(search, price(search.setting, part, search.cal))
+
+
+def unfold(
+    search: Search, table: LayoutTable, pins: Mapping[str, Any], beat: float
+) -> tuple[LayoutTable, Counter[str]]:
+    """Unfold cores into placements, pipelines and variants, dropping at each step what cannot win.
+
+    Args:
+        search: what is asked.
+        table: cores.
+        pins: fields that are given.
+        beat: score that a layout has to stay below.
+
+    Returns:
+        The variants that could, and the counts of those that were dropped, by rule.
+    """
+    s, rejected = search.setting, Counter[str]()
+    placed, broken = placements(s, pins, table)
+    rejected.update(broken)
+    if len(placed) == 0:
+        return placed, rejected
+    times = placed_times(s, placed, search.cal)
+    hopeful = _core_scores(search, placed, times) < beat
+    rejected["placement-bound"] += int((~hopeful).sum())
+    found, placement, broken = pipelines(s, pins, placed.take(hopeful))
+    rejected.update(broken)
+    if len(found) == 0:
+        return found, rejected
+    M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
+    bounds = step_bound(s, times, columns_of(found), M, least_bubble(found))
+    hopeful = search.goal.score(found.num_gpus, bounds) < beat
+    rejected["bubble-bound"] += int((~hopeful).sum())
+    found, broken = variants(s, pins, found.take(hopeful))
+    rejected.update(broken)
+    return found, rejected
 
 
 def _look(search: Search, priced: Priced) -> None:

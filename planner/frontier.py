@@ -13,14 +13,13 @@ import numpy.typing as npt
 
 from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
-from planner.best_first import Search
+from planner.best_first import Search, unfold
 from planner.candidates import Candidate, Choice, candidate, layers_of_stage, safety, seed_choice
 from planner.plan import Alternative
 from planner.priced import Priced, price
 from planner.rank_bounds import plain_bounds, variant_bounds
 from planner.retime import simulated_step_s
 from planner.search import estimate_of
-from planner.space import pipelines, placements, variants
 from topology.units import format_bytes
 
 CORES_OF_SHAPE = 4
@@ -28,9 +27,6 @@ CORES_OF_SHAPE = 4
 
 MOST_LOOKED_AT = 160
 """Combinations of degrees that are looked at, in the order of their bounds, which know no memory."""
-
-LOOKED_AT_ONCE = 16
-"""Combinations looked at first; each further batch is twice as large."""
 
 SLOWEST = 1.5
 """Plans that take more than this multiple of the best score are not worth showing."""
@@ -56,25 +52,17 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
 def near_best(done: Search, count: int) -> list[Choice]:
     """Best splits of the combinations of degrees that were looked at, best score first.
 
-    Combinations and their variants are looked at in the order of their bounds, until nothing that is left can
-    be among the best `count`.
+    Variants are split in the order of their bounds, until nothing that is left can be among the best `count`.
     """
     known = {key: seed for key, (_, seed) in done.pool.items()}
-
-    def settled(bound: float) -> bool:
+    for bound, priced, row in _likely(done):
         scores = sorted(_score(done, seed) for seed in known.values())
-        return len(scores) > count and scores[count] <= bound
-
-    for least, cores in _promising_cores(done):
-        if settled(least):
+        if len(scores) > count and bound >= scores[count]:
             break
-        for bound, priced, row in _likely(done, cores):
-            if settled(bound):
-                break
-            found = candidate(done.setting, priced, row)
-            key, seed = _degrees(found), seed_choice(found)
-            if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
-                known[key] = seed
+        found = candidate(done.setting, priced, row)
+        key, seed = _degrees(found), seed_choice(found)
+        if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
+            known[key] = seed
     return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
 
 
@@ -82,29 +70,23 @@ def _score(done: Search, found: Choice) -> float:
     return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
 
 
-def _promising_cores(done: Search) -> Iterator[tuple[float, LayoutTable]]:
-    """Batches of a few cores of each promising combination of degrees, and the least bound from there on."""
+def _promising_cores(done: Search) -> LayoutTable:
+    """A few cores of each of the most promising combinations of degrees, by their bounds."""
     if not done.seen:
-        return
+        return LayoutTable.of([])
     tables, found = zip(*done.seen, strict=True)
     every, bounds = LayoutTable.join(tables), np.concatenate(found)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] <= SLOWEST * done.score]
     _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
     best = np.argsort(first, kind="stable")[:MOST_LOOKED_AT]
-    start, size = 0, LOOKED_AT_ONCE
-    while start < len(best):
-        batch = best[start : start + size]
-        chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in batch]
-        yield float(bounds[order[first[batch[0]]]]), every.take(order[np.concatenate(chosen)])
-        start, size = start + size, 2 * size
+    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in best]
+    return every.take(order[np.concatenate(chosen)])
 
 
-def _likely(done: Search, cores: LayoutTable) -> Iterator[tuple[float, Priced, int]]:
+def _likely(done: Search) -> Iterator[tuple[float, Priced, int]]:
     """The variant of the least bound of each combination of degrees, best bound first."""
-    placed, _ = placements(done.setting, done.pins, cores)
-    pipelined, _, _ = pipelines(done.setting, done.pins, placed)
-    found, _ = variants(done.setting, done.pins, pipelined)
+    found, _ = unfold(done, _promising_cores(done), done.pins, SLOWEST * done.score)
     if len(found) == 0:
         return
     priced = price(done.setting, found, done.cal)
