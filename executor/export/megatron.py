@@ -5,6 +5,7 @@ from __future__ import annotations
 from costmodel.model import ModelSpec
 from costmodel.stack import stack
 from executor.export.facts import Exported, is_even, refuse
+from executor.export.megatron_model import expert_arguments, model_arguments, not_said
 from executor.export.quoting import shell
 from planner.plan import Plan
 
@@ -65,59 +66,20 @@ def _experts(plan: Plan) -> list[str]:
     words = [
         "--expert-model-parallel-size", str(layout.ep),
         "--expert-tensor-parallel-size", str(layout.expert_tp),
-        "--num-experts", str(model.num_experts),
-        "--moe-router-topk", str(model.num_experts_per_token),
-        "--moe-ffn-hidden-size", str(model.moe_intermediate_size),
         "--moe-token-dispatcher-type", "alltoall",
         "--moe-grouped-gemm",
     ]  # fmt: skip
-    if model.num_dense_layers:
-        dense, moe = model.num_dense_layers, model.num_layers - model.num_dense_layers
-        words += ["--moe-layer-freq", f"([0]*{dense}+[1]*{moe})"]
-    if model.shared_expert_size:
-        words += ["--moe-shared-expert-intermediate-size", str(model.shared_expert_size)]
-    return words
+    return words + expert_arguments(model)
 
 
 def _model(plan: Plan) -> list[str]:
-    """Sizes of the model."""
+    """The model, its padded vocabulary, and no dropout where the stack has none."""
     model = plan.request.model
-    words = [
-        "--num-layers", str(model.num_layers),
-        "--hidden-size", str(model.hidden_size),
-        "--ffn-hidden-size", str(model.intermediate_size),
-        "--num-attention-heads", str(model.num_attention_heads),
-        "--kv-channels", str(model.head_dim),
-    ]  # fmt: skip
-    if model.num_key_value_heads != model.num_attention_heads and not model.is_mla:
-        words += ["--group-query-attention", "--num-query-groups", str(model.num_key_value_heads)]
-    words += ["--swiglu"] if model.gated_mlp else []
-    words += ["--normalization", "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"]
-    words += ["--apply-layernorm-1p"] if model.norm == "layernorm1p" else []
-    words += ["--qk-layernorm"] if model.qk_norm or model.is_mla else []  # MLA norms its latent vectors
-    words += [] if model.learned_positions else ["--position-embedding-type", "rope"]
-    words += _biases(model)
+    words = model_arguments(model)
+    words += ["--make-vocab-size-divisible-by", str(vocabulary_multiple(model.vocab_size, plan.layout.tp))]
     if not stack(plan.request.stack).dropout:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
-    words += ["--make-vocab-size-divisible-by", str(vocabulary_multiple(model.vocab_size, plan.layout.tp))]
-    if model.is_mla:
-        words += ["--multi-latent-attention", "--kv-lora-rank", str(model.kv_lora_rank)]
-        words += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
-        words += ["--qk-head-dim", str(model.qk_nope_head_dim), "--v-head-dim", str(model.v_head_dim)]
-        words += ["--qk-pos-emb-head-dim", str(model.qk_rope_head_dim)]
-    return words if model.tie_word_embeddings else [*words, "--untie-embeddings-and-output-weights"]
-
-
-def _biases(model: ModelSpec) -> list[str]:
-    """Biases: in every linear layer by default, else in none but those of q, k and v."""
-    if _biased_everywhere(model):
-        return []
-    return ["--disable-bias-linear", *(["--add-qkv-bias"] if model.qkv_bias else [])]
-
-
-def _biased_everywhere(model: ModelSpec) -> bool:
-    """Whether every linear layer of attention and feed-forward has a bias."""
-    return model.qkv_bias and model.attention_output_bias and model.mlp_bias
+    return words
 
 
 def vocabulary_multiple(vocab_size: int, tp: int) -> int:
@@ -192,20 +154,9 @@ def _notes_on_layout(plan: Plan) -> list[str]:
 
 
 def _notes_on_model(model: ModelSpec) -> list[str]:
-    """What a plan does not know of its model, and what of it Megatron's arguments here do not say."""
-    rotary = [] if model.learned_positions else ["--rotary-base (rope_theta)", "rope scaling"]
-    unknown = ", ".join(["--norm-epsilon", *rotary])
-    missing = {
-        "biases of attention's output or the feed-forward alone": not _biased_everywhere(model)
-        and (model.attention_output_bias or model.mlp_bias),
-        "four norms per layer": model.norms_per_layer > 2,
-        "windowed attention": model.num_sliding_layers > 0,
-        "attention sinks": model.attention_sinks,
-        "the router's bias": model.router_bias,
-    }
-    notes = [
-        f"a plan holds sizes only: set {unknown} from the model's config.json",
-        f"choose the tokenizer: its vocabulary, at most {model.vocab_size:,}, is padded to the model's",
-    ]
-    lost = [name for name, has in missing.items() if has]
-    return notes + ([f"not exported, the model differs: {', '.join(lost)}"] if lost else [])
+    """What is left to the user, and what of the model Megatron's arguments do not say."""
+    lost = not_said(model)
+    tokenizer = (
+        f"choose the tokenizer: its vocabulary, at most {model.vocab_size:,}, is padded to the model's"
+    )
+    return [tokenizer] + ([f"not exported, the model differs: {', '.join(lost)}"] if lost else [])

@@ -88,5 +88,17 @@ def export(plan: Plan) -> Exported:
     )
     layers, again = plan.request.model.num_layers, sum(plan.recompute_of_stage)
     partly = layout.recompute == "full" and again < layers
-    notes = (f"torchtitan recomputes all {layers} layers, the plan {again}",) if partly else ()
-    return Exported(target=TARGET, file_name="torchtitan_plan.py", text=text, notes=notes)
+    notes = [f"torchtitan recomputes all {layers} layers, the plan {again}"] if partly else []
+    notes.append(f"name the flavour of the model: {_mathematics(plan)}")
+    return Exported(target=TARGET, file_name="torchtitan_plan.py", text=text, notes=tuple(notes))
+
+
+def _mathematics(plan: Plan) -> str:
+    """What a flavour must compute with to be the plan's model."""
+    model = plan.request.model
+    scaling = model.rotary.scaling
+    words = [f"norm_eps {model.norm_epsilon:g}"]
+    if not model.learned_positions:
+        words.append(f"rope_theta {model.rotary.theta:g}")
+        words.append(f"rope scaling {f'{scaling.kind} {scaling.factor:g}' if scaling else 'none'}")
+    return ", ".join(words)

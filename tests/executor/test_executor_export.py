@@ -93,22 +93,59 @@ def test_megatron_pads_the_tokenizer_to_the_vocabulary_of_the_model(
     assert -(-tokenizer_size // multiple) * multiple == model(name).vocab_size
 
 
+MATHEMATICS = {
+    "llama-3.1-8b": "--norm-epsilon 1e-05 --rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8",
+    "qwen3-8b": "--norm-epsilon 1e-06 --qk-layernorm --rotary-base 1000000",
+    "nemotron-4-15b": "--apply-layernorm-1p --squared-relu --rotary-base 10000 --rotary-percent 0.5",
+    "mixtral-8x7b": "--moe-router-score-function softmax --moe-router-topk 2 --rotary-base 1000000",
+    "qwen3-30b-a3b": "--moe-router-score-function softmax --moe-router-topk 8",
+    "deepseek-v3": "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5 "
+    "--moe-router-num-groups 8 --moe-router-group-topk 4 --moe-router-enable-expert-bias "
+    "--rope-type yarn --rotary-scaling-factor 40 --mscale 1 --mscale-all-dim 1",
+    "deepseek-v2-lite": "--moe-router-pre-softmax --rotary-scaling-factor 40 --mscale 0.707",
+    "gpt-oss-20b": "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7 "
+    "--window-size 127,0 --window-attn-skip-freq 2 --softmax-type learnable --rotary-base 150000",
+    "mistral-7b-v0.1": "--window-size 4095,0 --rotary-base 10000",
+}
+
+
+@pytest.mark.parametrize("name", MATHEMATICS)
+def test_megatron_gets_what_the_model_computes(name: str, plan_of: Callable[..., Plan]) -> None:
+    """Positions, norms, activation, windows and routing in Megatron's words, each with its value."""
+    words = words_of(export_plan(plan_of(PLAIN, spec=model(name)), "megatron").text)
+    pairs = {" ".join(words[i : i + 2]) for i in range(len(words))} | set(words)
+    asked = MATHEMATICS[name].replace(" --", "\n--").split("\n")
+    assert [option for option in asked if option not in pairs] == []
+
+
 @pytest.mark.parametrize(
     ("name", "lost"),
-    [("llama-3.1-8b", ""), ("gpt-oss-20b", "windowed attention, attention sinks, the router's bias")],
+    [
+        ("llama-3.1-8b", ""),
+        ("deepseek-v3", ""),
+        ("deepseek-v2", "the rank of a group of experts"),
+        ("gpt-oss-20b", "rope scaling (yarn)"),
+        (
+            "gemma-2-27b",
+            "four norms per layer, the gate of the feed-forward (gelu_tanh), the scale of attention's scores, "
+            "soft caps, scaled embeddings",
+        ),
+    ],
 )
 def test_megatron_notes_what_the_arguments_leave_out(
     name: str, lost: str, plan_of: Callable[..., Plan]
 ) -> None:
-    """What a plan does not know, and what is not exported."""
+    """Nothing of the model is lost without a word."""
     notes = export_plan(plan_of(PLAIN, spec=model(name)), "megatron").notes
-    asked = [note for note in notes if "config.json" in note]
-    assert [name for name in ("--rotary-base", "--norm-epsilon", "rope scaling") if name in asked[0]] == [
-        "--rotary-base", "--norm-epsilon", "rope scaling",
-    ]  # fmt: skip
     assert [note for note in notes if "not exported" in note] == (
         [f"not exported, the model differs: {lost}"] if lost else []
     )
+
+
+def test_torchtitan_names_what_the_flavour_must_compute(plan_of: Callable[..., Plan]) -> None:
+    """The flavour is the user's to choose, the numbers are the model's."""
+    notes = export_plan(plan_of(PLAIN, spec=model("llama-3.1-8b")), "torchtitan").notes
+    assert notes[-1].endswith("norm_eps 1e-05, rope_theta 500000, rope scaling llama3 8")
 
 
 @pytest.mark.parametrize(
