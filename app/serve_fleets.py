@@ -76,11 +76,13 @@ def _dropped(request: ServingRequest, why: str) -> FleetSummary:
 
 
 def _merit(plan: ServingPlan, objective: ServingObjective) -> tuple[float, ...]:
-    """What is minimised among fleets: dollars or GPUs, or tokens per GPU negated."""
+    """What is minimised among fleets: dollars, GPUs, or tokens per GPU negated; then the risk to a limit."""
     dollars = plan.estimate.usd_per_hour if plan.estimate.usd_per_hour is not None else float("inf")
+    risk = 1 - min((check.chance for check in plan.estimate.limits.values()), default=1.0)
     if objective == "tokens-per-gpu" or plan.request.num_gpus is not None:
-        return (-plan.estimate.tokens_per_s_per_gpu, dollars)
-    return (float(plan.num_gpus), dollars) if objective == "gpus" else (dollars, float(plan.num_gpus))
+        return (-plan.estimate.tokens_per_s_per_gpu, dollars, risk)
+    gpus = float(plan.num_gpus)
+    return (gpus, dollars, risk) if objective == "gpus" else (dollars, gpus, risk)
 
 
 def _nearest(misses: Sequence[ServingInfeasible], refused: Sequence[InputError]) -> InputError:

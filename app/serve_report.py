@@ -13,7 +13,10 @@ from topology.units import format_bytes, format_seconds, three_digits
 
 def serving_answer(plan: ServingPlan) -> Answer:
     """Everything `plan serve` says of one plan."""
-    sections: list[Section] = [_configuration(plan), _latencies(plan), _throughput(plan)]
+    sections: list[Section] = [_configuration(plan), _latencies(plan)]
+    if any(check.in_band for check in plan.estimate.limits.values()):
+        sections.append(_tight_limits(plan))
+    sections.append(_throughput(plan))
     if plan.other_fleets:
         sections.append(_fleets(plan))
     if plan.alternatives:
@@ -125,6 +128,29 @@ def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[st
         format_seconds(latency.p99_s),
         limit,
     )
+
+
+_LATENCIES = {
+    "ttft": ("time to first token", "--ttft"),
+    "tpot": ("time per output token", "--tpot"),
+    "end_to_end": ("end to end", "--e2e"),
+}
+
+
+def _tight_limits(plan: ServingPlan) -> Lines:
+    """Limits that the prediction keeps and the upper end of its band does not, and how likely they hold."""
+    lines = []
+    for key, check in plan.estimate.limits.items():
+        if check.in_band:
+            name, flag = _LATENCIES[key]
+            safe = format_seconds(check.limit_s * check.predicted_s / check.upper_s)
+            lines.append(
+                f"{name}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, "
+                f"{format_seconds(check.upper_s)} at the upper end of the band; the limit of "
+                f"{format_seconds(check.limit_s)} is kept with a probability of {check.chance:.0%} "
+                f"({flag} {safe.replace(' ', '')} plans for 90 %)"
+            )
+    return Lines(title="Limits inside the error band", lines=tuple(lines))
 
 
 def _throughput(plan: ServingPlan) -> Facts:

@@ -14,6 +14,7 @@ import shlex
 from costmodel.deployment import published_weights
 from costmodel.model import ModelSpec
 from planner.serving_manifest import PORT, Workload, manifest
+from planner.serving_nodes import node_commands, node_notes
 from planner.serving_plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
@@ -30,7 +31,7 @@ _ROUTERS = {
 
 def commands(plan: ServingPlan) -> dict[str, str]:
     """Every command of a plan by what it is for."""
-    found = {f"serve ({role})" if role else "serve": server(plan, pool, role) for role, pool in pools(plan)}
+    found = {name: text for role, pool in pools(plan) for name, text in servers(plan, pool, role).items()}
     files = {
         _options_file(role): options
         for role, pool in pools(plan)
@@ -80,9 +81,14 @@ def _at_load(plan: ServingPlan) -> bool:
     return plan.request.engine in _AT_LOAD and published == "bf16" and plan.weights == "fp8"
 
 
-def server(plan: ServingPlan, pool: PoolPlan, role: str = "") -> str:
-    """The command that starts one worker of a pool."""
-    return shlex.join(_words(plan, pool, role))
+def servers(plan: ServingPlan, pool: PoolPlan, role: str = "") -> dict[str, str]:
+    """The commands that start one worker of a pool by where they run: one, or one for each of its nodes."""
+    by_node = node_commands(plan, pool, _words(plan, pool, role))
+    where = {node: ", ".join(part for part in (role, node) if part) for node in by_node}
+    return {
+        f"serve ({where[node]})" if where[node] else "serve": shlex.join(words)
+        for node, words in by_node.items()
+    }
 
 
 def _words(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
@@ -113,6 +119,7 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
     engine, found = plan.request.engine, []
     if plan.prefill is not None:
         found.append(f"a router is needed in front of both pools: {_ROUTERS[engine]}")
+    found += node_notes(plan, [pool for _, pool in pools(plan)])
     if served_checkpoint(plan).startswith("<"):
         placeholder = served_checkpoint(plan)
         found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")

@@ -24,6 +24,7 @@ from planner.serving_options import (
     closed_run,
     load_at,
     meets,
+    warm,
 )
 
 FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
@@ -44,6 +45,25 @@ class FleetRun:
     simulation: Simulation
     request_rate_per_s: float
     kept: bool
+
+    @property
+    def margin(self) -> float:
+        """Limit over latency at the job's percentile, of the tightest limit; infinite without limits."""
+        job = self.decode.job
+        steady = warm(self.simulation) if job.concurrency is None else slice(None)
+        limited = (
+            (self.simulation.ttft_s, job.ttft_s),
+            (self.simulation.tpot_s, job.tpot_s if job.output_tokens > 1 else None),
+            (self.simulation.end_to_end_s, job.end_to_end_s),
+        )
+        return min(
+            (
+                limit / float(np.nanpercentile(values[steady], job.percentile))
+                for values, limit in limited
+                if limit is not None
+            ),
+            default=float("inf"),
+        )
 
     @property
     def num_gpus(self) -> int:

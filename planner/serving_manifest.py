@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from planner.serving_nodes import nodes_of
 from planner.serving_plan import PoolPlan, ServingPlan
 
 PORT = 8000
@@ -25,9 +26,10 @@ _SGLANG_NODES = (
 )  # fmt: skip
 """Leader and worker run one command; the LeaderWorkerSet controller sets these variables in every pod."""
 _SEVERAL_NODES = {
-    "vllm": "docs.vllm.ai, Parallelism and Scaling: a Ray cluster over the nodes",
-    "trtllm": "nvidia.github.io/TensorRT-LLM, trtllm-serve: multi-node serving under Slurm or MPI",
+    "vllm": "starts other commands on the first node and on the others",
+    "trtllm": "is started over several nodes by Slurm or MPI",
 }
+"""How engines without a manifest start on several nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Workload:
 def manifest(plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = ()) -> str:
     """The documents of a plan, or three lines that say why there are none."""
     engine = plan.request.engine
-    if engine in _SEVERAL_NODES and any(_nodes(plan, one) > 1 for one in workloads):
+    if engine in _SEVERAL_NODES and any(nodes_of(plan, one.pool) > 1 for one in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
     maps = [_options_map(plan, one) for one in workloads if one.options]
@@ -58,14 +60,9 @@ def _refusal(plan: ServingPlan) -> str:
     engine = plan.request.engine
     return (
         f"# no manifest: a worker of this plan spans nodes of {plan.gpus_per_node} GPUs\n"
-        f"# {engine} starts other commands on the first node and on the others\n"
-        f"# start it as in {_SEVERAL_NODES[engine]}, or pin a layout of at most {plan.gpus_per_node} GPUs\n"
+        f"# {engine} {_SEVERAL_NODES[engine]}\n"
+        f"# start it by the commands of the plan, or pin a layout of at most {plan.gpus_per_node} GPUs\n"
     )
-
-
-def _nodes(plan: ServingPlan, workload: Workload) -> int:
-    """Nodes of one worker."""
-    return -(-workload.pool.layout.num_gpus // plan.gpus_per_node)
 
 
 def _app(plan: ServingPlan) -> str:
@@ -80,7 +77,7 @@ def _name(plan: ServingPlan, workload: Workload) -> str:
 
 def _workload(plan: ServingPlan, workload: Workload) -> str:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
-    nodes, pool = _nodes(plan, workload), workload.pool
+    nodes, pool = nodes_of(plan, workload.pool), workload.pool
     if nodes > 1:
         workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
     container = _container(plan, workload, min(pool.layout.num_gpus, plan.gpus_per_node))
@@ -203,7 +200,7 @@ def _indented(text: str, spaces: int) -> str:
 def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
-    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if _nodes(plan, front) > 1 else ""
+    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if nodes_of(plan, front.pool) > 1 else ""
     selector = f"{{app: {_app(plan)}, pool: {front.role or 'all'}{leader}}}"
     return _SERVICE.format(name=_app(plan), selector=selector, port=PORT)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from planner.serving_options import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
+MOST_GPUS = 4096  # a fleet asked for without a size is looked for up to here
 SCALE = 10_000  # CP-SAT counts in whole ten-thousandths of a request per second
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from costmodel.deployment import KvDtype, ServingLayout, Weights
@@ -74,11 +74,31 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitCheck:
+    """A latency limit beside what is predicted at the job's percentile.
+
+    `upper_s` is the upper end of the calibrated band there, `chance` the probability that a measurement keeps
+    the limit (`planner.serving_margin`).
+    """
+
+    limit_s: float
+    predicted_s: float
+    upper_s: float
+    chance: float
+
+    @property
+    def in_band(self) -> bool:
+        """Whether the limit lies inside the band, so that the prediction alone does not keep it."""
+        return self.limit_s < self.upper_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
     """What the fleet does under its load.
 
     Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
-    highest rate that was simulated within the limits: the rate asked for, where one was.
+    highest rate that was simulated within the limits: the rate asked for, where one was. `limits` has the
+    limits that were asked for, by ttft, tpot and end_to_end.
     """
 
     request_rate_per_s: float
@@ -101,6 +121,7 @@ class ServingEstimate:
     wh_per_query: float
     bound_by: str
     step_parts_s: Mapping[str, float]
+    limits: Mapping[str, LimitCheck] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ Percentiles with their band, money, energy, what it is bound by, who lost and wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,10 @@ from costmodel.serving_bands import Band, serving_bands
 from costmodel.serving_memory import memory_breakdown
 from costmodel.serving_parts import decode_parts_s
 from planner.serving_fleet import FleetRun
-from planner.serving_master import Selection
+from planner.serving_margin import chance_kept
 from planner.serving_options import MOST_BATCH, Option, warm
 from planner.serving_plan import (
+    LimitCheck,
     Percentiles,
     PoolPlan,
     ServingAlternative,
@@ -28,19 +28,11 @@ from planner.serving_plan import (
     ServingPlan,
     ServingRequest,
 )
+from planner.serving_runners_up import RunnerUp
 from topology.hierarchy import Hierarchy
 from topology.units import MEGA
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerUp:
-    """A fleet that lost: `measured` when the capacities of its replicas were simulated, else upper bounds."""
-
-    selection: Selection
-    options: Mapping[int, Option]
-    measured: bool
 
 
 def plan_of_fleet(
@@ -116,7 +108,29 @@ def estimate_fleet(
         wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
         bound_by=bound_by(run, parts),
         step_parts_s=parts,
+        limits=_limits(request, ttft, tpot, whole),
     )
+
+
+def _limits(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floats) -> dict[str, LimitCheck]:
+    """Each limit asked for beside the latency at the job's percentile, with the chance that it is kept."""
+    job, bands = request.job, serving_bands()
+    asked = (
+        ("ttft", ttft, job.ttft_s, bands["ttft"]),
+        ("tpot", tpot[~np.isnan(tpot)], job.tpot_s, bands["tpot"]),
+        ("end_to_end", whole, job.end_to_end_s, bands["tpot"]),
+    )
+    found = {}
+    for name, values, limit_s, band in asked:
+        if limit_s is not None and len(values):
+            predicted_s = float(np.percentile(values, job.percentile))
+            found[name] = LimitCheck(
+                limit_s=limit_s,
+                predicted_s=predicted_s,
+                upper_s=predicted_s * band.upper,
+                chance=chance_kept(limit_s, predicted_s, band),
+            )
+    return found
 
 
 def bound_by(run: FleetRun, parts: Mapping[str, float]) -> str:
@@ -220,11 +234,19 @@ def _alternative(request: ServingRequest, run: FleetRun, other: RunnerUp) -> Ser
         why = f"needs {least}{more} more GPU{'s' * (more > 1)}"
     elif request.job.request_rate_per_s is None and slower >= 0.0005:
         why = f"serves {least}{slower:.1%} fewer requests within the limits"
+    elif other.run is not None:
+        why = _narrower(run, other.run)
     else:
-        why = "as good" if other.measured else "no worse by its bound; the simulated one is preferred"
+        why = "as good" if other.measured else "not simulated; no better by its bound"
     return ServingAlternative(
         label=label, num_gpus=selection.num_gpus, capacity_requests_per_s=selection.rate_per_s, why=why
     )
+
+
+def _narrower(run: FleetRun, other: FleetRun) -> str:
+    """How much closer to its limits a fleet of as many GPUs comes."""
+    ours, theirs = (1 - 1 / one.margin for one in (run, other))
+    return f"as many GPUs; {theirs:.0%} below its tightest limit, the chosen one {ours:.0%}"
 
 
 def _assumptions(request: ServingRequest) -> tuple[str, ...]:

@@ -23,6 +23,9 @@ DOCUMENTED = {
         "--enable-expert-parallel", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
         "--quantization", "--kv-cache-dtype", "--enable-prefix-caching", "--no-enable-prefix-caching",
         "--kv-transfer-config", "--gpu-memory-utilization", "--speculative-config",
+        # docs.vllm.ai, Parallelism and Scaling; Data Parallel Deployment
+        "--nnodes", "--node-rank", "--master-addr", "--headless", "--data-parallel-size-local",
+        "--data-parallel-start-rank", "--data-parallel-address", "--data-parallel-rpc-port",
     },
     # docs.sglang.io, advanced_features/server_arguments
     "sglang": {
@@ -30,11 +33,15 @@ DOCUMENTED = {
         "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
         "--kv-cache-dtype", "--disable-radix-cache", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--mem-fraction-static",
+        # docs.sglang.io, Multi-Node Deployment
+        "--nnodes", "--node-rank", "--dist-init-addr",
     },
     # nvidia.github.io/TensorRT-LLM, commands/trtllm-serve
     "trtllm": {
         "--backend", "--port", "--tp_size", "--pp_size", "--ep_size", "--max_batch_size", "--max_num_tokens",
         "--max_seq_len", "--extra_llm_api_options", "--kv_cache_free_gpu_memory_fraction",
+        # nvidia.github.io/TensorRT-LLM, trtllm-serve: Multi-node Serving with Slurm
+        "--ntasks", "--ntasks-per-node=8", "--mpi=pmix", "--gres=gpu:8",
     },
     # docs.vllm.ai, "vllm bench serve" CLI reference
     "benchmark": {
@@ -57,18 +64,21 @@ CASES = {
     "published fp8": ("deepseek-r1", "fp8", "bf16", {"tp": 8}, "aggregated"),
     "attention ranks": ("deepseek-r1", "fp8", "bf16", {"attention_dp": 8}, "aggregated"),
     "two pools": ("70b", "fp8", "bf16", {"tp": 4}, "disaggregated"),
+    "stages on two nodes": ("70b", "fp8", "bf16", {"tp": 8, "pp": 2}, "aggregated"),
+    "attention ranks on two nodes": ("deepseek-r1", "fp8", "bf16", {"attention_dp": 16}, "aggregated"),
 }
 
 
 def planned(engine: str, case: str, **changes: object) -> ServingPlan:
     """A plan of one of the cases for one engine; keywords change the job."""
     name, weights, kv_dtype, pins, mode = CASES[case]
+    gpus = 16 if "two nodes" in case else 8
     job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, "kv_dtype": kv_dtype, **changes})  # type: ignore[arg-type]  # test keywords
     request = ServingRequest(
-        model=model(name), job=job, gpu="h200-sxm", num_gpus=8, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
+        model=model(name), job=job, gpu="h200-sxm", num_gpus=gpus, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
         pins=pins, modes=(mode,),  # type: ignore[arg-type]  # same
     )  # fmt: skip
-    plan = search_serving(CAL, request, default_cluster("h200-sxm", 8).hierarchy)
+    plan = search_serving(CAL, request, default_cluster("h200-sxm", gpus).hierarchy)
     assert isinstance(plan, ServingPlan), plan
     return plan
 
@@ -100,11 +110,51 @@ def test_servers_and_clients_are_given_documented_flags_alone(engine: str, case:
     """Every flag of every command is in the engine's reference, and every command has some."""
     found = commands(planned(engine, case))
     servers = servers_of(found)
-    assert len(servers) == (2 if case == "two pools" else 1)
+    several = case == "two pools" or ("two nodes" in case and engine != "trtllm")
+    assert len(servers) == (2 if several else 1)
     for text in servers:
         assert flags(text)
         assert flags(text) - DOCUMENTED[engine] == set()
     assert flags(found["benchmark"]) - DOCUMENTED["benchmark"] == set()
+
+
+def ranks(command: str) -> dict[str, str]:
+    """What tells a node its place: each flag of several nodes with its value."""
+    words = shlex.split(command)
+    places = {"--nnodes", "--node-rank", "--master-addr", "--dist-init-addr", "--data-parallel-size-local",
+              "--data-parallel-start-rank", "--data-parallel-address"}  # fmt: skip
+    told = {word: words[i + 1] for i, word in enumerate(words) if word in places}
+    return told | ({"--headless": ""} if "--headless" in words else {})
+
+
+def test_every_node_of_a_pipelined_worker_is_told_its_rank_and_the_head() -> None:
+    """One command a node; only the first answers requests (vLLM), and the notes say where to fill in."""
+    head = "<address of node 0>"
+    found = commands(planned("vllm", "stages on two nodes"))
+    place = {"--nnodes": "2", "--master-addr": head}
+    assert ranks(found["serve (node 0)"]) == {**place, "--node-rank": "0"}
+    assert ranks(found["serve (node 1)"]) == {**place, "--node-rank": "1", "--headless": ""}
+    assert head in found["notes"]
+    found = commands(planned("sglang", "stages on two nodes"))
+    place = {"--nnodes": "2", "--dist-init-addr": f"{head}:20000"}
+    assert ranks(found["serve (node 0)"]) == {**place, "--node-rank": "0"}
+    assert ranks(found["serve (node 1)"]) == {**place, "--node-rank": "1"}
+
+
+def test_every_node_of_attention_ranks_is_told_which_of_them_it_runs() -> None:
+    """Sixteen ranks on two nodes of vLLM: 0 to 7 with the API server, 8 to 15 headless."""
+    found = commands(planned("vllm", "attention ranks on two nodes"))
+    place = {"--data-parallel-size-local": "8", "--data-parallel-address": "<address of node 0>"}
+    assert ranks(found["serve (node 0)"]) == place
+    assert ranks(found["serve (node 1)"]) == {**place, "--data-parallel-start-rank": "8", "--headless": ""}
+
+
+def test_trtllm_over_two_nodes_is_launched_once_with_a_task_a_gpu() -> None:
+    """`srun` starts all ranks; trtllm-llmapi-launch hands the first one the server."""
+    words = shlex.split(commands(planned("trtllm", "stages on two nodes"))["serve"])
+    assert words[:3] == ["srun", "-N", "2"]
+    assert words[words.index("--ntasks") + 1] == "16"
+    assert words[words.index("trtllm-llmapi-launch") + 1] == "trtllm-serve"
 
 
 @pytest.mark.parametrize("case", ["attention ranks", "two pools"])

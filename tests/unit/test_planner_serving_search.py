@@ -10,10 +10,13 @@ from costmodel.calibration import load_calibration
 from costmodel.deployment import stage_layers
 from costmodel.model_catalog import model
 from costmodel.queueing import simulate
+from costmodel.serving_bands import serving_bands
 from costmodel.serving_memory import kv_bytes_per_token
 from costmodel.serving_stack import serving_stack
 from costmodel.workload import ServingJob
+from planner.serving_board import enumerate_options, lower
 from planner.serving_commands import commands
+from planner.serving_margin import chance_kept
 from planner.serving_master import Selection
 from planner.serving_options import (
     MOST_BATCH,
@@ -33,7 +36,7 @@ from planner.serving_plan import (
     serving_from_json,
     serving_to_json,
 )
-from planner.serving_search import _certificate, _lower, enumerate_options, search_serving
+from planner.serving_search import _certificate, search_serving
 from topology.builders import default_cluster
 from topology.catalog import cluster
 from topology.errors import InputError
@@ -246,6 +249,43 @@ def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_sa
         assert re.fullmatch(r"serves at least \d+\.\d% fewer requests within the limits", other.why)
 
 
+def test_of_fleets_of_as_many_gpus_the_one_with_the_widest_margin_is_proposed() -> None:
+    """The equals are simulated: none of them stays further below its tightest limit (to two per cent)."""
+    plan = fleet("70b", "h100-sxm", None, weights=("fp8",), request_rate_per_s=20.0, input_tokens=2000,
+                 output_tokens=300, ttft_s=1.0, tpot_s=0.04)  # fmt: skip
+    ours = min(check.limit_s / check.predicted_s for check in plan.estimate.limits.values())
+    equals = [other for other in plan.alternatives if other.num_gpus == plan.num_gpus]
+    assert equals
+    for other in equals:
+        found = re.fullmatch(
+            r"as many GPUs; (-?\d+)% below its tightest limit, the chosen one (\d+)%", other.why
+        )
+        assert found, other.why
+        assert int(found[2]) == round(100 * (1 - 1 / ours))
+        assert int(found[1]) <= int(found[2]) + 2
+
+
+def test_a_runner_up_that_no_bound_tells_from_the_winner_is_simulated() -> None:
+    """No fleet of the same worth is shown that nobody looked at."""
+    plan = fleet("deepseek-r1", "h200-sxm", 16, weights=("fp8",), modes=("aggregated", "disaggregated"),
+                 input_tokens=4000, output_tokens=1000, ttft_s=3.0, tpot_s=0.05)  # fmt: skip
+    assert plan.alternatives
+    assert all("not simulated" not in other.why for other in plan.alternatives)
+
+
+def test_a_limit_inside_the_error_band_is_told_with_its_probability() -> None:
+    """The fleet of a rate keeps its limits as predicted; how likely in truth follows from the band."""
+    plan = fleet("70b", "h100-sxm", 8, input_tokens=4000, output_tokens=500, ttft_s=1.0, tpot_s=0.03)
+    check = plan.estimate.limits["tpot"]
+    band = serving_bands()["tpot"]
+    assert check.predicted_s == pytest.approx(plan.estimate.tpot.p99_s)
+    assert check.upper_s == pytest.approx(check.predicted_s * band.upper)
+    assert check.in_band == (check.limit_s < check.upper_s)
+    assert 0.5 <= check.chance <= 1
+    assert chance_kept(check.upper_s, check.predicted_s, band) == pytest.approx(0.9)
+    assert chance_kept(check.predicted_s * band.lower, check.predicted_s, band) == pytest.approx(0.1)
+
+
 def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
     """What a fleet as a whole did not keep lowers its replicas' capacities, which then bound nothing."""
     plan = fleet("8b", "h100-sxm", 8, request_rate_per_s=30.0, ttft_s=1.0)
@@ -253,7 +293,7 @@ def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
     board = enumerate_options(CAL, request, default_cluster("h100-sxm", 8).hierarchy)
     selection = Selection(counts={0: 1}, rate_per_s=1.0, num_gpus=1)
     assert _certificate(request, board, selection).status == "proven"
-    _lower(board, selection, 1.0)
+    lower(board, selection, 1.0)
     assert _certificate(request, board, selection).status == "best-found"
 
 
