@@ -13,6 +13,9 @@ STYLE = """<style>
 [data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
 .stTabs [role="tab"] p { font-size: 0.875rem; }
+.stPlotlyChart :is(.xtick, .ytick, .textpoint, .bartext-outside) :is(text, tspan),
+.stPlotlyChart :is(.xtick, .ytick, .textpoint) text, .stPlotlyChart .bartext-outside,
+.stPlotlyChart :is(.xtitle, .ytitle, .annotation-text) { fill: currentColor !important; }
 @media (max-width: 1500px) {
   .stTabs [role="tab"] p { font-size: 0.8rem; }
   .stTabs [role="tablist"] { gap: 0.6rem; }
@@ -31,7 +34,9 @@ def main() -> None:
     import streamlit as st
 
     from app.pages import accuracy, compare, executor, serving, topology, what_if
+    from app.pages.frame import hasten_spinners
 
+    hasten_spinners()
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
     st.html(STYLE)
     st.logo(str(LOGO), size="large", icon_image=str(ICON))

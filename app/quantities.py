@@ -102,10 +102,7 @@ def format_usd(value: float | None) -> str:
     """
     if value is None:
         return "no price"
-    if value >= 1000:
-        digits = 2 - math.floor(math.log10(value))
-        return f"${round(value, digits):,.0f}"
-    return f"${three_digits(value)}"
+    return f"${format_number(value)}"
 
 
 def format_percent(fraction: float, *, signed: bool = False) -> str:
@@ -116,6 +113,26 @@ def format_percent(fraction: float, *, signed: bool = False) -> str:
     """
     sign = "+" if signed and fraction > 0 else ""
     return f"{sign}{three_digits(100 * fraction)} %"
+
+
+def format_number(value: float) -> str:
+    """Write a number with three significant digits, thousands apart.
+
+    >>> format_number(4988.2), format_number(0.0213)
+    ('4,990', '0.0213')
+    """
+    if abs(value) < 1000:
+        return three_digits(value)
+    return f"{round(value, 2 - math.floor(math.log10(abs(value)))):,.0f}"
+
+
+def format_ratio(ratio: float) -> str:
+    """Write how something stands to what was expected: in percent up to twice, then as a factor.
+
+    >>> format_ratio(1.1), format_ratio(0.5), format_ratio(22.42)
+    ('+10 %', '-50 %', '×22.4')
+    """
+    return f"×{three_digits(ratio)}" if ratio > 2 else format_percent(ratio - 1, signed=True)
 
 
 def format_share(fraction: float, *, signed: bool = False) -> str:

@@ -66,14 +66,14 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
             "type": "log",
             "tickvals": values,
             "ticktext": [f"{value:,}" for value in values],
-            "range": _with_room(values, 0.1, 0.22),
+            "range": _with_room(values, 0.1, 0.1),
         },
         yaxis={
             "title": "tokens/s",
             "type": "log",
             "tickvals": rates,
             "ticktext": [f"{three_digits(rate / KILO)} k" for rate in rates],
-            "range": _with_room([*low, *high], 0.2, 0.05),
+            "range": _with_room([*low, *high], 0.2, 0.12),
         },
     )
     picture.add_trace(
@@ -96,7 +96,7 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
             line={"color": BLUE, "width": 2},
             marker={"size": 8},
             text=[_two_lines(point.layout) for point in ordered],
-            textposition="bottom right",
+            textposition=_beside(rates),
             hovertext=[_scale_hover(point, varied) for point in ordered],
             hoverinfo="text",
             name="tokens/s",
@@ -134,11 +134,13 @@ def pareto_chart(offers: Sequence[Offer], chosen: tuple[str, int] | None = None)
             "type": "log",
             "showgrid": True,
             **_ticks([o.step_time_s for o in offers]),
+            **_room([o.step_time_s for o in offers]),
         },
         yaxis={
             "title": "$ per billion tokens",
             "type": "log",
             **_ticks([o.usd_per_billion_tokens for o in offers]),
+            **_room([o.usd_per_billion_tokens for o in offers]),
         },
     )
     picture.add_trace(
@@ -159,7 +161,7 @@ def pareto_chart(offers: Sequence[Offer], chosen: tuple[str, int] | None = None)
                 y=[offer.usd_per_billion_tokens for offer in mine],
                 mode="markers+text",
                 text=[str(offer.num_gpus) for offer in mine],
-                textposition="top center",
+                textposition="top right",
                 marker={"size": 10, "color": SERIES[number % len(SERIES)], "symbol": number},
                 name=gpu,
                 hovertext=[_offer_hover(offer) for offer in mine],
@@ -187,6 +189,11 @@ def _ticks(values: Sequence[float]) -> dict[str, object]:
     return log_ticks(min(values), max(values)) if values else {}
 
 
+def _room(values: Sequence[float]) -> dict[str, object]:
+    """Range of an axis on which no mark and no label touches the edge; none without values."""
+    return {"range": _with_room(values, 0.08, 0.12)} if values else {}
+
+
 def pareto_front(offers: Sequence[Offer]) -> list[Offer]:
     """Offers that no other one beats in both time and money, fastest first.
 
@@ -210,6 +217,17 @@ def _with_room(values: Sequence[float], before: float, after: float) -> list[flo
     return [low - before * span, high + after * span]
 
 
+def _beside(rates: Sequence[float]) -> list[str]:
+    """Where labels stand: off the line on its free side, the last one to the left, inside the picture.
+
+    >>> _beside([1.0, 2.0, 4.0])
+    ['bottom right', 'bottom right', 'top left']
+    """
+    rising = rates[-1] >= rates[0]
+    inner, last = ("bottom right", "top left") if rising else ("top right", "bottom left")
+    return [inner] * (len(rates) - 1) + [last if len(rates) > 1 else inner]
+
+
 def _two_lines(layout: str) -> str:
     r"""Break the words of a layout in the middle, so that labels of neighbouring points do not meet.
 
@@ -219,7 +237,8 @@ def _two_lines(layout: str) -> str:
     words = layout.split(" · ")
     half = (len(words) + 1) // 2
     lines = [" · ".join(part) for part in (words[:half], words[half:]) if part]
-    return "<br>".join(f"\N{NO-BREAK SPACE}\N{NO-BREAK SPACE}{line}" for line in lines)
+    gap = "\N{NO-BREAK SPACE}" * 2
+    return "<br>".join(f"{gap}{line}{gap}" for line in lines)
 
 
 def _scale_hover(point: ScalePoint, varied: str) -> str:

@@ -18,6 +18,8 @@ KIND_NAMES: Mapping[str, str] = {"F": "forward", "B": "backward", "W": "weight g
 MOST_RANKS, MOST_EVENTS = 16, 4000
 _LABELLED_SHARE = 1 / 70
 """Bars narrower than this share of the picture have no room for a number."""
+_SMALLEST_TEXT = 9
+"""Pixels; on a narrow screen, numbers that would be smaller are left out."""
 
 
 class Event(Protocol):
@@ -63,6 +65,7 @@ def schedule_gantt(events: Sequence[Event], num_microbatches: int | None = None)
     factor, unit = time_unit(end_s)
     picture = figure(
         _reading(events, num_microbatches), height=120 + 26 * len(ranks), barmode="overlay", bargap=0.15,
+        uniformtext={"mode": "hide", "minsize": _SMALLEST_TEXT},
         xaxis={"title": f"time, {unit}", "range": [0, end_s / factor]},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False,
                "categoryorder": "array", "categoryarray": [f"rank {rank}" for rank in ranks]},
@@ -107,7 +110,7 @@ def _bars(events: Sequence[Event], kind: str, factor: float, *, labelled: bool) 
         base=[event.start_s / factor for event in events],
         marker={"color": KIND_COLOURS[kind], "line": {"width": 0.5, "color": "rgba(255,255,255,0.7)"}},
         text=[str(event.microbatch) for event in events] if labelled else None, textposition="inside",
-        insidetextanchor="middle", textangle=0, textfont_size=11, constraintext="none",
+        insidetextanchor="middle", textangle=0, textfont_size=11, constraintext="inside",
         hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip
 

@@ -43,6 +43,7 @@ def memory_bars(
             "tickvals": names,
             "ticktext": _ticks(len(stages)),
         },
+        legend={"y": 1.08},
         yaxis={"title": "GiB on one GPU", "range": [0, 1.08 * max(*totals, capacity_bytes) / GIB]},
     )
     held = [f"<br>layers {text}" for text in layers] or [""] * len(stages)

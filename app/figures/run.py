@@ -7,12 +7,16 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, figure
-from app.quantities import format_percent
+from app.quantities import format_number, format_ratio
 from app.run_log import RunStep
-from topology.units import format_seconds, three_digits
+from topology.units import format_seconds
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+
+PLAIN = ",~f"
+"""How ticks are written: thousands apart, no zeros at the end."""
 
 
 def run_line(steps: Sequence[RunStep], field: str, title: str) -> go.Figure:
@@ -20,12 +24,18 @@ def run_line(steps: Sequence[RunStep], field: str, title: str) -> go.Figure:
     import plotly.graph_objects as go
 
     values = [float(getattr(step, field)) for step in steps]
-    first, last = three_digits(values[0]), three_digits(values[-1])
+    first, last = format_number(values[0]), format_number(values[-1])
     name, _, unit = title.partition(", ")
     alt = (
         f"{name.capitalize()} is {f'{last} {unit}'.strip()} at step {steps[-1].step:,}; it began at {first}."
     )
-    picture = figure(alt, height=260, showlegend=False, xaxis={"title": "step"}, yaxis={"title": title})
+    picture = figure(
+        alt,
+        height=260,
+        showlegend=False,
+        xaxis={"title": "step"},
+        yaxis={"title": title, "tickformat": PLAIN},
+    )
     picture.add_trace(
         go.Scatter(x=[step.step for step in steps], y=values, mode="lines", line={"color": BLUE})
     )
@@ -38,13 +48,9 @@ def step_times(steps: Sequence[RunStep]) -> go.Figure:
 
     predicted = steps[-1].predicted_step_time_s
     typical = median(step.step_time_s for step in steps)
-    off = (
-        f"{format_percent(typical / predicted - 1, signed=True)} from the prediction"
-        if predicted
-        else "not predicted"
-    )
+    off = f"to its prediction that is {format_ratio(typical / predicted)}" if predicted else "not predicted"
     picture = figure(
-        f"The median step takes {format_seconds(typical)}, {off}.",
+        f"The median step takes {format_seconds(typical)}; {off}.",
         height=260,
         xaxis={"title": "step"},
         yaxis={"title": "step time, s", "rangemode": "tozero"},

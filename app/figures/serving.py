@@ -56,7 +56,7 @@ def latency_throughput(points: Sequence[LoadPoint], limit_s: float | None = None
                 mode="markers+text",
                 name=label,
                 text=[str(point.concurrency) for point in mine],
-                textposition="top center",
+                textposition="bottom right",
                 marker={"size": 10, "symbol": number, "color": SERIES[number % len(SERIES)]},
                 hovertemplate="%{text} in flight<br>%{x:.3g} ms, %{y:.3g} tokens/s/GPU<extra></extra>",
             )

@@ -65,8 +65,8 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
                 x=[value or 0.0 for value in values],
                 marker_color=colour,
                 text=[
-                    word if word == "no plan" or value else ""
-                    for word, value in zip(text, values, strict=True)
+                    _label(effect, value, word)
+                    for effect, value, word in zip(ordered, values, text, strict=True)
                 ],
                 textposition="outside",
                 constraintext="none",
@@ -76,6 +76,13 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
             )
         )
     return picture
+
+
+def _label(effect: Sensitivity, value: float | None, word: str) -> str:
+    """Text at a bar: none where there is no bar, unless neither side of the row has one."""
+    if effect.lowered == effect.raised == 0:
+        return "no effect"
+    return word if value is None or value else ""
 
 
 def _span(effects: Sequence[Sensitivity]) -> list[float]:

@@ -38,7 +38,12 @@ def render() -> None:
     shown = filtered(results)
     by = str(
         st.segmented_control(
-            "Group by", ["source", "gpu", "framework"], default="source", key="by", required=True
+            "Group by",
+            ["source", "gpu", "framework"],
+            default="source",
+            key="by",
+            bind="query-params",
+            required=True,
         )
     )
     draw(predicted_against_measured(shown, by), "accuracy")
@@ -106,7 +111,8 @@ def filtered(results: Sequence[RunResult]) -> list[RunResult]:
     """Results of the chosen GPUs, frameworks and models."""
     for place, (label, column) in zip(st.columns(len(FILTERS)), FILTERS.items(), strict=True):
         names = sorted({result.group.get(column, "") for result in results})
-        chosen = place.multiselect(label, names, default=[], placeholder="all", key=f"accuracy_{column}")
+        key = f"accuracy_{column}"
+        chosen = place.multiselect(label, names, default=[], placeholder="all", key=key, bind="query-params")
         results = [result for result in results if not chosen or result.group.get(column, "") in chosen]
     return list(results)
 

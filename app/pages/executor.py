@@ -10,7 +10,7 @@ import streamlit as st
 from app.dash_server import RUN_FOLDER
 from app.figures.run import run_line, step_times
 from app.pages.frame import columns_of, draw, guarded, plain, table
-from app.quantities import format_percent
+from app.quantities import format_percent, format_ratio
 from app.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
 from topology.units import format_bytes, format_seconds, three_digits
 
@@ -69,11 +69,11 @@ def show_numbers(steps: list[RunStep]) -> None:
     columns = st.container(key="numbers").columns(5)
     columns[0].metric("Step", f"{last.step:,}", border=True, height="stretch")
     columns[1].metric("Loss", three_digits(last.loss), border=True, height="stretch")
-    off = last.step_time_s / last.predicted_step_time_s - 1 if last.predicted_step_time_s else None
+    off = last.step_time_s / last.predicted_step_time_s if last.predicted_step_time_s else None
     columns[2].metric(
         "Step time",
         format_seconds(last.step_time_s),
-        None if off is None else f"{format_percent(off, signed=True)} to predicted",
+        None if off is None else f"{format_ratio(off)} to predicted",
         delta_color="inverse",
         border=True,
         height="stretch",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Given = ParamSpec("Given")
 MOST_CACHED_PLANS = 256
+SPINNER_AFTER_S = 0.25
 _TURNS = BoundedSemaphore(max(1, (os.cpu_count() or 1) // 2))
 """Sessions that may search at the same time: taken in turns, half of them are answered in half the time."""
 MOST_UPLOAD_MIB = 2
@@ -51,6 +52,13 @@ def show_error(error: InputError, title: str = "This is not possible as asked.")
     """Show what is wrong, why, and what fixes it; names from files are text, never markup."""
     st.error(f"**{title}**", icon=":material/block:")
     st.code(three_lines(error), language=None, wrap_lines=True)
+
+
+def hasten_spinners() -> None:
+    """Say that something is being worked on sooner than the half second that Streamlit waits."""
+    from streamlit.elements import spinner
+
+    spinner.DELAY_SECS = SPINNER_AFTER_S
 
 
 def planned(request: PlanRequest) -> Plan | Infeasible:

@@ -22,6 +22,8 @@ from app.trace import trace_json
 from planner.plan import Plan, to_json
 from topology.units import format_bytes, format_seconds
 
+TRUST = "[can I trust it?](accuracy)"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
@@ -40,7 +42,8 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     st.subheader(plain(title), anchor=False)
     st.caption(plain(" · ".join(job)))
     step = f"step {band_text(plan.estimate)} (80 % band)"
-    st.markdown(f"**{plain(layout_words(plan.layout))}** &nbsp;·&nbsp; {plain(f'{step} · {proof(plan)}')}")
+    words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)), TRUST)
+    st.markdown(" &nbsp;·&nbsp; ".join(words))
     if plan.estimate.memory_upper_bytes > cluster_of(plan.request).gpu.memory_bytes:
         st.warning(
             "It fits by the estimate, but the error band of its memory reaches past the GPU: it may run out.",

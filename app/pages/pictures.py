@@ -1,4 +1,7 @@
-"""A picture for every question about a plan; those that need more searches wait until their tab is open."""
+"""A picture for every question about a plan; only what is open is drawn.
+
+A choice inside a tab is a fragment: it draws that tab again and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,18 @@ from app.figures.step_time import waterfall
 from app.figures.tornado import tornado
 from app.link_load import AXES, axis_group, link_load
 from app.op_points import op_points
-from app.pages.frame import columns_of, draw, plan_or_none, table
-from app.pages.sidebar import load_gpus, load_layout
+from app.pages.axes import load_layout
+from app.pages.frame import columns_of, draw, guarded, plan_or_none, table
+from app.pages.sidebar import load_gpus
 from app.plan_headline import cluster_of
 from app.plan_layout import layers_of_rank, layout_words
-from app.quantities import format_percent
+from app.quantities import format_number, format_percent, format_share
 from app.schedule import schedule_of
 from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
 from costmodel.layout import num_microbatches
 from planner.plan import Plan
 from topology.gpu import Gpu
-from topology.units import TERA, format_bytes, format_seconds, three_digits
+from topology.units import TERA, format_bytes, format_seconds
 
 TABS = (
     "What else was close?",
@@ -71,9 +75,10 @@ def _alternatives(plan: Plan) -> None:
         {
             "layout": layout_words(other.layout),
             "step time": format_seconds(other.step_time_s),
-            "slower by": format_percent(other.slower_by, signed=True),
+            "slower by": format_share(other.slower_by, signed=True),
             "verdict": "tie" if other.tied else "slower",
             "peak memory": format_bytes(other.peak_memory_bytes),
+            "what differs": other.difference,
         }
         for other in plan.alternatives
     ]
@@ -109,12 +114,20 @@ def _bubble(plan: Plan) -> None:
     st.caption(f"In the whole step the bubble is {share}. trace.json above opens at ui.perfetto.dev.")
 
 
+@st.fragment  # type: ignore[untyped-decorator]  # streamlit has no types here
+@guarded
 def _network(plan: Plan) -> None:
     """The fabric with the groups of one axis."""
     cluster = cluster_of(plan.request)
     axes = [axis for axis in AXES if getattr(plan.layout, axis) > 1]
     loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
-    axis = st.segmented_control("Colour the groups of", axes, default=axes[0], key="axis") if axes else None
+    axis = (
+        st.segmented_control(
+            "Colour the groups of", axes, default=axes[0], key="axis", bind="query-params", required=True
+        )
+        if axes
+        else None
+    )
     groups = axis_groups(plan, str(axis)) if axis else ()
     draw(network_map(cluster, loads, groups), "network")
 
@@ -131,10 +144,14 @@ def axis_groups(plan: Plan, axis: str) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(members) for members in groups.values())
 
 
+@st.fragment  # type: ignore[untyped-decorator]
+@guarded
 def _more(plan: Plan) -> None:
     """Scaling curves."""
     names = [variation.name for variation in VARIATIONS]
-    name = st.segmented_control("Vary", names, default=names[0], key="vary", required=True)
+    name = st.segmented_control(
+        "Vary", names, default=names[0], key="vary", bind="query-params", required=True
+    )
     variation = next(entry for entry in VARIATIONS if entry.name == name)
     with st.spinner("Planning every point", show_time=True):
         points = list(scale_points(plan.request, variation, plan_or_none))
@@ -171,6 +188,8 @@ def _money(plan: Plan) -> None:
         st.caption("The number at a mark is its GPUs. Click a mark to load it.")
 
 
+@st.fragment  # type: ignore[untyped-decorator]
+@guarded
 def _matters(plan: Plan) -> None:
     """Sensitivity of time or money."""
     outcomes = {
@@ -181,7 +200,12 @@ def _matters(plan: Plan) -> None:
         outcomes.pop("$ per billion tokens")
     name = str(
         st.segmented_control(
-            "Outcome", list(outcomes), default="time per token", key="outcome", required=True
+            "Outcome",
+            list(outcomes),
+            default="time per token",
+            key="outcome",
+            bind="query-params",
+            required=True,
         )
     )
     with st.spinner("Planning with each fact 20 % lower and higher", show_time=True):
@@ -207,9 +231,9 @@ def op_columns(points: Sequence[OpPoint], gpu: Gpu) -> dict[str, list[str]]:
         {
             "kernel": point.name,
             "time": format_seconds(point.seconds),
-            "share": format_percent(point.seconds / total_s),
-            "FLOP/byte": three_digits(point.flop / point.moved_bytes),
-            "TFLOP/s": three_digits(point.flop / point.seconds / TERA),
+            "share": format_share(point.seconds / total_s),
+            "FLOP/byte": format_number(point.flop / point.moved_bytes),
+            "TFLOP/s": format_number(point.flop / point.seconds / TERA),
             "bound by": bound_of(point, gpu).removesuffix("-bound"),
         }
         for point in sorted(points, key=lambda point: -point.seconds)

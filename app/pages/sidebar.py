@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import streamlit as st
@@ -10,11 +10,11 @@ import streamlit as st
 from app.anchors import kept_anchors
 from app.job_flags import Flags
 from app.links import apply_change
+from app.pages.axes import choose_axes, pin
 from app.pages.carried import carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB
 from app.request import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
 from app.uploads import read_cluster_upload, read_model_upload
-from costmodel.layout import RECOMPUTES, SCHEDULES, ParallelLayout
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model_names
 from costmodel.stack import stacks
@@ -23,58 +23,11 @@ from topology.catalog import cluster_names, gpus
 from topology.errors import InputError
 from topology.spec import ClusterSpec
 
-AUTO = "auto"
 NO_ANCHOR = "none"
 DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
 UPLOADED = "uploaded file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
-
-_POWERS = [str(2**power) for power in range(8)]
-AXES: dict[str, list[str]] = {
-    "tp": [AUTO, *_POWERS],
-    "pp": [
-        AUTO,
-        "1",
-        "2",
-        "3",
-        "4",
-        "5",
-        "6",
-        "7",
-        "8",
-        "9",
-        "10",
-        "12",
-        "14",
-        "16",
-        "20",
-        "24",
-        "32",
-        "40",
-        "64",
-    ],
-    "dp": [AUTO, *(str(2**power) for power in range(14))],
-    "cp": [AUTO, *_POWERS],
-    "ep": [AUTO, *_POWERS, "256"],
-    "virtual_stages": [AUTO, *map(str, range(1, 11))],
-    "microbatch_size": [AUTO, *_POWERS[:6]],
-    "zero_stage": [AUTO, "0", "1", "2", "3"],
-    "recompute": [AUTO, *RECOMPUTES],
-    "schedule": [AUTO, *SCHEDULES],
-}
-_AXIS_LABELS = {
-    "tp": "Tensor (tp)",
-    "pp": "Pipeline (pp)",
-    "dp": "Data (dp)",
-    "cp": "Context (cp)",
-    "ep": "Expert (ep)",
-    "virtual_stages": "Virtual stages",
-    "microbatch_size": "Microbatch",
-    "zero_stage": "ZeRO stage",
-    "recompute": "Recompute",
-    "schedule": "Schedule",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +57,8 @@ def ask() -> Question:
         model_name, model = _model()
         cluster_flags, cluster = _cluster()
         job = _job()
-        settings = _pins()
-        settings += _fabric() if cluster is None else ()
+        settings = choose_axes()
+        settings += _fabric(cluster_flags) if cluster is None else ()
     flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
     return Question(flags=flags, model=model, cluster=cluster)
 
@@ -113,7 +66,7 @@ def ask() -> Question:
 def ask_cluster() -> ClusterSpec:
     """Draw only the choice of a cluster, and read it."""
     flags, spec = _cluster()
-    settings = _fabric() if spec is None else ()
+    settings = _fabric(flags) if spec is None else ()
     return understand_cluster(Flags(settings=settings, **flags), cluster=spec)
 
 
@@ -250,32 +203,17 @@ def _objective_label(objective: str) -> str:
     return words[objective]
 
 
-def _pins() -> tuple[str, ...]:
-    """Axes: left to the planner, or pinned."""
-    with st.expander("Layout", expanded=True):
-        columns = st.columns(2)
-        pinned = []
-        for number, (axis, options) in enumerate(AXES.items()):
-            value = columns[number % 2].selectbox(_AXIS_LABELS[axis], options, key=axis, bind="query-params")
-            if value != AUTO:
-                pinned.append(f"layout.{axis}={value}")
-        more = st.text_input(
-            "Other settings",
-            "",
-            key="set",
-            bind="query-params",
-            max_chars=200,
-            placeholder="shard_degree=8 job.optimizer=adamw",
-            help="Any field, as after --set, with spaces between.",
-        )
-        st.button("All auto", on_click=release_all, width="stretch", disabled=not (pinned or more))
-    return (*pinned, *more.split())
-
-
-def _fabric() -> tuple[str, ...]:
+def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
     """What of the fabric to change."""
+    usual = "as built"
     with st.expander("Fabric"):
-        usual = "as built"
+        per_node = (
+            st.selectbox(
+                "GPUs per node", [usual, "1", "2", "4", "8", "16", "72"], key="per_node", bind="query-params"
+            )
+            if flags.get("gpu")
+            else usual
+        )
         nic = st.selectbox(
             "Network card",
             [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"],
@@ -288,7 +226,7 @@ def _fabric() -> tuple[str, ...]:
         memory = st.selectbox(
             "Oversubscription", [usual, "2", "4", "8"], key="oversubscription", bind="query-params"
         )
-    settings = []
+    settings = [] if per_node == usual else list(settings_of_nodes(flags, int(per_node)))
     if nic != usual:
         settings.append(f"cluster.nic_bandwidth_bytes_per_s={nic}")
     if memory != usual:
@@ -298,18 +236,24 @@ def _fabric() -> tuple[str, ...]:
     return tuple(settings)
 
 
-def release_all() -> None:
-    """Leave every axis to the planner."""
-    for axis in AXES:
-        st.session_state[axis] = AUTO
-    st.session_state["set"] = ""
+def settings_of_nodes(flags: Mapping[str, str | None], per_node: int) -> tuple[str, ...]:
+    """Settings that give the same GPUs in nodes of another size, each with its share of the network cards.
 
-
-def load_layout(layout: ParallelLayout) -> None:
-    """Pin the axes of a layout."""
-    for axis, options in AXES.items():
-        value = str(getattr(layout, axis))
-        st.session_state[axis] = value if value in options else AUTO
+    >>> settings_of_nodes({"gpu": "h100-sxm", "gpus": "32"}, 4)
+    ('cluster.gpus_per_node=4', 'cluster.count=8', 'cluster.nics_per_node=4')
+    """
+    usual = understand_cluster(Flags(gpu=flags["gpu"], gpus=flags["gpus"]))
+    count, left = divmod(usual.num_gpus, per_node)
+    if left:
+        raise InputError(
+            what=f"{usual.num_gpus:,} GPUs do not fill nodes of {per_node}",
+            cause=f"{left} GPUs would be left over",
+            fix="choose GPUs per node that divide the GPUs",
+        )
+    node = usual.nodes[0]
+    nics = max(1, node.nics_per_node * per_node // node.gpus_per_node)
+    sizes = {"gpus_per_node": per_node, "count": count, "nics_per_node": nics}
+    return tuple(f"cluster.{name}={size}" for name, size in sizes.items())
 
 
 def load_gpus(gpu: str, count: int) -> None:
@@ -328,25 +272,4 @@ def load_change(flags: Flags, change: str) -> None:
     for name in ("gpus", "sequence_length", "global_batch_size", "precision", "memory_headroom"):
         if getattr(changed, name) != getattr(flags, name):
             st.session_state[name] = getattr(changed, name)
-    axes, others = pins_of(changed.settings)
-    for axis in AXES:
-        st.session_state[axis] = axes.get(axis, AUTO)
-    st.session_state["set"] = others
-
-
-def pins_of(settings: Sequence[str]) -> tuple[dict[str, str], str]:
-    """Settings as the axes that have a widget, and the others of the layout and the job as one text.
-
-    >>> pins_of(["layout.tp=8", "layout.shard_degree=4", "cluster.oversubscription=2"])
-    ({'tp': '8'}, 'layout.shard_degree=4')
-    """
-    axes, others = {}, []
-    for setting in settings:
-        field, _, value = setting.partition("=")
-        name = field if "." in field else f"layout.{field}"
-        axis = name.removeprefix("layout.")
-        if axis in AXES and value in AXES[axis]:
-            axes[axis] = value
-        elif not name.startswith("cluster."):
-            others.append(f"{name}={value}")
-    return axes, " ".join(others)
+    pin(changed.settings)

@@ -9,8 +9,9 @@ import streamlit as st
 
 from app.anchors import kept_anchors
 from app.dash_server import PLAN_FILE
+from app.pages.axes import pins_of
 from app.pages.carried import carry
-from app.pages.sidebar import BY_GPU, UPLOADED, pins_of
+from app.pages.sidebar import BY_GPU, UPLOADED
 from app.plan_file import read_plan
 from costmodel.model_catalog import models
 from planner.plan import PlanRequest

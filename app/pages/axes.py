@@ -1,0 +1,99 @@
+"""The axes of a layout in the sidebar: each is left to the planner, or pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from costmodel.layout import RECOMPUTES, SCHEDULES, ParallelLayout
+
+AUTO = "auto"
+
+_POWERS = [str(2**power) for power in range(8)]
+AXES: dict[str, list[str]] = {
+    "tp": [AUTO, *_POWERS],
+    "pp": [AUTO, *map(str, (*range(1, 11), 12, 14, 16, 20, 24, 32, 40, 64))],
+    "dp": [AUTO, *(str(2**power) for power in range(14))],
+    "cp": [AUTO, *_POWERS],
+    "ep": [AUTO, *_POWERS, "256"],
+    "virtual_stages": [AUTO, *map(str, range(1, 11))],
+    "microbatch_size": [AUTO, *_POWERS[:6]],
+    "zero_stage": [AUTO, "0", "1", "2", "3"],
+    "recompute": [AUTO, *RECOMPUTES],
+    "schedule": [AUTO, *SCHEDULES],
+}
+_AXIS_LABELS = {
+    "tp": "Tensor (tp)",
+    "pp": "Pipeline (pp)",
+    "dp": "Data (dp)",
+    "cp": "Context (cp)",
+    "ep": "Expert (ep)",
+    "virtual_stages": "Virtual stages",
+    "microbatch_size": "Microbatch",
+    "zero_stage": "ZeRO stage",
+    "recompute": "Recompute",
+    "schedule": "Schedule",
+}
+
+
+def choose_axes() -> tuple[str, ...]:
+    """Draw a box for every axis, and read the settings of those that are pinned."""
+    with st.expander("Layout", expanded=True):
+        columns = st.columns(2)
+        pinned = []
+        for number, (axis, options) in enumerate(AXES.items()):
+            value = columns[number % 2].selectbox(_AXIS_LABELS[axis], options, key=axis, bind="query-params")
+            if value != AUTO:
+                pinned.append(f"layout.{axis}={value}")
+        more = st.text_input(
+            "Other settings",
+            "",
+            key="set",
+            bind="query-params",
+            max_chars=200,
+            placeholder="shard_degree=8",
+            help="Any field, as after --set, with spaces between.",
+        )
+        st.button("All auto", on_click=release, width="stretch", disabled=not (pinned or more))
+    return (*pinned, *more.split())
+
+
+def release() -> None:
+    """Leave every axis to the planner."""
+    for axis in AXES:
+        st.session_state[axis] = AUTO
+    st.session_state["set"] = ""
+
+
+def load_layout(layout: ParallelLayout) -> None:
+    """Pin the axes of a layout."""
+    for axis, options in AXES.items():
+        value = str(getattr(layout, axis))
+        st.session_state[axis] = value if value in options else AUTO
+
+
+def pin(settings: Sequence[str]) -> None:
+    """Pin exactly what settings say about the layout and the job."""
+    axes, others = pins_of(settings)
+    for axis in AXES:
+        st.session_state[axis] = axes.get(axis, AUTO)
+    st.session_state["set"] = others
+
+
+def pins_of(settings: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Settings as the axes that have a widget, and the others of the layout and the job as one text.
+
+    >>> pins_of(["layout.tp=8", "layout.shard_degree=4", "cluster.oversubscription=2"])
+    ({'tp': '8'}, 'layout.shard_degree=4')
+    """
+    axes, others = {}, []
+    for setting in settings:
+        field, _, value = setting.partition("=")
+        name = field if "." in field else f"layout.{field}"
+        axis = name.removeprefix("layout.")
+        if axis in AXES and value in AXES[axis]:
+            axes[axis] = value
+        elif not name.startswith("cluster."):
+            others.append(f"{name}={value}")
+    return axes, " ".join(others)
