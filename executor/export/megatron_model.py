@@ -138,6 +138,7 @@ def _biased_everywhere(model: ModelSpec) -> bool:
 def not_said(model: ModelSpec) -> list[str]:
     """What the model has and the arguments cannot say."""
     routing, sigmoid = model.routing, model.routing.scoring_func == "sigmoid"
+    scaling = model.rotary.scaling.kind if model.rotary.scaling else "none"
     best_of_group = model.num_experts_per_token // routing.topk_group
     missing = {
         "biases of attention's output or the feed-forward alone": not _biased_everywhere(model)
@@ -145,7 +146,7 @@ def not_said(model: ModelSpec) -> list[str]:
         "four norms per layer": model.norms_per_layer > 2,
         f"the gate of the feed-forward ({model.activation})": model.gated_mlp
         and model.activation != "silu",
-        f"rope scaling ({model.rotary.scaling.kind if model.rotary.scaling else ''})": _inexpressible_scaling(model),
+        f"rope scaling ({scaling})": _inexpressible_scaling(model),
         "the rotary base of windowed layers": model.rotary.sliding_theta is not None,
         "the scale of attention's scores": model.query_pre_attn_scalar not in (None, model.head_dim),
         "soft caps": model.attn_logit_softcapping is not None or model.final_logit_softcapping is not None,

@@ -8,6 +8,8 @@ import pytest
 
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
+from costmodel.rotary import RopeScaling, Rotary
+from costmodel.routing import Routing
 
 pytest.importorskip("torch")
 
@@ -52,6 +54,7 @@ GPT = dataclasses.replace(
     norm="layernorm",
     learned_positions=64,
     gated_mlp=False,
+    activation="gelu_tanh",
     qkv_bias=True,
     attention_output_bias=True,
     mlp_bias=True,
@@ -65,12 +68,62 @@ GPT_OSS = dataclasses.replace(
     mlp_bias=True,
     router_bias=True,
     attention_sinks=True,
-    qk_norm=True,
-    norms_per_layer=4,
+    swiglu_limit=0.05,
     sliding_window=4,
     num_sliding_layers=2,
+    sliding_window_pattern=2,
 )
-NEMOTRON = dataclasses.replace(DENSE, name="tiny-nemotron", norm="layernorm1p", gated_mlp=False)
+NEMOTRON = dataclasses.replace(
+    DENSE,
+    name="tiny-nemotron",
+    norm="layernorm1p",
+    gated_mlp=False,
+    activation="relu2",
+    rotary=Rotary(fraction=0.5),
+)
+LLAMA_31 = dataclasses.replace(
+    DENSE,
+    name="tiny-llama-3.1",
+    rotary=Rotary(
+        theta=500.0, scaling=RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=16)
+    ),
+)
+GEMMA = dataclasses.replace(
+    TIED,
+    name="tiny-gemma",
+    norm="rmsnorm1p",
+    norms_per_layer=4,
+    scale_embeddings=True,
+    activation="gelu_tanh",
+    qk_norm=True,
+    query_pre_attn_scalar=5.0,
+    attn_logit_softcapping=0.5,
+    final_logit_softcapping=0.1,
+    sliding_window=5,
+    num_sliding_layers=2,
+    sliding_window_pattern=2,
+    rotary=Rotary(theta=100.0, sliding_theta=10.0, scaling=RopeScaling(kind="linear", factor=4.0)),
+)
+DEEPSEEK = dataclasses.replace(
+    MLA,
+    name="tiny-deepseek",
+    num_experts=8,
+    num_experts_per_token=2,
+    moe_intermediate_size=16,
+    shared_expert_size=16,
+    num_dense_layers=1,
+    router_bias=True,
+    router_aux_loss_coef=0.1,
+    routing=Routing(
+        scoring_func="sigmoid", routed_scaling_factor=2.5, n_group=4, topk_group=2, bias_selects=True
+    ),
+    rotary=Rotary(
+        interleaved=True,
+        scaling=RopeScaling(
+            kind="yarn", factor=4.0, original_max_position_embeddings=8, mscale=0.7, mscale_all_dim=1.0
+        ),
+    ),
+)
 
 
 def layout(**fields: object) -> ParallelLayout:
@@ -152,6 +205,16 @@ CASES = {
     "gpt-oss-ulysses": Case(spec=GPT_OSS, layout=layout(cp=2, cp_kind="ulysses")),
     "gpt-oss-tp2": Case(spec=GPT_OSS, layout=layout(tp=2, ep=2)),
     "nemotron-tp2": Case(spec=NEMOTRON, layout=layout(tp=2)),
+    "llama-3.1-cp2-ring": Case(spec=LLAMA_31, layout=layout(cp=2)),
+    "llama-3.1-tp2-pp2": Case(spec=LLAMA_31, layout=layout(tp=2, pp=2)),
+    "gemma-tp2": Case(spec=GEMMA, layout=layout(tp=2)),
+    "gemma-cp2-gathers-keys": Case(spec=GEMMA, layout=layout(cp=2)),
+    "gemma-ulysses": Case(spec=GEMMA, layout=layout(cp=2, cp_kind="ulysses")),
+    "gemma-tp2-pp2-dp2": Case(spec=GEMMA, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2),
+    "deepseek-ep2-zero3": Case(spec=DEEPSEEK, layout=layout(ep=2, dp=2, zero_stage=3)),
+    "deepseek-ep2-tp2-dp2": Case(spec=DEEPSEEK, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
+    "deepseek-ep2-cp2": Case(spec=DEEPSEEK, layout=layout(ep=2, cp=2)),
+    "deepseek-ep2-pp2-zb-h1": Case(spec=DEEPSEEK, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),
     "tied-tp2": Case(spec=TIED, layout=layout(tp=2)),
     "tied-tp2-pp2-dp2": Case(spec=TIED, layout=layout(tp=2, pp=2, dp=2, zero_stage=1), num_microbatches=2),
     "tied-zbv": Case(spec=TIED, layout=layout(pp=2, virtual_stages=2, schedule="zbv")),

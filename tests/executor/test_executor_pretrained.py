@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec, parameter_count
 from costmodel.model_catalog import model as find_model
+from costmodel.routing import Routing
 from executor.local_ranks import run_ranks
 from executor.mesh import build_meshes
 from executor.model import build_model
@@ -39,20 +40,30 @@ MIXTRAL = ModelSpec(
 )
 
 
+SELECTING = dataclasses.replace(
+    MIXTRAL,
+    name="tiny-selecting",
+    router_bias=True,
+    routing=Routing(scoring_func="sigmoid", n_group=2, topk_group=1, bias_selects=True),
+)
+
+
 def published(spec: ModelSpec, *, mixtral: bool) -> dict[str, torch.Tensor]:
     """State dict as a family publishes it: experts apart."""
     model = build_model(spec)
     initialize(model, None, seed=5, device=CPU)
     state: dict[str, torch.Tensor] = {}
     for name, value in model.state_dict().items():
-        if ".mlp.experts." not in name:
+        if name.endswith("e_score_correction_bias"):
+            state[name] = torch.arange(4.0)
+        elif ".mlp.experts." not in name:
             state[name.replace(".mlp.gate.", ".block_sparse_moe.gate.") if mixtral else name] = value
-            continue
-        layer, projection = name.split(".mlp.experts.")
-        theirs = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[projection]
-        for expert, matrix in enumerate(value):
-            apart = f"{layer}.block_sparse_moe.experts.{expert}.{theirs}.weight"
-            state[apart if mixtral else f"{layer}.mlp.experts.{expert}.{projection}.weight"] = matrix
+        else:
+            layer, projection = name.split(".mlp.experts.")
+            theirs = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}[projection]
+            for expert, matrix in enumerate(value):
+                apart = f"{layer}.block_sparse_moe.experts.{expert}.{theirs}.weight"
+                state[apart if mixtral else f"{layer}.mlp.experts.{expert}.{projection}.weight"] = matrix
     return state
 
 
@@ -66,21 +77,24 @@ def test_published_experts_are_stacked(mixtral: bool) -> None:
     assert torch.equal(loaded(tokens), truth(tokens))
 
 
-def test_shards_of_a_loaded_model_are_the_model() -> None:
+@pytest.mark.parametrize("spec", [MIXTRAL, SELECTING], ids=lambda spec: spec.name)
+def test_shards_of_a_loaded_model_are_the_model(spec: ModelSpec) -> None:
     """Loaded on expert- and tensor-parallel ranks, the parts put together are the state dict."""
-    state = published(MIXTRAL, mixtral=True)
+    state = published(spec, mixtral=spec is MIXTRAL)
     layout = ParallelLayout(dp=2, tp=2, ep=2, zero_stage=3, sequence_parallel=True)
-    whole = assemble(run_ranks(_load, 4, layout, state))
-    truth = build_model(MIXTRAL)
-    initialize(truth, None, seed=5, device=CPU)
+    whole = assemble(run_ranks(_load, 4, layout, state, spec))
+    truth = build_model(spec)
+    load_state_dict(truth, None, state, device=CPU)
     expected = dict(truth.named_parameters())
     assert whole.keys() == expected.keys()
     assert all(torch.equal(whole[name], expected[name]) for name in expected)
 
 
-def _load(_rank: int, layout: ParallelLayout, state: dict[str, torch.Tensor]) -> dict[str, object]:
+def _load(
+    _rank: int, layout: ParallelLayout, state: dict[str, torch.Tensor], spec: ModelSpec
+) -> dict[str, object]:
     meshes = build_meshes(layout, "cpu", experts=True)
-    model = build_model(MIXTRAL)
+    model = build_model(spec)
     parallelize(model, layout, meshes, sequence_length=8, precision="fp32")
     load_state_dict(model, meshes, state, device=CPU)
     return dict(parts(model, meshes))
@@ -125,6 +139,45 @@ def test_missing_and_misshapen_weights_are_named() -> None:
         )
     with pytest.raises(InputError, match=r"shape \(32, 16\), the model needs \(40, 16\)"):
         load_state_dict(build_model(dataclasses.replace(MIXTRAL, vocab_size=40)), None, state, device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("extra", "what"),
+    [
+        ("model.layers.0.self_attn.q_proj.bias", "holds more than tiny-mixtral computes with"),
+        ("model.layers.2.input_layernorm.weight", "holds more than tiny-mixtral computes with"),
+        ("model.layers.0.self_attn.q_proj.weight_scale_inv", "is quantised"),
+    ],
+)
+def test_weights_that_would_be_left_out_are_refused(extra: str, what: str) -> None:
+    """A bias, a layer or a scale without a place in the model is the mark of another model."""
+    state = {**published(MIXTRAL, mixtral=True), extra: torch.ones(16)}
+    with pytest.raises(InputError, match=what) as error:
+        load_state_dict(build_model(MIXTRAL), None, state, device=CPU)
+    assert extra in error.value.cause
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+        "vision_tower.encoder.weight",
+        ("model.layers.2.eh_proj.weight", "model.layers.2.input_layernorm.weight"),
+    ],
+)
+def test_what_is_beside_the_language_model_is_left_out(extra: str | tuple[str, ...]) -> None:
+    """Buffers of older versions, images, and modules that predict tokens further ahead."""
+    names = (extra,) if isinstance(extra, str) else extra
+    state = {**published(MIXTRAL, mixtral=True), **dict.fromkeys(names, torch.ones(16))}
+    load_state_dict(build_model(MIXTRAL), None, state, device=CPU)
+
+
+def test_a_model_that_is_not_computed_as_published_is_not_built() -> None:
+    """The setting is named; planning such a model goes on."""
+    spec = find_model("minimax-m2")
+    with pytest.raises(InputError, match="cannot be built as it is published") as error:
+        build_model(spec)
+    assert "use_qk_norm" in error.value.cause
 
 
 @pytest.mark.parametrize(
