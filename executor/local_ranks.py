@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import pickle
 import queue
+import signal
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +22,22 @@ import torch.distributed as dist
 
 from executor.torch_internals import preload, quiet_known_warnings
 
+MESSAGE = 4000  # characters of what a dead rank wrote: the innermost call comes first
+SETTLING_S = 0.2  # a rank that loses a peer may say so before the peer's exit code is known
+
 
 class RankError(RuntimeError):
-    """A rank raised, died, or did not finish in time; the message carries its traceback."""
+    """A rank raised, died, or did not finish in time; the message carries its traceback or last words."""
+
+
+class RankFaultError(RankError):
+    """A rank was ended by one of `FAULTS`."""
+
+
+FAULTS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
+"""Signals of a fault in native code. On an overloaded machine a worker thread of gloo (torch 2.13) has been
+seen to die in malloc, on a corrupt heap, about once in hundreds of groups; why is not known. What is wrong
+with a layout fails again."""
 
 
 def run_ranks(
@@ -34,16 +51,31 @@ def run_ranks(
 
     Results travel pickled with numpy in place of tensors. The first failure stops every rank. With
     `device_type` ``cuda`` each rank has a GPU and NCCL beside gloo; CUDA must not have been used before.
+    Ranks that a fault ends are started once more: see `FAULTS`.
     """
+    try:
+        return _run_once(function, world_size, arguments, timeout_s, device_type)
+    except RankFaultError as fault:
+        sys.stderr.write(f"{fault}\nall ranks are started once more\n")
+        return _run_once(function, world_size, arguments, timeout_s, device_type)
+
+
+def _run_once(
+    function: Callable[..., Any],
+    world_size: int,
+    arguments: tuple[Any, ...],
+    timeout_s: float,
+    device_type: str,
+) -> list[Any]:
+    """Fork the ranks, collect their results, leave none behind."""
     preload()
     context = multiprocessing.get_context("fork")
     results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        store = str(Path(folder) / "rendezvous")
         ranks = [
             context.Process(
                 target=_rank_main,
-                args=(rank, world_size, store, device_type, function, arguments, results),
+                args=(rank, world_size, folder, timeout_s, device_type, function, arguments, results),
                 daemon=True,
             )
             for rank in range(world_size)
@@ -51,7 +83,7 @@ def run_ranks(
         for process in ranks:
             process.start()
         try:
-            return _collect(ranks, results, timeout_s)
+            return _collect(ranks, results, timeout_s, Path(folder))
         finally:
             for process in ranks:
                 if process.is_alive():
@@ -59,7 +91,7 @@ def run_ranks(
                 process.join()
 
 
-def _collect(ranks: list[Any], results: Any, timeout_s: float) -> list[Any]:
+def _collect(ranks: list[Any], results: Any, timeout_s: float, folder: Path) -> list[Any]:
     """Wait for one result per rank."""
     done: dict[int, Any] = {}
     deadline = time.monotonic() + timeout_s
@@ -67,14 +99,14 @@ def _collect(ranks: list[Any], results: Any, timeout_s: float) -> list[Any]:
         try:
             rank, failure, payload = results.get(timeout=0.2)
         except queue.Empty:
-            dead = [r for r, p in enumerate(ranks) if p.exitcode not in (None, 0) and r not in done]
-            if dead:
-                raise RankError(f"rank {dead[0]} died with exit code {ranks[dead[0]].exitcode}") from None
+            _raise_death(ranks, folder)
             if time.monotonic() > deadline:
                 missing = sorted(set(range(len(ranks))) - set(done))
                 raise RankError(f"no result from ranks {missing} after {timeout_s:.0f} s") from None
             continue
         if failure:
+            time.sleep(SETTLING_S)
+            _raise_death(ranks, folder)  # what the others say then is that they lost a peer
             raise RankError(f"rank {rank}: {failure}")
         done[rank] = pickle.loads(payload)  # noqa: S301 - written by our own child a moment ago
     for process in ranks:
@@ -82,16 +114,51 @@ def _collect(ranks: list[Any], results: Any, timeout_s: float) -> list[Any]:
     return [done[rank] for rank in range(len(ranks))]
 
 
+def _raise_death(ranks: list[Any], folder: Path) -> None:
+    """Raise the error of the first rank that died, if any did: one that raised has exit code 0."""
+    for rank, process in enumerate(ranks):
+        code = process.exitcode
+        if code not in (None, 0):
+            kind = RankFaultError if -code in FAULTS else RankError
+            raise kind(_death(rank, code, folder)) from None
+
+
+def _death(rank: int, code: int, folder: Path) -> str:
+    """What ended a rank that left without a word, and what it wrote to its standard error.
+
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "messages-0").write_text("terminate called")
+    ...     _death(0, -6, Path(folder)), _death(1, 3, Path(folder))
+    ('rank 0 died of SIGABRT: terminate called', 'rank 1 died of exit code 3: it wrote nothing')
+    """
+    cause = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    try:
+        words = (folder / f"messages-{rank}").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        words = ""
+    return f"rank {rank} died of {cause}: {words[:MESSAGE] or 'it wrote nothing'}"
+
+
+def _keep_messages(path: Path) -> None:
+    """Send this process's standard error, also what C++ and a fatal signal write, to a file."""
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    faulthandler.enable()
+
+
 def _rank_main(
     rank: int,
     world_size: int,
-    store: str,
+    folder: str,
+    timeout_s: float,
     device_type: str,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
     results: Any,
 ) -> None:
     """Body of one rank: join the group, call, report, leave together."""
+    _keep_messages(Path(folder) / f"messages-{rank}")
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     quiet_known_warnings()
@@ -99,7 +166,13 @@ def _rank_main(
         if device_type == "cuda":
             torch.cuda.set_device(rank)
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world_size)
+        dist.init_process_group(
+            backend,
+            init_method=f"file://{folder}/rendezvous",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=timeout_s),
+        )
         outcome = function(rank, *arguments)
         results.put((rank, None, pickle.dumps(_as_numpy(outcome))))
         dist.barrier()
