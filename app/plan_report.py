@@ -94,8 +94,11 @@ def _ties_text(plan: Plan) -> str:
     text = "tie: the error band cannot tell it from the plan above"
     simplest = min(ties, key=lambda number: (num_axes(ties[number].layout), number))
     emptiest = min(ties, key=lambda number: (ties[number].peak_memory_bytes, number))
-    if num_axes(ties[simplest].layout) < num_axes(plan.layout):
+    fewer_axes = num_axes(ties[simplest].layout) < num_axes(plan.layout)
+    more_free = ties[emptiest].peak_memory_bytes < plan.estimate.peak_memory_bytes
+    if fewer_axes:
         text += f"; {simplest} splits fewer axes"
-    if ties[emptiest].peak_memory_bytes < plan.estimate.peak_memory_bytes:
-        text += f"; {emptiest} leaves most memory free"
+    if more_free:
+        same = fewer_axes and simplest == emptiest
+        text += " and leaves most memory free" if same else f"; {emptiest} leaves most memory free"
     return text

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,9 @@ from planner.violation import Setting, Violation
 from topology.catalog import gpus
 from topology.gpu import Gpu
 from topology.spec import ClusterSpec
+from topology.units import DAY, HOUR, format_seconds
 
+DEADLINE = "deadline"
 MOST_TIMES_THE_GPUS = 64
 SHORTEST_SHARE = 16
 """Sequences are shortened to a 16th at most before giving up."""
@@ -38,32 +41,28 @@ def explain_infeasible(
         cal: calibration tables.
     """
     if isinstance(done, Search):
-        violations, rejected = _reasons(done), dict(sorted(done.rejected.items()))
+        violations, rejected = _reasons(request, done), dict(sorted(done.rejected.items()))
     else:
         violations, rejected = done, {}
-    nearest = tuple(nearest_changes(request, cal, broken={violation.rule for violation in violations}))
+    nearest = tuple(nearest_changes(request, cal, violations))
     return Infeasible(
         request=request, violations=violations, rejected=rejected, nearest=nearest, search_time_s=0.0
     )
 
 
-def nearest_changes(request: PlanRequest, cal: Calibration, *, broken: set[str]) -> Iterator[Change]:
+def nearest_changes(
+    request: PlanRequest, cal: Calibration, violations: Sequence[Violation]
+) -> Iterator[Change]:
     """The smallest change of each kind that makes a request feasible, nearest kinds first."""
+    broken = {violation.rule: violation for violation in violations}
     kinds = [_unpinned(request), _less_headroom(request), _shorter(request)]
-    if not broken & {"sequence-limit", "fp8-hardware"}:
+    if DEADLINE in broken:
+        late = broken[DEADLINE]
+        kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
+    elif not broken.keys() & {"sequence-limit", "fp8-hardware"}:
         kinds[2:2] = [_larger_gpu(request), _more_gpus(request)]
     if "fp8-hardware" in broken:
-        kinds.append(
-            iter(
-                [
-                    (
-                        replace(request, job=replace(request.job, precision="bf16")),
-                        "use bf16",
-                        "--precision bf16",
-                    )
-                ]
-            )
-        )
+        kinds.append(_in_bf16(request))
     for candidates in kinds:
         for changed, change, flag in candidates:
             if _feasible(changed, cal):
@@ -86,6 +85,19 @@ def _feasible(request: PlanRequest, cal: Calibration) -> bool:
     return isinstance(done, Search) and done.best is not None
 
 
+def _later(request: PlanRequest, needed_s: float) -> Candidates:
+    """A deadline that the fastest layout meets, in whole hours or days."""
+    unit_s, unit = (DAY, "d") if needed_s >= 2 * DAY else (HOUR, "h")
+    count = math.ceil(needed_s / unit_s)
+    job = replace(request.job, deadline_s=count * unit_s)
+    yield replace(request, job=job), "give it more time", f"--deadline {count}{unit}"
+
+
+def _in_bf16(request: PlanRequest) -> Candidates:
+    """Without eight-bit products."""
+    yield replace(request, job=replace(request.job, precision="bf16")), "use bf16", "--precision bf16"
+
+
 def _unpinned(request: PlanRequest) -> Candidates:
     """Without one pinned field, then without any."""
     for name in request.pins:
@@ -101,9 +113,9 @@ def _less_headroom(request: PlanRequest) -> Candidates:
         yield replace(request, memory_headroom=0.0), "leave no memory free (OOM risk)", "--memory-headroom 0"
 
 
-def _more_gpus(request: PlanRequest) -> Candidates:
-    """Two, four, … times the nodes."""
-    times = 2
+def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
+    """Two, four, … times the nodes, from the multiple that might be enough."""
+    times = 2 ** max(1, math.ceil(math.log2(least_times)))
     while times <= MOST_TIMES_THE_GPUS and len(request.cluster.nodes) == 1 and not request.cluster.switches:
         spec = _more_nodes(request.cluster, times)
         yield replace(request, cluster=spec), f"use {spec.num_gpus:,} GPUs", f"--gpus {spec.num_gpus}"
@@ -144,12 +156,43 @@ def _shorter(request: PlanRequest) -> Candidates:
         share *= 2
 
 
-def _reasons(done: Search) -> tuple[Violation, ...]:
-    """What stands in the way of a search that found nothing: a rule on the request, or memory."""
+def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
+    """What stands in the way of a search that found nothing: a rule, the deadline, or memory."""
     everything, _ = cores(done.setting, done.pins)
     if len(everything) == 0:
         return _broken_by_all(done.setting, done.rejected)
-    return _least_memory(done.setting, done.pins, done.cal)
+    return _missed_deadline(request, done) or _least_memory(done.setting, done.pins, done.cal)
+
+
+def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
+    """How long the fastest layout takes for a run that has a deadline to meet."""
+    deadline_s = request.job.deadline_s
+    if request.objective != "gpus" or deadline_s is None:
+        return ()
+    fastest = explore(replace(request, objective="step-time"), done.cal)
+    if not isinstance(fastest, Search) or fastest.best is None:
+        return ()
+    steps, step_s = round(deadline_s / done.goal.limit_s), fastest.best.step_time_s
+    needed = f"{steps:,} steps × {format_seconds(step_s)} = {_long(steps * step_s)}"
+    return (
+        Violation(
+            rule=DEADLINE,
+            message=f"{needed} with the fastest layout, the deadline is {_long(deadline_s)}",
+            have=steps * step_s,
+            need=deadline_s,
+            unit="s",
+            hint="give it more time or more GPUs",
+        ),
+    )
+
+
+def _long(seconds: float) -> str:
+    """A time in days, where it takes some.
+
+    >>> _long(864000.0), _long(3600.0)
+    ('10.0 days', '3600 s')
+    """
+    return f"{seconds / DAY:,.1f} days" if seconds >= 2 * DAY else format_seconds(seconds)
 
 
 def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Violation, ...]:

@@ -1,5 +1,8 @@
 """What `plan explain` says: shares of the step, memory, links, the runner-up, the changes."""
 
+from dataclasses import replace
+from math import ceil
+
 import pytest
 
 from costmodel.calibration import load_calibration
@@ -9,6 +12,7 @@ from planner.explain import Explanation, explain
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
 from topology.builders import default_cluster
+from topology.units import DAY
 
 CAL = load_calibration()
 
@@ -77,3 +81,20 @@ def test_an_impossible_pin_is_named_and_dropping_it_helps() -> None:
     assert isinstance(found, Infeasible)
     assert "attention-heads" in {violation.rule for violation in found.violations}
     assert found.nearest[0].change == "leave layout.tp to the planner"
+
+
+def test_a_missed_deadline_is_told_in_steps_and_the_gpus_that_would_meet_it() -> None:
+    """The cause holds the arithmetic of the run; the first change gives the GPUs that finish in time."""
+    asked = request("llama-3.1-8b", 8)
+    job = replace(asked.job, total_tokens=10**11, deadline_s=10 * DAY)
+    found = search(replace(asked, job=job, objective="gpus"), CAL)
+    assert isinstance(found, Infeasible)
+    (violation,) = found.violations
+    steps = ceil(10**11 / job.tokens_per_step)
+    assert violation.rule == "deadline"
+    assert f"{steps:,} steps × " in violation.message
+    assert violation.message.endswith("the deadline is 10.0 days")
+    assert violation.have > violation.need == job.deadline_s
+    assert found.nearest[0].flag == "--gpus 16"
+    later = next(change for change in found.nearest if change.flag.startswith("--deadline"))
+    assert later.flag == f"--deadline {ceil(violation.have / DAY)}d"
