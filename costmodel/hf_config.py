@@ -357,6 +357,7 @@ _FAMILIES: dict[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "qwen3_moe": _qwen3_moe,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
+    "kimi_k2": _deepseek_v3,
     "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss,
     "gemma2": _gemma2,

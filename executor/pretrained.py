@@ -7,10 +7,12 @@ import pickle
 import re
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import torch
 
+from costmodel.hf_config import read_config
 from costmodel.model import ModelSpec
 from executor.published_names import source_of
 from topology.errors import InputError
@@ -76,6 +78,42 @@ def _may_be_left(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) 
     layer = re.match(r"model\.layers\.(\d+)\.", name)
     ahead = layer is not None and int(layer[1]) >= spec.num_layers
     return ahead and f"{layer[0]}eh_proj.weight" in state if layer else False
+
+
+def pretrained_state(path: Path, spec: ModelSpec) -> Mapping[str, torch.Tensor]:
+    """Read a state dict for a model; a config.json beside it must describe the very same one."""
+    config = (path if path.is_dir() else path.parent) / "config.json"
+    if config.is_file():
+        differences = differing(spec, read_config(config))
+        if differences:
+            raise InputError(
+                what=f"the pretrained weights are not those of {spec.name}",
+                cause=f"{config} differs in {'; '.join(differences)}",
+                fix=f"plan again with --model {config}",
+            )
+    return read_state_dict(path)
+
+
+_NOT_COMPUTED = {"name", "source", "as_of", "max_sequence_length", "router_aux_loss_coef"}
+
+
+def differing(planned: object, published: object, prefix: str = "") -> list[str]:
+    """Settings in which two models compute differently, each with the planned and the published value.
+
+    >>> from costmodel.model_catalog import model
+    >>> differing(model("llama-3-8b"), model("llama-2-7b"))[-1]
+    'rotary.theta (planned 500000.0, published 10000.0)'
+    """
+    found: list[str] = []
+    for field in fields(planned):  # type: ignore[arg-type]
+        mine, theirs = getattr(planned, field.name), getattr(published, field.name)
+        if field.name in _NOT_COMPUTED or mine == theirs:
+            continue
+        if is_dataclass(mine) and type(mine) is type(theirs):
+            found += differing(mine, theirs, f"{prefix}{field.name}.")
+        else:
+            found.append(f"{prefix}{field.name} (planned {mine!r}, published {theirs!r})")
+    return found
 
 
 def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:

@@ -29,7 +29,7 @@ from executor.mesh import build_meshes
 from executor.metrics import Reporter, StepMetrics
 from executor.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
 from executor.pipeline import Pipeline, build_pipeline, run_step
-from executor.pretrained import read_state_dict
+from executor.pretrained import pretrained_state
 from executor.run_settings import CHECKPOINTS, STATUS_FILE, RunSettings, Status, write_json
 from executor.weights import initialize, load_state_dict
 from planner.plan import Plan
@@ -120,7 +120,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         router_loss=settings.router_loss,
         device=device,
     )
-    state = read_state_dict(Path(settings.pretrained)) if settings.pretrained else None
+    state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
     for stage in pipeline.stages:
         if state is None:
             initialize(stage.module, meshes, seed=settings.seed, device=device)

@@ -22,7 +22,7 @@ from topology.errors import InputError
 from topology.mesh import Mesh
 from topology.spec import ClusterSpec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 did not say what a model computes (rotary positions, epsilon, routing)
 
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 

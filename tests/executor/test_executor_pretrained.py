@@ -11,15 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from costmodel.hf_config import read_config
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec, parameter_count
 from costmodel.model_catalog import model as find_model
+from costmodel.rotary import Rotary
 from costmodel.routing import Routing
 from executor.local_ranks import run_ranks
 from executor.mesh import build_meshes
 from executor.model import build_model
 from executor.parallelize import parallelize
-from executor.pretrained import read_state_dict
+from executor.pretrained import pretrained_state, read_state_dict
 from executor.weights import assemble, initialize, load_state_dict, parts
 from topology.errors import InputError
 
@@ -155,6 +157,30 @@ def test_weights_that_would_be_left_out_are_refused(extra: str, what: str) -> No
     with pytest.raises(InputError, match=what) as error:
         load_state_dict(build_model(MIXTRAL), None, state, device=CPU)
     assert extra in error.value.cause
+
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "rope_theta": 500000.0,
+}
+
+
+def test_the_config_beside_the_weights_must_be_of_the_planned_model(tmp_path: Path) -> None:
+    """A rotary base changes no shape: only the configuration tells one model from another."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    same = read_config(tmp_path)
+    write_safetensors(tmp_path / "model.safetensors", {"a.weight": torch.ones(4)})
+    assert list(pretrained_state(tmp_path, dataclasses.replace(same, name="other"))) == ["a.weight"]
+    other = dataclasses.replace(same, rotary=Rotary(theta=10_000.0))
+    with pytest.raises(InputError, match="are not those of") as error:
+        pretrained_state(tmp_path / "model.safetensors", other)
+    assert error.value.cause.endswith("rotary.theta (planned 10000.0, published 500000.0)")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,15 @@ def test_the_document_has_the_keys_others_rely_on() -> None:
     assert {"schema_version", "request", "layout", "layers_of_stage", "estimate", "optimality"} <= set(data)
     assert {"search_time_s", "assumptions", "alternatives"} <= set(data)
     assert {"step_time_s", "lower_s", "upper_s", "mfu", "peak_memory_bytes"} <= set(data["estimate"])
-    assert set(data["optimality"]) == {"status", "bound_s", "gap", "enumerated", "pruned", "solved", "bound_bytes"}
+    assert set(data["optimality"]) == {
+        "status",
+        "bound_s",
+        "gap",
+        "enumerated",
+        "pruned",
+        "solved",
+        "bound_bytes",
+    }
 
 
 def test_long_lists_of_numbers_take_one_line() -> None:
@@ -114,8 +122,12 @@ def test_long_lists_of_numbers_take_one_line() -> None:
     ("text", "cause"),
     [
         ("{", "Expecting property name"),
-        ("[]", "schema_version is None, expected 1"),
-        (to_json(example()).replace('"schema_version": 1', '"schema_version": 99'), "schema_version is 99"),
+        ("[]", "schema_version is None, expected 2"),
+        (to_json(example()).replace('"schema_version": 2', '"schema_version": 99'), "schema_version is 99"),
+        (
+            to_json(example()).replace('"schema_version": 2', '"schema_version": 1'),
+            "schema_version is 1, expected 2",
+        ),
         (to_json(example()).replace('"idle_gpus": 0', '"idle_gpu": 0'), "unknown key idle_gpu"),
     ],
 )
