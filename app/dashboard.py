@@ -21,6 +21,7 @@ STYLE = """<style>
   .stTabs [role="tablist"] { gap: 0.6rem; }
 }
 @media (max-width: 640px) {
+  .st-key-scaling .textpoint { display: none; }
   .stMainBlockContainer { padding: 4rem 1rem 2rem; }
   .st-key-numbers [data-testid="stColumn"], .st-key-actions [data-testid="stColumn"] {
     min-width: calc(50% - 1rem); flex: 1 1 calc(50% - 1rem);

@@ -71,8 +71,7 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
         yaxis={
             "title": "tokens/s",
             "type": "log",
-            "tickvals": rates,
-            "ticktext": [f"{three_digits(rate / KILO)} k" for rate in rates],
+            **_thousands(log_ticks(min(low), max(high))["tickvals"]),
             "range": _with_room([*low, *high], 0.2, 0.12),
         },
     )
@@ -215,6 +214,11 @@ def _with_room(values: Sequence[float], before: float, after: float) -> list[flo
     low, high = math.log10(min(values)), math.log10(max(values))
     span = max(high - low, 0.3)
     return [low - before * span, high + after * span]
+
+
+def _thousands(values: Sequence[float]) -> dict[str, object]:
+    """Ticks written in thousands."""
+    return {"tickvals": list(values), "ticktext": [f"{three_digits(value / KILO)} k" for value in values]}
 
 
 def _beside(rates: Sequence[float]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.figures.curves import pareto_chart, scaling_curve
+from app.figures.curves import ScalePoint, pareto_chart, scaling_curve
 from app.figures.gantt import schedule_gantt
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
@@ -20,13 +20,14 @@ from app.figures.tornado import tornado
 from app.link_load import AXES, axis_group, link_load
 from app.op_points import op_points
 from app.pages.axes import load_layout
-from app.pages.frame import columns_of, draw, guarded, plan_or_none, table
+from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
 from app.plan_headline import cluster_of
 from app.plan_layout import layers_of_rank, layout_words
 from app.quantities import format_number, format_percent, format_share
 from app.schedule import schedule_of
 from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
+from app.why_lost import why_lost
 from costmodel.layout import num_microbatches
 from planner.plan import Plan
 from topology.gpu import Gpu
@@ -78,9 +79,9 @@ def _alternatives(plan: Plan) -> None:
             "slower by": format_share(other.slower_by, signed=True),
             "verdict": "tie" if other.tied else "slower",
             "peak memory": format_bytes(other.peak_memory_bytes),
-            "what differs": other.difference,
+            "loses most on": reason,
         }
-        for other in plan.alternatives
+        for other, reason in zip(plan.alternatives, reasons(request_key(plan.request), plan), strict=True)
     ]
     chosen: Any = table(
         columns_of(rows),
@@ -112,6 +113,12 @@ def _bubble(plan: Plan) -> None:
     draw(schedule_gantt(events, num_microbatches(plan.layout, plan.request.job)), "gantt")
     share = format_percent(plan.estimate.time.bubble_s / plan.estimate.step_time_s)
     st.caption(f"In the whole step the bubble is {share}. trace.json above opens at ui.perfetto.dev.")
+
+
+@st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
+def reasons(key: str, _plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the key is what is cached by
+    """Why each alternative lost; told once per question."""
+    return why_lost(_plan)
 
 
 @st.fragment  # type: ignore[untyped-decorator]  # streamlit has no types here
@@ -157,8 +164,24 @@ def _more(plan: Plan) -> None:
         points = list(scale_points(plan.request, variation, plan_or_none))
     if points:
         draw(scaling_curve(points, variation.name, variation.value(plan.request)), "scaling")
+        table(point_columns(points, variation.name), alt=f"The best plan at every {variation.name}")
     else:
         st.info("None of the neighbouring values has a plan.")
+
+
+def point_columns(points: Sequence[ScalePoint], varied: str) -> dict[str, list[str]]:
+    """Points of a scaling curve as a table."""
+    rows = [
+        {
+            varied: f"{point.value:,}",
+            "layout": point.layout,
+            "step time": format_seconds(point.step_time_s),
+            "80 % band": f"{format_seconds(point.lower_s)} – {format_seconds(point.upper_s)}",
+            "tokens/s": format_number(point.tokens_per_s),
+        }
+        for point in points
+    ]
+    return columns_of(rows)
 
 
 def _money(plan: Plan) -> None:

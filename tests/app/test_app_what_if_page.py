@@ -9,13 +9,16 @@ from app.anchors import remember
 from app.job_flags import Flags
 from app.links import flags_of_words
 from app.output import csv_text
+from app.pages.frame import hasten_spinners
 from app.pages.headline import files_of
 from app.plan_headline import band_text
-from app.quantities import format_duration, format_percent, format_usd
+from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.records import plan_records
 from app.request import understand
+from app.why_lost import why_lost
 from costmodel.anchor import Anchor
 from costmodel.stack import StackLevel
+from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
 from planner.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
@@ -156,6 +159,42 @@ def test_every_question_has_its_picture(open_page, monkeypatch, picture):
     assert not page.error
 
 
+def test_a_choice_inside_a_picture_stands_in_the_url(open_page):
+    """What is varied is read from the address; the table below says each point of the curve."""
+    page = open_page("what_if", **SMALL, picture="What if there were more?", vary="global batch size")
+    shown = page.dataframe[0].value
+    assert list(shown.columns) == ["global batch size", "layout", "step time", "80 % band", "tokens/s"]
+    assert format_seconds(plan_of().estimate.step_time_s) in list(shown["step time"])
+
+
+def test_every_alternative_says_what_it_loses_on(open_page):
+    """The parts of the step that are longer than in the best plan, as `plan explain` tells the runner-up."""
+    page, plan = open_page("what_if", **SMALL), plan_of()
+    shown = page.dataframe[0].value
+    assert list(shown["slower by"]) == [format_share(a.slower_by, signed=True) for a in plan.alternatives]
+    assert tuple(shown["loses most on"]) == why_lost(plan)
+    first = explain(plan).runner_up.lost_on[0]
+    assert shown["loses most on"][0].startswith(f"{first.part} +")
+
+
+def test_nodes_of_another_size_are_planned(open_page):
+    """The same GPUs in nodes of four, each with four network cards; the command says so."""
+    page = open_page("what_if", model="llama-3.1-8b", gpus="16", per_node="4")
+    sizes = ("cluster.gpus_per_node=4", "cluster.count=4", "cluster.nics_per_node=4")
+    plan = plan_of(gpus="16", settings=sizes)
+    assert plan.request.cluster.num_gpus == 16
+    assert numbers(page)["Step time"] == format_seconds(plan.estimate.step_time_s)
+    assert "--set cluster.gpus_per_node=4" in words(page)
+
+
+def test_work_is_announced_within_a_third_of_a_second(monkeypatch):
+    """Streamlit waits half a second before it shows a spinner."""
+    spinner = pytest.importorskip("streamlit.elements.spinner")
+    monkeypatch.setattr(spinner, "DELAY_SECS", 0.5)
+    hasten_spinners()
+    assert spinner.DELAY_SECS <= 0.3
+
+
 def test_an_uploaded_model_is_planned_and_named_in_the_command(open_page):
     """A config.json gives a plan; the command reads the file; the URL holds the whole model."""
     page = open_page("what_if", model="uploaded file", gpus="8", sequence_length="4096")
@@ -200,7 +239,7 @@ def test_a_bad_config_is_answered_in_three_lines(open_page, content):
 @pytest.mark.parametrize(
     "query",
     [{"gpus": "many"}, {"gpus": "-1"}, {"sequence_length": "0"}, {"tokens": "<b>"}, {"price": "free"},
-     {"baseline": "not-a-plan"}, {"model": "uploaded file", "model_spec": "AAAA"}],
+     {"baseline": "not-a-plan"}, {"model": "uploaded file", "model_spec": "AAAA"}, {"per_node": "16"}],
     ids=str,
 )  # fmt: skip
 def test_a_damaged_url_is_answered_in_three_lines(open_page, query):

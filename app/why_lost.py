@@ -1,0 +1,33 @@
+"""Why did the other plans lose? The parts of the step in which each of them takes longer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.measured import calibration_for
+from app.quantities import format_like
+from planner.explain import Share, runner_up
+from planner.plan import Plan
+from planner.search import setting_of
+
+MOST_PARTS = 2
+LEAST_SHARE = 0.005
+"""Parts that differ by less of the step do not decide."""
+
+
+def why_lost(plan: Plan) -> tuple[str, ...]:
+    """For every alternative, what it loses most on."""
+    setting, cal = setting_of(plan.request), calibration_for(plan.request.cluster)
+    rivals = (runner_up(replace(plan, alternatives=(other,)), setting, cal) for other in plan.alternatives)
+    return tuple(lost_words(rival.lost_on, plan.estimate.step_time_s) for rival in rivals if rival)
+
+
+def lost_words(lost: Sequence[Share], step_time_s: float) -> str:
+    """The parts that cost most, in words.
+
+    >>> lost_words([Share(part="bubble", seconds_s=2.0, share=0.2)], 10.0)
+    'bubble +2.00 s'
+    """
+    parts = [share for share in lost if share.share >= LEAST_SHARE][:MOST_PARTS]
+    return ", ".join(f"{share.part} +{format_like(share.seconds_s, step_time_s)}" for share in parts) or "–"
