@@ -78,7 +78,11 @@ def json_text(value: object) -> str:
 def choose_format(*, wanted: str | None, as_json: bool, output: Path | None) -> Format:
     """Decide the format from `--format`, `--json` and the ending of `--output`, in that order."""
     if wanted is not None and wanted not in FORMATS:
-        raise InputError(what=f"unknown format {wanted!r}", cause="--format", fix=f"use {', '.join(FORMATS)}")
+        raise InputError(
+            what=f"unknown format {wanted!r}",
+            cause="no answer is written in it",
+            fix=f"use {', '.join(FORMATS)}",
+        )
     if as_json and wanted not in (None, "json"):
         raise InputError(
             what="two formats asked for", cause=f"--json and --format {wanted}", fix="give one of them"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from app.output import Answer, Section, Table, json_text
-from app.quantities import format_percent, format_usd
+from app.quantities import format_percent, format_share, format_usd
 from app.records import layout_record
-from costmodel.estimate import TimeBreakdown
+from costmodel.estimate import PART_NAMES, TimeBreakdown
 from planner.plan import Plan
 from topology.units import format_bytes, format_seconds, three_digits
 
@@ -115,7 +115,7 @@ def _quantities_table(changes: tuple[Change, ...]) -> Table:
             _label(change.name),
             _write(change.name)(change.first),
             _write(change.name)(change.second),
-            "" if change.relative is None else format_percent(change.relative, signed=True),
+            "" if change.relative is None else format_share(change.relative, signed=True),
         )
         for change in changes
         if change.first or change.second
@@ -127,12 +127,14 @@ def _label(name: str) -> str:
     """A quantity's name for people.
 
     >>> _label("time.bubble_s"), _label("step_time_s")
-    ('  bubble', 'step time')
+    ('  pipeline bubble', 'step time')
     """
-    part = name.startswith("time.")
-    bare = name.removeprefix("time.").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+    part = PART_NAMES.get(name.removeprefix("time."))
+    if part is not None:
+        return f"  {part}"
+    bare = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
     words = bare.removesuffix(" per").replace("usd", "$").replace("wh ", "Wh ")
-    return f"  {words}" if part else {"mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU"}.get(words, words)
+    return {"mfu": "MFU", "tokens per s per gpu": "tokens/s/GPU"}.get(words, words)
 
 
 def _write(name: str) -> Callable[[float | None], str]:

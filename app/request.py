@@ -149,7 +149,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         global_batch_size=batch,
         precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
         total_tokens=parse_count(flags.tokens, "--tokens") if flags.tokens else None,
-        deadline_s=parse_seconds(flags.deadline) if flags.deadline else None,
+        deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
     )
 
 

@@ -140,6 +140,12 @@ def from_json(text: str, where: str = "plan") -> Plan:
             fix="pass a file written by `plan --json`",
         ) from broken
     version = data.get("schema_version") if isinstance(data, dict) else None
+    if version is None:
+        raise InputError(
+            what=f"{where} is not a plan",
+            cause="it has no schema_version",
+            fix="pass a file written by `plan --json`",
+        )
     if version != SCHEMA_VERSION:
         raise InputError(
             what=f"{where} cannot be read by this version",

@@ -45,9 +45,11 @@ def build(spec: ClusterSpec) -> Cluster:
         spec = replace(spec, nodes=in_tree_order(spec))
     own = {gpu.name: gpu for gpu in spec.gpus}
     kinds = {node.gpu: own.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
-    gpu = common_gpu(list(kinds.values()))
+    if len(kinds) == 1:
+        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu])
+    gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
     differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
-    return Cluster(spec=spec, gpu=gpu, notes=(differ,) if len(kinds) > 1 else ())
+    return Cluster(spec=spec, gpu=gpu, notes=(differ,))
 
 
 def gpu_named(name: str) -> Gpu:
@@ -56,8 +58,13 @@ def gpu_named(name: str) -> Gpu:
     return sheets[resolve(name, sheets, "GPU", GPU_ALIASES)].gpu()
 
 
-def common_gpu(kinds: Sequence[Gpu]) -> Gpu:
-    """Return the GPU that every kind can stand in for: lowest peaks, least memory, slowest memory."""
+def common_gpu(numbers: Sequence[tuple[Gpu, int]]) -> Gpu:
+    """Return the GPU that every kind can stand in for: the lowest of each rate, the mean power.
+
+    Args:
+        numbers: kinds, and how many there are of each.
+    """
+    kinds, power_w = [gpu for gpu, _ in numbers], sum(gpu.tdp_w * number for gpu, number in numbers)
     slowest = min(kinds, key=lambda gpu: (gpu.peak("bf16"), gpu.memory_bytes, gpu.name))
     dtypes = [d for d in slowest.peak_flop_per_s if all(d in gpu.peak_flop_per_s for gpu in kinds)]
     return replace(
@@ -65,7 +72,7 @@ def common_gpu(kinds: Sequence[Gpu]) -> Gpu:
         peak_flop_per_s={dtype: min(gpu.peak_flop_per_s[dtype] for gpu in kinds) for dtype in dtypes},
         memory_bytes=min(gpu.memory_bytes for gpu in kinds),
         memory_bandwidth_bytes_per_s=min(gpu.memory_bandwidth_bytes_per_s for gpu in kinds),
-        tdp_w=max(gpu.tdp_w for gpu in kinds),
+        tdp_w=power_w / sum(number for _, number in numbers),
     )
 
 

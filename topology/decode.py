@@ -37,7 +37,17 @@ def structure(data: object, as_type: type[T], where: str) -> T:
         problems = problems_of(error)
         cause = problems[0] if len(problems) == 1 else f"{len(problems)} problems: " + "; ".join(problems)
         fix = "correct these keys and values; numbers are SI base units or text with a unit"
-        raise InputError(f"{where} does not describe a {as_type.__name__}", cause, fix) from None
+        raise InputError(f"{where} does not describe a {_in_words(as_type)}", cause, fix) from None
+
+
+def _in_words(kind: type) -> str:
+    """Name of a type as its users know it.
+
+    >>> class NodeSpec: pass
+    >>> _in_words(NodeSpec)
+    'node'
+    """
+    return kind.__name__.removesuffix("Spec").lower()
 
 
 def unstructure(value: object) -> Any:

@@ -67,13 +67,13 @@ def parse_bytes(text: str) -> float:
     return _parse(text, _BYTES, "a capacity", "80GiB")
 
 
-def parse_seconds(text: str) -> float:
-    """Return a time in seconds.
+def parse_seconds(text: str, example: str = "30ms") -> float:
+    """Return a time in seconds; `example` shows who mistyped it how it is written.
 
     >>> parse_seconds("30ms"), parse_seconds("2h")
     (0.03, 7200.0)
     """
-    return _parse(text, _SECONDS, "a time", "30ms")
+    return _parse(text, _SECONDS, "a time", example)
 
 
 def parse_rate(text: str) -> float:

@@ -152,6 +152,7 @@ def test_mixed_nodes_are_in_the_graph_and_planned_for_as_the_weakest(tmp_path: P
     assert cluster.hierarchy.scaleup.bandwidth_bytes_per_s == 300 * GB
     assert cluster.hierarchy.levels[0].uplink_bytes_per_s == 25 * GB
     assert "nodes differ" in cluster.notes[0]
+    assert cluster.gpu.tdp_w == (catalog.gpu("h100-sxm").tdp_w + catalog.gpu("a100-sxm-40gb").tdp_w) / 2
 
 
 def test_racks_are_one_domain_of_trays() -> None:
