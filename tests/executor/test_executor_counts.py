@@ -8,6 +8,7 @@ import pytest
 
 from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
+from costmodel.routing import Routing
 
 pytest.importorskip("torch")
 
@@ -33,6 +34,12 @@ MOE = dataclasses.replace(
     moe_intermediate_size=32,
     num_dense_layers=1,
     shared_expert_size=32,
+)
+SELECTING = dataclasses.replace(
+    MOE,
+    name="selecting",
+    router_bias=True,
+    routing=Routing(scoring_func="sigmoid", n_group=2, topk_group=1, bias_selects=True),
 )
 LATENT = dataclasses.replace(
     DENSE,
@@ -68,6 +75,7 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "experts": (MOE, ParallelLayout(dp=4, ep=4, zero_stage=1), 0),
     "experts with tensor parallelism": (MOE, ParallelLayout(dp=4, tp=2, ep=4, zero_stage=3, **SP), 0),
     "experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=1), 1),
+    "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
     "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
     "ring": (DENSE, ParallelLayout(cp=4), 0),
     "ring with tensor parallelism": (DENSE, ParallelLayout(cp=2, tp=2, dp=2, zero_stage=2, **SP), 0),

@@ -6,20 +6,25 @@ publishers do (config.json and safetensors), read here from these files alone, a
 
 from __future__ import annotations
 
+import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers", reason="transformers, the oracle, is not installed")
 
 from costmodel.hf_config import read_config
-from costmodel.model import parameter_count
+from costmodel.model import ModelSpec, parameter_count
+from costmodel.rotary import Rotary
 from executor.model import build_model
 from executor.pretrained import read_state_dict
 from executor.weights import load_state_dict
 
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="transformers, the oracle, is not installed"
+)
 CPU = torch.device("cpu")
 TOLERANCE = 1e-5  # of the largest logit, in fp32
 LENGTH = 48  # beyond every window and every original length below
@@ -129,6 +134,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def published(name: str, folder: Path) -> Any:
     """A small model of a family with random weights, none left at a value that would hide it, on disk."""
+    import transformers  # takes seconds, which workers that run other tests need not spend
+
     prefix, sizes = FAMILIES[name]
     config = {"Gemma3": "Gemma3TextConfig"}.get(prefix, f"{prefix}Config")
     head = {"GPT2": "GPT2LMHeadModel"}.get(prefix, f"{prefix}ForCausalLM")
@@ -145,15 +152,74 @@ def published(name: str, folder: Path) -> Any:
     return model.eval()
 
 
+def logits_of(spec: ModelSpec, folder: Path) -> Any:
+    """Logits of the weights in a folder under a specification, for tokens that are always the same."""
+    model = build_model(spec)
+    load_state_dict(model, None, read_state_dict(folder), device=CPU)
+    with torch.no_grad():
+        return model(tokens_of(spec))
+
+
+def tokens_of(spec: ModelSpec) -> Any:
+    """Two sequences."""
+    return torch.randint(0, spec.vocab_size, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+def error(actual: Any, expected: Any) -> float:
+    """Largest difference over the largest logit."""
+    return float((actual - expected).abs().max() / expected.abs().max())
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_those_of_the_published_code(name: str, tmp_path: Path) -> None:
     """From the files alone: the configuration decides the model, the names decide where weights go."""
     oracle = published(name, tmp_path)
     spec = read_config(tmp_path)
-    model = build_model(spec)
-    load_state_dict(model, None, read_state_dict(tmp_path), device=CPU)
-    tokens = torch.randint(0, spec.vocab_size, (2, LENGTH), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        expected, actual = oracle(tokens).logits, model(tokens)
-    assert float((actual - expected).abs().max() / expected.abs().max()) <= TOLERANCE
-    assert sum(p.numel() for p in model.parameters()) == parameter_count(spec)
+        expected = oracle(tokens_of(spec)).logits
+    assert error(logits_of(spec, tmp_path), expected) <= TOLERANCE
+    assert sum(p.numel() for p in build_model(spec).parameters()) == parameter_count(spec)
+
+
+def changed(spec: ModelSpec, path: str, value: Any) -> ModelSpec:
+    """The same model with one setting changed, named with dots."""
+    head, _, rest = path.partition(".")
+    return replace(spec, **{head: changed(getattr(spec, head), rest, value) if rest else value})
+
+
+SETTINGS = [
+    ("llama-2", "norm_epsilon", 1e-5),
+    ("llama-3", "rotary.theta", 1e4),
+    ("llama-3.1", "rotary.scaling", None),
+    ("llama-3.1", "rotary.scaling.original_max_position_embeddings", 64),
+    ("llama-linear", "rotary.scaling.factor", 2.0),
+    ("mistral", "sliding_window", 8),
+    ("qwen2.5-windows", "num_sliding_layers", 3),
+    ("qwen2.5-yarn", "rotary.scaling.beta_slow", 0.1),
+    ("qwen3-moe-unnormalised", "routing.norm_topk_prob", True),
+    ("deepseek-v2", "routing.topk_group", 4),
+    ("deepseek-v2", "rotary.scaling.mscale_all_dim", 0.7),
+    ("deepseek-v3", "routing.routed_scaling_factor", 1.0),
+    ("deepseek-v3", "rotary.interleaved", False),
+    ("gpt-oss", "swiglu_limit", 7.0),
+    ("gpt-oss", "sliding_window_pattern", 4),
+    ("gpt-oss", "rotary.scaling.truncate", True),
+    ("gpt-oss", "rotary.scaling.beta_fast", 4.0),
+    ("gemma-2", "attn_logit_softcapping", None),
+    ("gemma-2", "final_logit_softcapping", None),
+    ("gemma-2", "query_pre_attn_scalar", None),
+    ("gemma-2", "scale_embeddings", False),
+    ("gemma-2", "norm", "rmsnorm"),
+    ("gemma-2", "activation", "gelu"),
+    ("gemma-3", "rotary.sliding_theta", None),
+    ("nemotron-4", "rotary", Rotary()),
+    ("nemotron-4", "activation", "gelu_tanh"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "value"), SETTINGS)
+def test_each_setting_is_seen_in_the_logits(name: str, path: str, value: Any, tmp_path: Path) -> None:
+    """The comparison above would fail if any of these were read wrong."""
+    published(name, tmp_path)
+    spec = read_config(tmp_path)
+    assert error(logits_of(changed(spec, path, value), tmp_path), logits_of(spec, tmp_path)) > TOLERANCE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from costmodel.hf_config import model_of_config, read_config
-from costmodel.model import ModelSpec, parameter_count
+from costmodel.model import ModelSpec, is_sliding, parameter_count
 from costmodel.model_catalog import model
 from topology.errors import InputError
 
@@ -265,6 +265,57 @@ def test_a_wrong_value_is_named(change: dict[str, Any], cause: str) -> None:
     with pytest.raises(InputError) as error:
         model_of_config({**LLAMA, **change}, name="broken")
     assert error.value.cause == cause
+
+
+def test_rotary_positions_are_read_in_the_old_words_and_the_new() -> None:
+    """Version 5 of transformers keeps the base and the stretching in one object."""
+    new = {key: value for key, value in LLAMA.items() if key not in ("rope_theta", "rope_scaling")}
+    new["rope_parameters"] = {**LLAMA["rope_scaling"], "rope_theta": 500000.0}  # type: ignore[dict-item]
+    assert model_of_config(new, name="new") == model_of_config(LLAMA, name="new")
+
+
+def test_rotary_positions_by_kind_of_layer_are_read_in_both() -> None:
+    """Gemma 3: windowed layers have a base of their own and are not stretched."""
+    text = CONFIGS["gemma-3-4b"]["text_config"]
+    new = {key: value for key, value in text.items() if key != "rope_scaling"}
+    new["rope_parameters"] = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    assert model_of_config(new, name="new").rotary == model("gemma-3-4b").rotary
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ({"hidden_act": "tanh"}, "hidden_act = 'tanh'"),
+    ],
+)
+def test_a_setting_without_a_field_is_kept_by_name(change: dict[str, Any], named: str) -> None:
+    """It costs nothing, so such a model is planned; whoever computes it can refuse."""
+    read = model_of_config({**LLAMA, **change}, name="unusual")
+    assert (read.unmodelled, parameter_count(read)) == ((named,), parameter_count(model("llama-3.1-8b")))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pattern", "windowed"),
+    [("ssssf" * 2, 5, [0, 1, 2, 3, 5, 6, 7, 8]), ("ffffffssss", 0, [6, 7, 8, 9])],
+)
+def test_windows_are_those_of_the_stated_layers(kinds: str, pattern: int, windowed: list[int]) -> None:
+    """A period, or a run at the end."""
+    names = {"s": "sliding_attention", "f": "full_attention"}
+    stated = {**GPT_OSS_20B, "num_hidden_layers": 10, "layer_types": [names[kind] for kind in kinds]}
+    read = model_of_config(stated, name="windows")
+    assert [layer for layer in range(10) if is_sliding(read, layer)] == windowed
+    assert (read.sliding_window_pattern, read.num_sliding_layers) == (pattern, len(windowed))
+
+
+def test_windows_without_a_rule_are_kept_by_name() -> None:
+    """Neither a period nor a run: counted for costs, not placed."""
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    read = model_of_config({**GPT_OSS_20B, "num_hidden_layers": 4, "layer_types": kinds}, name="windows")
+    assert (read.num_sliding_layers, len(read.unmodelled)) == (2, 1)
 
 
 def test_layers_that_are_not_uniform_are_refused_rather_than_guessed() -> None:
