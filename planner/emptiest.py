@@ -2,7 +2,7 @@
 
 Whether some plan within the band fits into a budget of memory is itself a search, which either finds one or
 proves that there is none. Halving the budget between what a plan needs and what is proven too little gives
-the emptiest plan to within `CLOSE_ENOUGH` of a GPU, and the proof.
+the emptiest plan to within `CLOSE_ENOUGH` of its memory, and the proof.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from planner.best_first import Search, run
 from planner.candidates import Choice
 
-CLOSE_ENOUGH = 0.01
-"""Share of a GPU's memory to within which the emptiest plan is found."""
+CLOSE_ENOUGH = 0.02
+"""Share of its memory to within which the emptiest plan is found."""
 
 
 def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
@@ -27,7 +27,7 @@ def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
     if best is None:
         return None, capacity
     too_little = 0.0
-    while best.peak_memory_bytes - too_little > CLOSE_ENOUGH * capacity:
+    while best.peak_memory_bytes - too_little > CLOSE_ENOUGH * best.peak_memory_bytes:
         budget = (best.peak_memory_bytes + too_little) / 2
         within = _search_within(fastest, budget / capacity, longest_s)
         if within.best is not None:

@@ -133,7 +133,8 @@ def test_the_emptiest_plan_is_proven_so() -> None:
     assert bound_bytes is not None
     assert bound_bytes <= emptiest.estimate.peak_memory_bytes < fastest.estimate.peak_memory_bytes
     assert emptiest.estimate.step_time_s <= fastest.estimate.upper_s
-    assert emptiest.estimate.peak_memory_bytes - bound_bytes <= 0.01 * capacity
+    assert emptiest.optimality.gap == pytest.approx(1 - bound_bytes / emptiest.estimate.peak_memory_bytes)
+    assert emptiest.optimality.gap <= 0.02
     tighter = search(replace(request, memory_headroom=1 - bound_bytes / capacity))
     assert not isinstance(tighter, Plan) or tighter.estimate.step_time_s > fastest.estimate.upper_s
 
