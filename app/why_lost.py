@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from app.figures.step_time import PART_LABELS
 from app.measured import calibration_for
 from app.quantities import format_like
+from costmodel.estimate import PART_NAMES
 from planner.explain import Share, runner_up
 from planner.plan import Plan
 from planner.search import setting_of
@@ -26,8 +28,10 @@ def why_lost(plan: Plan) -> tuple[str, ...]:
 def lost_words(lost: Sequence[Share], step_time_s: float) -> str:
     """The parts that cost most, in words.
 
-    >>> lost_words([Share(part="bubble", seconds_s=2.0, share=0.2)], 10.0)
+    >>> lost_words([Share(part="pipeline bubble", seconds_s=2.0, share=0.2)], 10.0)
     'bubble +2.00 s'
     """
+    label = {name: PART_LABELS[field.removesuffix("_s")] for field, name in PART_NAMES.items()}
     parts = [share for share in lost if share.share >= LEAST_SHARE][:MOST_PARTS]
-    return ", ".join(f"{share.part} +{format_like(share.seconds_s, step_time_s)}" for share in parts) or "–"
+    texts = (f"{label[share.part]} +{format_like(share.seconds_s, step_time_s)}" for share in parts)
+    return ", ".join(texts) or "–"

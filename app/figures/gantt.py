@@ -108,7 +108,8 @@ def _bars(events: Sequence[Event], kind: str, factor: float, *, labelled: bool) 
         name=KIND_NAMES[kind], orientation="h", y=[f"rank {event.rank}" for event in events],
         x=[(event.end_s - event.start_s) / factor for event in events],
         base=[event.start_s / factor for event in events],
-        marker={"color": KIND_COLOURS[kind], "line": {"width": 0.5, "color": "rgba(255,255,255,0.7)"}},
+        marker={"color": KIND_COLOURS[kind],
+                "line": {"width": 0.5 if labelled else 0, "color": "rgba(255,255,255,0.7)"}},
         text=[str(event.microbatch) for event in events] if labelled else None, textposition="inside",
         insidetextanchor="middle", textangle=0, textfont_size=11, constraintext="inside",
         hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
@@ -122,6 +123,14 @@ def _reading(events: Sequence[Event], num_microbatches: int | None) -> str:
     drawn = 1 + max(event.microbatch for event in events)
     of = "" if num_microbatches in (None, drawn) else f" of {num_microbatches:,}"
     waiting = format_percent(max(0.0, idle))
-    ranks = len({event.rank for event in events})
-    cut = f" Drawn are the outer {MOST_RANKS} of {ranks} ranks." if ranks > MOST_RANKS else ""
+    cut = _cut(events, shown_events(events))
     return f"{drawn}{of} microbatches take {format_seconds(end_s)}; ranks wait {waiting} of that time.{cut}"
+
+
+def _cut(events: Sequence[Event], shown: Sequence[Event]) -> str:
+    """Say what of the schedule is not drawn."""
+    ranks = len({event.rank for event in events})
+    outer = f" Drawn are the outer {MOST_RANKS} of {ranks} ranks." if ranks > MOST_RANKS else ""
+    if len(shown) < MOST_EVENTS:
+        return outer
+    return f"{outer} Drawn are the first {format_seconds(max(event.end_s for event in shown))}."

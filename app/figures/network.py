@@ -68,10 +68,10 @@ def network_map(
 
 
 def _across(places: Mapping[str, tuple[float, float]]) -> list[float]:
-    """Ends of the picture, with room on the left for the names of the rows."""
+    """Ends of the picture, with room for the names of the rows and of the last block."""
     first, last = min(x for x, _ in places.values()), max(x for x, _ in places.values())
     width = max(last - first, 1.0)
-    return [first - 0.16 * width, last + 0.06 * width]
+    return [first - 0.16 * width, last + 0.1 * width]
 
 
 def row_names(graph: Any, places: Mapping[str, tuple[float, float]]) -> dict[float, str]:

@@ -22,7 +22,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.memory import MemoryBreakdown
 from costmodel.pipeline import StageSeconds, simulate
 from topology.builders import default_cluster
-from topology.units import GIB
+from topology.units import GIB, format_seconds
 
 CAPACITY = 80 * GIB
 STAGES = tuple(
@@ -119,6 +119,14 @@ def test_long_schedules_show_the_outer_ranks():
     seconds = StageSeconds(forward_s=(1.0,) * 32, input_s=(1.0,) * 32, weight_s=(1.0,) * 32)
     ranks = {event.rank for event in shown_events(simulate(ParallelLayout(pp=32), 32, seconds).events)}
     assert ranks == {*range(8), *range(24, 32)}
+
+
+def test_a_schedule_that_is_cut_says_until_when_it_is_drawn():
+    """Of more passes than can be seen, the earliest are drawn."""
+    events = simulate(ParallelLayout(pp=4), 600, SECONDS).events
+    end_s = max(event.end_s for event in shown_events(events))
+    assert len(shown_events(events)) < len(events)
+    assert alt_text(schedule_gantt(events)).endswith(f"Drawn are the first {format_seconds(end_s)}.")
 
 
 def test_the_trace_has_every_pass_on_the_track_of_its_rank():

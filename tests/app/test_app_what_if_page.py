@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from app.anchors import remember
+from app.figures.step_time import PART_LABELS
 from app.job_flags import Flags
 from app.links import flags_of_words
 from app.output import csv_text
@@ -17,6 +18,7 @@ from app.records import plan_records
 from app.request import understand
 from app.why_lost import why_lost
 from costmodel.anchor import Anchor
+from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel
 from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
@@ -174,7 +176,8 @@ def test_every_alternative_says_what_it_loses_on(open_page):
     assert list(shown["slower by"]) == [format_share(a.slower_by, signed=True) for a in plan.alternatives]
     assert tuple(shown["loses most on"]) == why_lost(plan)
     first = explain(plan).runner_up.lost_on[0]
-    assert shown["loses most on"][0].startswith(f"{first.part} +")
+    field = next(field for field, name in PART_NAMES.items() if name == first.part)
+    assert shown["loses most on"][0].startswith(f"{PART_LABELS[field.removesuffix('_s')]} +")
 
 
 def test_nodes_of_another_size_are_planned(open_page):
