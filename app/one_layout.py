@@ -24,7 +24,7 @@ from costmodel.training import estimate, stage_costs
 from planner.candidates import decidable, named
 from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.rules import check
-from planner.search import setting_of
+from planner.search import pin_notes, setting_of
 from planner.stages import StageSolution, solve_stages
 from topology.builders import build
 from topology.errors import InputError
@@ -68,6 +68,7 @@ def plan_of_layout(request: PlanRequest) -> Plan:
         assumptions=(
             "one given layout: only its stages and recomputed layers were optimised",
             *_filled(request.pins, layout),
+            *pin_notes(request.pins, request.model.num_layers, sum(split.recompute_of_stage)),
         ),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.output import Facts
-from app.quantities import format_count, format_duration, format_percent, format_usd
+from app.quantities import counted, format_count, format_duration, format_percent, format_usd
 from costmodel.estimate import Estimate
 from costmodel.workload import TrainingJob
 from planner.plan import PlanRequest
@@ -16,7 +16,7 @@ def headline(request: PlanRequest) -> str:
     """One line that names the question."""
     job, cluster = request.job, request.cluster
     kinds = " + ".join(dict.fromkeys(node.gpu for node in cluster.nodes))
-    batch = f"{job.global_batch_size:,} sequences of {job.sequence_length:,} tokens"
+    batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
     where = f"{cluster.num_gpus:,} × {kinds}"
     return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}"
 

@@ -115,7 +115,7 @@ def pipeline_text(request: PlanRequest, layout: ParallelLayout) -> str:
     count = num_microbatches(layout, request.job)
     batches = f"{count} microbatch{'es' if count > 1 else ''} of {layout.microbatch_size}"
     if layout.pp == 1:
-        return f"none; {batches} accumulate"
+        return f"none; {batches}{' accumulate' if count > 1 else ''}"
     chunks = f" × {layout.virtual_stages} virtual stages" if layout.virtual_stages > 1 else ""
     return f"{layout.schedule} over {layout.pp} stages{chunks}; {batches}"
 

@@ -94,6 +94,15 @@ def format_count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Write how many there are of something.
+
+    >>> counted(1, "sequence"), counted(8192, "token")
+    ('1 sequence', '8,192 tokens')
+    """
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
 def format_usd(value: float | None) -> str:
     """Write money; nothing is said without a price.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from app.errors import NoFeasiblePlanError
 from app.measured import calibration_for
 from app.progress import waiting
+from app.quantities import counted
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
 
@@ -21,14 +22,14 @@ def find_plan(request: PlanRequest) -> Plan:
 
 def answer_of(request: PlanRequest) -> Plan | Infeasible:
     """Run the search, saying on stderr that it runs when it takes longer than half a second."""
-    with waiting(f"searching {request.model.name} on {request.cluster.num_gpus:,} GPUs"):
+    with waiting(f"searching {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"):
         return search(request, calibration_for(request.cluster))
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:
     """Say why there is no plan, and the nearest change that gives one."""
     request = found.request
-    what = f"no layout of {request.model.name} on {request.cluster.num_gpus:,} GPUs is possible"
+    what = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')} is possible"
     return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found))
 
 

@@ -130,6 +130,8 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
     mesh, placement_notes = place(done.setting, best.layout)
+    layers, again = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
+    notes = pin_notes(done.pins, layers, again)
     idle = done.setting.cluster.num_gpus - best.layout.num_gpus
     return Plan(
         request=request,
@@ -143,7 +145,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         search_time_s=time.perf_counter() - started,
         idle_gpus=idle,
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
-        assumptions=(*full.assumptions, *placement_notes),
+        assumptions=(*full.assumptions, *placement_notes, *notes),
         provenance=full.provenance,
     )
 
@@ -180,6 +182,17 @@ def certificate(done: Search, best: Choice, bound_bytes: float | None = None) ->
         solved=done.solved,
         bound_bytes=bound_bytes,
     )
+
+
+def pin_notes(pins: Mapping[str, object], layers: int, again: int) -> tuple[str, ...]:
+    """What a pinned policy means where it does not read like what it says.
+
+    >>> pin_notes({"recompute": "full"}, 80, 12)
+    ('recompute=full recomputes whole layers, as many as memory asks for: 12 of 80',)
+    """
+    if pins.get("recompute") != "full" or again == layers:
+        return ()
+    return (f"recompute=full recomputes whole layers, as many as memory asks for: {again} of {layers}",)
 
 
 def _silently(_: str) -> None:
