@@ -111,6 +111,7 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> Mod
     }
     return replace(
         with_layers(spec, num_layers, min(spec.num_dense_layers, num_layers - 1, 1)),
+        unmodelled=(),
         hidden_size=32,
         intermediate_size=64,
         num_attention_heads=heads,

@@ -59,10 +59,10 @@ def validate(plan: Plan, rules: Check, say: Say) -> ValidationReport:
 
 
 def task_of(plan: Plan) -> RankTask:
-    """The first pipeline rank of a plan."""
+    """The first pipeline rank of a plan; what its model computes beyond its sizes is not asked here."""
     request, layout = plan.request, plan.layout
     return RankTask(
-        spec=request.model,
+        spec=replace(request.model, unmodelled=()),
         layout=layout,
         sequence_length=request.job.sequence_length,
         num_microbatches=num_microbatches(layout, request.job),

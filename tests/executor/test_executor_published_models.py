@@ -118,7 +118,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma-2": (
         "Gemma2",
         {**SIZES, "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24,
-         "attn_logit_softcapping": 1.0, "final_logit_softcapping": 2.0},
+         "attn_logit_softcapping": 1.0, "final_logit_softcapping": 20.0},
     ),
     "gemma-3": (
         "Gemma3",
