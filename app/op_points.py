@@ -7,9 +7,9 @@ from costmodel.attention import attention_prefill
 from costmodel.calibration import Calibration, load_calibration
 from costmodel.kernels import elementwise, gemm, grouped_gemm
 from costmodel.layers import head_ops, layer_ops
-from costmodel.layout import CP_KINDS, ParallelLayout
 from costmodel.model import layer_runs
-from costmodel.ops import Op, ShardShape
+from costmodel.ops import Op
+from costmodel.shards import shard_of
 from costmodel.stack import stack as find_stack
 from planner.plan import Plan
 from topology.builders import build
@@ -35,20 +35,6 @@ def op_points(plan: Plan) -> tuple[OpPoint, ...]:
         )
         for op in ops
         if (seconds := kernel_seconds(op, gpu, cal)) > 0
-    )
-
-
-def shard_of(layout: ParallelLayout, sequence_length: int) -> ShardShape:
-    """What one rank sees of a layer."""
-    return ShardShape(
-        sequence_length=sequence_length,
-        tp=layout.tp,
-        cp=layout.cp,
-        ep=layout.ep,
-        expert_tp=layout.expert_tp,
-        microbatch_size=layout.microbatch_size,
-        sequence_parallel=layout.sequence_parallel,
-        cp_kind=CP_KINDS.index(layout.cp_kind),
     )
 
 

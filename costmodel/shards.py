@@ -7,12 +7,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import LayoutTable
+from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
 from costmodel.ops import ShardShape
 from costmodel.workload import TrainingJob
 
 _LARGEST_KEY = 2**62  # keys are int64
 _LARGEST_TABLE = 2**22  # entries; sorting is cheaper beyond
+
+
+def shard_of(layout: ParallelLayout, sequence_length: int) -> ShardShape:
+    """How one layout cuts a layer.
+
+    >>> shard_of(ParallelLayout(tp=4, cp=2), 8192).tp
+    4
+    """
+    return ShardShape(
+        sequence_length=sequence_length,
+        tp=layout.tp,
+        cp=layout.cp,
+        ep=layout.ep,
+        expert_tp=layout.expert_tp,
+        microbatch_size=layout.microbatch_size,
+        sequence_parallel=layout.sequence_parallel,
+        cp_kind=CP_KINDS.index(layout.cp_kind),
+    )
 
 
 def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt.NDArray[np.intp]]:
@@ -21,7 +39,6 @@ def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt
     Returns:
         A `ShardShape` of float arrays, one entry per distinct cut, and an index of the length of the table.
 
-    >>> from costmodel.layout import ParallelLayout
     >>> table = LayoutTable.of([ParallelLayout(tp=2, dp=4), ParallelLayout(tp=4), ParallelLayout(tp=2, pp=4)])
     >>> shard, index = unique_shards(table, TrainingJob(sequence_length=8, global_batch_size=64))
     >>> shard.tp.tolist(), index.tolist()

@@ -17,8 +17,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
 from costmodel.stack import SoftwareStack, StackLevel, stack
 from costmodel.workload import TrainingJob
-from topology.decode import structure, unstructure
-from topology.errors import InputError
+from topology.decode import document_of, structure, unstructure
 from topology.mesh import Mesh
 from topology.spec import ClusterSpec
 
@@ -131,25 +130,5 @@ def to_json(plan: Plan) -> str:
 
 def from_json(text: str, where: str = "plan") -> Plan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
-    try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as broken:
-        raise InputError(
-            what=f"{where} is not a JSON document",
-            cause=str(broken),
-            fix="pass a file written by `plan --json`",
-        ) from broken
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version is None:
-        raise InputError(
-            what=f"{where} is not a plan",
-            cause="it has no schema_version",
-            fix="pass a file written by `plan --json`",
-        )
-    if version != SCHEMA_VERSION:
-        raise InputError(
-            what=f"{where} cannot be read by this version",
-            cause=f"schema_version is {version!r}, expected {SCHEMA_VERSION}",
-            fix="write the plan again with `plan --json`",
-        )
+    data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json")
     return structure(data, Plan, where)

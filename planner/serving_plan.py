@@ -16,8 +16,7 @@ from costmodel.deployment import KvDtype, ServingLayout, Weights
 from costmodel.memory import MemoryBreakdown
 from costmodel.model import ModelSpec
 from costmodel.workload import ServingJob
-from topology.decode import structure, unstructure
-from topology.errors import InputError
+from topology.decode import document_of, structure, unstructure
 
 SCHEMA_VERSION = 1
 
@@ -219,19 +218,5 @@ def serving_to_json(plan: ServingPlan) -> str:
 
 def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
     """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as broken:
-        raise InputError(
-            what=f"{where} is not a JSON document",
-            cause=str(broken),
-            fix="pass a file written by `plan serve --json`",
-        ) from broken
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise InputError(
-            what=f"{where} cannot be read by this version",
-            cause=f"schema_version is {version!r}, expected {SCHEMA_VERSION}",
-            fix="write the plan again with `plan serve --json`",
-        )
+    data = document_of(text, where, version=SCHEMA_VERSION, command="plan serve --json")
     return structure(data, ServingPlan, where)

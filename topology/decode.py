@@ -40,6 +40,36 @@ def structure(data: object, as_type: type[T], where: str) -> T:
         raise InputError(f"{where} does not describe a {_in_words(as_type)}", cause, fix) from None
 
 
+def document_of(text: str, where: str, *, version: int, command: str) -> dict[str, Any]:
+    """Read a JSON document that one of our commands wrote, in the version that is read here.
+
+    Args:
+        text: the document.
+        where: what is being read, for the message.
+        version: its `schema_version`.
+        command: what writes such documents, as `plan --json`.
+    """
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as broken:
+        fix = f"pass a file written by `{command}`"
+        raise InputError(f"{where} is not a JSON document", str(broken), fix) from broken
+    found = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or found is None:
+        raise InputError(
+            what=f"{where} was not written by `{command}`",
+            cause="it has no schema_version",
+            fix=f"pass a file written by `{command}`",
+        )
+    if found != version:
+        raise InputError(
+            what=f"{where} cannot be read by this version",
+            cause=f"schema_version is {found!r}, expected {version}",
+            fix=f"write it again with `{command}`",
+        )
+    return data
+
+
 def _in_words(kind: type) -> str:
     """Name of a type as its users know it.
 
