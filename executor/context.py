@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from executor import attention_blocks
 from executor.activations import soft_cap
+from executor.capped_attention import attend_capped
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
@@ -121,7 +122,9 @@ def _masked(
     visible: torch.Tensor,
 ) -> torch.Tensor:
     """Attention under an explicit mask, with sinks and a soft cap where there are any."""
-    if replace(scores, window=None).is_plain:
+    if scores.sinks is None:
+        if scores.cap is not None:
+            return attend_capped(q, k, v, visible, scale=scores.scale, cap=scores.cap)
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask=visible, scale=scores.scale, enable_gqa=True
         )
@@ -129,8 +132,6 @@ def _masked(
     k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
     logits = soft_cap((q @ k.transpose(-1, -2)).float() * scores.scale, scores.cap)
     logits = logits.masked_fill(~visible, NEVER)
-    if scores.sinks is None:
-        return logits.softmax(-1).to(v.dtype) @ v
     sink = scores.sinks.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
     weights = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
     return weights.to(v.dtype) @ v
