@@ -8,7 +8,7 @@ import pytest
 from costmodel.calibration import load_calibration
 from costmodel.model_catalog import model
 from costmodel.workload import TrainingJob
-from planner.explain import Explanation, explain
+from planner.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
 from topology.builders import default_cluster
@@ -98,3 +98,16 @@ def test_a_missed_deadline_is_told_in_steps_and_the_gpus_that_would_meet_it() ->
     assert found.nearest[0].flag == "--gpus 16"
     later = next(change for change in found.nearest if change.flag.startswith("--deadline"))
     assert later.flag == f"--deadline {ceil(violation.have / DAY)}d"
+
+
+def test_changes_are_held_against_the_fastest_plan_whatever_the_objective() -> None:
+    """A plan that was chosen for its memory is slow by choice; no change of the hardware gets the credit."""
+    asked = request("llama-3.1-8b", 8)
+    fastest, emptiest = (search(replace(asked, objective=what), CAL) for what in ("step-time", "memory"))
+    assert isinstance(fastest, Plan)
+    assert isinstance(emptiest, Plan)
+    assert emptiest.estimate.step_time_s > fastest.estimate.step_time_s
+    told = {one.change: one.faster_by for one in what_if(emptiest, CAL)}
+    assert told["links inside the node twice as fast"] == pytest.approx(
+        {one.change: one.faster_by for one in what_if(fastest, CAL)}["links inside the node twice as fast"]
+    )
