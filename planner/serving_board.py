@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from costmodel.calibration import Calibration
+from planner.serving_capacity import able, best_chunk, replicas
 from planner.serving_fleet import FleetRun
 from planner.serving_master import Selection
 from planner.serving_options import (
@@ -17,8 +18,6 @@ from planner.serving_options import (
     WHOLE,
     Option,
     Rejected,
-    able,
-    best_chunk,
     build_option,
     rate_bound_per_s,
 )
@@ -35,7 +34,8 @@ class Board:
 
     `exact` options need no more simulation; of those `measured` the capacity itself was simulated, all other
     capacities are upper bounds. `runs` are the best kept runs of a closed loop, by option. `lowered` says
-    that capacities were cut because a whole fleet broke a limit.
+    that capacities were cut because a whole fleet broke a limit. `fewest_gpus` are those of the smallest
+    fleet of whole replicas that is known to serve the rate asked for.
     """
 
     options: list[Option]
@@ -45,6 +45,7 @@ class Board:
     measured: set[int] = field(default_factory=set)
     runs: dict[int, FleetRun] = field(default_factory=dict)
     lowered: bool = False
+    fewest_gpus: float = float("inf")
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
     enumerated: int = 0
@@ -75,27 +76,48 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     return board
 
 
-def learn(board: Board, i: int, *, needed_per_s: float, enough: bool) -> None:
+def learn(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None = None) -> None:
     """Simulate option i: does it serve what is needed of it?
 
-    If that is not the whole question (`enough`), or it was asked before, its capacity is found.
+    Without a rate to be shared by its replicas that is not the whole question, and its capacity is found; so
+    it is where the answer is no, or it was asked before.
     """
     option, bound = board.options[i], board.capacities_per_s[i]
     board.simulated += 1
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
         fitting = able(option, needed_per_s) if needed_per_s <= bound else None
-        if fitting is not None and enough:
+        if fitting is not None and rate_per_s is not None:
             board.options[i] = fitting
             board.exact.add(i)
             return
-        if fitting is None and not enough:
-            board.capacities_per_s[i] = min(bound, needed_per_s) * (1 - RESOLUTION)
+        if fitting is None:
+            bound = min(bound, needed_per_s) * (1 - RESOLUTION)
+        if fitting is None and _no_better(board, option, bound, rate_per_s):
+            board.capacities_per_s[i] = bound
+            if rate_per_s is not None:
+                board.asked.discard(i)
             board.pruned["simulated slower than the best"] += 1
             return
-    board.options[i], board.capacities_per_s[i] = best_chunk(option, most_per_s=bound, precision=RESOLUTION)
+    board.options[i], board.capacities_per_s[i] = best_chunk(
+        option, most_per_s=bound, precision=RESOLUTION, rate_per_s=rate_per_s
+    )
     board.exact.add(i)
     board.measured.add(i)
+    if rate_per_s is not None and option.phase == WHOLE:
+        gpus = replicas(rate_per_s, board.capacities_per_s[i]) * option.num_gpus
+        board.fewest_gpus = min(board.fewest_gpus, gpus)
+
+
+def _no_better(board: Board, option: Option, bound_per_s: float, rate_per_s: float | None) -> bool:
+    """Whether an option of at most this capacity is no better than what is known to serve.
+
+    Without a rate to share it is asked for more than the best serves.
+    """
+    if rate_per_s is None:
+        return True
+    whole = option.phase == WHOLE
+    return whole and replicas(rate_per_s, bound_per_s) * option.num_gpus >= board.fewest_gpus
 
 
 def served_per_s(board: Board, selection: Selection) -> float:

@@ -15,17 +15,9 @@ from costmodel.queueing import Simulation, simulate
 from costmodel.queueing_pools import PoolRules, simulate_pools
 from costmodel.request_load import Lengths, Load, open_load, thin
 from costmodel.serving_transfer import transfer_of
+from planner.serving_capacity import closed_run, load_at, meets, warm
 from planner.serving_master import Selection
-from planner.serving_options import (
-    OUTPUT_ONLY,
-    PROMPT_ONLY,
-    WHOLE,
-    Option,
-    closed_run,
-    load_at,
-    meets,
-    warm,
-)
+from planner.serving_options import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
 

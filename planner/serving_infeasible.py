@@ -26,7 +26,8 @@ def infeasible_answer(
 
 def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
     """The model does not fit; narrower weights are proposed where they do."""
-    job, size = request.job, request.num_gpus or hierarchy.num_gpus
+    job = request.job
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
     memory = format_bytes(hierarchy.gpu.memory_bytes)
     narrower = fitting_weights(request, hierarchy)
     instead = f", or --weights {' or '.join(narrower)}" if narrower else ""
@@ -66,7 +67,8 @@ def _has(gpu: Gpu, weights: Weights) -> bool:
 
 def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:
     """Every layout that fits breaks a limit when empty; the limits they break are named."""
-    size, job = request.num_gpus or hierarchy.num_gpus, request.job
+    job = request.job
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
     pairs = [(one.best_ttft_s or 0.0, one.best_tpot_s or 0.0) for one in slow]
     ttft, tpot = (min(values) for values in zip(*pairs, strict=True))
     whole = min(first + each * (job.output_tokens - 1) for first, each in pairs)

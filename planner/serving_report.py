@@ -15,9 +15,10 @@ from costmodel.money import SECONDS_PER_HOUR, watt_hours
 from costmodel.serving_bands import Band, serving_bands
 from costmodel.serving_memory import memory_breakdown
 from costmodel.serving_parts import decode_parts_s
+from planner.serving_capacity import warm
 from planner.serving_fleet import FleetRun
 from planner.serving_margin import chance_kept
-from planner.serving_options import MOST_BATCH, Option, warm
+from planner.serving_options import MOST_BATCH, Option
 from planner.serving_plan import (
     LimitCheck,
     Percentiles,
@@ -253,7 +254,9 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     """What the numbers rest on."""
     job = request.job
     spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
-    arrivals = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
+    poisson = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
+    closed = job.concurrency is not None and job.request_rate_per_s is None
+    arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
     drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
     speculation = (f"{drafts}; the drafter's time and memory are not modelled",) if job.draft_tokens else ()
     return (

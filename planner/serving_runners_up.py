@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.request_load import Load
-from planner.serving_board import Board, learn
+from planner.serving_board import RESOLUTION, Board, learn
+from planner.serving_capacity import able
 from planner.serving_fleet import FleetRun, run_fleet
 from planner.serving_master import MOST_GPUS, Selection, select_fleet
-from planner.serving_options import Option, able
+from planner.serving_options import Option
 from planner.serving_plan import ServingRequest
 
 RUNNERS_UP = 2
@@ -79,14 +80,21 @@ def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load 
 
 
 def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load | None) -> FleetRun | None:
-    """The selection under the load, or None when one of its replicas cannot take its share."""
-    options = list(board.options)
+    """The selection under the load, or None when one of its replicas cannot take its share.
+
+    What is learned stays on the board: an option that takes its share, or that its capacity is less.
+    """
     for i, count in selection.counts.items():
-        fitting = options[i] if i in board.exact else able(options[i], rate_per_s / count)
+        if i in board.exact:
+            continue
+        share_per_s = rate_per_s / count
+        fitting = able(board.options[i], share_per_s)
         if fitting is None:
+            board.capacities_per_s[i] = min(board.capacities_per_s[i], share_per_s * (1 - RESOLUTION))
             return None
-        options[i] = fitting
-    return run_fleet(options, selection, rate_per_s, trace)
+        board.options[i] = fitting
+        board.exact.add(i)
+    return run_fleet(board.options, selection, rate_per_s, trace)
 
 
 def runners_up(
@@ -109,7 +117,7 @@ def runners_up(
         unknown = [i for i in selection.counts if i not in board.measured]
         if unknown and learned < MOST_LEARNED and _as_good(request, run, selection):
             learned += 1
-            learn(board, unknown[0], needed_per_s=0.0, enough=False)
+            learn(board, unknown[0], needed_per_s=0.0, rate_per_s=request.job.request_rate_per_s)
             continue
         excluded.append(frozenset(selection.counts))
         options = {i: board.options[i] for i in selection.counts}

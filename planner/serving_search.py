@@ -15,11 +15,12 @@ import time
 from costmodel.calibration import Calibration
 from costmodel.request_load import Load
 from planner.serving_board import Board, enumerate_options, learn, lower, served_per_s
+from planner.serving_capacity import best_chunk
 from planner.serving_closed import closed_runners_up, search_closed
 from planner.serving_fleet import FleetRun, run_fleet
 from planner.serving_infeasible import infeasible_answer
 from planner.serving_master import MOST_GPUS, Selection, select_fleet
-from planner.serving_options import Rejected, best_chunk, build_option, rate_bound_per_s
+from planner.serving_options import Rejected, build_option, rate_bound_per_s
 from planner.serving_plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving_report import plan_of_fleet
 from planner.serving_runners_up import RunnerUp, runners_up, widest_margin
@@ -117,7 +118,7 @@ def _smallest_or_fastest(
             continue
         for i in unknown:
             needed = (rate if rate is not None else best_per_s) / selection.counts[i]
-            learn(board, i, needed_per_s=needed, enough=rate is not None)
+            learn(board, i, needed_per_s=needed, rate_per_s=rate)
         if rate is None:
             best_per_s = max(best_per_s, served_per_s(board, selection))
 

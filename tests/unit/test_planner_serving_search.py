@@ -15,20 +15,11 @@ from costmodel.serving_memory import kv_bytes_per_token
 from costmodel.serving_stack import serving_stack
 from costmodel.workload import ServingJob
 from planner.serving_board import enumerate_options, lower
+from planner.serving_capacity import best_chunk, capacity_per_s, load_at, meets
 from planner.serving_commands import commands
 from planner.serving_margin import chance_kept
 from planner.serving_master import Selection
-from planner.serving_options import (
-    MOST_BATCH,
-    Option,
-    best_chunk,
-    capacity_per_s,
-    load_at,
-    meets,
-    rate_bound_per_s,
-    token_budgets,
-    with_chunks,
-)
+from planner.serving_options import MOST_BATCH, Option, rate_bound_per_s, token_budgets, with_chunks
 from planner.serving_plan import (
     ServingInfeasible,
     ServingPlan,
