@@ -174,18 +174,20 @@ def _head_memory(
 ) -> EndMemory:
     """The head: its projection (a tied one is held again when pp > 1), the logits and their loss.
 
-    GPipe holds the softmax of every microbatch. Engines that reduce by unit have either the head's buffers or
-    the `working` set of a layer with what it recomputes, so only the excess of the former counts.
+    GPipe holds the softmax of every microbatch. Softly capped logits are kept for the cap's gradient.
+    Engines that reduce by unit have either the head's buffers or the `working` set of a layer with what it
+    recomputes, so only the excess of the former counts.
     """
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
     parameters = share.parameters[at.index] + tied_copy
     shards = table.tp if at.stack.vocab_parallel_loss else 1
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
-    loss = at.stack.loss_bytes_per_logit * logits
+    capped = HALF_BYTES * (model.final_logit_softcapping is not None)
+    loss = (at.stack.loss_bytes_per_logit + capped) * logits
     unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.reduces_by_unit)
     waiting = (num_microbatches(table, at.job) - 1) * (table.schedule == SCHEDULES.index("gpipe"))
-    held = waiting * (table.pp > 1) * FLOAT_BYTES * logits
+    held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits
     peak, room = loss + unit, 0 * loss
     if at.stack.reduces_by_unit:
         peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)

@@ -79,7 +79,8 @@ class _SoftCap(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (value,) = ctx.saved_tensors
-        return gradients[0] * (1 - (value / ctx.cap).square()), None
+        slope = (value / ctx.cap).square_().neg_().add_(1)
+        return slope.mul_(gradients[0]), None
 
 
 def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
