@@ -21,6 +21,7 @@ from executor import attention_blocks
 from executor.activations import soft_cap
 from executor.capped_attention import attend_capped
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
+from executor.windowed_attention import attend_window
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
 NEVER = float("-inf")
@@ -104,6 +105,8 @@ def _whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) ->
         return functional.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scores.scale, enable_gqa=True
         )
+    if scores.cap is None:
+        return attend_window(q, k, v, scale=scores.scale, window=window, sinks=scores.sinks)
     positions = torch.arange(length, device=q.device)
     return _masked(q, k, v, scores, _visible(positions, positions, window))
 

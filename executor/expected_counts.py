@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
+from costmodel.attention_ops import attended_pairs
 from costmodel.layers import embedding_ops, head_ops, layer_ops
 from costmodel.layout import CP_KINDS, ParallelLayout
 from costmodel.model import ModelSpec, layer_runs
@@ -23,6 +25,7 @@ from executor.fake_rank import RankTask
 from executor.mesh import dense_grid, expert_grid
 
 STACK = "meshplan"
+MOST_LAYERS = 1000  # of a model: shares of windowed layers are fractions of fewer
 PRODUCTS_OF_BACKWARD = 2  # of a linear layer: gradients of its input and of its weight
 
 
@@ -102,8 +105,34 @@ def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
     elif op.flop:
         kind = "attention" if op.kind == "attention" else "gemm"
         again = BACKWARD_ATTENTION_PRODUCTS if kind == "attention" else PRODUCTS_OF_BACKWARD
-        found.flop[Key(part=part, phase="forward", kind=kind)] += round(float(op.flop * times))
-        found.flop[Key(part=part, phase="backward", kind=kind)] += round(float(op.flop * times * again))
+        flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length) * times
+        found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
+        found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(again))
+
+
+def _computed_share(op: Op, sequence_length: int) -> Fraction:
+    """Pairs that windowed attention computes over those that the cost model counts; 1 without a window.
+
+    Layers of both kinds are averaged in an op by its share of windowed ones.
+    """
+    S, share = sequence_length, Fraction(op.windowed_share).limit_denominator(MOST_LAYERS)
+    if op.window is None or op.window >= S:
+        return Fraction(1)
+    counted, computed = Fraction(float(attended_pairs(S, op.window))), windowed_pairs(S, op.window)
+    full = Fraction(S * S, 2)
+    return ((1 - share) * full + share * computed) / ((1 - share) * full + share * counted)
+
+
+def windowed_pairs(sequence_length: int, window: int) -> Fraction:
+    """Query–key pairs of both triangles of n chunks, diagonals counted half: n·w²/2 + (n − 1)·(w − 1)²/2.
+
+    The cost model's S·w − w²/2 has w² for the second: it counts the far edge of the window half, too.
+
+    >>> windowed_pairs(8, 4), windowed_pairs(8, 8)
+    (Fraction(41, 2), Fraction(32, 1))
+    """
+    n, w = -(-sequence_length // window), window
+    return Fraction(n * w * w + (n - 1) * (w - 1) ** 2, 2)
 
 
 def expected_parameters(task: RankTask) -> tuple[Counter[str], Counter[str]]:

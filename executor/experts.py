@@ -177,8 +177,8 @@ class Experts(nn.Module):
         out = grouped(inner, self.down_proj, counts, self.delayed)
         if self.down_proj_bias is None:
             return out
-        bias = local(self.down_proj_bias)[_expert_of_row(counts, rows.device)]
-        return out + bias * (weight / share).unsqueeze(-1)
+        biased: torch.Tensor = _WeightedBias.apply(out, local(self.down_proj_bias), weight / share, counts)
+        return biased
 
     def _multiply(
         self, rows: torch.Tensor, counts: list[int], weight: nn.Parameter, bias: nn.Parameter | None
@@ -186,6 +186,26 @@ class Experts(nn.Module):
         """Multiply each expert's rows by its matrix and add its bias."""
         result = grouped(rows, weight, counts, self.delayed)
         return result if bias is None else result + local(bias)[_expert_of_row(counts, rows.device)]
+
+
+class _WeightedBias(torch.autograd.Function):
+    """Rows plus their expert's bias times their routing weight; no row of biases is kept for the backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, counts: list[int]
+    ) -> torch.Tensor:
+        ctx.save_for_backward(bias, weight)
+        ctx.counts = counts
+        return rows + bias[_expert_of_row(counts, rows.device)] * weight.unsqueeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        bias, weight = ctx.saved_tensors
+        rows, weights = gradients[0].split(ctx.counts), weight.to(gradients[0].dtype).split(ctx.counts)
+        d_bias = torch.stack([part.t().mv(scale) for part, scale in zip(rows, weights, strict=True)])
+        d_weight = torch.cat([part.mv(bias[e].to(part.dtype)) for e, part in enumerate(rows)])
+        return gradients[0], d_bias.to(bias.dtype), d_weight.to(weight.dtype), None
 
 
 def _expert_of_row(counts: list[int], device: torch.device) -> torch.Tensor:

@@ -335,6 +335,8 @@ def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last:
     (3). Split backwards always reduce at the end.
     """
     split = layout.schedule in SPLIT_BACKWARD
+    if layout.pp > 1:
+        torch_internals.forget_forwards(module)
     module.set_is_last_backward(not split)
     module.set_requires_gradient_sync(not split and (last or layout.zero_stage >= 2))
     module.set_reshard_after_backward(not split and (last or layout.zero_stage >= 3))

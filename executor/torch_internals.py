@@ -135,12 +135,7 @@ def reduce_gradients(module: Any) -> None:
     module.set_requires_gradient_sync(True)
     root = fully_shard.state(module)
     for state in root._state_ctx.all_states:  # noqa: SLF001
-        groups = (
-            state._fsdp_param_groups  # noqa: SLF001
-            if hasattr(state, "_fsdp_param_groups")
-            else [group for group in (state._fsdp_param_group,) if group is not None]  # noqa: SLF001
-        )
-        for group in groups:
+        for group in parameter_groups(state):
             group.post_backward()
     root._root_post_backward_final_callback()  # noqa: SLF001
 
@@ -250,18 +245,32 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
+def forget_forwards(module: Any) -> None:
+    """Keep FSDP from gathering what it takes for next: with several forwards in flight it guesses wrong.
+
+    After the first unit of one microbatch it would gather the last one of another, and drop it again.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    for state in fully_shard.state(module)._state_ctx.all_states:  # noqa: SLF001
+        for group in parameter_groups(state):
+            getattr(group, "_post_forward_indices", []).clear()
+
+
+def parameter_groups(state: Any) -> list[Any]:
+    """Parameters that one unit of FSDP gathers together: several groups a unit in 2.13, one in 2.11."""
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)  # noqa: SLF001
+    return [group for group in (state._fsdp_param_group,) if group is not None]  # noqa: SLF001
+
+
 def sharded_parameters(module: Any) -> list[Any]:
     """FSDP's own record of every parameter of a wrapped module."""
     from torch.distributed.fsdp import fully_shard
 
     found = []
     for state in fully_shard.state(module)._state_ctx.all_states:  # noqa: SLF001
-        groups = (
-            state._fsdp_param_groups  # noqa: SLF001
-            if hasattr(state, "_fsdp_param_groups")
-            else [group for group in (state._fsdp_param_group,) if group is not None]  # noqa: SLF001
-        )
-        found += [parameter for group in groups for parameter in group.fsdp_params]
+        found += [parameter for group in parameter_groups(state) for parameter in group.fsdp_params]
     return found
 
 

@@ -55,6 +55,15 @@ LATENT = dataclasses.replace(
 TIED = dataclasses.replace(DENSE, name="tied", tie_word_embeddings=True)
 ODD = dataclasses.replace(DENSE, name="odd", vocab_size=252, intermediate_size=120)
 
+WINDOWS = dataclasses.replace(
+    DENSE,
+    name="windows",
+    attention_sinks=True,
+    sliding_window=8,
+    num_sliding_layers=2,
+    sliding_window_pattern=2,
+)
+
 SP = {"sequence_parallel": True}
 CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "one GPU": (DENSE, ParallelLayout(), 0),
@@ -74,10 +83,12 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "tied embeddings": (TIED, ParallelLayout(dp=2, zero_stage=1), 0),
     "experts": (MOE, ParallelLayout(dp=4, ep=4, zero_stage=1), 0),
     "experts with tensor parallelism": (MOE, ParallelLayout(dp=4, tp=2, ep=4, zero_stage=3, **SP), 0),
+    "ZeRO-3 in a pipeline": (DENSE, ParallelLayout(pp=2, dp=4, zero_stage=3), 0),
     "experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=1), 1),
     "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
     "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
     "ring": (DENSE, ParallelLayout(cp=4), 0),
+    "windows and sinks": (WINDOWS, ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), 0),
     "ring with tensor parallelism": (DENSE, ParallelLayout(cp=2, tp=2, dp=2, zero_stage=2, **SP), 0),
 }
 

@@ -36,7 +36,9 @@ class Case:
     def task(self) -> RankTask:
         """The rank to trace: an even split, everything recomputed if anything is."""
         spec, layout = model(self.model), self.layout
-        spec = replace(spec, num_layers=self.layers or spec.num_layers)
+        depth = self.layers or spec.num_layers
+        sliding = spec.num_sliding_layers * depth // spec.num_layers
+        spec = replace(spec, num_layers=depth, num_sliding_layers=sliding)
         split = even_split(spec.num_layers, layout.pp * layout.virtual_stages)
         full = layout.recompute == "full"
         again = tuple(full * sum(layers_of_rank(spec, layout, split, rank)) for rank in range(layout.pp))
@@ -122,6 +124,12 @@ CASES = {
         layers=4,
     ),
     "experts": Case(model="mixtral-8x7b", layout=ParallelLayout(ep=8, dp=8, pp=2, zero_stage=1), stage=1),
+    "windows and sinks": Case(
+        model="gpt-oss-20b",
+        layout=ParallelLayout(ep=8, dp=8, zero_stage=3),
+        sequence_length=8192,
+        layers=4,
+    ),
     "experts recomputed by operator": Case(
         model="mixtral-8x7b",
         layout=ParallelLayout(ep=8, dp=8, zero_stage=3, recompute="selective-op"),
