@@ -164,6 +164,7 @@ def doubt_words(result: RunResult) -> str:
         "experts": doubts.experts,
         "fp8 recipe": doubts.eight_bit,
         "no tables of this GPU": doubts.untabled_gpu,
+        "no run of this engine": doubts.unmeasured_stack,
         "shapes outside the tables": doubts.extrapolated_share > 0.25,
         "host time": doubts.host_share > 0.25,
     }

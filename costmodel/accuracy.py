@@ -176,6 +176,7 @@ def _result(
         experts=run.model.is_moe,
         host_share=float(scores.host_share[at]),
         eight_bit=run.job.is_fp8,
+        unmeasured_stack=not run.stack.calibrated,
     )
     seconds = float(scores.step_time_s[at])
     memory = float((scores.peak_memory_bytes if run.process_memory else scores.peak_allocated_bytes)[at])

@@ -27,6 +27,7 @@ class Doubts:
         experts: Tokens are routed to experts.
         host_share: Host time of a layer over the time of the layer, at most 1.
         eight_bit: Linear layers multiply in eight bits, by a recipe that is not stated.
+        unmeasured_stack: No run of this engine determined its constants.
     """
 
     untabled_gpu: bool = False
@@ -34,6 +35,7 @@ class Doubts:
     experts: bool = False
     host_share: float = 0.0
     eight_bit: bool = False
+    unmeasured_stack: bool = False
 
 
 @functools.cache
@@ -60,7 +62,11 @@ def time_deviation(doubts: Doubts, level: float | None = None) -> float:
 def level_deviation(doubts: Doubts) -> float:
     """The part that all runs of one user share, and that one measured step of theirs reveals."""
     table = deviations()["time"]
-    return math.hypot(table["level"], table["untabled_gpu"] * doubts.untabled_gpu)
+    return math.hypot(
+        table["level"],
+        table["untabled_gpu"] * doubts.untabled_gpu,
+        table["unmeasured_stack"] * doubts.unmeasured_stack,
+    )
 
 
 def shape_deviation(doubts: Doubts) -> float:

@@ -61,6 +61,7 @@ class Constants:
     jitter: float
     host_backward: float
     graph_host: float
+    blocking_host: float
     expert_host_s: float
     routing_wait_s: float
     operation_recompute: float

@@ -35,7 +35,7 @@ class Environment:
         fp4_over_fp8: Peak in four bits over that in eight if they multiply in four, else 0.
         head_share: min(head size, 128)/128.
         head_misaligned: 1 if the head size is not a multiple of 8.
-        product_slowdown: Of matrix products of the stack on this GPU.
+        product_time_ratio: Of matrix products of the stack on this GPU.
         attention_slowdown: That of the stack on this GPU.
         memory_bandwidth_bytes_per_s: Of the GPU.
         static_experts: 1 if the shapes of expert products are known without asking the GPU.
@@ -54,10 +54,12 @@ class Environment:
     early_stop_recompute: Quantity
     accumulation_fused: Quantity
     cuda_graphs: Quantity
+    launch_blocking: Quantity
+    overlaps_gradient_sum: Quantity
     host_s_per_layer: Quantity
     host_s_per_collective: Quantity
     host_s_per_microbatch: Quantity
-    product_slowdown: Quantity
+    product_time_ratio: Quantity
     tp_slowdown: Quantity
     attention_slowdown: Quantity
     watts_per_flop_per_s: Quantity
@@ -84,6 +86,8 @@ _STACK_FIELDS = (
     "early_stop_recompute",
     "accumulation_fused",
     "cuda_graphs",
+    "launch_blocking",
+    "overlaps_gradient_sum",
     "host_s_per_layer",
     "host_s_per_collective",
     "host_s_per_microbatch",
@@ -105,7 +109,7 @@ def environment_of(
     return Environment(
         **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
         tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
-        product_slowdown=stack.product_slowdown * (stack.hopper_bf16_products if newer else 1.0),
+        product_time_ratio=stack.product_time_ratio * (stack.hopper_bf16_products if newer else 1.0),
         attention_slowdown=stack.attention_slowdown_hopper if modern else stack.attention_slowdown,
         watts_per_flop_per_s=max(intensity, own),
         power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),

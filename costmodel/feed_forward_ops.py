@@ -25,6 +25,8 @@ from costmodel.ops import (
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 
+MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_copy`
+
 
 def dense_ops(
     model: ModelSpec, width: int, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
@@ -52,6 +54,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
     kept = sent * (shard.ep > 1) * stack.keeps_partial_sums
+    moved = sent * _moves_per_copy(model, stack, shard)
     router = gemm(
         "router",
         m=t,
@@ -69,14 +72,30 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     return (
         router,
         gate,
-        elementwise("permute", traffic_bytes=2 * sent, saved_bytes_op=kept),
+        elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
         *_expert_traffic("dispatch", "all_gather", sent, shard, model),
         *_weight_traffic(model, stack, shard),
         *_experts(model, job, stack, shard),
         *_expert_traffic("combine", "reduce_scatter", sent, shard, model),
-        elementwise("unpermute", traffic_bytes=2 * sent, saved_bytes_op=kept),
+        elementwise("unpermute", traffic_bytes=moved, saved_bytes_op=kept),
         *shared,
     )
+
+
+def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> Quantity:
+    """Bytes moved to order tokens by expert, and likewise to put them back, over those of all K copies.
+
+    Where every expert is sent its own copy, tokens are copied by rank before the exchange (1 read, K writes)
+    and ordered by expert after it (K, K): 3 + 1/K. Where a token is sent once to a rank, a single pass
+    after the exchange reads the g·(1 − (1 − 1/g)^K) tokens that reach g ranks and writes K copies. A move
+    costs the same backward, while passes are charged double there, so 2/3 of it is charged forward:
+
+        moves = 2/3 · (3 + 1/K) ≈ 2,   or   2/3 · (1 + g·(1 − (1 − 1/g)^K)/K)
+    """
+    K, g = model.num_experts_per_token, shard.ep
+    if not stack.dispatches_once_per_node:
+        return MOVES_OF_SEPARATE_COPIES
+    return 2 / 3 * (1 + g * (1 - (1 - 1 / g) ** K) / K)
 
 
 def _expert_traffic(

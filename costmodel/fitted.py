@@ -12,10 +12,10 @@ from dataclasses import fields
 
 from costmodel.calibration import Calibration
 from costmodel.constants import Constant, described_constants
-from costmodel.stack import SoftwareStack, stacks
+from costmodel.stack import SoftwareStack, bases, own_fields, stacks
 
 _TIMING: Mapping[str, tuple[str, str]] = {
-    "product_slowdown": ("ratio", "matrix products of this stack over the tables'"),
+    "product_time_ratio": ("ratio", "matrix products of this stack over the tables'"),
     "hopper_bf16_products": ("ratio", "the same for bf16 on Hopper, on top of it"),
     "tp_slowdown": ("ratio", "tensor-parallel collectives over nccl-tests of today"),
     "tp_overlap_share": ("share", "tensor-parallel transfers hidden under their product"),
@@ -36,17 +36,17 @@ _MEMORY: Mapping[str, tuple[str, str]] = {
 _SIZE = {"GiB": 2**30}
 UNSOURCED = "fixed: chosen with the profile; no published source"
 STACK_ORIGINS: Mapping[str, str] = {
-    "megatron-lm-2021.product_slowdown": "Korthikanti, Narayanan, Zero Bubble",
+    "megatron-lm-2021.product_time_ratio": "Korthikanti, Narayanan, Zero Bubble",
     "megatron-deepspeed.host_s_per_layer": "vTrain",
     "megatron-deepspeed.host_s_per_collective": "vTrain",
     "megatron-deepspeed.host_s_per_microbatch": "vTrain",
-    "megatron-deepspeed.product_slowdown": "vTrain, BLOOM",
+    "megatron-deepspeed.product_time_ratio": "vTrain, BLOOM",
     "megatron-deepspeed.tp_slowdown": "vTrain, BLOOM",
     "megatron-core.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax",
     "megatron-core.tp_overlap_share": "NeMo, dgxc, MLPerf",
     "megatron-core.hopper_bf16_products": "NeMo, dgxc",
     "pytorch-fsdp1.fsdp_exposed_share": "llm-foundry",
-    "torchtitan.product_slowdown": "torchtitan",
+    "torchtitan.product_time_ratio": "torchtitan",
     "pytorch-fsdp1.attention_slowdown": "fixed: FlashAttention-2 (arXiv 2307.08691) over its forerunner",
     "pytorch-fsdp1.attention_slowdown_hopper": "fixed: FlashAttention-2 and 3 (arXiv 2407.08608) likewise",
     "pytorch.attention_slowdown_hopper": "fixed: FlashAttention-3 (arXiv 2407.08608) over 2, 1.5 to 2.0",
@@ -60,14 +60,14 @@ What is not named here was chosen with its profile, and is listed as `UNSOURCED`
 """
 
 
-_MEGATRON_CORE = ("megatron-core", "megatron-bridge", "megatron-bridge-26.06")
-SHARED: Mapping[str, tuple[str, ...]] = {
-    "megatron-core.host_s_per_layer": (*_MEGATRON_CORE, "megatron-core-noov"),
-    "megatron-core.tp_overlap_share": _MEGATRON_CORE,
-    "megatron-core.hopper_bf16_products": _MEGATRON_CORE,
-    "pytorch-fsdp1.fsdp_exposed_share": ("pytorch-fsdp1", "pytorch"),
-}
-"""Fitted properties that several profiles of one engine have in common: one value each, listed once."""
+def heirs(profile: str, field: str) -> tuple[str, ...]:
+    """Profiles that have one value of a field: the one that states it, and those based on it that do not."""
+    own, line = own_fields(), bases()
+    found = [profile]
+    for name in stacks():
+        if line.get(name) in found and field not in own[name]:
+            found.append(name)
+    return tuple(found)
 
 
 def every_constant(cal: Calibration) -> Mapping[str, Constant]:
@@ -81,16 +81,15 @@ def every_constant(cal: Calibration) -> Mapping[str, Constant]:
 
 def _stack_constants() -> dict[str, Constant]:
     """Timing and memory properties in which a profile differs from the plain engine."""
-    copies = {
-        f"{profile}.{name.partition('.')[2]}" for name, profiles in SHARED.items() for profile in profiles[1:]
-    }
+    own, line = own_fields(), bases()
     plain = {field.name: field.default for field in fields(SoftwareStack)}
     found = {}
     for profile in stacks().values():
         for name, (unit, meaning) in {**_TIMING, **_MEMORY}.items():
             value = float(getattr(profile, name))
             key = f"{profile.name}.{name}"
-            if value != plain[name] and key not in copies:
+            inherited = profile.name in line and name not in own[profile.name]
+            if value != plain[name] and not inherited:
                 origin = STACK_ORIGINS.get(key, UNSOURCED)
                 found[key] = Constant(
                     value=value / _SIZE.get(unit, 1), unit=unit, meaning=meaning, fitted_on=origin

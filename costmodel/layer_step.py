@@ -5,7 +5,8 @@ The equations, for every placed cut:
     GPU forward   = products + attention + passes + exposed tp, cp, ep transfers
     GPU backward  = input and weight gradients + attention backward + passes + accumulation
                     + exposed tp, cp, ep transfers
-    layer         = (GPU⁶ + host⁶)^⅙ for each direction: the GPU waits for the host or hides it
+    layer         = max(GPU, host) for each direction, rounded off where both are close, or GPU + host
+                    where launches block; then waits that neither hides
 
 Legend: ``c`` constants, ``e`` environment, ``k`` kernels, ``t`` transfers; arrays end in the placed-cut axis.
 """
@@ -24,14 +25,16 @@ from costmodel.layout import Quantity
 
 Vector = NDArray[np.float64]
 
-SHARPNESS = 6
-"""Exponent of the smooth maximum of GPU and host time: equal times cost 2^⅙, 12 % more than either.
+SHARPNESS = 16
+"""Exponent of the smooth maximum of GPU and host time: equal times cost 2^(1/16), 4 % more than either.
 
-Chosen, not fitted and without a published source: launches and kernels vary from layer to layer, so near the
-crossing both wait for each other; times that differ twofold add 0.3 %.
+Chosen, not fitted and without a published source: a thousand launches fit into the queue of a GPU, those of
+several layers, so the slower of the two sets the pace of a microbatch and hardly ever waits for the other.
 """
 
 BACKWARD_PRODUCTS = 2  # matrix products of unfused attention backward for each of its forward ones
+
+GRADIENT_SUMS = 1 / 2  # of the sharded transfers of a backward: the other half gathers gradients
 
 TP_SYNCHRONISATIONS = 2  # blocking tensor-parallel collectives of a layer in one direction
 
@@ -67,10 +70,10 @@ class LayerStep:
 
 
 def smooth_max(a: Quantity, b: Quantity) -> Vector:
-    """Larger of two times, rounded off where they are close: (a⁶ + b⁶)^⅙.
+    """Larger of two times, rounded off where they are close: (aˢ + bˢ)^(1/s), s the sharpness.
 
-    >>> round(float(smooth_max(1.0, 0.5)), 4)
-    1.0026
+    >>> round(float(smooth_max(1.0, 0.9)), 4)
+    1.0107
     """
     larger = np.maximum(np.maximum(a, b), 1e-30)
     return np.asarray(larger * ((a / larger) ** SHARPNESS + (b / larger) ** SHARPNESS) ** (1 / SHARPNESS))
@@ -89,7 +92,7 @@ def product_factor(e: Environment, c: Constants) -> Quantity:
     """Time of matrix products in a step over their tables."""
     wide = c.fp4_wide_share * (c.fp4_wide_cost * e.fp4_over_fp8 - 1)
     narrow = np.where(e.fp8, c.fp8_gemm, 1.0) * np.where(e.fp4_over_fp8, 1 + wide, 1.0)
-    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_slowdown * narrow
+    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_time_ratio * narrow
     return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0)
 
 
@@ -104,26 +107,27 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     inputs = products * k.input_gradient_s + experts * k.grouped_input_gradient_s
     forward = products * k.forward_s + experts * k.grouped_forward_s + attention_f + passes
     backward = inputs + attention_b + c.elementwise_backward * passes + weight + _accumulation(part, f, c)
-    tp_f, tp_b = _tensor_transfers(part, f, c, inputs)
+    tp_f, tp_b = _tensor_transfers(part, f, c, inputs, weight)
     cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
     ep_f, ep_b = _expert_transfers(part, f, c, forward, backward)
     gpu_f, gpu_b = forward + tp_f + cp_f + ep_f, backward + tp_b + cp_b + ep_b
     host_f, host_b = _host(part, f, c)
     skipped = e.early_stop_recompute * products * k.last_forward_s
     wait = c.routing_wait_s * k.routed * (1 - e.static_experts)
-    wait_again = np.stack([0 * wait, 0 * wait, 0 * wait, wait])
+    skew = _socket_skew(f, c)
     some = c.operation_recompute
+    waited_again = np.stack([0 * wait, 0 * wait, some * skew, wait + skew])
     repeated = np.stack([
         np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
     ])  # fmt: skip
     host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
     return LayerStep(
-        forward_s=smooth_max(gpu_f, host_f) + wait,
-        backward_s=smooth_max(gpu_b + repeated, host_b + host_again) + wait_again,
+        forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
+        backward_s=_launched(gpu_b + repeated, host_b + host_again, e, c) + skew + waited_again,
         forward_share=forward / np.maximum(forward + backward, 1e-30),
         weight_share=weight / np.maximum(forward + backward, 1e-30),
         compute_s=forward + backward,
-        tp_s=tp_f + tp_b,
+        tp_s=tp_f + tp_b + 2 * skew,
         cp_s=cp_f + cp_b,
         ep_s=ep_f + ep_b,
         recomputed_s=repeated,
@@ -153,20 +157,38 @@ def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
     )
 
 
-def _tensor_transfers(part: PartTimes, f: Features, c: Constants, inputs: Vector) -> tuple[Vector, Vector]:
+def _tensor_transfers(
+    part: PartTimes, f: Features, c: Constants, inputs: Vector, weight: Vector
+) -> tuple[Vector, Vector]:
     """Exposed tensor-parallel time: chunks of sharded transfers hide under their product, all-reduces do not.
 
     Chunks are copied from GPU to GPU, so a group that spans scale-up domains hides none. The backward's
-    second gather (for the weight gradient) runs under the input gradient. A group whose processes sit on both
-    CPU sockets of a host also waits until the last of them has launched; hosts of one socket have no such
-    groups.
+    second gather (for the weight gradient) runs under the input gradient. The sum of a block's input gradient
+    (an all-reduce, or one of the two sharded transfers of the backward) runs under the weight gradient where
+    the engine lets it.
     """
     t, e = part.transfers, f.environment
     exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, c.scaleup_in_step * e.tp_slowdown
-    skew = exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * f.over_sockets
-    forward = skew + slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
-    backward = skew + slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
-    return forward, backward + np.maximum(0.0, slowdown * t.tp_regather_s - inputs)
+    forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
+    backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    summed = slowdown * (exposed * GRADIENT_SUMS * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    hidden = e.overlaps_gradient_sum * (1 - c.contention) * np.minimum(summed, weight)
+    return forward, backward - hidden + np.maximum(0.0, slowdown * t.tp_regather_s - inputs)
+
+
+def _socket_skew(f: Features, c: Constants) -> Vector:
+    """Wait of a layer in one direction for the last launch of its tensor-parallel collectives, as exposed.
+
+    The processes of a group that sits on both CPU sockets of a host launch apart, and neither kernels nor
+    launches of the others go on meanwhile; hosts of one socket have no such groups.
+    """
+    exposed = 1 - f.environment.tp_overlap_share * f.tp_inside
+    return np.asarray(exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * f.over_sockets)
+
+
+def _launched(kernels: Vector, host: Vector, e: Environment, c: Constants) -> Vector:
+    """Time of kernels that a host launches: it runs ahead of them, or waits for each where launches block."""
+    return np.where(e.launch_blocking, kernels + c.blocking_host * host, smooth_max(kernels, host))
 
 
 def _context_transfers(

@@ -40,7 +40,7 @@ REQUIRED = (
     "step_time_s",
 )
 NODE_GPUS = 8
-PROCESS_MEMORY_STACKS = ("megatron-deepspeed",)  # BLOOM's logs print nvidia-smi
+PROCESS_MEMORY_STACKS = ("megatron-deepspeed", "megatron-deepspeed-bigscience")  # logs print nvidia-smi
 ASYNC_TP_SHARE = 0.5  # of tensor-parallel transfers that torch's asynchronous TP hides
 _PRECISIONS: Mapping[str, TrainingPrecision] = {
     "": "bf16",
@@ -145,21 +145,28 @@ def _adapter(row: Row) -> str:
 
 
 def _stack(row: Row) -> SoftwareStack:
-    """The profile of the row's engine, with what the row says of its attention, overlap and graphs."""
-    stack = stack_of_framework(row.get("framework", ""))
+    """The profile of the row's engine, with what the row says of its attention, overlap and launches."""
+    stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
     note = row.get("note", "").lower()
     if row.get("flash_attention"):
-        fused = flag(row, "flash_attention", default=True)
-        stack = replace(
-            stacks()[stack.successor] if fused and stack.successor else stack, flash_attention=fused
-        )
+        stack = replace(stack, flash_attention=flag(row, "flash_attention", default=True))
     if "async tp" in note:
         stack = replace(stack, tp_overlap_share=max(stack.tp_overlap_share, ASYNC_TP_SHARE))
     if "token-drop" in note:
         stack = replace(stack, drops_tokens=True)
     if "_cg" in note or "cuda graph" in note:
         stack = replace(stack, cuda_graphs=True)
+    if re.search(r"launch[ _]blocking", note):
+        stack = replace(stack, launch_blocking=True)
     return stack
+
+
+def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:
+    """The first version of an engine, from this profile on, that has what the row uses."""
+    wants_fused = bool(row.get("flash_attention")) and flag(row, "flash_attention", default=True)
+    wants_selective = row.get("recompute") == "selective"
+    lacks = (wants_fused > stack.flash_attention) or (wants_selective > ("selective" in stack.recomputes))
+    return _version(stacks()[stack.successor], row) if lacks and stack.successor else stack
 
 
 def _job(row: Row, layout: ParallelLayout) -> TrainingJob:

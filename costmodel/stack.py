@@ -10,8 +10,10 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from costmodel.layout import CpKind, Recompute, Schedule
+from topology.errors import InputError
 
 _FILE = Path(__file__).parent / "data" / "stacks.toml"
 
@@ -42,8 +44,10 @@ class SoftwareStack:
     Attributes:
         name: The name users give to ``--stack``.
         frameworks: Beginnings of the `framework` column of measured runs that this profile describes.
-        successor: Profile of the same engine once its attention was fused; a run that states fused attention
-            is one of it. Empty if there is none.
+        repositories: Parts of the `url` column that name whose own copy of that engine ran, with the settings
+            of their launch scripts.
+        successor: Profile of the same engine some versions later; a run that uses what this one lacks (fused
+            attention, a recompute policy) is one of it. Empty if there is none.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit
@@ -83,12 +87,16 @@ class SoftwareStack:
         attention_slowdown: Attention forward and backward over the measured fused kernel, before Hopper.
         attention_slowdown_hopper: The same from Hopper on (a kernel that does not use its instructions is
             slower).
-        product_slowdown: Matrix products over the tables' (another cuBLAS, compiler or power limit).
+        product_time_ratio: Matrix products over the tables' (another cuBLAS, compiler or power limit).
         hopper_bf16_products: The same for bf16 on Hopper on top of it (cuBLAS newer than the tables').
         tp_slowdown: Tensor-parallel collectives over nccl-tests of today (older NCCL, blocking streams).
         host_s_per_microbatch: Host time of a microbatch outside its layers: embedding, loss, the engine
             itself.
         cuda_graphs: Kernels are launched from captured graphs.
+        launch_blocking: The host waits for every kernel before it launches the next, so that its time adds to
+            theirs (CUDA_LAUNCH_BLOCKING=1).
+        overlaps_gradient_sum: The input gradient of a tensor-parallel block is summed over tp under the
+            product for its weight gradient.
         host_s_per_layer: Host time to launch one layer's forward, seconds.
         host_s_per_collective: Host time to launch one collective, seconds.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -128,6 +136,7 @@ class SoftwareStack:
         bucket_bytes: Largest gradient bucket under reduction.
         gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
             accumulation keeps as a placeholder gradient.
+        calibrated: Measured runs of it determined its constants.
         source: Where the values come from.
         as_of: Date of that source.
         measured: Level of the user's own runs of it; None before any was measured.
@@ -136,6 +145,7 @@ class SoftwareStack:
     name: str
     description: str
     frameworks: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
     successor: str = ""
     flash_attention: bool = True
     fused_elementwise: bool = True
@@ -164,11 +174,13 @@ class SoftwareStack:
     p2p_sharded: bool = True
     attention_slowdown: float = 1.0
     attention_slowdown_hopper: float = 1.0
-    product_slowdown: float = 1.0
+    product_time_ratio: float = 1.0
     hopper_bf16_products: float = 1.0
     tp_slowdown: float = 1.0
     host_s_per_microbatch: float = 0.0
     cuda_graphs: bool = False
+    launch_blocking: bool = False
+    overlaps_gradient_sum: bool = False
     host_s_per_layer: float = 0.0
     host_s_per_collective: float = 0.0
     weight_bytes: float = 2.0
@@ -203,6 +215,7 @@ class SoftwareStack:
     fragmentation: float = 1.0
     bucket_bytes: float = 0.0
     gradient_scratch_bytes: float = 0.0
+    calibrated: bool = True
     source: str = ""
     as_of: str = ""
     measured: StackLevel | None = None
@@ -216,13 +229,55 @@ class SoftwareStack:
 @functools.cache
 def stacks() -> Mapping[str, SoftwareStack]:
     """Every shipped profile by name."""
-    from topology.decode import read_toml, structure
+    from topology.decode import structure
 
-    table = read_toml(_FILE)
     return {
         name: structure({"name": name, **entry}, SoftwareStack, f"{_FILE.name}: {name}")
-        for name, entry in table.items()
+        for name, entry in resolve_bases(_table()).items()
     }
+
+
+@functools.cache
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    """The file of profiles as it is."""
+    from topology.decode import read_toml
+
+    return read_toml(_FILE)
+
+
+def own_fields() -> Mapping[str, frozenset[str]]:
+    """Fields that each shipped profile states itself, by profile; the others are those of its base."""
+    return {name: frozenset(entry) for name, entry in _table().items()}
+
+
+def bases() -> Mapping[str, str]:
+    """Base of every shipped profile that has one."""
+    return {name: entry["base"] for name, entry in _table().items() if "base" in entry}
+
+
+def resolve_bases(table: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Give every profile the entries of its ``base`` where it has none of its own.
+
+    >>> resolve_bases({"a": {"x": 1, "y": 2}, "b": {"base": "a", "y": 3}})["b"]
+    {'x': 1, 'y': 3}
+    """
+    return {name: _with_base(table, name, ()) for name in table}
+
+
+def _with_base(table: Mapping[str, Mapping[str, Any]], name: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """Entries of a profile over those of its base, and of the base's own."""
+    base = table[name].get("base")
+    if base is None:
+        return dict(table[name])
+    line = (*above, name, str(base))
+    if base not in table or base in line[:-1]:
+        raise InputError(
+            f"profile {name} has no usable base",
+            f"{' is based on '.join(line)}, which " + ("is missing" if base not in table else "comes back"),
+            f"name one of {', '.join(table)} that does not lead back",
+        )
+    own = {key: value for key, value in table[name].items() if key != "base"}
+    return {**_with_base(table, base, (*above, name)), **own}
 
 
 def stack(name: str) -> SoftwareStack:
@@ -237,11 +292,14 @@ def stack(name: str) -> SoftwareStack:
     return profiles[resolve(name, tuple(profiles), "stack")]
 
 
-def stack_of_framework(framework: str) -> SoftwareStack:
+def stack_of_framework(framework: str, repository: str = "") -> SoftwareStack:
     """Give the profile that describes a `framework` column; the longest matching beginning wins.
 
-    >>> stack_of_framework("Megatron-LM + zero-bubble").name
-    'megatron-lm-2021'
+    A copy of that engine kept in `repository` (the `url` column) has a profile of its own where its launch
+    scripts are known to differ.
+
+    >>> stack_of_framework("Megatron-LM (zero-bubble fork)").name
+    'megatron-lm-2022'
     """
     profiles = stacks()
     lowered = framework.lower()
@@ -251,4 +309,10 @@ def stack_of_framework(framework: str) -> SoftwareStack:
         for start in s.frameworks
         if start.lower() in lowered
     ]
-    return profiles[max(matches)[1]] if matches else profiles["megatron-core"]
+    name = max(matches)[1] if matches else "megatron-core"
+    copies = (
+        copy
+        for copy, base in bases().items()
+        if base == name and any(part in repository.lower() for part in profiles[copy].repositories)
+    )
+    return profiles[next(copies, name)]

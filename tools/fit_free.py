@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from fit_sample import Sample, Vector
@@ -11,14 +12,14 @@ from fit_sample import Sample, Vector
 from costmodel.composition import compose
 from costmodel.constants import default_constants
 from costmodel.environment import Environment
-from costmodel.fitted import SHARED
+from costmodel.fitted import heirs
 from costmodel.scoring import even_step_seconds
 from costmodel.stack import stacks
 
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "gemm_in_step": (1.049, 0.9, 1.3),
     "throttle_exponent": (0.167, 0.05, 0.4),
-    "blackwell_gemm": (1.0, 0.9, 1.3),
+    "blackwell_gemm": (1.0, 1.0, 1.3),
     "fp8_gemm": (0.75, 0.6, 1.2),
     "grouped_gemm": (0.8, 0.8, 2.5),
     "batched_matmul": (0.6, 0.25, 0.8),
@@ -42,27 +43,28 @@ GLOBALS: Mapping[str, tuple[float, float, float]] = {
 """Constants that are fitted: where the prior is centred, and the range in which each is physical."""
 
 STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
-    "megatron-lm-2021.product_slowdown": (0.92, 0.8, 1.1),
+    "megatron-lm-2021.product_time_ratio": (0.92, 0.8, 1.1),
     "megatron-deepspeed.host_s_per_layer": (0.00092, 5e-4, 1.5e-3),
     "megatron-deepspeed.host_s_per_collective": (3e-05, 0.0, 2e-4),
     "megatron-deepspeed.host_s_per_microbatch": (0.0011, 0.0, 5e-3),
-    "megatron-deepspeed.product_slowdown": (1.0, 0.8, 1.2),
+    "megatron-deepspeed.product_time_ratio": (1.0, 0.8, 1.2),
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
     "megatron-core.host_s_per_layer": (4e-4, 1e-4, 1.5e-3),
     "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
     "megatron-core.hopper_bf16_products": (0.93, 0.85, 1.05),
     "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
-    "torchtitan.product_slowdown": (1.2, 0.9, 1.4),
+    "torchtitan.product_time_ratio": (1.2, 0.9, 1.4),
 }
 """Properties of stacks that are fitted: the same."""
 
 
 def profiles_of(name: str) -> tuple[str, ...]:
     """Profiles a fitted property belongs to."""
-    return SHARED.get(name, (name.split(".", maxsplit=1)[0],))
+    return heirs(*name.split(".", maxsplit=1))
 
 
 Values = dict[str, float]
+Trials = Mapping[str, float | Vector]
 
 
 def shipped() -> Values:
@@ -79,9 +81,10 @@ def prior_centres() -> Values:
     return {name: centre for name, (centre, _, _) in {**GLOBALS, **STACK_FIELDS}.items()}
 
 
-def predict(sample: Sample, values: Values) -> Vector:
-    """Step times of all runs under these constants."""
-    constants = replace(default_constants(), **{n: v for n, v in values.items() if "." not in n})
+def predict(sample: Sample, values: Trials) -> Vector:
+    """Step times of all runs under these constants, which may differ from run to run."""
+    tried: dict[str, Any] = {n: v for n, v in values.items() if "." not in n}
+    constants = replace(default_constants(), **tried)
     changed: dict[str, Vector] = {}
     for name, value in values.items():
         if "." not in name:
@@ -90,7 +93,7 @@ def predict(sample: Sample, values: Values) -> Vector:
         where = np.isin(sample.stack, profiles_of(name))
         if field == "hopper_bf16_products":
             where = where & sample.hopper & (sample.features.environment.fp8 == 0)
-            field = "product_slowdown"
+            field = "product_time_ratio"
         old = changed.get(field, getattr(sample.features.environment, field))
         changed[field] = np.where(where, value, old)
     if "tp_overlap_share" in changed:  # notes of single rows may state another share

@@ -13,6 +13,7 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from app.accuracy_report import doubt_words, percent  # noqa: E402
 from app.scatter import Axis, scatter  # noqa: E402
 from costmodel.accuracy import RunResult, Summary, predict_rows, summarise  # noqa: E402
 from costmodel.accuracy_snapshot import SNAPSHOT, snapshot_of  # noqa: E402
+from costmodel.bands import interval, time_deviation  # noqa: E402
 from costmodel.calibration import load_calibration  # noqa: E402
 from costmodel.fitted import every_constant  # noqa: E402
 from costmodel.run_table import Row  # noqa: E402
@@ -54,12 +56,24 @@ RESIDUALS: Mapping[str, Axis] = {
 
 
 def with_seconds(results: Sequence[RunResult], column: str) -> list[RunResult]:
-    """The same rows with the held-out predictions of one column of the cross-validation."""
-    from dataclasses import replace
+    """The same rows with the held-out predictions of one column of the cross-validation, and their bands.
 
+    Where a whole source is held out, an engine that no other source ran counts as one without runs.
+    """
     with (DOCS / "data" / "cross_validation.csv").open(encoding="utf-8") as file:
         seconds = {row["id"]: float(row[column]) for row in csv.DictReader(file)}
-    return [replace(r, predicted_step_time_s=seconds[r.name]) for r in results if r.name in seconds]
+    sources: dict[str, set[str]] = defaultdict(set)
+    for r in results:
+        sources[r.stack].add(r.group["source"])
+    alone = {stack for stack, names in sources.items() if len(names) == 1 and "sources" in column}
+    return [held_out(r, seconds[r.name], alone=r.stack in alone) for r in results if r.name in seconds]
+
+
+def held_out(result: RunResult, seconds: float, *, alone: bool) -> RunResult:
+    """The row with another prediction, and the band around that."""
+    doubts = replace(result.doubts, unmeasured_stack=alone or result.doubts.unmeasured_stack)
+    lower_s, upper_s = interval(seconds, time_deviation(doubts))
+    return replace(result, predicted_step_time_s=seconds, lower_s=lower_s, upper_s=upper_s, doubts=doubts)
 
 
 def line(name: str, *kinds: Summary) -> str:
@@ -85,19 +99,20 @@ def step_time_table(kinds: Sequence[Sequence[RunResult]]) -> str:
     return "\n".join([*head, *lines])
 
 
-def other_table(results: Sequence[RunResult]) -> str:
+def other_table(kinds: Sequence[Sequence[RunResult]]) -> str:
     """Memory, band and ranking by source, where there is something to compare."""
-    head = [
-        "| source | memory n | median / p90 | in 80 % band | flagged though it fitted | rank | regret |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    titles = (
+        "source", "memory n", "median / p90", "in 80 % band", "layouts held out", "source held out",
+        "flagged though it fitted", "rank", "regret",
+    )  # fmt: skip
+    head = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
     lines = []
-    for s in summarise(results, by="source"):
+    for s, *others in zip(*(summarise(kind, by="source") for kind in kinds), strict=True):
         memory = f"{percent(s.memory_median_error)} / {percent(s.memory_p90_error)}" if s.memory_rows else "–"
         rank = "–" if np.isnan(s.rank_correlation) else f"{s.rank_correlation:.2f}"
-        band = percent(s.coverage, digits=0)
+        bands = (percent(kind.coverage, digits=0) for kind in (s, *others))
         count, alarms, regret = str(s.memory_rows or "–"), str(s.false_alarms), percent(s.top1_regret)
-        cells = (s.group, count, memory, band, alarms, rank, regret)
+        cells = (s.group, count, memory, *bands, alarms, rank, regret)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*head, *lines])
 
@@ -170,7 +185,7 @@ def page(kinds: Sequence[Sequence[RunResult]]) -> str:
     fixed = [origin for origin in origins if origin.startswith("fixed")]
     parts = {
         "step_time": step_time_table(kinds),
-        "other": other_table(shipped),
+        "other": other_table(kinds),
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
         "anchoring": anchoring_table(),

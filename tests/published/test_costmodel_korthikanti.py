@@ -46,7 +46,8 @@ def test_published_step_times_are_met_within_fifteen_percent(
             recompute="selective" if sequence_parallel else "full",
             sequence_parallel=sequence_parallel,
         )
-        return estimate(model(name), cluster, job, stack("megatron-lm-2021"), layout, CAL).step_time_s
+        engine = stack("megatron-lm-2022" if sequence_parallel else "megatron-lm-2021")
+        return estimate(model(name), cluster, job, engine, layout, CAL).step_time_s
 
     assert seconds(sequence_parallel=False) == pytest.approx(full_s, rel=0.15)
     assert seconds(sequence_parallel=True) == pytest.approx(selective_s, rel=0.15)

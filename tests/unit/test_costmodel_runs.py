@@ -76,6 +76,22 @@ def test_megatron_with_fused_attention_is_not_that_of_2021(fused: str, profile: 
     assert read_run({**ROW, "framework": "Megatron-LM", "flash_attention": fused}).stack.name == profile
 
 
+@pytest.mark.parametrize(
+    ("recompute", "profile"), [("full", "megatron-lm-2021"), ("selective", "megatron-lm-2022")]
+)
+def test_a_run_that_uses_what_came_later_is_of_the_later_version(recompute: str, profile: str) -> None:
+    """Selective recomputation came to Megatron-LM in 2022."""
+    row = {**ROW, "framework": "Megatron-LM", "flash_attention": "0", "recompute": recompute}
+    assert read_run(row).stack.name == profile
+
+
+def test_a_note_of_blocking_launches_is_heard() -> None:
+    """The environment variable by its name, or in words."""
+    for note in ("run with CUDA_LAUNCH_BLOCKING=1", "blocking launches off; launch blocking on"):
+        assert read_run({**ROW, "note": note}).stack.launch_blocking
+    assert not read_run({**ROW, "note": "CUDA 12.8"}).stack.launch_blocking
+
+
 def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one() -> None:
     """Four layers of DeepSeek-V3 still have latent attention, shared experts and one leading dense layer."""
     sizes = {
