@@ -121,27 +121,47 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert losses(folder) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("damage", ["flipped-bit", "truncated", "missing-file", "no-manifest"])
+def _flip_a_bit(checkpoint: Path, largest: Path) -> None:
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(bytes(content))
+
+
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "flipped-bit": _flip_a_bit,
+    "truncated": lambda _, largest: largest.write_bytes(largest.read_bytes()[:-100]),
+    "missing-file": lambda _, largest: largest.unlink(),
+    "no-manifest": lambda checkpoint, _: (checkpoint / "manifest.json").unlink(),
+}
+
+
+@pytest.fixture(scope="module")
+def resumed_after(
+    uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Runs whose newest checkpoint was damaged in one way each, resumed one after the other by the same ranks."""
+    plan, folders = plan_of(LAYOUT), {}
+    for name, damage in DAMAGES.items():
+        folders[name] = copy_of(uninterrupted, tmp_path_factory.mktemp(name) / "run", last_step=6)
+        newest = folder_of_step(folders[name] / CHECKPOINTS, 6)
+        damage(newest, max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size))
+        write_run(settings_in(folders[name]), plan)
+    run_ranks(_train_each, 2, [settings_in(folder) for folder in folders.values()], plan)
+    return folders
+
+
+def _train_each(rank: int, runs: list[RunSettings], plan: Plan) -> None:
+    for settings in runs:
+        _train(rank, settings, plan)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_checkpoint_is_not_used(
-    damage: str, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
+    damage: str, uninterrupted: Path, resumed_after: dict[str, Path]
 ) -> None:
     """The newest checkpoint is damaged: the one before it is used, and the run still ends the same."""
-    folder = copy_of(uninterrupted, tmp_path / "run", last_step=6)
-    newest = folder_of_step(folder / CHECKPOINTS, 6)
-    victim = max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
-    if damage == "flipped-bit":
-        content = bytearray(victim.read_bytes())
-        content[len(content) // 2] ^= 1
-        victim.write_bytes(bytes(content))
-    elif damage == "truncated":
-        victim.write_bytes(victim.read_bytes()[:-100])
-    elif damage == "missing-file":
-        victim.unlink()
-    else:
-        (newest / "manifest.json").unlink()
-    run_here(settings_in(folder), plan_of(LAYOUT))
     expected = {step: loss for step, loss in losses(uninterrupted).items() if step > 3}
-    assert losses(folder) == pytest.approx(expected, rel=1e-5)
+    assert losses(resumed_after[damage]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_half_written_checkpoint_is_cleared(
