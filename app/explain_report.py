@@ -91,13 +91,18 @@ def _runner_up_table(runner_up: RunnerUp, words: str, whole_s: float) -> Table:
         if abs(share.seconds_s) > _FEWEST_SHARE * whole_s
     )
     verdict = "a tie within the error band" if runner_up.tied else "slower beyond the error band"
-    slower = format_share(runner_up.slower_by, signed=True)
+    slower, step = format_share(runner_up.slower_by, signed=True), format_seconds(runner_up.step_time_s)
     return Table(
         title=f"Why the runner-up lost: {words}",
         columns=("part", "difference"),
         rows=rows,
-        note=f"{format_seconds(runner_up.step_time_s)} a step, {slower}: {verdict}",
+        note=f"{step} a step, {slower}: {verdict}; {_memory_words(runner_up)}",
     )
+
+
+def _memory_words(runner_up: RunnerUp) -> str:
+    """What the runner-up needs more or less of memory: the end of what it does differently."""
+    return runner_up.difference.rsplit("; ", 1)[-1]
 
 
 def _what_if_table(changes: tuple[WhatIf, ...]) -> Table:

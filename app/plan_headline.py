@@ -5,10 +5,8 @@ from __future__ import annotations
 from app.output import Facts
 from app.quantities import counted, format_count, format_duration, format_percent, format_usd
 from costmodel.estimate import Estimate
-from costmodel.workload import TrainingJob
 from planner.plan import PlanRequest
 from topology.cluster import Cluster
-from topology.gpu import Gpu
 from topology.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 
 
@@ -60,7 +58,7 @@ def band_text(estimate: Estimate) -> str:
 
 def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
     """MFU with the formula that gives it."""
-    peak = peak_flop_per_s(cluster_of(request).gpu, request.job)
+    peak = cluster_of(request).gpu.peak(request.job.precision)
     num_gpus = gpus_paid(request, estimate)
     step_s = estimate.step_time_s
     flop = f"{estimate.mfu * step_s * num_gpus * peak:.4g}".replace("e+", "e")
@@ -75,12 +73,6 @@ def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
 def gpus_paid(request: PlanRequest, estimate: Estimate) -> int:
     """GPUs that every figure per GPU counts: idle ones too, unless the plan says how many to rent."""
     return round(request.job.tokens_per_step / (estimate.step_time_s * estimate.tokens_per_s_per_gpu))
-
-
-def peak_flop_per_s(gpu: Gpu, job: TrainingJob) -> float:
-    """Dense peak of a GPU in the precision of the job, in FLOP/s."""
-    dtype = "fp8" if job.is_fp8 else job.precision
-    return gpu.peak_flop_per_s.get(dtype, gpu.peak_flop_per_s["bf16"])
 
 
 def cluster_of(request: PlanRequest) -> Cluster:

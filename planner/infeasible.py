@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.calibration import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.training import estimate
+from costmodel.workload import TrainingPrecision
 from planner.best_first import Search
 from planner.bounds import smallest_memory
 from planner.cores import cores
@@ -59,10 +60,10 @@ def nearest_changes(
     if DEADLINE in broken:
         late = broken[DEADLINE]
         kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
-    elif not broken.keys() & {"sequence-limit", "fp8-hardware"}:
+    elif not broken.keys() & {"sequence-limit", "precision-hardware"}:
         kinds[2:2] = [_larger_gpu(request), _more_gpus(request)]
-    if "fp8-hardware" in broken:
-        kinds.append(_in_bf16(request))
+    if "precision-hardware" in broken:
+        kinds.insert(0, _in_half_precision(request))
     for candidates in kinds:
         for changed, change, flag in candidates:
             if _feasible(changed, cal):
@@ -93,9 +94,12 @@ def _later(request: PlanRequest, needed_s: float) -> Candidates:
     yield replace(request, job=job), "give it more time", f"--deadline {count}{unit}"
 
 
-def _in_bf16(request: PlanRequest) -> Candidates:
-    """Without eight-bit products."""
-    yield replace(request, job=replace(request.job, precision="bf16")), "use bf16", "--precision bf16"
+def _in_half_precision(request: PlanRequest) -> Candidates:
+    """In the sixteen bits that the GPU multiplies."""
+    peaks = setting_of(request).cluster.gpu.peak_flop_per_s
+    half: TrainingPrecision = "bf16" if "bf16" in peaks else "fp16"
+    job = replace(request.job, precision=half)
+    yield replace(request, job=job), f"use {half}", f"--precision {half}"
 
 
 def _unpinned(request: PlanRequest) -> Candidates:

@@ -277,28 +277,32 @@ def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-def _fp8_broken(s: Setting, _: LayoutTable) -> bool:
-    units = "fp4" if s.job.precision == "nvfp4" else "fp8"
-    return s.job.is_fp8 and units not in s.cluster.gpu.peak_flop_per_s
+_UNITS = {"nvfp4": "fp4", "mxfp8": "fp8"}
+"""Units that multiply a precision, where they have another name."""
 
 
-def _fp8(s: Setting, _: ParallelLayout) -> Violation:
+def _precision_broken(s: Setting, _: LayoutTable) -> bool:
+    return _UNITS.get(s.job.precision, s.job.precision) not in s.cluster.gpu.peak_flop_per_s
+
+
+def _precision(s: Setting, _: ParallelLayout) -> Violation:
     gpu = s.cluster.gpu
+    half = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
     return Violation(
-        rule="fp8-hardware",
+        rule="precision-hardware",
         message=f"precision = {s.job.precision}, but {gpu.name} multiplies only "
         f"{', '.join(gpu.peak_flop_per_s)}",
         have=0,
         need=1,
         unit="",
-        hint="use precision bf16, or a GPU with fp8 tensor cores",
+        hint=f"use precision {half}, or a GPU with {s.job.precision} tensor cores",
     )
 
 
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 STACK_RULES: tuple[Rule, ...] = (
-    _rule(name="fp8-hardware", fields=(), broken=_fp8_broken, explain=_fp8),
+    _rule(name="precision-hardware", fields=(), broken=_precision_broken, explain=_precision),
     _rule(
         name="replication-alone",
         fields=("zero_stage", "dp", "cp", "tp", "pp", "ep"),

@@ -29,7 +29,7 @@ def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure
     """Draw the roof of a GPU and every op under it; the size of a mark is its share of the time."""
     import plotly.graph_objects as go
 
-    peak, rate = gpu.peak_flop_per_s[dtype], gpu.memory_bandwidth_bytes_per_s
+    peak, rate = gpu.peak(dtype), gpu.memory_bandwidth_bytes_per_s
     ridge = peak / rate
     drawn = [op for op in ops if op.flop > 0 and op.moved_bytes > 0 and op.seconds > 0]
     total_s = sum(op.seconds for op in drawn) or 1.0
@@ -59,7 +59,7 @@ def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure
 
 def bound_of(op: OpPoint, gpu: Gpu, dtype: str = "bf16") -> str:
     """Say what binds an op: left of the ridge the memory, right of it the compute units."""
-    ridge = gpu.peak_flop_per_s[dtype] / gpu.memory_bandwidth_bytes_per_s
+    ridge = gpu.peak(dtype) / gpu.memory_bandwidth_bytes_per_s
     return "memory-bound" if op.flop / op.moved_bytes < ridge else "compute-bound"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.calibration import load_calibration
 from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob
+from costmodel.workload import TrainingJob, TrainingPrecision
 from planner.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
@@ -98,6 +98,31 @@ def test_a_missed_deadline_is_told_in_steps_and_the_gpus_that_would_meet_it() ->
     assert found.nearest[0].flag == "--gpus 16"
     later = next(change for change in found.nearest if change.flag.startswith("--deadline"))
     assert later.flag == f"--deadline {ceil(violation.have / DAY)}d"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "flag"),
+    [("v100-sxm-32gb", "bf16", "--precision fp16"), ("a100-sxm-80gb", "fp8", "--precision bf16")],
+)
+def test_a_precision_the_gpu_lacks_is_refused_for_the_one_it_has(
+    gpu: str, precision: TrainingPrecision, flag: str
+) -> None:
+    """Volta multiplies no bf16, Ampere no fp8; the first change that helps is to use what there is."""
+    asked = request("llama-3.2-1b", 8)
+    job = replace(asked.job, precision=precision, sequence_length=2048)
+    found = search(replace(asked, cluster=default_cluster(gpu, 8).spec, job=job), CAL)
+    assert isinstance(found, Infeasible)
+    assert [violation.rule for violation in found.violations] == ["precision-hardware"]
+    assert found.nearest[0].flag == flag
+
+
+def test_four_bits_are_planned_where_there_are_units_for_them() -> None:
+    """NVFP4 is multiplied by the fp4 units, whose peak its MFU is a share of."""
+    asked = request("llama-3.2-1b", 8)
+    job, cluster = replace(asked.job, precision="nvfp4"), default_cluster("b200-sxm", 8)
+    found = search(replace(asked, cluster=cluster.spec, job=job), CAL)
+    assert isinstance(found, Plan)
+    assert cluster.gpu.peak("nvfp4") == cluster.gpu.peak_flop_per_s["fp4"]
 
 
 def test_changes_are_held_against_the_fastest_plan_whatever_the_objective() -> None:

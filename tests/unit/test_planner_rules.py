@@ -176,11 +176,12 @@ CASES = [
         "ep = 8, but megatron-core has only 1",
     ),
     (
-        "fp8-hardware",
+        "precision-hardware",
         {},
         {"gpu": "a100-sxm-80gb", "job": replace(JOB, precision="fp8")},
         "a100-sxm-80gb multiplies",
     ),
+    ("precision-hardware", {}, {"gpu": "v100-sxm-32gb"}, "precision = bf16, but v100-sxm-32gb multiplies"),
     (
         "sequence-limit",
         {},
