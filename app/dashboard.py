@@ -9,6 +9,7 @@ STYLE = """<style>
 .stMainBlockContainer { padding: 4rem 2rem 3rem; }
 [data-testid="stMetricValue"] { font-size: 1.55rem; }
 [data-testid="stSidebarUserContent"] { padding-top: 0.5rem; }
+[data-stale="true"] { transition: opacity 0.2s linear 0.2s !important; }
 [data-testid="stCaptionContainer"] { color: inherit; opacity: 0.75; }
 [data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
