@@ -219,6 +219,21 @@ def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: Shard
     return total
 
 
+def _kept_gathered_bytes(shard: ShardShape, kv_bytes: Quantity) -> Quantity:
+    """What attention keeps beyond a rank's own keys and values where those of all ranks were gathered.
+
+    (c − 1)·(k + v) + 2·S²/c: the other ranks' keys and values, and a half-precision mask of which of S keys
+    each of the rank's S/c queries sees.
+
+    Args:
+        shard: How the layer is cut.
+        kv_bytes: k + v, bytes of the rank's own keys and values.
+    """
+    gathers = (shard.cp_kind == CP_KINDS.index("allgather")) * (shard.cp > 1)
+    mask = HALF_BYTES * shard.sequence_length * shard.sequence_length / shard.cp
+    return gathers * ((shard.cp - 1) * kv_bytes + mask)
+
+
 def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
 
@@ -257,7 +272,10 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
         bytes=qkv_bytes + out_bytes + (0 if stack.flash_attention else 2 * HALF_BYTES * scores),
         parameters=heads * model.attention_sinks,
-        saved_bytes=qkv_bytes + kept + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps),
+        saved_bytes=qkv_bytes
+        + kept
+        + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
+        + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.keeps_gathered_keys,
         saved_bytes_selective=plain_qkv_bytes,
         saved_bytes_op=out_bytes + kept,
         working_bytes=_exchange_working_bytes(model, stack, shard),

@@ -65,6 +65,8 @@ class SoftwareStack:
             projection beside its reduced part, and the rows that experts exchange.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
             run on the whole sequence, gathered before them, not on each rank's part.
+        keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
+            mask, from forward to backward; otherwise they are gathered again.
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
@@ -157,6 +159,7 @@ class SoftwareStack:
     keeps_activated_gate: bool = True
     keeps_partial_sums: bool = False
     gathers_before_latent: bool = False
+    keeps_gathered_keys: bool = False
     pads_value_heads: bool = False
     gradients_on_demand: bool = False
     dropout: bool = False

@@ -1,5 +1,7 @@
 """What exchanging keys and values costs in memory while attention runs backward."""
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.activation_memory import saved_bytes
@@ -8,19 +10,22 @@ from costmodel.layers import layer_runs
 from costmodel.layout import CP_KINDS
 from costmodel.model_catalog import model
 from costmodel.ops import Op, ShardShape
-from costmodel.stack import stack
+from costmodel.stack import SoftwareStack, stack
 from costmodel.workload import TrainingJob
 
+ENGINE = stack("meshplan")
 TOKENS, RANKS, HEADS, DIM = 8192, 4, 32, 128
 Q = 2 * TOKENS // RANKS * HEADS * DIM  # bytes of a rank's queries; those of its output are as many
 
 
-def attention(kind: str, name: str = "llama-3.1-8b", cp: int = RANKS) -> list[Op]:
+def attention(
+    kind: str, name: str = "llama-3.1-8b", cp: int = RANKS, engine: SoftwareStack = ENGINE
+) -> list[Op]:
     """Operations of the attention block of a layer whose sequence is split over `cp` ranks."""
     spec = model(name)
     job = TrainingJob(sequence_length=TOKENS, global_batch_size=8)
     shard = ShardShape(sequence_length=TOKENS, cp=cp, cp_kind=CP_KINDS.index(kind))
-    return list(attention_ops(spec, layer_runs(spec)[0].kind, job, stack("meshplan"), shard))
+    return list(attention_ops(spec, layer_runs(spec)[0].kind, job, engine, shard))
 
 
 def core_of(ops: list[Op]) -> Op:
@@ -55,3 +60,13 @@ def test_swapped_heads_keep_the_output_twice() -> None:
     shard = ShardShape(sequence_length=TOKENS, cp=RANKS)
     ring, swapped = (saved_bytes(attention(kind), "none", shard, 4096) for kind in ("ring", "ulysses"))
     assert float(swapped) - float(ring) == Q
+
+
+def test_gathered_keys_are_kept_where_an_engine_does_not_gather_again() -> None:
+    """Those of the other ranks and a mask of two bytes a score; engines that gather again keep their own."""
+    ring, gathered = (core_of(attention(kind)).saved_bytes for kind in ("ring", "allgather"))
+    own_keys_and_values = Q / 2
+    assert float(gathered) - float(ring) == (RANKS - 1) * own_keys_and_values + 2 * TOKENS**2 / RANKS
+    frugal = replace(stack("meshplan"), keeps_gathered_keys=False)
+    ring, gathered = (core_of(attention(kind, engine=frugal)).saved_bytes for kind in ("ring", "allgather"))
+    assert float(gathered) == float(ring)
