@@ -103,24 +103,29 @@ def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
                 float(op.collective_bytes * times * ((c - 1) / c if ring else 1))
             )
     elif op.flop:
-        kind = "attention" if op.kind == "attention" else "gemm"
-        again = BACKWARD_ATTENTION_PRODUCTS if kind == "attention" else PRODUCTS_OF_BACKWARD
-        flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length) * times
+        capped = task.spec.attn_logit_softcapping is not None  # plain products of all pairs
+        kind = "attention" if op.kind == "attention" and not capped else "gemm"
+        again = BACKWARD_ATTENTION_PRODUCTS if op.kind == "attention" else PRODUCTS_OF_BACKWARD
+        flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length, capped=capped) * times
         found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
         found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(again))
 
 
-def _computed_share(op: Op, sequence_length: int) -> Fraction:
-    """Pairs that windowed attention computes over those that the cost model counts; 1 without a window.
+def _computed_share(op: Op, sequence_length: int, *, capped: bool) -> Fraction:
+    """Pairs that attention computes over those that the cost model counts; 1 without a window or cap.
 
-    Layers of both kinds are averaged in an op by its share of windowed ones.
+    Layers of both kinds are averaged in an op by its share of windowed ones; capped scores are computed for
+    all pairs.
     """
     S, share = sequence_length, Fraction(op.windowed_share).limit_denominator(MOST_LAYERS)
-    if op.window is None or op.window >= S:
+    full, windowed = Fraction(S * S, 2), op.window is not None and op.window < S
+    if op.kind != "attention" or not (windowed or capped):
         return Fraction(1)
-    counted, computed = Fraction(float(attended_pairs(S, op.window))), windowed_pairs(S, op.window)
-    full = Fraction(S * S, 2)
-    return ((1 - share) * full + share * computed) / ((1 - share) * full + share * counted)
+    window = op.window if windowed and op.window is not None else S
+    counted = (1 - share) * full + share * Fraction(float(attended_pairs(S, window)))
+    if capped:
+        return 2 * full / counted
+    return ((1 - share) * full + share * windowed_pairs(S, window)) / counted
 
 
 def windowed_pairs(sequence_length: int, window: int) -> Fraction:
