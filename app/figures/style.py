@@ -48,6 +48,8 @@ _TICK_STEPS = (
     (1.0, 3.0),
     (1.0, 2.0, 5.0),
     (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0),
+    tuple(float(n) for n in range(1, 10)),
+    tuple(n / 2 for n in range(2, 20)),
     tuple(n / 5 for n in range(5, 50)),
     tuple(n / 20 for n in range(20, 200)),
 )
@@ -92,6 +94,8 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
 
     >>> log_ticks(33.0, 310.0)["ticktext"], log_ticks(1650.0, 2300.0)["ticktext"]
     (['50', '100', '200'], ['1,600', '1,800', '2,000', '2,200', '2,400'])
+    >>> log_ticks(51_000, 86_000)["ticktext"]
+    ['50,000', '60,000', '70,000', '80,000', '90,000']
     """
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in _TICK_STEPS:
