@@ -13,6 +13,7 @@ from costmodel.workload import TrainingJob
 
 _LARGEST_KEY = 2**62  # keys are int64
 _LARGEST_TABLE = 2**22  # entries; sorting is cheaper beyond
+_ENTRIES_PER_ROW = 64  # of a table; sorting few rows is cheaper than filling more
 
 
 def shard_of(layout: ParallelLayout, sequence_length: int) -> ShardShape:
@@ -70,7 +71,7 @@ def distinct_rows(columns: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp]
             key = np.unique(key, return_inverse=True)[1].astype(np.int64)
             size = len(key)
         key, size = key * span + column, size * span
-    if size > _LARGEST_TABLE:
+    if size > min(_LARGEST_TABLE, _ENTRIES_PER_ROW * len(key)):
         _, first, index = np.unique(key, return_index=True, return_inverse=True)
         return first, index
     place = np.full(size, -1, dtype=np.intp)
