@@ -16,6 +16,7 @@ from costmodel.calibration import Calibration
 from costmodel.collectives import collective_time
 from costmodel.deployment import Deployment
 from costmodel.serving_ops import ACTIVATION_BYTES, decode_attention_s, head_s, linear_s, prefill_attention_s
+from costmodel.serving_stack import ServingStack
 from costmodel.step_times import AttentionGrid, StepTimes
 
 Floats = NDArray[np.float64]
@@ -42,7 +43,10 @@ def step_times(
     graph, attention, slope = decode_tables(cal, deployment, per_rank, input_tokens, output_tokens)
     ranks = np.arange(max_batch + 1)
     rank_of = -(-ranks // layout.attention_dp)
-    host = stack.host_s + stack.host_s_per_request * rank_of
+    cached = ranks / layout.attention_dp * (input_tokens + output_tokens / 2)
+    host = host_s(
+        stack, rank_of.astype(np.float64), graph[rank_of] + attention[rank_of] + slope[rank_of] * cached
+    )
     return StepTimes(
         linear_s=tuple(linear.tolist()),
         graph_linear_s=tuple((graph[rank_of] + host).tolist()),
@@ -55,6 +59,16 @@ def step_times(
         request_s=stack.request_s,
         response_s=stack.response_s,
     )
+
+
+def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:
+    """Host seconds that a decode step of `step_s` on the GPU does not hide, with `requests` on a rank.
+
+    host = fixed + per request · requests, of which engines that work on requests during a step add only what
+    exceeds it.
+    """
+    per_request = stack.host_s_per_request * requests
+    return stack.host_s + (np.maximum(per_request - step_s, 0.0) if stack.hides_requests else per_request)
 
 
 def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int) -> Floats:

@@ -6,7 +6,7 @@ prediction simulates that client, the first burst included.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from costmodel.queueing_pools import PoolRules, simulate_pools
 from costmodel.replica import Scheduler
 from costmodel.request_load import Lengths, Load, closed_load
 from costmodel.serving import step_times
+from costmodel.serving_benchmarks import benchmark_of, polling_steps
 from costmodel.serving_memory import kv_capacity_tokens
 from costmodel.serving_runs import Pool, ServingRun, UnsupportedRunError, deployment_of
 from costmodel.serving_stack import ServingStack
@@ -46,7 +47,15 @@ def predict(
     if run.prefill is not None:
         return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy, stack))
     deployment = deployment_of(run, run.decode, hierarchy, stack)
-    return mean_latency(closed_loop(cal, deployment, run))
+    latency = mean_latency(closed_loop(cal, deployment, run))
+    return replace(latency, ttft_s=latency.ttft_s + _polled_s(run, deployment, latency.tpot_s))
+
+
+def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
+    """Mean seconds until an engine that looks for requests every n steps sees one: (n − 1)/2 steps."""
+    benchmark = benchmark_of(run.input_tokens, run.output_tokens)
+    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency)
+    return (steps - 1) / 2 * step_s
 
 
 def closed_loop_pools(
@@ -68,23 +77,29 @@ def closed_loop_pools(
             workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules
         ),
         transfer_of(prompts, outputs),
-        _client(run),
+        closed_loop_client(run),
     )
 
 
 def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:
     """Simulate the client of an aggregated run."""
     rules = scheduler_of(deployment, run, batch=run.concurrency)
-    return simulate(_times(cal, deployment, run, rules), rules, _client(run))
+    return simulate(_times(cal, deployment, run, rules), rules, closed_loop_client(run))
 
 
-def _client(run: ServingRun) -> Load:
-    """The benchmark client: every request alike, ten rounds of them."""
+def closed_loop_client(run: ServingRun) -> Load:
+    """The benchmark client: ten rounds of requests, all alike or with the lengths its benchmark draws.
+
+    Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
+    read as that batch of requests of the stated lengths.
+    """
+    benchmark = benchmark_of(run.input_tokens, run.output_tokens) if run.prefill is None else None
+    shortest = benchmark.lowest_share if benchmark else None
     return closed_load(
         concurrency=run.concurrency,
         count=ROUNDS * run.concurrency,
-        inputs=Lengths(mean=run.input_tokens),
-        outputs=Lengths(mean=run.output_tokens),
+        inputs=Lengths(mean=run.input_tokens, lowest_share=shortest),
+        outputs=Lengths(mean=run.output_tokens, lowest_share=shortest),
     )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from costmodel.calibration import Calibration
 from costmodel.deployment import Deployment
 from costmodel.model import layer_runs
+from costmodel.serving import host_s
 from costmodel.serving_ops import (
     ACTIVATION_BYTES,
     all_reduce_s,
@@ -45,5 +46,5 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
         parts["small kernels"] += run.count * small_kernels(deployment.model, run.kind) * stack.kernel_s
     parts["attention"] = layout.pp * float(decode_attention_s(cal, deployment, m, context)[0])
     parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp
-    parts["host"] = stack.host_s + stack.host_s_per_request * rank
+    parts["host"] = float(host_s(stack, np.array([float(rank)]), np.array([sum(parts.values())]))[0])
     return parts

@@ -38,8 +38,10 @@ class ServingStack:
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
-        hides_scheduling_since: First version that prepares it meanwhile; empty if every version does.
+        hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
+            every version does.
         host_s_per_request: The same, per decoding request.
+        hides_requests: That work happens while a step runs, so only what exceeds the step is added.
         kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
         routing …).
         eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
@@ -73,6 +75,7 @@ class ServingStack:
     scheduling_s: float
     hides_scheduling_since: str
     host_s_per_request: float
+    hides_requests: bool
     kernel_s: float
     eager_layer_s: float
     all_reduce_s: float
@@ -125,11 +128,13 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     >>> stack = serving_stack("vllm")
     >>> [at_version(stack, v).host_s > stack.host_s for v in ("0.12.0", "0.18.0", "")]
     [True, False, False]
+    >>> at_version(stack, "0.12.0").lagged, at_version(stack, "0.18.0").lagged
+    (False, True)
     """
     numbers, since = _numbers(version), _numbers(stack.hides_scheduling_since)
     if not since or not numbers or numbers >= since:
         return stack
-    return replace(stack, host_s=stack.host_s + stack.scheduling_s)
+    return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

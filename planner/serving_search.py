@@ -147,7 +147,8 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
     )
     capacity = best.rate_per_s if best is not None else 0.0
     bounded = "" if best is not None and best.counts.keys() <= board.measured else "at most "
-    job, size = request.job, request.num_gpus or MOST_GPUS
+    job = request.job
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {MOST_GPUS}"
     asked = (
         f"{job.request_rate_per_s:.3g} requests/s"
         if job.request_rate_per_s

@@ -164,3 +164,18 @@ def test_every_engine_says_what_its_numbers_were_fitted_on() -> None:
         assert stack.source
         assert stack.as_of
         assert min(stack.host_s, stack.kernel_s, stack.all_reduce_s, stack.response_s) > 0
+
+
+def test_work_that_a_step_hides_is_added_only_beyond_it() -> None:
+    """TensorRT-LLM streams tokens while the next step runs; vLLM's step waits for it."""
+
+    def last_step_s(engine: str, per_request_s: float) -> float:
+        stack = replace(serving_stack(engine), host_s_per_request=per_request_s)
+        sizes = {"max_batch": 64, "token_budget": 2048, "input_tokens": 1000, "output_tokens": 200}
+        times = step_times(CAL, replace(deployed(tp=8), stack=stack), **sizes)
+        return times.decode_s(64, 64 * 1100)
+
+    bare = last_step_s("trtllm", 0.0)
+    assert last_step_s("trtllm", bare / 128) == pytest.approx(bare)
+    assert last_step_s("trtllm", bare / 32) == pytest.approx(2 * bare, rel=0.1)
+    assert last_step_s("vllm", 1e-5) == pytest.approx(last_step_s("vllm", 0.0) + 64e-5)

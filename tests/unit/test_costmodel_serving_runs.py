@@ -7,10 +7,10 @@ import pytest
 
 from costmodel.calibration import load_calibration
 from costmodel.checkpoints import checkpoint_model
-from costmodel.serving_accuracy import predict
+from costmodel.serving_accuracy import closed_loop, closed_loop_client, mean_latency, predict
 from costmodel.serving_bands import serving_bands
 from costmodel.serving_results import ServingResult, predict_serving_rows, summarise_serving
-from costmodel.serving_runs import UnsupportedRunError, deployment_of, is_serving_schema, read_run
+from costmodel.serving_runs import ServingRun, UnsupportedRunError, deployment_of, is_serving_schema, read_run
 from costmodel.serving_stack import serving_stack
 from topology.builders import default_cluster
 
@@ -163,6 +163,36 @@ def test_the_schema_is_told_apart_from_training_runs() -> None:
     assert not is_serving_schema({"step_time_s", "framework", "gpu"})
 
 
+def benchmark_run(gpu: str, engine: str, concurrency: int) -> ServingRun:
+    """A scenario of InferenceMAX: prompts and outputs of nominally 1,024 tokens."""
+    row = {**ROW, "gpu": gpu, "engine": engine, "output_tokens": "1024", "concurrency": str(concurrency)}
+    return read_run(row, 1)
+
+
+def test_a_public_benchmark_draws_the_lengths_of_its_requests() -> None:
+    """Between 0.8 and 1 of the nominal length; where no benchmark is known, all are alike."""
+    drawn = closed_loop_client(benchmark_run("b200-sxm", "vllm", 16)).output_tokens
+    assert (drawn.min(), drawn.max()) == pytest.approx((0.8 * 1024, 1024), rel=0.02)
+    assert drawn.mean() == pytest.approx(0.9 * 1024, rel=0.02)
+    assert set(closed_loop_client(read_run(ROW, 1)).output_tokens.tolist()) == {512}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "engine", "concurrency", "steps"),
+    [("b200-sxm", "sglang", 8, 10), ("b200-sxm", "sglang", 16, 30), ("h200-sxm", "sglang", 16, 1),
+     ("b200-sxm", "vllm", 16, 1)],
+)  # fmt: skip
+def test_an_engine_that_looks_for_requests_every_n_steps_keeps_them_waiting_for_half_of_them(
+    gpu: str, engine: str, concurrency: int, steps: int
+) -> None:
+    """The recipe's receive interval: (n − 1)/2 steps before the simulated time to first token."""
+    run, hierarchy = benchmark_run(gpu, engine, concurrency), default_cluster(gpu, 8).hierarchy
+    at_once = mean_latency(closed_loop(CAL, deployment_of(run, run.decode, hierarchy), run))
+    polled = predict(CAL, run, hierarchy)
+    assert polled.tpot_s == at_once.tpot_s
+    assert polled.ttft_s - at_once.ttft_s == pytest.approx((steps - 1) / 2 * at_once.tpot_s)
+
+
 @pytest.fixture(scope="module")
 def sample(shared_dir: Path) -> list[ServingResult]:
     """Every twelfth published run, predicted."""
@@ -172,13 +202,13 @@ def sample(shared_dir: Path) -> list[ServingResult]:
 
 @pytest.mark.slow
 def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: list[ServingResult]) -> None:
-    """Medians of the sample: measured 8.1, 19.7, 18.1 and 25.7 %, and a quarter of each for changes."""
+    """Medians of the whole table are 7.0, 17.8, 17.3 and 39.9 %; a sample of it has a quarter more at most."""
     summaries = {s.group: s for s in summarise_serving(sample)}
     aggregated, apart = summaries["aggregated"], summaries["disaggregated"]
-    assert aggregated.tpot_median_error < 0.10
-    assert aggregated.ttft_median_error < 0.245
-    assert apart.tpot_median_error < 0.225
-    assert apart.ttft_median_error < 0.32
+    assert aggregated.tpot_median_error < 1.25 * 0.070
+    assert aggregated.ttft_median_error < 1.25 * 0.178
+    assert apart.tpot_median_error < 1.25 * 0.173
+    assert apart.ttft_median_error < 1.05 * 0.399
     assert summaries["all"].unsupported == 0
 
 
