@@ -28,13 +28,14 @@ def latency_throughput(points: Sequence[LoadPoint], limit_s: float | None = None
     import plotly.graph_objects as go
 
     ordered = sorted(points, key=lambda point: point.tpot_s)
+    most = max((point.tokens_per_s_per_gpu for point in ordered), default=1.0)
     picture = figure(
         _reading(ordered, limit_s),
         height=380,
         xaxis={"title": "time per output token, ms", "showgrid": True, "rangemode": "tozero"},
         yaxis={
             "title": "output tokens/s/GPU",
-            "range": [0, 1.15 * max((point.tokens_per_s_per_gpu for point in ordered), default=1.0)],
+            "range": [-0.06 * most, 1.15 * most],
         },
     )
     picture.add_trace(

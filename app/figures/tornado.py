@@ -26,6 +26,11 @@ class Sensitivity:
         """The larger of both effects."""
         return max(abs(self.lowered or 0.0), abs(self.raised or 0.0))
 
+    @property
+    def is_none(self) -> bool:
+        """Whether there are plans on both sides, and none differs."""
+        return self.lowered == self.raised == 0
+
 
 def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go.Figure:
     """Draw effects, the largest on top.
@@ -52,9 +57,9 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
         },
         yaxis={"type": "category", "showgrid": False},
     )
-    for label, colour, values in (
-        (f"{format_percent(by)} lower", ORANGE, [effect.lowered for effect in ordered]),
-        (f"{format_percent(by)} higher", BLUE, [effect.raised for effect in ordered]),
+    for label, colour, values, without in (
+        (f"{format_percent(by)} lower", ORANGE, [effect.lowered for effect in ordered], ""),
+        (f"{format_percent(by)} higher", BLUE, [effect.raised for effect in ordered], "no effect"),
     ):
         text = ["no plan" if value is None else format_percent(value, signed=True) for value in values]
         picture.add_trace(
@@ -65,7 +70,7 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
                 x=[value or 0.0 for value in values],
                 marker_color=colour,
                 text=[
-                    _label(effect, value, word)
+                    without if effect.is_none else word if value is None or value else ""
                     for effect, value, word in zip(ordered, values, text, strict=True)
                 ],
                 textposition="outside",
@@ -76,13 +81,6 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
             )
         )
     return picture
-
-
-def _label(effect: Sensitivity, value: float | None, word: str) -> str:
-    """Text at a bar: none where there is no bar, unless neither side of the row has one."""
-    if effect.lowered == effect.raised == 0:
-        return "no effect"
-    return word if value is None or value else ""
 
 
 def _span(effects: Sequence[Sensitivity]) -> list[float]:

@@ -231,11 +231,13 @@ def test_the_tornado_has_the_largest_effect_on_top_and_says_where_there_is_no_pl
     effects = [
         Sensitivity(name="small", lowered=0.01, raised=-0.01),
         Sensitivity(name="large", lowered=None, raised=-0.2),
+        Sensitivity(name="none", lowered=0.0, raised=0.0),
     ]
     lowered, raised = tornado(effects, "step time").data
-    assert list(lowered.y) == ["small", "large"]
-    assert (list(lowered.x), list(raised.x)) == ([0.01, 0.0], [-0.01, -0.2])
-    assert lowered.hovertext[1] == "no plan"
+    assert list(lowered.y) == ["none", "small", "large"]
+    assert (list(lowered.x), list(raised.x)) == ([0.0, 0.01, 0.0], [0.0, -0.01, -0.2])
+    assert list(lowered.text) == ["", "+1 %", "no plan"]
+    assert list(raised.text) == ["no effect", "-1 %", "-20 %"]
 
 
 def test_the_roofline_parts_ops_at_the_ridge():
