@@ -117,7 +117,9 @@ def _latencies(plan: ServingPlan) -> Table:
 
 
 def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[str, ...]:
-    """One row of the latency table."""
+    """One row of the latency table; dashes where no request has such a time."""
+    if latency.p99_s == 0:
+        return (name, *["–"] * 5)
     band = f"{format_seconds(latency.lower_s)}–{format_seconds(latency.upper_s)}"
     limit = format_seconds(limit_s) if limit_s is not None else "–"
     return (

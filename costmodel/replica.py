@@ -115,6 +115,7 @@ class Replica:
             self._admitted.append(i)
             self._held[i] = held
             self._kv += held
+            self.peak_kv = max(self.peak_kv, self._kv)
             self._running += 1
             self._remaining += self._steps_left[i]
             if self.admitted_s[i] == NEVER:

@@ -34,6 +34,7 @@ from topology.hierarchy import Hierarchy
 from topology.units import MEGA
 
 Floats = NDArray[np.float64]
+MOSTLY = 0.5  # share of the time above which prompts are what a mixed replica is bound by
 
 
 def plan_of_fleet(
@@ -107,7 +108,7 @@ def estimate_fleet(
         usd_per_million_input_tokens=money["input"],
         usd_per_million_output_tokens=money["output"],
         wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
-        bound_by=bound_by(run, parts),
+        bound_by=bound_by(run, parts, mean_batch=batch),
         step_parts_s=parts,
         limits=_limits(request, ttft, tpot, whole),
     )
@@ -134,8 +135,14 @@ def _limits(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floats) 
     return found
 
 
-def bound_by(run: FleetRun, parts: Mapping[str, float]) -> str:
-    """The largest part of a decode step, and whether the cache or the prompts limit the batch before it."""
+def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) -> str:
+    """What takes most of a replica's time: its prompts, or the largest part of a decode step.
+
+    And whether the cache limits the batch before that does.
+    """
+    prompts = _prompt_share(run, mean_batch)
+    if run.prefill is None and prompts > MOSTLY:
+        return f"computing prompts ({prompts:.0%} of the time)"
     largest = max(parts, key=lambda name: parts[name])
     words = {
         "weights": "reading weights",

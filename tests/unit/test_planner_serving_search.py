@@ -277,6 +277,14 @@ def test_a_limit_inside_the_error_band_is_told_with_its_probability() -> None:
     assert chance_kept(check.predicted_s * band.lower, check.predicted_s, band) == pytest.approx(0.1)
 
 
+def test_requests_of_one_token_are_bound_by_their_prompts() -> None:
+    """No decode step is blamed where there is none, and their prompts fill the cache."""
+    plan = fleet("8b", "h100-sxm", 1, output_tokens=1, ttft_s=1.0)
+    assert re.fullmatch(r"computing prompts \(100% of the time\)", plan.estimate.bound_by)
+    assert plan.estimate.kv_used_share > 0
+    assert "reading" in fleet("8b", "h100-sxm", 1, output_tokens=500, tpot_s=0.02).estimate.bound_by
+
+
 def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
     """What a fleet as a whole did not keep lowers its replicas' capacities, which then bound nothing."""
     plan = fleet("8b", "h100-sxm", 8, request_rate_per_s=30.0, ttft_s=1.0)
