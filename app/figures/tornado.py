@@ -84,10 +84,10 @@ def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go
 
 
 def _span(effects: Sequence[Sensitivity]) -> list[float]:
-    """Ends of the axis, with room for the text at the bars."""
+    """Ends of the axis, with room for the text at the bars, on a phone too."""
     values = [value for effect in effects for value in (effect.lowered, effect.raised) if value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
-    room = 0.14 * max(high - low, 0.01)
+    room = 0.36 * max(high - low, 0.01)
     return [min(low, 0.0) - room, max(high, 0.0) + room]
 
 
