@@ -20,6 +20,7 @@ from costmodel.stack import stack as find_stack
 from costmodel.workload import TrainingJob, TrainingPrecision
 from planner.plan import OBJECTIVES, Objective, PlanRequest
 from planner.rules import parse_pins
+from topology.cluster_file import resized
 from topology.decode import structure, unstructure
 from topology.errors import InputError
 from topology.names import normalize, resolve, suggest
@@ -100,8 +101,24 @@ def _anchor(text: str, stack: str) -> StackLevel:
 
 
 def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> ClusterSpec:
-    """The cluster alone, its settings applied."""
-    return _override_cluster(cluster or _find_cluster(flags), _settings_by_group(flags.settings)["cluster"])
+    """The cluster alone, its settings applied; as many nodes as hold the GPUs asked for."""
+    settings = _settings_by_group(flags.settings)["cluster"]
+    spec = _override_cluster(cluster or _find_cluster(flags), settings)
+    asked = _num_gpus(flags)
+    if asked is None or asked == spec.num_gpus:
+        return spec
+    if "count" in settings:
+        raise InputError(
+            what=f"--gpus {asked} and --set cluster.count={settings['count']} contradict each other",
+            cause=f"{settings['count']} nodes of {spec.nodes[0].gpus_per_node} GPUs are {spec.num_gpus} GPUs",
+            fix=f"use --gpus {spec.num_gpus}, or leave out cluster.count",
+        )
+    return resized(spec, asked)
+
+
+def _num_gpus(flags: Flags) -> int | None:
+    """Read the number of GPUs, if it was written."""
+    return parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
 
 
 def _find_model(name: str | None) -> ModelSpec:
@@ -119,7 +136,7 @@ def _find_cluster(flags: Flags) -> ClusterSpec:
     from topology.builders import default_cluster
     from topology.catalog import cluster
 
-    num_gpus = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
+    num_gpus = _num_gpus(flags)
     if flags.cluster and flags.gpu:
         raise InputError(
             what="two kinds of GPU were named", cause=f"--cluster {flags.cluster} and --gpu {flags.gpu}",

@@ -108,6 +108,7 @@ def test_every_listed_command_has_a_file_with_help():
         (("--model", "8b", "--gpus", "8", "--set", "tpp=8"), "'tpp'"),
         (("--model", "8b", "--gpus", "8", "--set", "tp"), "layout.tp=8"),
         (("--model", "8b", "--gpus", "8", "--set", "job.optimiser=x"), "job.optimiser"),
+        (("--model", "8b", "--gpus", "32", "--set", "cluster.gpus_per_node=4", "--set", "cluster.count=4"), "4 nodes of 4 GPUs are 16"),
         (("--model", "8b", "--gpus", "8", "--set", "cluster.nic_bandwidth_bytes_per_s=-1"), "nic_bandwidth_bytes_per_s"),
         (("--model", "8b", "--gpus", "8", "--set", "cluster.nic_bandwidth_bytes_per_s=NaN"), "nic_bandwidth_bytes_per_s"),
         (("--model", "8b", "--gpus", "8", "--deadline", "soon"), "'soon'"),
@@ -355,6 +356,24 @@ def test_an_estimate_is_a_plan_that_reads_back():
     """The document of `plan estimate --json` is a Plan."""
     done = plan(*ESTIMATE, "--json")
     assert to_json(from_json(done.stdout)).strip() == done.stdout.strip()
+
+
+def test_smaller_nodes_are_as_many_as_the_gpus_asked_for() -> None:
+    """`--gpus` counts GPUs, whatever the settings make of a node."""
+    done = plan(
+        "estimate",
+        "--model",
+        "1b",
+        "--gpus",
+        "16",
+        "--set",
+        "cluster.gpus_per_node=4",
+        "--set",
+        "tp=1",
+        "--json",
+    )
+    (node,) = json.loads(done.stdout)["request"]["cluster"]["nodes"]
+    assert (node["count"], node["gpus_per_node"]) == (4, 4)
 
 
 def test_estimate_recomputes_layers_only_where_that_is_left_open() -> None:
