@@ -363,7 +363,7 @@ def test_smaller_nodes_are_as_many_as_the_gpus_asked_for() -> None:
     done = plan(
         "estimate",
         "--model",
-        "1b",
+        "llama-3.2-1b",
         "--gpus",
         "16",
         "--set",
