@@ -139,8 +139,9 @@ def _qwen3_moe(r: ConfigReader) -> dict[str, Any]:
             "decoder_sparse_step other than 1 (dense layers between expert layers) is not supported"
         )
     dense = r.config.get("mlp_only_layers") or []
-    if dense != list(range(len(dense))):
+    if not isinstance(dense, list) or dense != list(range(len(dense))):
         r.problems.append("mlp_only_layers other than the first layers are not supported")
+        dense = []
     windowed = r.flag("use_sliding_window", default=False)
     windows = r.windows(trailing=r.size("num_hidden_layers")) if windowed else {}
     head = r.size("head_dim", default=r.size("hidden_size") // r.size("num_attention_heads"))

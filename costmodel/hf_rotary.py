@@ -33,7 +33,7 @@ def read_rotary(
 def read_rotary_by_layer(r: ConfigReader, *, theta: float, sliding_theta: float) -> Rotary:
     """Rotary positions where windowed layers have a base of their own (Gemma 3)."""
     stated = r.table("rope_parameters") or {}
-    full, sliding = (stated.get(kind) or {} for kind in ("full_attention", "sliding_attention"))
+    full, sliding = (r.within(stated).table(kind) or {} for kind in ("full_attention", "sliding_attention"))
     if _scaling(r, sliding) is not None:
         r.departures.append("rope_parameters stretches the angles of windowed layers")
     return Rotary(
@@ -49,7 +49,7 @@ def _scaling(r: ConfigReader, stated: Mapping[str, Any]) -> RopeScaling | None:
     kind = stated.get("rope_type", stated.get("type", "default"))
     if kind == "default":
         return None
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         r.departures.append(f"rope_type = {kind!r}")
         return None
     inside, trained = r.within(stated), r.config.get("max_position_embeddings")

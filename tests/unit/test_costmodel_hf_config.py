@@ -289,6 +289,7 @@ def test_rotary_positions_by_kind_of_layer_are_read_in_both() -> None:
     ("change", "named"),
     [
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type = ['yarn']"),
         ({"hidden_act": "tanh"}, "hidden_act = 'tanh'"),
     ],
 )
