@@ -35,8 +35,8 @@ class Environment:
         fp4_over_fp8: Peak in four bits over that in eight if they multiply in four, else 0.
         head_share: min(head size, 128)/128.
         head_misaligned: 1 if the head size is not a multiple of 8.
-        product_time_ratio: Of matrix products of the stack on this GPU.
-        attention_slowdown: That of the stack on this GPU.
+        product_time_ratio: Matrix products of the stack on this GPU over the tables'.
+        attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
         memory_bandwidth_bytes_per_s: Of the GPU.
         static_experts: 1 if the shapes of expert products are known without asking the GPU.
         level: Factor on every time of a step, from the user's own runs of the stack.
