@@ -13,6 +13,7 @@ from dataclasses import fields
 from costmodel.calibration import Calibration
 from costmodel.constants import Constant, described_constants
 from costmodel.stack import SoftwareStack, bases, own_fields, stacks
+from topology.units import GIB
 
 _TIMING: Mapping[str, tuple[str, str]] = {
     "product_time_ratio": ("ratio", "matrix products of this stack over the tables'"),
@@ -33,7 +34,7 @@ _MEMORY: Mapping[str, tuple[str, str]] = {
     "communicator_bytes": ("GiB", "buffers of one collective communicator"),
     "loss_bytes_per_logit": ("bytes", "alive per logit at the peak of the loss"),
 }
-_SIZE = {"GiB": 2**30}
+_SIZE = {"GiB": GIB}
 UNSOURCED = "fixed: chosen with the profile; no published source"
 STACK_ORIGINS: Mapping[str, str] = {
     "megatron-lm-2021.product_time_ratio": "Korthikanti, Narayanan, Zero Bubble",
