@@ -59,7 +59,8 @@ class _Capped(torch.autograd.Function):
         for rows in _blocks(q):
             gradient = gradients[0][:, :, rows]
             turned = _tanh(q[:, :, rows], keys, ctx.scale / ctx.cap)
-            weights = (ctx.cap * turned - lse[:, :, rows].unsqueeze(-1)).exp() * visible[rows]
+            logits = ctx.cap * turned - lse[:, :, rows].unsqueeze(-1)
+            weights = logits.masked_fill_(~visible[rows], float("-inf")).exp_()  # hidden ones may overflow
             delta = (gradient.float() * out[:, :, rows].float()).sum(-1, keepdim=True)
             d_weights = (gradient @ values.transpose(-1, -2)).float()
             d_scores = weights * (d_weights - delta) * (1 - turned.square()) * ctx.scale

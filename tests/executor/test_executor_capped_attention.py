@@ -37,3 +37,12 @@ def test_capped_attention_is_the_formula(
     expected = torch.autograd.grad(true, inputs, upstream)
     assert torch.allclose(mine, true, atol=1e-6)
     assert all(torch.allclose(a, b, atol=2e-6) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_hidden_score_far_above_the_visible_ones_changes_nothing() -> None:
+    """Its exponential overflows fp32, the gradients stay finite."""
+    q, k, v = (torch.ones(1, 1, 2, 1) for _ in range(3))
+    k[0, 0] = torch.tensor([[-1.0], [1.0]])  # the first query must not see the second key
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    out = capped_attention.attend_capped(*inputs, torch.ones(2, 2).tril().bool(), scale=1000.0, cap=50.0)
+    assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), inputs))
