@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from costmodel.hf_config import SWIGLU_ALPHA
 from costmodel.model import Activation, ModelSpec
-
-SWIGLU_ALPHA = 1.702  # slope of gpt-oss's sigmoid (its published code; `costmodel.hf_config` knows no other)
 
 _GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 

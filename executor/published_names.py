@@ -30,7 +30,6 @@ class Source(NamedTuple):
 _RENAMED = (
     (".mlp.gate.", ".block_sparse_moe.gate."),  # Mixtral
     (".mlp.gate.", ".mlp.router."),  # gpt-oss
-    (".shared_experts.", ".shared_expert."),
 )
 _MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 _GPT2 = {
