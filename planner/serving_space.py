@@ -43,7 +43,7 @@ def serving_layouts(
             ServingLayout(tp=tp, attention_dp=dp, ep=tp * dp)
             for dp in _powers(limit)
             for tp in (1, 2)
-            if dp > 1 and tp * dp <= limit and model.num_experts % (tp * dp) == 0
+            if dp > 1 and tp <= domain_gpus and tp * dp <= limit and model.num_experts % (tp * dp) == 0
         ]
     pinned = pins or {}
     return tuple(
