@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from app.figures.step_time import time_unit
 from app.figures.style import BLUE, GREEN, ORANGE, figure
 from app.quantities import format_percent
-from topology.units import format_seconds
+from topology.units import format_seconds, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.figures.style import GREY, HEIGHT, PART_COLOURS, TOTAL_COLOUR, faded, figure
 from app.quantities import format_percent
 from costmodel.estimate import Estimate, TimeBreakdown
-from topology.units import MS, format_seconds, three_digits
+from topology.units import format_seconds, three_digits, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -69,15 +69,6 @@ def drawn_parts(estimate: Estimate) -> dict[str, float]:
     seen = {name: value for name, value in parts.items() if value > SMALLEST_SHARE * estimate.step_time_s}
     rest_s = sum(parts.values()) - sum(seen.values())
     return seen | ({"rest": rest_s} if rest_s > 0 else {})
-
-
-def time_unit(whole_s: float) -> tuple[float, str]:
-    """Seconds in the unit that suits a whole time, and its name.
-
-    >>> time_unit(12.0), time_unit(0.3)
-    ((1.0, 's'), (0.001, 'ms'))
-    """
-    return (1.0, "s") if whole_s >= 1 else (MS, "ms")
 
 
 def waterfalls(estimates: Sequence[tuple[str, Estimate]]) -> go.Figure:
