@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
@@ -74,10 +75,11 @@ def _in_words(kind: type) -> str:
     """Name of a type as its users know it.
 
     >>> class NodeSpec: pass
-    >>> _in_words(NodeSpec)
-    'node'
+    >>> class ServingPlan: pass
+    >>> _in_words(NodeSpec), _in_words(ServingPlan)
+    ('node', 'serving plan')
     """
-    return kind.__name__.removesuffix("Spec").lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__.removesuffix("Spec")).lower()
 
 
 def unstructure(value: object) -> Any:
