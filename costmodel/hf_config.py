@@ -94,9 +94,10 @@ def _llama(r: ConfigReader) -> dict[str, Any]:
     return {**_decoder(r), **biases, "rotary": read_rotary(r)}
 
 
-def _mistral(r: ConfigReader) -> dict[str, Any]:
+def _mistral(r: ConfigReader, *, window: int = 4096) -> dict[str, Any]:
     """Mistral: a window, if any, on every layer."""
-    return {**_decoder(r), **r.windows(trailing=r.size("num_hidden_layers")), "rotary": read_rotary(r)}
+    windows = r.windows(window, trailing=r.size("num_hidden_layers"))
+    return {**_decoder(r), **windows, "rotary": read_rotary(r)}
 
 
 def _mixtral(r: ConfigReader) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _mixtral(r: ConfigReader) -> dict[str, Any]:
         "moe_intermediate_size": r.size("intermediate_size"),
         "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
-    return {**_mistral(r), **experts}
+    return {**_mistral(r, window=0), **experts}
 
 
 def _late_windows(r: ConfigReader) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def _late_windows(r: ConfigReader) -> dict[str, Any]:
     if not r.flag("use_sliding_window", default=False):
         return {}
     layers = r.size("num_hidden_layers")
-    return r.windows(trailing=layers - min(layers, r.count("max_window_layers", 28)))
+    return r.windows(4096, trailing=layers - min(layers, r.count("max_window_layers", 28)))
 
 
 def _qwen2(r: ConfigReader) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def _qwen3_moe(r: ConfigReader) -> dict[str, Any]:
         r.problems.append("mlp_only_layers other than the first layers are not supported")
         dense = []
     windowed = r.flag("use_sliding_window", default=False)
-    windows = r.windows(trailing=r.size("num_hidden_layers")) if windowed else {}
+    windows = r.windows(4096, trailing=r.size("num_hidden_layers")) if windowed else {}
     head = r.size("head_dim", default=r.size("hidden_size") // r.size("num_attention_heads"))
     experts = {
         "head_dim": head,
@@ -263,7 +264,7 @@ def _gpt_oss(r: ConfigReader) -> dict[str, Any]:
         "moe_intermediate_size": r.size("intermediate_size"),
         "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
-    return {**_decoder(r, head_dim=64, epsilon=1e-5), **own, **r.windows(pattern=2)}
+    return {**_decoder(r, head_dim=64, epsilon=1e-5), **own, **r.windows(128, pattern=2)}
 
 
 def _gpt_oss_rotary(r: ConfigReader) -> Rotary:
@@ -292,7 +293,7 @@ def _gemma2(r: ConfigReader) -> dict[str, Any]:
         "attn_logit_softcapping": r.optional("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": r.optional("final_logit_softcapping", 30.0),
     }
-    window = r.windows(pattern=2)
+    window = r.windows(4096, pattern=2)
     return {**_decoder(r, tied=True, head_dim=256), **_gemma(r), **caps, **window, "rotary": read_rotary(r)}
 
 
@@ -306,7 +307,7 @@ def _gemma3(r: ConfigReader) -> dict[str, Any]:
     }
     sizes = _decoder(r, tied=True, heads=8, kv_heads=4, head_dim=256, vocabulary=262208, positions=131072)
     pattern = r.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return {**sizes, **_gemma(r), **own, **r.windows(pattern=pattern)}
+    return {**sizes, **_gemma(r), **own, **r.windows(4096, pattern=pattern)}
 
 
 def _nemotron(r: ConfigReader) -> dict[str, Any]:

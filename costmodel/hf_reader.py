@@ -106,14 +106,15 @@ class ConfigReader:
         if value is not None and value != usual:
             self.departures.append(f"{key} = {value!r}")
 
-    def windows(self, *, trailing: int | None = None, pattern: int = 0) -> dict[str, Any]:
+    def windows(self, default: int = 0, *, trailing: int | None = None, pattern: int = 0) -> dict[str, Any]:
         """Which layers have a window, as fields of a `ModelSpec`; none when there is no window.
 
         Args:
+            default: The family's window where the file has no key for it; null is none.
             trailing: The family's number of windowed layers, the last ones, where ``layer_types`` is absent.
             pattern: Or the family's p, every p-th layer being full.
         """
-        window, layers = self.count("sliding_window"), self.size("num_hidden_layers")
+        window, layers = self.count("sliding_window", default), self.size("num_hidden_layers")
         kinds = self.config.get("layer_types")
         sliding = [
             (i + 1) % pattern != 0 if pattern else i >= layers - (trailing or 0) for i in range(layers)

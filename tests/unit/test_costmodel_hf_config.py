@@ -312,6 +312,13 @@ def test_windows_are_those_of_the_stated_layers(kinds: str, pattern: int, window
     assert (read.sliding_window_pattern, read.num_sliding_layers) == (pattern, len(windowed))
 
 
+@pytest.mark.parametrize(("change", "window"), [({}, 128), ({"sliding_window": None}, None)])
+def test_an_unstated_window_is_the_one_of_the_family(change: dict[str, Any], window: int | None) -> None:
+    """Without the key the family's default holds, as in its published code; null is no window."""
+    unstated = {key: value for key, value in GPT_OSS_20B.items() if key != "sliding_window"}
+    assert model_of_config({**unstated, **change}, name="windows").sliding_window == window
+
+
 def test_windows_without_a_rule_are_kept_by_name() -> None:
     """Neither a period nor a run: counted for costs, not placed."""
     kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
