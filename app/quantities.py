@@ -147,10 +147,11 @@ def format_ratio(ratio: float) -> str:
 def format_share(fraction: float, *, signed: bool = False) -> str:
     """Write a share of a whole as percent with one decimal, so that a column of shares lines up.
 
-    >>> format_share(0.4123), format_share(0.005), format_share(0.2, signed=True)
-    ('41.2 %', '0.5 %', '+20.0 %')
+    >>> format_share(0.4123), format_share(0.005), format_share(0.2, signed=True), format_share(-1e-5)
+    ('41.2 %', '0.5 %', '+20.0 %', '0.0 %')
     """
-    return f"{100 * fraction:{'+' if signed else ''}.1f} %"
+    rounded = round(100 * fraction, 1) + 0.0  # no minus sign before nothing
+    return f"{rounded:{'+' if signed else ''}.1f} %"
 
 
 def format_duration(seconds: float) -> str:
