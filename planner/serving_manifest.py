@@ -80,7 +80,7 @@ def _workload(plan: ServingPlan, workload: Workload) -> str:
     nodes, pool = nodes_of(plan, workload.pool), workload.pool
     if nodes > 1:
         workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
-    container = _container(plan, workload, min(pool.layout.num_gpus, plan.gpus_per_node))
+    container = _container(plan, workload, -(-pool.layout.num_gpus // nodes))
     name, labels = _name(plan, workload), f"{{app: {_app(plan)}, pool: {workload.role or 'all'}}}"
     if nodes == 1:
         return _DEPLOYMENT.format(

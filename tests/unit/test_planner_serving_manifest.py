@@ -65,6 +65,12 @@ def test_a_worker_over_two_nodes_of_sglang_is_told_its_rank_and_its_leader() -> 
     assert 'worker-index: "0"' in manifest.rpartition("---")[2]
 
 
+def test_pods_of_a_worker_ask_for_its_gpus_and_no_more() -> None:
+    """Twelve GPUs on two nodes of eight are two pods of six."""
+    manifest = written("sglang", {"tp": 2, "pp": 6}, gpus=16)["kubernetes"]
+    assert ("size: 2" in manifest, "nvidia.com/gpu: 6" in manifest) == (True, True)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "trtllm"])
 def test_a_worker_over_two_nodes_of_the_others_is_refused_in_three_lines(engine: str) -> None:
     """Their first node starts another command than the others: no manifest rather than a wrong one."""
