@@ -244,7 +244,8 @@ def _run_forwarding_signals(
     """Run a command, passing signals on to it so that its ranks can write a checkpoint; exit code and signal.
 
     Whatever asks to stop (Ctrl-C, a closed terminal, SIGUSR1 as a scheduler's warning) becomes one SIGTERM,
-    which is what torchrun passes on to its ranks. Its own session keeps a terminal's signals from it.
+    which is what torchrun passes on to its ranks. Its own session keeps a terminal's signals from it. Under
+    ``nohup`` a closed terminal asks for nothing.
     """
     process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
     asked: list[signal.Signals] = []
@@ -254,7 +255,8 @@ def _run_forwarding_signals(
             process.send_signal(signal.SIGTERM)
         asked.append(signal.Signals(number))
 
-    before = {name: signal.signal(name, forward) for name in STOP_SIGNALS}
+    heeded = [s for s in STOP_SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+    before = {name: signal.signal(name, forward) for name in heeded}
     try:
         code = process.wait()
     finally:

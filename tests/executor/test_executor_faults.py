@@ -169,6 +169,17 @@ time.sleep(60)
 """
 
 
+def test_nohup_keeps_a_run_from_a_closed_terminal() -> None:
+    """SIGHUP that is ignored already stops nothing."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        command = ["sh", "-c", f"kill -HUP {os.getpid()}; sleep 0.2; exit 3"]
+        ended = launch._run_forwarding_signals(command, os.environ)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended == (3, None)
+
+
 def test_a_run_stopped_too_late_is_not_a_smaller_run(
     plan_of: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
