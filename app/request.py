@@ -105,7 +105,7 @@ def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> C
     settings = _settings_by_group(flags.settings)["cluster"]
     spec = _override_cluster(cluster or _find_cluster(flags), settings)
     asked = _num_gpus(flags)
-    if asked is None or asked == spec.num_gpus:
+    if asked is None or asked == spec.num_gpus or spec.num_gpus < 1:  # the last is refused where it is built
         return spec
     if "count" in settings:
         raise InputError(

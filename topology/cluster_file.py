@@ -51,8 +51,6 @@ def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
             f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {spec.num_gpus}"
         )
     (node,) = spec.nodes
-    if node.gpus_per_node < 1:  # refused, with everything else that is wrong, where it is built
-        return spec
     if num_gpus <= 0 or num_gpus % node.gpus_per_node:
         cause = f"its nodes have {node.gpus_per_node} GPUs, and {num_gpus} is not a multiple"
         near = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node
