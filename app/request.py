@@ -258,9 +258,18 @@ def _override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> Cluster
         outer = of[ClusterSpec] if kind is not ClusterSpec else set()
         return {name: text for name, text in settings.items() if name in of[kind] - outer}
 
-    nodes = tuple(_override(node, chosen(NodeSpec), "cluster") for node in spec.nodes)
+    nodes = tuple(
+        _with_nics(node, _override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes
+    )
     tiers = tuple(_override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
     return _override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
+
+
+def _with_nics(before: NodeSpec, node: NodeSpec, settings: Mapping[str, str]) -> NodeSpec:
+    """A node of another size has network cards in proportion, unless their number is set too."""
+    if "nics_per_node" in settings or "gpus_per_node" not in settings or node.gpus_per_node < 1:
+        return node
+    return replace(node, nics_per_node=-(-before.nics_per_node * node.gpus_per_node // before.gpus_per_node))
 
 
 def _require_known(settings: Mapping[str, str], known: Sequence[str], group: str) -> None:

@@ -86,11 +86,12 @@ def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -
     """Bytes moved to order tokens by expert, and likewise to put them back, over those of all K copies.
 
     Where every expert is sent its own copy, tokens are copied by rank before the exchange (1 read, K writes)
-    and ordered by expert after it (K, K): 3 + 1/K. Where a token is sent once to a rank, a single pass
-    after the exchange reads the g·(1 − (1 − 1/g)^K) tokens that reach g ranks and writes K copies. A move
-    costs the same backward, while passes are charged double there, so 2/3 of it is charged forward:
+    and ordered by expert after it (K, K): 3 + 1/K, taken as 3 for any K, and with ep = 1 too. Where a token
+    is sent once to a rank, a single pass after the exchange reads the g·(1 − (1 − 1/g)^K) tokens that reach g
+    ranks and writes K copies. A move costs the same backward, while passes are charged double there, so 2/3
+    of it is charged forward:
 
-        moves = 2/3 · (3 + 1/K) ≈ 2,   or   2/3 · (1 + g·(1 − (1 − 1/g)^K)/K)
+        moves = 2/3 · 3,   or   2/3 · (1 + g·(1 − (1 − 1/g)^K)/K)
     """
     K, g = model.num_experts_per_token, shard.ep
     if not stack.dispatches_once_per_node:

@@ -29,10 +29,10 @@ TRACE_COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Tokens of one side of a request: its mean, and how it spreads.
+    """Tokens of one side of a request: their nominal number, and how it spreads.
 
-    `p99` gives a log-normal with that mean and 99th percentile; `lowest_share` a uniform distribution from
-    that share of `mean_max` up to it (how benchmark clients randomise); neither gives a constant.
+    `p99` gives a log-normal with `mean` and that 99th percentile; `lowest_share` a uniform distribution from
+    that share of `mean` up to `mean` itself (how benchmark clients randomise); neither gives a constant.
     """
 
     mean: float

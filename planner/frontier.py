@@ -121,10 +121,16 @@ def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> A
         upper_s=own.upper_s,
         peak_memory_bytes=own.peak_memory_bytes,
         slower_by=own.step_time_s / full.step_time_s - 1,
-        tied=min(own.step_time_s, full.step_time_s) >= max(own.lower_s, full.lower_s),
+        tied=_tied(own, full),
         simulated_s=simulated_step_s(found.costs, found.layout, found.split),
         difference=difference(best, found),
     )
+
+
+def _tied(one: Estimate, other: Estimate) -> bool:
+    """Whether the slower step lies inside the error band of the faster."""
+    faster, slower = sorted((one, other), key=lambda estimate: estimate.step_time_s)
+    return slower.step_time_s <= faster.upper_s
 
 
 def difference(one: Choice, other: Choice) -> str:

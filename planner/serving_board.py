@@ -59,7 +59,11 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     phases += [PROMPT_ONLY, OUTPUT_ONLY] if "disaggregated" in request.modes else []
     most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
     layouts = serving_layouts(
-        request.model, most_gpus=most, domain_gpus=hierarchy.gpus_per_node, pins=request.pins
+        request.model,
+        most_gpus=most,
+        domain_gpus=hierarchy.gpus_per_node,
+        host_gpus=hierarchy.gpus_per_host,
+        pins=request.pins,
     )
     for weights in request.weights:
         for layout in layouts:

@@ -45,6 +45,7 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         request.model,
         most_gpus=min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus),
         domain_gpus=hierarchy.gpus_per_node,
+        host_gpus=hierarchy.gpus_per_host,
         pins=request.pins,
     )
     least = min(weight_bytes(weights) for weights in request.weights)

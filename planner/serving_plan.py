@@ -125,10 +125,10 @@ class ServingEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptimality:
-    """The certificate: options enumerated, dismissed by reason, simulated; the bound no option can beat.
+    """The certificate: options enumerated, dismissed by reason, simulated for the proof.
 
-    `bound` and the value it bounds are in the unit of the objective (GPUs, dollars an hour, requests a
-    second).
+    No option can beat `bound`; it and `value` are in the unit of the objective (GPUs, dollars an hour,
+    requests a second).
     """
 
     status: Literal["proven", "best-found"]

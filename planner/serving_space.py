@@ -22,12 +22,24 @@ LARGEST_REPLICA = 64  # GPUs; wider single replicas than any published deploymen
 
 
 def serving_layouts(
-    model: ModelSpec, *, most_gpus: int, domain_gpus: int, pins: Mapping[str, int] | None = None
+    model: ModelSpec,
+    *,
+    most_gpus: int,
+    domain_gpus: int,
+    host_gpus: int,
+    pins: Mapping[str, int] | None = None,
 ) -> tuple[ServingLayout, ...]:
-    """Layouts of one replica on at most `most_gpus` GPUs, `domain_gpus` of which share a scale-up domain.
+    """Layouts of one replica that engines can start.
+
+    Args:
+        model: what is served.
+        most_gpus: most GPUs of the replica.
+        domain_gpus: GPUs that share a scale-up domain.
+        host_gpus: GPUs of one host.
+        pins: degrees by name that are not chosen.
 
     >>> from costmodel.model_catalog import model
-    >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8)]
+    >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8, host_gpus=8)]
     ['tp1', 'pp2', 'pp3', 'pp4', 'tp2', 'tp2·pp2', 'tp4']
     """
     limit = min(most_gpus, LARGEST_REPLICA)
@@ -47,8 +59,21 @@ def serving_layouts(
         ]
     pinned = pins or {}
     return tuple(
-        layout for layout in found if all(getattr(layout, name) == degree for name, degree in pinned.items())
+        layout
+        for layout in found
+        if _tiles_hosts(layout, host_gpus)
+        and all(getattr(layout, name) == degree for name, degree in pinned.items())
     )
+
+
+def _tiles_hosts(layout: ServingLayout, host_gpus: int) -> bool:
+    """Whether every host holds as many ranks: whole stages, or an equal part of one.
+
+    Engines start the same number of ranks on each node, so a stage must not straddle two by a part.
+    """
+    hosts = -(-layout.num_gpus // host_gpus)
+    whole = layout.pp % hosts == 0 or hosts % layout.pp == 0
+    return layout.num_gpus % hosts == 0 and whole
 
 
 def _powers(limit: int) -> tuple[int, ...]:

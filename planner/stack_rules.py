@@ -281,8 +281,15 @@ _UNITS = {"nvfp4": "fp4", "mxfp8": "fp8"}
 """Units that multiply a precision, where they have another name."""
 
 
+_OTHER_SCALES = {"nvfp4": "cdna"}
+"""Architectures whose units of that width scale blocks another way (CDNA 4 has MXFP4, not NVFP4)."""
+
+
 def _precision_broken(s: Setting, _: LayoutTable) -> bool:
-    return _UNITS.get(s.job.precision, s.job.precision) not in s.cluster.gpu.peak_flop_per_s
+    gpu, precision = s.cluster.gpu, s.job.precision
+    other = _OTHER_SCALES.get(precision, "")
+    lacking = _UNITS.get(precision, precision) not in gpu.peak_flop_per_s
+    return lacking or bool(other and gpu.architecture.startswith(other))
 
 
 def _precision(s: Setting, _: ParallelLayout) -> Violation:
@@ -290,7 +297,7 @@ def _precision(s: Setting, _: ParallelLayout) -> Violation:
     half = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
     return Violation(
         rule="precision-hardware",
-        message=f"precision = {s.job.precision}, but {gpu.name} multiplies only "
+        message=f"precision = {s.job.precision}, but {gpu.name} ({gpu.architecture}) multiplies only "
         f"{', '.join(gpu.peak_flop_per_s)}",
         have=0,
         need=1,

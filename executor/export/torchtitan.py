@@ -101,4 +101,4 @@ def _mathematics(plan: Plan) -> str:
     if not model.learned_positions:
         words.append(f"rope_theta {model.rotary.theta:g}")
         words.append(f"rope scaling {f'{scaling.kind} {scaling.factor:g}' if scaling else 'none'}")
-    return ", ".join(words)
+    return ", ".join([*words, *model.unmodelled])

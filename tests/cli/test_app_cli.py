@@ -373,7 +373,7 @@ def test_smaller_nodes_are_as_many_as_the_gpus_asked_for() -> None:
         "--json",
     )
     (node,) = json.loads(done.stdout)["request"]["cluster"]["nodes"]
-    assert (node["count"], node["gpus_per_node"]) == (4, 4)
+    assert (node["count"], node["gpus_per_node"], node["nics_per_node"]) == (4, 4, 4)
 
 
 def test_estimate_recomputes_layers_only_where_that_is_left_open() -> None:

@@ -179,9 +179,20 @@ CASES = [
         "precision-hardware",
         {},
         {"gpu": "a100-sxm-80gb", "job": replace(JOB, precision="fp8")},
-        "a100-sxm-80gb multiplies",
+        "a100-sxm-80gb (ampere) multiplies",
     ),
-    ("precision-hardware", {}, {"gpu": "v100-sxm-32gb"}, "precision = bf16, but v100-sxm-32gb multiplies"),
+    (
+        "precision-hardware",
+        {},
+        {"gpu": "mi355x", "job": replace(JOB, precision="nvfp4")},
+        "precision = nvfp4, but mi355x (cdna4)",
+    ),
+    (
+        "precision-hardware",
+        {},
+        {"gpu": "v100-sxm-32gb"},
+        "precision = bf16, but v100-sxm-32gb (volta) multiplies",
+    ),
     (
         "sequence-limit",
         {},
