@@ -138,13 +138,12 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
     """The largest distinct shapes of a plan's layers, and its messages."""
     from costmodel.layers import layer_ops
     from costmodel.model import layer_runs
+    from costmodel.shards import shard_of
     from costmodel.stack import stack
     from executor.bench import BenchSizes
-    from executor.expected_counts import shard_shape
-    from executor.validate import task_of
 
     request, profile = plan.request, stack(plan.request.stack)
-    shard = shard_shape(task_of(plan))
+    shard = shard_of(plan.layout, request.job.sequence_length)
     ops = [
         op
         for run in layer_runs(request.model)

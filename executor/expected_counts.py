@@ -15,9 +15,10 @@ import numpy as np
 
 from costmodel.attention_ops import attended_pairs
 from costmodel.layers import embedding_ops, head_ops, layer_ops
-from costmodel.layout import CP_KINDS, ParallelLayout
+from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec, layer_runs
-from costmodel.ops import Op, ShardShape
+from costmodel.ops import Op
+from costmodel.shards import shard_of
 from costmodel.stack import SoftwareStack, stack
 from costmodel.workload import TrainingJob
 from executor.counts import BACKWARD_ATTENTION_PRODUCTS, Counts, Key, count_step
@@ -32,7 +33,7 @@ PRODUCTS_OF_BACKWARD = 2  # of a linear layer: gradients of its input and of its
 def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
     """Operations of each part of a stage, and how many of the part the stage has."""
     profile, job = stack(STACK), TrainingJob(sequence_length=task.sequence_length, global_batch_size=1)
-    shard, spec = shard_shape(task), task.spec
+    shard, spec = shard_of(task.layout, task.sequence_length), task.spec
     parts: dict[str, tuple[tuple[Op, ...], int]] = {}
     for run, count in zip(
         layer_runs(spec), layers_of_runs(spec, task.layers_of_stage, task.stage), strict=True
@@ -45,21 +46,6 @@ def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
     if task.stage == len(task.layers_of_stage) - 1:
         parts["head"] = (head_ops(spec, profile, shard), 1)
     return parts
-
-
-def shard_shape(task: RankTask) -> ShardShape:
-    """How the task's layout cuts a layer."""
-    layout = task.layout
-    return ShardShape(
-        sequence_length=task.sequence_length,
-        tp=layout.tp,
-        cp=layout.cp,
-        ep=layout.ep,
-        expert_tp=layout.expert_tp,
-        microbatch_size=layout.microbatch_size,
-        sequence_parallel=layout.sequence_parallel,
-        cp_kind=CP_KINDS.index(layout.cp_kind),
-    )
 
 
 def layers_of_runs(spec: ModelSpec, layers_of_stage: Sequence[int], stage: int) -> tuple[int, ...]:
