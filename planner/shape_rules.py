@@ -336,7 +336,12 @@ SHAPE_RULES: tuple[Rule, ...] = (
         explain=_expert_block,
         lenient_at_one=False,
     ),
-    Rule(name="layers", fields=("pp", "virtual_stages"), broken=_layers_broken, explain=_layers),
+    Rule(
+        name="layers",
+        fields=("pp", "virtual_stages", "schedule"),
+        broken=_layers_broken,
+        explain=_layers,
+    ),
     Rule(
         name="even-layers", fields=("pp", "virtual_stages"), broken=_even_layers_broken, explain=_even_layers
     ),
@@ -351,7 +356,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
     Rule(name="ulysses-heads", fields=("cp_kind", "tp", "cp"), broken=_ulysses_broken, explain=_ulysses),
     Rule(
         name="node-alignment",
-        fields=("tp", "axis_order"),
+        fields=("tp", "axis_order", "dp", "cp", "pp"),
         broken=_alignment_broken,
         explain=_alignment,
     ),

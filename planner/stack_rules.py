@@ -337,7 +337,7 @@ STACK_RULES: tuple[Rule, ...] = (
     ),
     _rule(
         name="equal-chunks",
-        fields=("pp", "virtual_stages"),
+        fields=("pp", "virtual_stages", "schedule"),
         broken=_equal_chunks_broken,
         explain=_equal_chunks,
     ),

@@ -1,16 +1,18 @@
 """Each rule refuses what it should, prints the whole equation, and hints at a change that satisfies it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 
 import numpy as np
 import pytest
 
-from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory import MemoryBreakdown
 from costmodel.model_catalog import model
 from costmodel.stack import stack
 from costmodel.workload import TrainingJob
 from planner.rules import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
+from planner.violation import Rule
 from topology.builders import default_cluster
 from topology.errors import InputError
 from topology.units import GIB
@@ -240,6 +242,34 @@ def test_masks_and_explanations_come_from_one_definition() -> None:
     assert np.array_equal(keep, [broken(layout, at) == {} for layout in [*layouts, LEGAL]])
     assert sum(rejected.values()) == len(layouts)
     assert set(rejected) <= {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_names_every_field_it_reads(rule: Rule) -> None:
+    """Fields that a rule does not name cannot change its verdict: pins are judged on what they decide."""
+    at, r = setting(num_gpus=64, model=replace(MIXTRAL, num_layers=7)), Random(1)
+    names = [field.name for field in fields(ParallelLayout)]
+    for _ in range(300):
+        one, other = random_layout(r), random_layout(r)
+        same = replace(one, **{name: getattr(other, name) for name in names if name not in rule.fields})
+        verdicts = np.broadcast_to(rule.broken(at, LayoutTable.of([one, same])), 2)
+        assert verdicts[0] == verdicts[1]
+
+
+def random_layout(r: Random) -> ParallelLayout:
+    """Any values of all fields, mostly illegal."""
+    degree = (1, 1, 2, 3, 4, 8)
+    return ParallelLayout(
+        **{name: r.choice(degree) for name in ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages")},
+        microbatch_size=r.choice(degree),
+        schedule=r.choice(SCHEDULES),
+        zero_stage=r.choice((0, 1, 2, 3)),
+        shard_degree=r.choice(degree),
+        recompute=r.choice(RECOMPUTES),
+        sequence_parallel=r.choice((False, True)),
+        cp_kind=r.choice(CP_KINDS),
+        axis_order=r.choice(AXIS_ORDERS),
+    )
 
 
 def test_pins_that_contradict_each_other_are_refused_with_the_equation() -> None:
