@@ -84,7 +84,7 @@ def compose(f: Features, c: Constants) -> CostColumns:
     """Time costs of every layout, before its layers are split over pipeline ranks."""
     numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
     steps = [layer_step(part, f, c) for part in f.runs]
-    full = RECOMPUTES.index("full")
+    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
     base = np.where(numbers.recompute == full, 0, numbers.recompute)
     stretch = step_stretch(numbers.nodes, e.level, c)
     layer_s, extra_s, forward_s, backward_s = [], [], [], []
@@ -94,7 +94,7 @@ def compose(f: Features, c: Constants) -> CostColumns:
         backward = _with_parameters(step.backward_s[base, f.cut], exchange, e)
         again = _with_parameters(step.backward_s[full, f.cut], exchange, e)
         forward_s.append(forward)
-        backward_s.append(backward)
+        backward_s.append(_with_parameters(step.backward_s[none, f.cut], exchange, e))
         layer_s.append(stretch * (forward + backward))
         extra_s.append(stretch * (again - backward))
     first = embedding_seconds(f, c)[f.cut] + traffic.gather[-2] + traffic.scatter[-2]
@@ -164,7 +164,8 @@ def _tail(
 
     Reduction R hides under the last backward B, and gathering A under the first forward F, as far as they
     overlap: exposed = κ·R + (1 − κ)·max(0, R − w·B) and likewise for A, so the tail is the largest of four
-    linear forms. With interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V
+    linear forms. What is recomputed is no part of B: it delays gradients by as much as it hides. With
+    interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V
     microbatches instead of one, with P at most M.
     """
     e, n = f.environment, f.layout_numbers
