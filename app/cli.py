@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, str]] = {
     "bench": "Measure this machine, so that estimates use its own numbers.",
     "export": "Write a plan as another tool's configuration.",
     "validate": "Check a plan: counts, memory and numerics, on this machine.",
+    "verify": "Hold a plan against its own claims, and derive its bound anew.",
 }
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
 

@@ -56,9 +56,9 @@ def plan_of_layout(request: PlanRequest) -> Plan:
         estimate=answer,
         alternatives=(),
         optimality=Optimality(
-            status="proven",
+            status="best-found" if solution.status == "best-found" else "proven",
             bound_s=min(solution.bound_s, seconds),
-            gap=0.0,
+            gap=max(0.0, 1 - solution.bound_s / seconds),
             enumerated=1,
             pruned={},
             solved=1,

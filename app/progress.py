@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
 PATIENCE_S: Final = 0.5
+PACE_S: Final = 5.0
 _REFRESH_S: Final = 0.2
 
 
@@ -22,6 +23,19 @@ def waiting(what: str, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """
     with _Ticker(what, patience_s):
         yield
+
+
+def paced(say: Callable[[str], None], *, every_s: float = PACE_S) -> Callable[[str], None]:
+    """Pass on what is said, at most once in so many seconds."""
+    last = time.monotonic()
+
+    def passed(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
+            say(text)
+
+    return passed
 
 
 class _Ticker:

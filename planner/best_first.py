@@ -10,7 +10,6 @@ is not.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +35,7 @@ from planner.bounds import (
 from planner.candidates import Candidate, Choice, candidate, choice, decide, safety, seed_choice
 from planner.columns import Columns, Integers
 from planner.cores import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
+from planner.dismissals import Dismissals
 from planner.goals import Goal
 from planner.priced import Priced, price, rows_of
 from planner.rank_bounds import plain_bounds, variant_bounds
@@ -79,7 +79,7 @@ class Search:
     score: float = math.inf
     best: Choice | None = None
     bound: float = math.inf
-    rejected: Counter[str] = field(default_factory=Counter)
+    dismissed: Dismissals = field(default_factory=Dismissals)
     survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
     pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
     seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Search:
     @property
     def beat(self) -> float:
         """Score below which a layout would improve on the incumbent."""
-        return self.score * (1 - ROUNDING)
+        return self.goal.shortened(self.score, ROUNDING)
 
     def offer(self, found: Choice) -> None:
         """Make a choice the incumbent if it is better, or as good and safer."""
@@ -128,7 +128,7 @@ def _coarse(search: Search) -> None:
     while (search.best is None or start < LEAST_COARSE) and start < min(len(order), MOST_COARSE):
         _expand(search, table.take(order[start : start + size]), usual)
         start, size = start + size, 4 * size
-    search.rejected.clear()
+    search.dismissed = Dismissals()
 
 
 def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
@@ -139,7 +139,7 @@ def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
 def _core_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> Vector:
     """Scores that no variant of each core can beat."""
     s = search.setting
-    M, beta = num_microbatches(table, s.job), smallest_bubble(s, table.pp)
+    M, beta = num_microbatches(table, s.job), smallest_bubble(s, search.pins, table.pp)
     return search.goal.score(table.num_gpus, step_bound(s, times, columns_of(table), M, beta))
 
 
@@ -148,29 +148,33 @@ def _all_cores(search: Search) -> LayoutTable:
     s = search.setting
     degrees, too_few = every_degrees(s, search.pins, least_gpus=_least_gpus(search), coarse=False)
     cuts, broken = every_cut(s, search.pins, coarse=False)
-    table, rejected = join(s, search.pins, degrees, cuts, _worth(search, cuts))
-    search.rejected.update(broken)
-    search.rejected.update(rejected)
-    search.rejected["too-few-gpus"] += too_few
+    judge = _judge(search, degrees, cuts)
+    table, rejected = join(s, search.pins, degrees, cuts, judge)
+    search.dismissed.by_rule(broken)
+    search.dismissed.by_rule(rejected)
+    search.dismissed.by_bound("too-few-gpus", np.full(too_few, search.score))
     kept = _fitting(s, table)
-    search.rejected["memory"] += len(table) - len(kept)
+    search.dismissed.by_rule({"memory": len(table) - len(kept)})
     return kept
 
 
-def _worth(search: Search, cuts: Columns) -> Worth | None:
+def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
     """Judge pairs of degrees and cuts by compute alone; nothing to judge by without an incumbent."""
-    if not math.isfinite(search.score) or len(cuts["tp"]) == 0:
+    if not math.isfinite(search.score) or len(cuts["tp"]) == 0 or len(degrees["pp"]) == 0:
         return None
     s, ones = search.setting, np.ones(len(cuts["tp"]), dtype=np.int64)
     times = cut_times(s, complete(s, search.pins, cuts | {"pp": ones, "dp": ones}), search.cal)
+    ranks = np.unique(degrees["pp"])
+    bubbles = np.ones(int(ranks.max()) + 1)
+    bubbles[ranks] = smallest_bubble(s, search.pins, ranks)
 
-    def worth(degrees: Columns, chosen: Integers) -> npt.NDArray[np.bool_]:
-        microbatch = degrees["dp"] * cuts["microbatch_size"][chosen][None, :]
+    def scores(rows: Columns, chosen: Integers) -> Vector:
+        microbatch = rows["dp"] * cuts["microbatch_size"][chosen][None, :]
         M = np.maximum(1, s.job.global_batch_size // microbatch)
-        bounds = step_bound(s, times.take(chosen), degrees, M, smallest_bubble(s, degrees["pp"]))
-        return search.goal.score(num_gpus(degrees), bounds) < search.beat
+        bounds = step_bound(s, times.take(chosen), rows, M, bubbles[rows["pp"]])
+        return search.goal.score(num_gpus(rows), bounds)
 
-    return worth
+    return Worth(scores=scores, beat=search.beat, dismissed=search.dismissed)
 
 
 def _least_gpus(search: Search) -> float:
@@ -200,13 +204,13 @@ def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
             break
         yield table.take(batch)
         start, size = start + len(batch), 2 * size
-    search.rejected["core-bound"] += len(order) - start
+    search.dismissed.by_bound("core-bound", bounds[order[start:]])
 
 
 def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
     """Look at the variants of some cores."""
-    found, rejected = unfold(search, table, pins, search.beat)
-    search.rejected.update(rejected)
+    found, dismissed = unfold(search, table, pins, search.beat)
+    search.dismissed.take_over(dismissed)
     for start in range(0, len(found), ROWS_AT_ONCE):
         part = found.take(np.arange(start, min(start + ROWS_AT_ONCE, len(found))))
         _look(search, price(search.setting, part, search.cal))
@@ -214,7 +218,7 @@ def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None
 
 def unfold(
     search: Search, table: LayoutTable, pins: Mapping[str, Any], beat: float
-) -> tuple[LayoutTable, Counter[str]]:
+) -> tuple[LayoutTable, Dismissals]:
     """Unfold cores into placements, pipelines and variants, dropping at each step what cannot win.
 
     Args:
@@ -224,27 +228,29 @@ def unfold(
         beat: score that a layout has to stay below.
 
     Returns:
-        The variants that could, and the counts of those that were dropped, by rule.
+        The variants that could, and those that were dropped.
     """
-    s, rejected = search.setting, Counter[str]()
+    s, dismissed = search.setting, Dismissals()
     placed, broken = placements(s, pins, table)
-    rejected.update(broken)
+    dismissed.by_rule(broken)
     if len(placed) == 0:
-        return placed, rejected
+        return placed, dismissed
     times = placed_times(s, placed, search.cal)
-    hopeful = _core_scores(search, placed, times) < beat
-    rejected["placement-bound"] += int((~hopeful).sum())
+    scores = _core_scores(search, placed, times)
+    hopeful = scores < beat
+    dismissed.by_bound("placement-bound", scores[~hopeful])
     found, placement, broken = pipelines(s, pins, placed.take(hopeful))
-    rejected.update(broken)
+    dismissed.by_rule(broken)
     if len(found) == 0:
-        return found, rejected
+        return found, dismissed
     M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
     bounds = step_bound(s, times, columns_of(found), M, least_bubble(found))
-    hopeful = search.goal.score(found.num_gpus, bounds) < beat
-    rejected["bubble-bound"] += int((~hopeful).sum())
+    scores = search.goal.score(found.num_gpus, bounds)
+    hopeful = scores < beat
+    dismissed.by_bound("bubble-bound", scores[~hopeful])
     found, broken = variants(s, pins, found.take(hopeful))
-    rejected.update(broken)
-    return found, rejected
+    dismissed.by_rule(broken)
+    return found, dismissed
 
 
 def _look(search: Search, priced: Priced) -> None:
@@ -263,18 +269,21 @@ def _look(search: Search, priced: Priced) -> None:
         bounds_s = variant_bounds(search.setting, some, plain_s[part], cutoff_s)
         _take_best(search, some, search.goal.score(gpus[part], bounds_s))
         start, size = start + len(part), 4 * size
-    search.rejected["stage-bound"] += rows - start
+    search.dismissed.by_bound("stage-bound", scores[order[start:]])
 
 
 def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
     """Split rows best bound first until no bound can beat the incumbent."""
-    reason = "stage-bound" if math.isfinite(search.score) else "memory"
-    search.rejected[reason] += int((~np.isfinite(bounds)).sum())
+    hopeless = int((~np.isfinite(bounds)).sum())
+    if math.isfinite(search.score):
+        search.dismissed.by_bound("stage-bound", np.full(hopeless, search.score))
+    else:
+        search.dismissed.by_rule({"memory": hopeless})
     order = np.argsort(bounds, kind="stable")
     hopeful = order[np.isfinite(bounds[order])]
     for position, row in enumerate(hopeful):
         if bounds[row] >= search.beat:
-            search.rejected["stage-bound"] += len(hopeful) - position
+            search.dismissed.by_bound("stage-bound", bounds[hopeful[position:]])
             break
         _split(search, priced, int(row), float(bounds[row]))
 
@@ -292,7 +301,7 @@ def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
     if survives:
         search.survivors[found.layout] = (bound, found)
     else:
-        search.rejected["split-bound"] += 1
+        search.dismissed.by_bound("split-bound", np.array([bound]))
 
 
 def _remember(search: Search, seed: Choice) -> None:
@@ -310,7 +319,7 @@ def _solve(search: Search) -> None:
     for bound, found in pending:
         own = incumbent is not None and _same(found, incumbent)
         if bound >= search.beat and not own:
-            search.rejected["split-bound"] += 1
+            search.dismissed.by_bound("split-bound", np.array([bound]))
             continue
         search.solved += 1
         cutoff_s = math.inf if own else float(search.goal.cutoff_s(found.layout.num_gpus, search.beat))

@@ -27,6 +27,8 @@ from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, Layou
 from costmodel.memory import memory_pieces
 from costmodel.model import layer_runs
 from costmodel.shards import distinct_rows
+from planner.columns import Columns, Integers
+from planner.space import schedules
 from planner.violation import Setting
 
 Vector = npt.NDArray[np.float64]
@@ -121,9 +123,14 @@ def columns_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
 
 def least_bubble(table: LayoutTable) -> Vector:
     """Least share of the fill-and-drain time that each layout's own schedule can leave."""
-    names = np.array(SCHEDULES)[table.schedule]
-    share = np.where(np.isin(names, _FREE_BUBBLE), 0.0, 1 / table.virtual_stages)
-    return np.asarray(np.where(table.pp > 1, share, 0.0))
+    return _bubble_share(table.schedule, table.pp, table.virtual_stages)
+
+
+def _bubble_share(schedule: Integers, pp: Integers, virtual_stages: Integers) -> Vector:
+    """Least share of the fill-and-drain time: none where weight gradients can fill it, else 1/V."""
+    names = np.array(SCHEDULES)[schedule]
+    share = np.where(np.isin(names, _FREE_BUBBLE), 0.0, 1 / virtual_stages)
+    return np.asarray(np.where(pp > 1, share, 0.0))
 
 
 def _best_seconds(setting: Setting, cuts: LayoutTable, cal: Calibration) -> tuple[Vector, Vector]:
@@ -176,12 +183,25 @@ def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
     return np.asarray(block // np.gcd(block, table.cp * table.tp), dtype=np.int64)
 
 
-def smallest_bubble(setting: Setting, pp: Any) -> Vector:
-    """Least share of the fill-and-drain time any schedule of the stack leaves."""
-    if any(name in setting.stack.schedules for name in _FREE_BUBBLE):
-        return np.zeros_like(pp, dtype=np.float64)
-    chunks = setting.model.num_layers // pp if "interleaved" in setting.stack.schedules else 1
-    return np.asarray(np.where(pp > 1, 1 / np.maximum(chunks, 1), 0.0))
+def smallest_bubble(setting: Setting, pins: Mapping[str, Any], pp: npt.NDArray[np.int64]) -> Vector:
+    """Least share of the fill-and-drain time that any pipeline of the space leaves on so many ranks.
+
+    Read off the pipelines that `planner.space.schedules` unfolds, so that a wider space widens the bound.
+
+    Args:
+        setting: what is asked.
+        pins: fields that are given.
+        pp: pipeline ranks, any shape.
+    """
+    ranks, which = np.unique(pp, return_inverse=True)
+    least = [_least_of_pipelines(schedules(setting, pins, int(P)), int(P)) for P in ranks]
+    return np.asarray(np.array(least, dtype=np.float64)[which].reshape(np.shape(pp)))
+
+
+def _least_of_pipelines(pipelines: Columns, pp: int) -> float:
+    """Least share that the offered schedules and virtual stages leave; 1 where none is offered."""
+    schedule, chunks = pipelines["schedule"], pipelines["virtual_stages"]
+    return float(_bubble_share(schedule, np.full_like(schedule, pp), chunks).min(initial=1.0))
 
 
 def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
@@ -196,7 +216,11 @@ def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
 
 
 def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vector:
-    """Mean bytes over ranks of 1F1B, all recomputed, one microbatch in flight, at this ZeRO stage."""
+    """Mean bytes over ranks of 1F1B, all recomputed, one microbatch in flight, at this ZeRO stage.
+
+    Where gradients are allocated on demand, those of a step's only microbatch may take the place of all its
+    activations (`in_flight.held_microbatches`), so then none are counted.
+    """
     s, ones = setting, np.ones(len(cores), dtype=np.int64)
     policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
     table = replace(
@@ -207,8 +231,10 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
         recompute=policy * ones,
     )
     pieces = memory_pieces(s.model, s.job, s.stack, table)
+    held = np.where(s.stack.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
     layers = sum(
-        run.count * (layer.state.total_bytes + np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))
+        run.count
+        * (layer.state.total_bytes + held * np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))
         for run, layer in zip(layer_runs(s.model), pieces.layers, strict=True)
     )
     ends = pieces.embedding.state.total_bytes + pieces.head.state.total_bytes + pieces.head.activation_bytes

@@ -8,6 +8,7 @@ are thousands of each and millions of pairs, so pairs are judged before they are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable
 from planner.columns import AXES, Columns, Integers, coded, cross, divisors, pinned, where
+from planner.dismissals import Dismissals
 from planner.rules import legal
 from planner.violation import Setting
 
@@ -28,10 +30,21 @@ COARSE_MICROBATCH = 4
 CUT_FIELDS = frozenset(("tp", "cp", "microbatch_size", "ep", "expert_tp", "sequence_parallel"))
 CORE_FIELDS = CUT_FIELDS | {"pp", "dp"}
 
-Worth = Callable[[Columns, Integers], npt.NDArray[np.bool_]]
-"""Given degrees as columns of shape (n, 1) and indices of cuts of shape (m,): which pairs may win, shape
-(n, m).
-"""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """Which pairs of degrees and cuts may win.
+
+    Attributes:
+        scores: Given degrees as columns of shape (n, 1) and indices of cuts of shape (m,), what the pairs can
+            reach at best, shape (n, m).
+        beat: Score that a pair has to stay below.
+        dismissed: Where pairs that do not are counted.
+    """
+
+    scores: Callable[[Columns, Integers], npt.NDArray[np.float64]]
+    beat: float
+    dismissed: Dismissals
 
 
 def cores(
@@ -90,8 +103,8 @@ def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tup
 def join(
     setting: Setting, pins: Mapping[str, Any], degrees: Columns, cuts: Columns, worth: Worth | None = None
 ) -> tuple[LayoutTable, dict[str, int]]:
-    """Cores from degrees and cuts that agree; pairs not `worth` it are counted under ``compute-bound``."""
-    chosen_degrees, chosen_cuts, hopeless = [], [], 0
+    """Cores from degrees and cuts that agree; pairs not `worth` it are dismissed as ``compute-bound``."""
+    chosen_degrees, chosen_cuts = [], []
     for rows, columns in _groups(degrees, cuts):
         mine = {name: column[rows][:, None] for name, column in degrees.items()}
         of_cut = {name: column[columns][None, :] for name, column in cuts.items()}
@@ -99,9 +112,9 @@ def join(
         block = mine["dp"] * mine["cp"] * mine["tp"]
         agree &= block % (of_cut["ep"] * of_cut["expert_tp"]) == 0
         if worth is not None:
-            good = agree & worth(mine, columns)
-            hopeless += int(agree.sum() - good.sum())
-            agree = good
+            scores = worth.scores(mine, columns)
+            worth.dismissed.by_bound("compute-bound", scores[agree & (scores >= worth.beat)])
+            agree &= scores < worth.beat
         left, right = np.nonzero(agree)
         chosen_degrees.append(rows[left])
         chosen_cuts.append(columns[right])
@@ -109,7 +122,7 @@ def join(
     right = np.concatenate([*chosen_cuts, np.zeros(0, dtype=np.intp)])
     found = complete(setting, pins, where(cuts, right) | where(degrees, left))
     keep, rejected = legal(setting, found, only=CORE_FIELDS)
-    return found.take(keep), rejected | ({"compute-bound": hopeless} if hopeless else {})
+    return found.take(keep), rejected
 
 
 def _groups(degrees: Columns, cuts: Columns) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:

@@ -44,6 +44,16 @@ class Goal:
             t = np.where(t <= self.limit_s, G + t / (2 * self.limit_s), np.inf)
         return t
 
+    def shortened(self, score: float, share: float) -> float:
+        """Score if its step were shorter by this share; GPUs do not count as time.
+
+        >>> goal = Goal(objective="gpus", limit_s=10.0)
+        >>> goal.shortened(float(goal.score(16_384, 8.0)), 0.5) == float(goal.score(16_384, 4.0))
+        True
+        """
+        gpus = math.floor(score) if self.objective == "gpus" and math.isfinite(score) else 0
+        return gpus + (score - gpus) * (1 - share)
+
     def cutoff_s(self, num_gpus: Any, score: float) -> Vector:
         """Longest step with which a layout would still reach this score; negative if none would."""
         G = np.asarray(num_gpus, dtype=np.float64)

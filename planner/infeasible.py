@@ -42,7 +42,7 @@ def explain_infeasible(
         cal: calibration tables.
     """
     if isinstance(done, Search):
-        violations, rejected = _reasons(request, done), dict(sorted(done.rejected.items()))
+        violations, rejected = _reasons(request, done), dict(sorted(done.dismissed.counts.items()))
     else:
         violations, rejected = done, {}
     nearest = tuple(nearest_changes(request, cal, violations))
@@ -164,7 +164,7 @@ def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
     """What stands in the way of a search that found nothing: a rule, the deadline, or memory."""
     everything, _ = cores(done.setting, done.pins)
     if len(everything) == 0:
-        return _broken_by_all(done.setting, done.rejected)
+        return _broken_by_all(done.setting, done.dismissed.counts)
     return _missed_deadline(request, done) or _least_memory(done.setting, done.pins, done.cal)
 
 

@@ -59,7 +59,10 @@ class Optimality:
     `enumerated` layouts were considered; `pruned` counts those dismissed by each rule or bound, `solved`
     those whose stages were decided by the solver. `bound_s` is a step time that no layout on as many GPUs
     can beat under the objective; `gap` is (incumbent − bound) / incumbent. Under the objective ``memory`` the
-    gap is that of the peak memory to `bound_bytes`, which no plan within the band of the fastest can do with.
+    gap is that of the peak memory to `bound_bytes`, which no plan whose step is within `within_s` (the band
+    of the fastest) can do with. `floors_s` is what the proof rests on: for each bound of the funnel, the
+    least step that any layout it dismissed could have reached, on as many GPUs as the plan's; none is below
+    the plan's own. `plan verify` derives `bound_s` anew, by a slower and simpler path.
     """
 
     status: Literal["proven", "best-found"]
@@ -69,6 +72,8 @@ class Optimality:
     pruned: Mapping[str, int]
     solved: int
     bound_bytes: float | None = None
+    within_s: float | None = None
+    floors_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

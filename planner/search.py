@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,13 +16,14 @@ from planner.goals import goal_of
 from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.retime import simulated_step_s
 from planner.rules import check_pins, parse_pins
+from planner.stages import ROUNDED_AWAY
 from planner.violation import Setting, Violation
 from topology.builders import build
 from topology.hierarchy import Hierarchy
 
 Progress = Callable[[str], None]
 
-PROVEN_GAP = 1e-6
+PROVEN_GAP = ROUNDED_AWAY
 """Gap up to which a plan is optimal: the rounding of seconds to integers in `planner.stages`."""
 
 
@@ -123,7 +125,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     from planner.frontier import alternatives
     from planner.placement import place
 
-    best, bound_bytes = _answer(request, done)
+    best, bound_bytes, within_s = _answer(request, done)
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
     rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
@@ -141,7 +143,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         mesh=mesh,
         estimate=full,
         alternatives=others,
-        optimality=certificate(done, best, bound_bytes),
+        optimality=certificate(done, best, bound_bytes, within_s),
         search_time_s=time.perf_counter() - started,
         idle_gpus=idle,
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
@@ -150,37 +152,47 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     )
 
 
-def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | None]:
-    """The plan that the objective asks for; under ``memory`` also the bytes that no such plan can do with."""
+def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | None, float | None]:
+    """The plan that the objective asks for.
+
+    Under ``memory`` also the bytes that no such plan can do with, and the longest step of such a plan.
+    """
     if request.objective != "memory" or done.best is None:
-        return done.best, None
+        return done.best, None, None
     from planner.emptiest import emptiest
 
-    return emptiest(done, estimate_of(done.setting, done.best, done.cal).upper_s)
+    within_s = estimate_of(done.setting, done.best, done.cal).upper_s
+    return *emptiest(done, within_s), within_s
 
 
-def certificate(done: Search, best: Choice, bound_bytes: float | None = None) -> Optimality:
+def certificate(
+    done: Search, best: Choice, bound_bytes: float | None = None, within_s: float | None = None
+) -> Optimality:
     """What the search proved of a choice: of its score, or of the memory it needs.
 
     Args:
         done: the search for the least score.
         best: the choice.
         bound_bytes: memory that no plan of the objective ``memory`` can do with.
+        within_s: longest step that this objective takes for equally fast.
     """
-    gpus = best.layout.num_gpus
-    score = float(done.goal.score(gpus, best.step_time_s))
-    gap = max(0.0, (score - done.bound) / score)
+    bound_s = max(0.0, float(done.goal.cutoff_s(best.layout.num_gpus, done.bound)))
+    gap = max(0.0, 1 - bound_s / best.step_time_s)
     if bound_bytes is not None:
         gap = 1 - bound_bytes / best.peak_memory_bytes
-    pruned = {name: count for name, count in sorted(done.rejected.items()) if count}
+    pruned = {name: count for name, count in sorted(done.dismissed.counts.items()) if count}
+    gpus, floors = best.layout.num_gpus, sorted(done.dismissed.floors.items())
+    floors_s = {name: float(done.goal.cutoff_s(gpus, least)) for name, least in floors}
     return Optimality(
         status="proven" if done.proven and gap <= PROVEN_GAP else "best-found",
-        bound_s=max(0.0, float(done.goal.cutoff_s(gpus, done.bound))),
+        bound_s=bound_s,
         gap=gap,
         enumerated=sum(pruned.values()) + done.solved,
         pruned=pruned,
         solved=done.solved,
         bound_bytes=bound_bytes,
+        floors_s={name: seconds for name, seconds in floors_s.items() if math.isfinite(seconds)},
+        within_s=within_s,
     )
 
 

@@ -11,7 +11,8 @@ What the space leaves out, and why nothing is lost:
 * a context-parallel rank keeps at least one attention tile of tokens, and a microbatch at most `MOST_TOKENS`;
 * experts are cut by expert_tp = 1 or tp, the two groups that stacks build;
 * GPipe is left out where 1F1B is offered: same bubble, never less memory;
-* selective recomputation is left out where attention is fused: it frees only sums of a row per head;
+* selective recomputation is not in the space where attention is fused: it is never faster, and frees only the
+  sums of a row per head; pinned, it is planned with;
 * tensor parallelism cuts whole key/value heads;
 * virtual stages: up to `EVERY_VIRTUAL_STAGE` all, beyond it those that divide the layers of a rank evenly,
   the ends perhaps one short;
@@ -60,7 +61,7 @@ def pipelines(
     """Every placement with every schedule it can run: layouts, the placement of each, what rules rejected."""
     columns = {field.name: getattr(placed, field.name) for field in fields(LayoutTable)}
     columns["placement"] = np.arange(len(placed))
-    columns = cross_by(columns, columns["pp"], lambda pp: _schedules(setting, pins, pp))
+    columns = cross_by(columns, columns["pp"], lambda pp: schedules(setting, pins, pp))
     placement = columns.pop("placement")
     found = LayoutTable(**columns)
     keep, rejected = legal(setting, found, only=PIPELINE_FIELDS)
@@ -79,7 +80,7 @@ def variants(
     return found.take(keep), rejected
 
 
-def _schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Columns:
+def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Columns:
     """Schedules with their virtual stages that a pipeline of `pp` ranks can run."""
     if pp == 1:
         idle = "1f1b" if "1f1b" in setting.stack.schedules else setting.stack.schedules[0]
@@ -125,20 +126,19 @@ def _recompute_policies(setting: Setting, pins: Mapping[str, Any]) -> list[int]:
 
 
 def _replicas(setting: Setting, table: LayoutTable) -> Integers:
-    """Key of what shards state: distance of replicas, dp·cp, whether just experts have any, if pp > 1."""
-    copies = table.dp * table.cp
-    experts = (table.tp > 1) & (copies == 1) & setting.model.is_moe
-    spaced = axis_strides(table)["data"] * (setting.cluster.num_gpus + 1) + copies
-    return np.asarray(4 * spaced + 2 * experts + (table.pp > 1), dtype=np.int64)
+    """Key of what shards state: distance of replicas, dp·cp, and if pp > 1."""
+    spaced = axis_strides(table)["data"] * (setting.cluster.num_gpus + 1) + table.dp * table.cp
+    return np.asarray(2 * spaced + (table.pp > 1), dtype=np.int64)
 
 
 def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Columns:
-    """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have."""
-    (stride, ranks), only_experts, pipelined = (
-        divmod(key // 4, setting.cluster.num_gpus + 1), key // 2 % 2, key % 2,
-    )  # fmt: skip
+    """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have.
+
+    A single replica has them too: what gathers its weights from a master copy keeps no second one.
+    """
+    (stride, ranks), pipelined = divmod(key // 2, setting.cluster.num_gpus + 1), key % 2
     offered = setting.stack.zero_stages_with_pipeline if pipelined else setting.stack.zero_stages
-    stages = pinned(pins, "zero_stage", offered if ranks > 1 or only_experts else (min(offered),))
+    stages = pinned(pins, "zero_stage", offered)
     inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
     pairs = []
     for stage in stages:

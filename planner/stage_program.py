@@ -29,6 +29,9 @@ Integers = npt.NDArray[np.int64]
 EVENNESS = 1e-6
 """Weight of unevenness when a seed is chosen among splits of equal time; it never enters a bound."""
 
+SPARE_BYTES = 1.0
+"""Bytes beyond the capacity that a bound allows: sums of bytes in another order differ by less."""
+
 THRESHOLDS = 4
 """Values of the slowest rank tried one by one before the bound falls back on the least sum."""
 
@@ -89,12 +92,13 @@ def _known(costs: StageCosts, bound_s: float, splits: Sequence[StageSplit]) -> S
 
 def _best_of_few(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     """Several chunks per rank leave one choice, how the ends share what is missing: try all."""
-    every = [
-        consecutive_split(costs, chunk_ranks, chunks)
-        for chunks in chunk_splits(sum(costs.runs), len(chunk_ranks))
-    ]
-    known = _known(costs, math.inf, every)
-    return StageBound(bound_s=known.seed_s, split=known.split, seed_s=known.seed_s)
+    every = chunk_splits(sum(costs.runs), len(chunk_ranks))
+    lenient, strict = (
+        [consecutive_split(costs, chunk_ranks, chunks, spare_bytes=spare) for chunks in every]
+        for spare in (SPARE_BYTES, 0.0)
+    )
+    bound_s = min((step_time(costs, split) for split in lenient if split is not None), default=math.inf)
+    return _known(costs, bound_s, [split for split in (*lenient, *strict) if split is not None])
 
 
 def chunk_splits(num_layers: int, chunks: int) -> list[tuple[int, ...]]:
@@ -141,7 +145,7 @@ def rank_tables(costs: StageCosts, most: int) -> RankTables:
             [np.clip(at - (e - n), 0, n) for e, n in zip(ends, costs.runs, strict=True)], axis=-1
         )
         counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
-    again, again_s, possible = _fewest_recomputed(costs, counts)
+    again, again_s, possible = _fewest_recomputed(costs, counts, SPARE_BYTES)
     seconds = counts @ np.asarray(costs.layer_s) + again_s + np.asarray(costs.fixed_s)[:, None, None]
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
     ends_s = [counts @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
@@ -156,14 +160,16 @@ def rank_tables(costs: StageCosts, most: int) -> RankTables:
     )
 
 
-def _fewest_recomputed(costs: StageCosts, counts: Integers) -> tuple[Integers, Floats, npt.NDArray[np.bool_]]:
+def _fewest_recomputed(
+    costs: StageCosts, counts: Integers, spare_bytes: float
+) -> tuple[Integers, Floats, npt.NDArray[np.bool_]]:
     """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
     held = np.asarray(costs.in_flight)[:, None, None]
     fixed = (
         np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
     )
     need = counts @ np.asarray(costs.static_bytes) + held * (counts @ np.asarray(costs.saved_bytes)) + fixed
-    need = need - costs.capacity_bytes
+    need = need - costs.capacity_bytes - spare_bytes
     must = need > 0
     need = need + np.where(must, np.asarray(costs.recompute_working_bytes)[:, None, None], 0.0)
     again, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
@@ -189,20 +195,30 @@ def _bound(costs: StageCosts, tables: RankTables, *, cut_off: bool) -> tuple[flo
     slowest = _least(tables, tables.seconds, np.maximum)
     if not np.isfinite(slowest):
         return math.inf, []
-    tail = _least(tables, tables.tails, np.maximum) + costs.constant_s
+    tail = _least(tables, tables.tails, np.maximum)
     total = _least(tables, tables.seconds, np.add)
     later = np.unique(tables.seconds[tables.seconds > slowest])
     values = [slowest, *later[np.isfinite(later)][: THRESHOLDS - 1]]
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
     if cut_off:  # a rank taking more layers than tabulated, and the least the layers can sum to
         work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
-        beyond, total = min(beyond, (int(tables.taken[-1]) + 1) * min(costs.layer_s)), min(total, work)
+        wider = (int(tables.taken[-1]) + 1) * min(costs.layer_s)
+        beyond, total, tail = min(beyond, wider), min(total, work), min(tail, _mean_tail(costs))
     bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
     for value in values:
         path = _path(tables, _evened(tables, value))
         paths.append(path)
         bounds.append((M - beta) * value + beta * _least(tables, _capped(tables, value), np.add))
-    return min(bounds) + tail, paths
+    return min(bounds) + tail + costs.constant_s, paths
+
+
+def _mean_tail(costs: StageCosts) -> float:
+    """Seconds that the longest tail of no split can go below: the mean over ranks of each linear form."""
+    forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
+    return max(
+        (sum(n * t for n, t in zip(costs.runs, form, strict=True)) + sum(fixed)) / costs.num_ranks
+        for form, fixed in forms
+    )
 
 
 def _capped(tables: RankTables, slowest: float) -> Floats:
@@ -260,10 +276,19 @@ def _split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
 
 
 def consecutive_split(
-    costs: StageCosts, chunk_ranks: tuple[int, ...], chunk_layers: tuple[int, ...]
-) -> StageSplit:
-    """Split that follows from the layers of every chunk: runs by position, the fewest recomputed layers."""
+    costs: StageCosts,
+    chunk_ranks: tuple[int, ...],
+    chunk_layers: tuple[int, ...],
+    *,
+    spare_bytes: float = 0.0,
+) -> StageSplit | None:
+    """Split that follows from the layers of every chunk: runs by position, the fewest recomputed layers.
+
+    None if no recomputation makes it fit into the capacity and `spare_bytes` more.
+    """
     rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
-    again, _, _ = _fewest_recomputed(costs, np.array(rows)[:, None, :])
+    again, _, possible = _fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
     ranks = range(costs.num_ranks)
+    if not all(possible[s, s, 0] for s in ranks):
+        return None
     return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(int(again[s, s, 0]) for s in ranks))

@@ -8,24 +8,28 @@ has a few hundred variables. It minimises `costmodel.stage_costs.step_time` itse
 Seconds become integers by rounding every coefficient *down* to a quantum of ``scale / 2³⁴`` where ``scale``
 is the step time of all layers on one rank; so the optimum of the integers never exceeds the true one and is
 an honest bound. It falls short of the true one by at most one quantum per term of the objective, under 1e-6
-of the step for any model of fewer than ten thousand layers. Bytes are rounded *up* to whole bytes, so every
-split that is returned fits; a split within (layers + 4) bytes of the capacity may be refused.
+of the step for any model of fewer than ten thousand layers. Bytes are rounded *down* to whole bytes, so no
+split that fits is left out of the bound. Should the best split be within (layers + 4) bytes of the capacity
+and not fit, bytes are rounded up and the solver is asked again; the bound stays that of the first answer.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.chunks import chunks_of_rank, end_limit, shortage
-from costmodel.stage_costs import StageCosts, StageSplit, recompute_order, step_time
+from costmodel.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
 from planner.cpsat import Answer, IntegerModel, Variable, solve
 
 RESOLUTION = 2**34
 """Quanta in the step time of the whole model on one rank, or in its longest tail."""
+
+ROUNDED_AWAY = 1e-6
+"""Share of a step by which the optimum of the integers may fall short of the true one."""
 
 WORK_LIMIT = 10.0
 """Deterministic seconds of one solve; reached only by pathological inputs, and then the plan says so."""
@@ -42,6 +46,21 @@ class StageSolution:
     split: StageSplit | None
     step_time_s: float
     bound_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rounding:
+    """How bytes become whole: those that are needed, and those that there is room for."""
+
+    need: Callable[[float], int]
+    room: Callable[[float], int]
+
+
+FAVOURABLE = _Rounding(need=math.floor, room=math.ceil)
+"""Every split that fits is allowed, so that the optimum is a bound."""
+
+CAUTIOUS = _Rounding(need=math.ceil, room=math.floor)
+"""Every split that is allowed fits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +86,26 @@ def solve_stages(
         cutoff_s: only splits faster than this are of interest.
         seed: a split to start from, kept when nothing beats it.
     """
+    best = _solve(costs, chunk_ranks, cutoff_s, seed, FAVOURABLE)
+    if best.split is None or fits(costs, best.split):
+        return best
+    safe = _solve(costs, chunk_ranks, cutoff_s, seed, CAUTIOUS)
+    if safe.status == "proven" and safe.step_time_s > best.bound_s * (1 + ROUNDED_AWAY):
+        return replace(safe, status="best-found", bound_s=best.bound_s)
+    return replace(safe, bound_s=best.bound_s)
+
+
+def _solve(
+    costs: StageCosts,
+    chunk_ranks: tuple[int, ...],
+    cutoff_s: float,
+    seed: StageSplit | None,
+    rounding: _Rounding,
+) -> StageSolution:
+    """Build the model with bytes rounded one way, solve and decode it."""
     model = IntegerModel()
     counts = _count_variables(model, costs, chunk_ranks)
-    _limit_memory(model, costs, counts)
+    _limit_memory(model, costs, counts, rounding)
     quantum = _quantum(costs)
     _minimise_step(model, costs, counts, quantum, cutoff_s)
     if seed is not None:
@@ -157,19 +193,19 @@ def _require_equal_chunks(model: IntegerModel, costs: StageCosts, held: Sequence
         model.require(dict.fromkeys(variables, 1), each if inside else least, each)
 
 
-def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts) -> None:
-    """Keep every rank within its capacity, bytes rounded up."""
+def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts, to: _Rounding) -> None:
+    """Keep every rank within its capacity, bytes needed and bytes there rounded to whole ones."""
     frees = _freed(costs)
     for s in range(costs.num_ranks):
         fixed = costs.fixed_static_bytes[s] + costs.fixed_activation_bytes[s] + costs.working_bytes
         terms: dict[Variable, int] = {}
         for k, n in enumerate(counts.layers[s]):
-            terms[n] = math.ceil(costs.static_bytes[k] + costs.in_flight[s] * costs.saved_bytes[k])
-            terms[counts.recomputed[s][k]] = -math.floor(costs.in_flight[s] * max(frees[k], 0.0))
+            terms[n] = to.need(costs.static_bytes[k] + costs.in_flight[s] * costs.saved_bytes[k])
+            terms[counts.recomputed[s][k]] = -to.room(costs.in_flight[s] * max(frees[k], 0.0))
         any_recomputed = model.boolean()
         model.require({**dict.fromkeys(counts.recomputed[s], 1), any_recomputed: -sum(costs.runs)}, None, 0)
-        terms[any_recomputed] = math.ceil(costs.recompute_working_bytes[s])
-        model.require(terms, None, math.floor(costs.capacity_bytes) - math.ceil(fixed))
+        terms[any_recomputed] = to.need(costs.recompute_working_bytes[s])
+        model.require(terms, None, to.room(costs.capacity_bytes) - to.need(fixed))
 
 
 def _minimise_step(

@@ -53,7 +53,7 @@ def test_no_layout_beats_the_bound_of_its_cut_its_core_or_its_placement(name: st
     s, table = setting(name, stack), layouts(model(name).is_moe)
     M, degrees = num_microbatches(table, s.job), columns_of(table)
     cut_s, core_s = (
-        step_bound(s, times(s, table, CAL), degrees, M, smallest_bubble(s, table.pp))
+        step_bound(s, times(s, table, CAL), degrees, M, smallest_bubble(s, {}, table.pp))
         for times in (cut_times, core_times)
     )
     placed_s = step_bound(s, placed_times(s, table, CAL), degrees, M, least_bubble(table))
