@@ -178,14 +178,17 @@ def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
 
 
 def _least_gpus(search: Search) -> float:
-    """GPUs below which even peak flop/s misses the incumbent; no limit for goals that save GPUs."""
+    """GPUs below which even peak flop/s, at the level of the user's own runs, misses the incumbent.
+
+    There is no limit for goals that save GPUs.
+    """
     if not math.isfinite(search.score) or search.goal.objective not in ("step-time", "memory"):
         return 1.0
     s = search.setting
     parameters = active_parameter_count(s.model) - embedding_parameters(s.model)
     flop = TRAINING_FLOP_PER_PARAMETER * parameters * s.job.tokens_per_step
     fastest = max(s.cluster.gpu.peak_flop_per_s.values())
-    return flop / (fastest * search.score)
+    return s.stack.level * flop / (fastest * search.score)
 
 
 def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
