@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from costmodel.calibration import Calibration, load_calibration  # noqa: E402 - the checkout is not installed
 from planner.plan import PlanRequest  # noqa: E402
-from tests.oracle.certificates import RELATIVE, Answer, Verdict, answer_of, judge  # noqa: E402
+from tests.oracle.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
 from tests.oracle.plain_enumeration import setting_of, some_layouts  # noqa: E402
 from tests.oracle.random_requests import (  # noqa: E402
     case_of,
@@ -85,6 +85,7 @@ def certify(cases: int, seed: int, seconds: float, most_layouts: int, found: Pat
             best, said = verdict.truth.best, verdict.answer
             report(
                 found, f"{seed}/{number}", verdict.faults, request, gap=verdict.gap,
+                blame=blame(request, layouts, verdict, cal),
                 answer_score=said.score, answer_layout=said.layout, bound=said.bound,
                 best_score=best.score if best else math.inf, best=best,
             )  # fmt: skip
@@ -114,7 +115,7 @@ def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibra
     for number in until(math.ceil(pins / PINS_OF_A_REQUEST) * 2, seconds):
         if tally.counts["pinned"] >= pins:
             break
-        r = Random(f"pins {seed}/{number}")
+        r = Random(f"pins {seed}/{number}")  # noqa: S311 - cases that repeat, no secrets
         request = random_sizes(r, PINNED_GPUS)
         s = setting_of(request)
         some = some_layouts(r, s, {}, 400)
@@ -139,7 +140,13 @@ def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibra
 
 
 def _compare(
-    tally: Tally, name: str, request: PlanRequest, pins: dict[str, object], free: Answer, pinned: Answer, found: Path
+    tally: Tally,
+    name: str,
+    request: PlanRequest,
+    pins: dict[str, object],
+    free: Answer,
+    pinned: Answer,
+    found: Path,
 ) -> None:
     """A pin may not give a better plan than none."""
     faults = [*free.faults, *pinned.faults]
@@ -150,8 +157,8 @@ def _compare(
     if faults:
         tally.counts["faults"] += 1
         report(
-            found, name, tuple(faults), request, pins=pins, answer_score=free.score, answer_layout=free.layout,
-            best_score=pinned.score, best=pinned.layout,
+            found, name, tuple(faults), request, pins=pins, answer_score=free.score,
+            answer_layout=free.layout, best_score=pinned.score, best=pinned.layout,
         )  # fmt: skip
 
 
@@ -161,19 +168,23 @@ def show(what: str, tally: Tally, seconds: float) -> None:
     for name, count in sorted(tally.counts.items()):
         print(f"  {name:32} {count:>9,}")
     if tally.sizes:
-        print(f"  {'layouts priced':32} {sum(tally.sizes):>9,}, median {statistics.median(tally.sizes):.0f} a case")
+        median = statistics.median(tally.sizes)
+        print(f"  {'layouts priced':32} {sum(tally.sizes):>9,}, median {median:.0f} a case")
         print(f"  {'splits tried':32} {tally.splits:>9,}")
     print(f"  {'worst relative gap':32} {tally.worst:>9.2g}")
 
 
 def main() -> int:
     """Run what the command line asks for; 1 if anything was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
     parser.add_argument("--cases", type=int, default=0)
     parser.add_argument("--pins", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=math.inf, help="time limit of each part")
-    parser.add_argument("--most-layouts", type=int, default=400, help="pin fields until a space is this small")
+    parser.add_argument(
+        "--most-layouts", type=int, default=400, help="fields are pinned until so few are left"
+    )
     parser.add_argument("--found", type=Path, default=Path("found_cases.jsonl"))
     asked = parser.parse_args()
     cal, faults = load_calibration(), 0

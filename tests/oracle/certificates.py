@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from costmodel.calibration import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.scoring import stage_costs
 from costmodel.stage_costs import memory_of_stages, step_time
-from costmodel.training import estimate
 from planner.plan import PlanRequest
 from planner.rules import check
 from planner.search import certificate, estimate_of, explore
@@ -129,9 +128,34 @@ def _emptiest_faults(
     return found
 
 
-def upper_s(s: Setting, truth: Enumeration, cal: Calibration) -> float:
-    """Where the error band of the fastest plan ends."""
-    if truth.best is None:
-        return math.inf
-    best = truth.best
-    return estimate(s.model, s.cluster, s.job, s.stack, best.layout, cal, best.split).upper_s
+def arguments_of(s: Setting, layout: ParallelLayout, pins: Collection[str] = ()) -> tuple[str, ...]:
+    """Why `planner.space` says that this layout need not be looked at; empty where it says nothing.
+
+    A pinned field has its one value, whatever is said of it.
+    """
+    alone = layout.dp * layout.cp == 1 and not (s.model.is_moe and layout.tp > 1)
+    offered = s.stack.zero_stages_with_pipeline if layout.pp > 1 else s.stack.zero_stages
+    pipelined = layout.pp > 1 and layout.schedule == "gpipe" and "1f1b" in s.stack.schedules
+    said = (
+        ("schedule", "gpipe beside 1f1b", pipelined),
+        ("recompute", "none beside full", layout.recompute == "none" and "full" in s.stack.recomputes),
+        (
+            "recompute",
+            "selective under fused attention",
+            layout.recompute == "selective" and s.stack.flash_attention,
+        ),
+        ("zero_stage", "sharding of one replica", alone and layout.zero_stage > min(offered)),
+    )
+    return tuple(name for field, name, holds in said if holds and field not in pins)
+
+
+def blame(request: PlanRequest, layouts: Sequence[ParallelLayout], verdict: Verdict, cal: Calibration) -> str:
+    """What a worse answer is due to: a layout that the space leaves out, or one that was dismissed in it."""
+    s, best = setting_of(request), verdict.truth.best
+    inside = [x for x in layouts if not arguments_of(s, x, request.pins)]
+    narrow = enumerate_all(request, inside, cal, together=True)
+    if narrow.best is not None and verdict.answer.score > narrow.best.score * (1 + RELATIVE):
+        return f"dismissed in the space: {narrow.best}"
+    if best is not None and verdict.answer.score > best.score * (1 + RELATIVE):
+        return f"left out of the space: {', '.join(arguments_of(s, best.layout, request.pins))}"
+    return "neither"

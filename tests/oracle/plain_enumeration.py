@@ -147,7 +147,11 @@ def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
     N, B, S = s.cluster.num_gpus, s.job.global_batch_size, s.job.sequence_length
     counts = range(1, N + 1)
     context = [cp for cp in counts if cp == 1 or (S % cp == 0 and S // cp >= LEAST_TOKENS)]
-    axes = (_pinned(pins, "tp", counts), _pinned(pins, "cp", context), *(_pinned(pins, a, counts) for a in ("pp", "dp")))
+    axes = (
+        _pinned(pins, "tp", counts),
+        _pinned(pins, "cp", context),
+        *(_pinned(pins, a, counts) for a in ("pp", "dp")),
+    )
     for tp, cp, pp, dp in itertools.product(*axes):
         if tp * cp * pp * dp > N or pp > s.model.num_layers or B % dp:
             continue
@@ -165,7 +169,12 @@ def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
 
 
 def _unfold(
-    s: Setting, pins: Mapping[str, Any], degrees: Degrees, pipelines: list[tuple[Any, int]], *, duplicates: bool
+    s: Setting,
+    pins: Mapping[str, Any],
+    degrees: Degrees,
+    pipelines: list[tuple[Any, int]],
+    *,
+    duplicates: bool,
 ) -> Iterator[ParallelLayout]:
     """Everything else that degrees leave open."""
     stages = s.stack.zero_stages_with_pipeline if degrees["pp"] > 1 else s.stack.zero_stages
@@ -256,15 +265,15 @@ def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[t
 
 
 @functools.cache
-def every_split(runs: Row, pp: int, chunks_per_rank: int, v_shaped: bool) -> tuple[Rows, ...]:
+def every_split(runs: Row, pp: int, chunks_per_rank: int, *, v_shaped: bool = False) -> tuple[Rows, ...]:
     """Every way to give layers to pipeline ranks: layers of each run on each rank.
 
     One chunk a rank: any with a layer on each. Several: equal chunks but for the first and the last of the
     model, which may be shorter, without any layer only where nothing else divides.
 
-    >>> every_split((3,), 2, 1, False)
+    >>> every_split((3,), 2, 1)
     (((1,), (2,)), ((2,), (1,)))
-    >>> every_split((3,), 2, 2, False)
+    >>> every_split((3,), 2, 2)
     (((1,), (2,)), ((2,), (1,)))
     """
     L, C = sum(runs), pp * chunks_per_rank
@@ -422,7 +431,7 @@ def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
     """Every split of the layers of a layout."""
     runs = tuple(run.count for run in layer_runs(s.model))
     v_shaped = layout.schedule in ("zbv", "dualpipev")
-    return every_split(runs, layout.pp, layout.virtual_stages, v_shaped)
+    return every_split(runs, layout.pp, layout.virtual_stages, v_shaped=v_shaped)
 
 
 def budget_of(s: Setting) -> float:
@@ -479,7 +488,9 @@ def _confirm(s: Setting, best: Found, cal: Calibration, budget_bytes: float) -> 
     """The printed estimate of the best plan says the same seconds, and that it fits."""
     said = estimate(s.model, s.cluster, s.job, s.stack, best.layout, cal, best.split)
     if not math.isclose(said.step_time_s, best.step_time_s, rel_tol=1e-9):
-        raise AssertionError(f"{best.layout}: enumerated {best.step_time_s} s, estimated {said.step_time_s} s")
+        raise AssertionError(
+            f"{best.layout}: enumerated {best.step_time_s} s, estimated {said.step_time_s} s"
+        )
     if said.peak_memory_bytes > budget_bytes * (1 + 1e-9):
         raise AssertionError(f"{best.layout}: {said.peak_memory_bytes} bytes of {budget_bytes}")
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from random import Random
 from typing import Any
 
 from costmodel.calibration import Calibration
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec, parameter_count
+from costmodel.model import ModelSpec
 from costmodel.scoring import stage_costs
 from costmodel.stack import StackLevel, stacks
 from costmodel.stage_costs import StageSplit, memory_of_stages, step_time
@@ -90,7 +90,9 @@ def random_cluster(r: Random, most_gpus: int) -> ClusterSpec:
         tiers = spec.tiers
         if gpus >= 4 * per_node and r.random() < 0.5:
             tiers = (
-                TierSpec(name="leaf", nodes_per_unit=2, oversubscription=r.choice((1.0, 4.0)), latency_s=1e-6),
+                TierSpec(
+                    name="leaf", nodes_per_unit=2, oversubscription=r.choice((1.0, 4.0)), latency_s=1e-6
+                ),
                 TierSpec(name="spine", nodes_per_unit=128, latency_s=1e-6),
             )
         spec = replace(spec, nodes=(node,), tiers=tiers)
@@ -190,16 +192,31 @@ def with_memory(spec: ClusterSpec, memory_bytes: float) -> ClusterSpec:
     return replace(spec, gpus=(replace(spec.gpus[0], memory_bytes=memory_bytes),))
 
 
-def share_of_state(request: PlanRequest) -> float:
-    """Memory of all GPUs over the usual 18 bytes a parameter."""
-    total = request.cluster.gpus[0].memory_bytes * request.cluster.num_gpus
-    return total / (18 * parameter_count(request.model))
-
-
-def written(request: PlanRequest) -> dict[str, Any]:
+def written(value: Any) -> Any:
     """A request as plain data; fields that have their default are left out."""
-    data: dict[str, Any] = json.loads(json.dumps(unstructure(request)))
-    return data
+    if not is_dataclass(value) or isinstance(value, type):
+        return [written(part) for part in value] if _of_dataclasses(value) else _plain(value)
+    return {
+        field.name: written(getattr(value, field.name))
+        for field in fields(value)
+        if getattr(value, field.name) != _default(field)
+    }
+
+
+def _of_dataclasses(value: Any) -> bool:
+    return isinstance(value, tuple) and any(is_dataclass(part) for part in value)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON makes of a value."""
+    return json.loads(json.dumps(unstructure(value)))
+
+
+def _default(field: Field[Any]) -> Any:
+    """The default of a field, or what nothing equals."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def read(data: Mapping[str, Any]) -> PlanRequest:
@@ -213,4 +230,5 @@ def case_of(
     seed: int, number: int, cal: Calibration, *, most_layouts: int, most_gpus: int = 8
 ) -> tuple[PlanRequest, list[ParallelLayout]] | None:
     """One numbered case of a seed."""
-    return random_request(Random(f"{seed}/{number}"), cal, most_layouts=most_layouts, most_gpus=most_gpus)
+    chance = Random(f"{seed}/{number}")  # noqa: S311 - cases that repeat, no secrets
+    return random_request(chance, cal, most_layouts=most_layouts, most_gpus=most_gpus)

@@ -17,8 +17,8 @@ from tests.oracle.random_requests import case_of, read, written
 
 CAL = load_calibration()
 FOUND = json.loads((Path(__file__).parent / "found_cases.json").read_text(encoding="utf-8"))
-SEED, GROUPS, CASES_OF_GROUP = 20, 8, 25
-MOST_LAYOUTS = 160
+SEED, GROUPS, CASES_OF_GROUP = 20, 8, 21
+MOST_LAYOUTS = 120
 RELATIVE = 1e-6
 
 
@@ -37,24 +37,19 @@ def test_what_is_proven_is_the_best_of_every_layout_and_split(group: int) -> Non
 
 @pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
 def test_what_was_once_found_is_found_again(case: dict[str, Any]) -> None:
-    """Requests whose certificate was once wrong: the search reaches the best score known, and proves it."""
-    answer = answer_of(read(case["request"]), CAL)
-    assert answer.faults == ()
-    assert answer.score <= case["best_score"] * (1 + RELATIVE)
-    assert answer.bound <= case["best_score"] * (1 + RELATIVE)
-    assert answer.proven
-
-
-@pytest.mark.slow
-def test_the_first_found_case_has_no_better_plan() -> None:
-    """Mixtral-like on 4 GPUs, all of its layouts: the search finds the best of them."""
-    request = read(FOUND[0]["request"])
-    layouts = every_layout(setting_of(request), {})
+    """Requests whose certificate was once wrong: the search finds and proves what the enumeration finds."""
+    request = read(case["request"])
+    layouts = every_layout(setting_of(request), request.pins)
     assert layouts
     verdict = judge(request, layouts, CAL)
     assert verdict.faults == ()
-    assert verdict.truth.best is not None
-    assert verdict.truth.best.score == pytest.approx(FOUND[0]["best_score"], rel=RELATIVE)
+    assert verdict.answer.proven
+
+
+def test_the_plan_with_an_empty_end_is_found() -> None:
+    """Mixtral-like, 3 layers on 4 GPUs: 45.32 ms with two chunks on one of two ranks, an end without layers."""
+    answer = answer_of(read(FOUND[0]["request"]), CAL)
+    assert answer.score <= 45.33e-3
 
 
 def test_a_request_reads_back_as_it_was_written() -> None:
@@ -66,7 +61,7 @@ def test_a_request_reads_back_as_it_was_written() -> None:
 
 def test_splits_of_several_chunks_are_equal_but_for_the_ends() -> None:
     """Ends may be shorter, and empty only where nothing else divides the model."""
-    assert every_split((4,), 2, 2, False) == (((2,), (2,)),)
-    assert every_split((5,), 2, 2, False) == (((2,), (3,)), ((3,), (2,)))
-    assert every_split((6,), 2, 2, True) == (((2,), (4,)),)
-    assert len(every_split((6,), 3, 1, False)) == 10
+    assert every_split((4,), 2, 2) == (((2,), (2,)),)
+    assert every_split((5,), 2, 2) == (((2,), (3,)), ((3,), (2,)))
+    assert every_split((6,), 2, 2, v_shaped=True) == (((2,), (4,)),)
+    assert len(every_split((6,), 3, 1)) == 10
