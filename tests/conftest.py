@@ -1,8 +1,18 @@
-"""Fixtures every test may use."""
+"""Fixtures every test may use, and what Hypothesis tries.
 
+Examples are the same in every run, so a red test shows a fault and not a draw. `HYPOTHESIS_PROFILE=random`
+looks for new ones; a case that it finds is kept as an `@example`, or in `tests/oracle/found_cases.json`.
+"""
+
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("random", derandomize=False, deadline=None, print_blob=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session")

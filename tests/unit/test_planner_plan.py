@@ -110,6 +110,8 @@ def test_the_document_has_the_keys_others_rely_on() -> None:
         "pruned",
         "solved",
         "bound_bytes",
+        "within_s",
+        "floors_s",
     }
 
 

@@ -68,7 +68,7 @@ def test_a_bound_that_is_too_high_is_found_out() -> None:
         (lambda p: replace(p, recompute_of_stage=(*p.recompute_of_stage, 1)), {"pipeline ranks that recompute"}),
         (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=(0,) * p.layout.num_gpus)), {"ranks on distinct GPUs"}),
         (lambda p: replace(p, idle_gpus=3), {"GPUs"}),
-        (lambda p: replace(p, layout=replace(p.layout, microbatch_size=7)), {"rules", "step time", "peak memory", "gap"}),
+        (lambda p: replace(p, layout=replace(p.layout, microbatch_size=7)), {"rules", "step time", "peak memory", "fits", "gap"}),
         (lambda p: replace(p, estimate=replace(p.estimate, step_time_s=0.5)), {"step time", "gap"}),
         (lambda p: replace(p, optimality=replace(p.optimality, gap=0.5)), {"gap"}),
         (lambda p: replace(p, optimality=replace(p.optimality, solved=99)), {"layouts enumerated"}),
