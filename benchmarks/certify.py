@@ -115,7 +115,7 @@ def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibra
     for number in until(math.ceil(pins / PINS_OF_A_REQUEST) * 2, seconds):
         if tally.counts["pinned"] >= pins:
             break
-        r = Random(f"pins {seed}/{number}")  # noqa: S311 - cases that repeat, no secrets
+        r = Random(f"pins {seed}/{number}")
         request = random_sizes(r, PINNED_GPUS)
         s = setting_of(request)
         some = some_layouts(r, s, {}, 400)

@@ -21,6 +21,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.bands import Doubts, interval, memory_deviation
 from costmodel.calibration import Calibration
@@ -55,9 +56,6 @@ MOST_TOKENS = 2**17
 
 EVERY_VIRTUAL_STAGE = 8
 """docs/search.md: up to this many chunks of a rank all are tried, beyond it those that divide evenly."""
-
-ROUNDED_BYTES = 4
-"""`planner.stages`: a split within (layers + 4) bytes of the budget may be refused."""
 
 AXES = ("pp", "dp", "cp", "tp")
 Row = tuple[int, ...]
@@ -430,13 +428,17 @@ def _row_of(value: Any, row: int, rows: int) -> Any:
 def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
     """Every split of the layers of a layout."""
     runs = tuple(run.count for run in layer_runs(s.model))
-    v_shaped = layout.schedule in ("zbv", "dualpipev")
+    v_shaped = layout.pp > 1 and layout.schedule in ("zbv", "dualpipev")
     return every_split(runs, layout.pp, layout.virtual_stages, v_shaped=v_shaped)
 
 
-def budget_of(s: Setting) -> float:
-    """Bytes that every plan may fill, down to what the solver's rounding of bytes may refuse."""
-    return s.memory_budget_bytes - s.model.num_layers - ROUNDED_BYTES
+def exact_steps(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> NDArray[np.float64]:
+    """Step of every layout under its best split that fits; infinite where none does."""
+    found = [
+        fastest_split(costs, splits_of(s, layout), s.memory_budget_bytes, recomputes=layout.recompute == "full")
+        for layout, costs in zip(layouts, price_together(s, layouts, cal) if layouts else (), strict=True)
+    ]
+    return np.array([math.inf if best is None else best[0] for best in found])
 
 
 def limit_s(request: PlanRequest) -> float:
@@ -467,7 +469,7 @@ def enumerate_all(
 ) -> Enumeration:
     """The best of these layouts over all of their splits, confirmed by `costmodel.training.estimate`."""
     s = setting_of(request)
-    budget = budget_of(s) if budget_bytes is None else budget_bytes
+    budget = s.memory_budget_bytes if budget_bytes is None else budget_bytes
     best, tried = None, 0
     prices = (price_together if together and layouts else price_each)(s, layouts, cal)
     for layout, costs in zip(layouts, prices, strict=True):
@@ -503,4 +505,4 @@ def emptiest(
     for layout, costs in zip(layouts, price_each(s, layouts, cal), strict=True):
         found = emptiest_split(costs, splits_of(s, layout), longest_s, recomputes=layout.recompute == "full")
         least = min(least, math.inf if found is None else found[0])
-    return least if least <= budget_of(s) else math.inf
+    return least if least <= s.memory_budget_bytes else math.inf

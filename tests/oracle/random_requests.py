@@ -230,5 +230,5 @@ def case_of(
     seed: int, number: int, cal: Calibration, *, most_layouts: int, most_gpus: int = 8
 ) -> tuple[PlanRequest, list[ParallelLayout]] | None:
     """One numbered case of a seed."""
-    chance = Random(f"{seed}/{number}")  # noqa: S311 - cases that repeat, no secrets
+    chance = Random(f"{seed}/{number}")
     return random_request(chance, cal, most_layouts=most_layouts, most_gpus=most_gpus)
