@@ -34,7 +34,7 @@ def headline(plan: ServingPlan) -> str:
     """The plan in one line."""
     return (
         f"{plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}, "
-        f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.optimality.status}"
+        f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.optimality.certainty}"
     )
 
 
@@ -79,7 +79,7 @@ def _configuration(plan: ServingPlan) -> Facts:
     optimality = plan.optimality
     pruned = sum(optimality.pruned.values())
     counted = f"{optimality.enumerated} options, {pruned} pruned, {optimality.simulated} simulated"
-    pairs.append(("search", f"{counted}, {optimality.status} in {format_seconds(plan.search_time_s)}"))
+    pairs.append(("search", f"{counted}, {optimality.certainty} in {format_seconds(plan.search_time_s)}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
 
 

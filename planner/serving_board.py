@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from costmodel.calibration import Calibration
-from planner.serving_capacity import able, best_chunk, replicas
+from planner.serving_capacity import able, best_bracket, replicas
 from planner.serving_fleet import FleetRun
 from planner.serving_master import Selection
 from planner.serving_options import (
@@ -32,6 +32,7 @@ RESOLUTION = 0.02  # capacities are told apart to this share
 class Board:
     """The state of a search: what each option can serve as far as is known, and how it came to be known.
 
+    `ceilings_per_s` are what no replica was found to serve more of: bounds, or rates at which it failed.
     `exact` options need no more simulation; of those `measured` the capacity itself was simulated, all other
     capacities are upper bounds. `runs` are the best kept runs of a closed loop, by option. `lowered` says
     that capacities were cut because a whole fleet broke a limit. `fewest_gpus` are those of the smallest
@@ -40,6 +41,7 @@ class Board:
 
     options: list[Option]
     capacities_per_s: list[float]
+    ceilings_per_s: list[float]
     exact: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     measured: set[int] = field(default_factory=set)
@@ -54,7 +56,7 @@ class Board:
 
 def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy) -> Board:
     """Every replica that could take part, with the bound on its capacity; the others counted by reason."""
-    board = Board(options=[], capacities_per_s=[])
+    board = Board(options=[], capacities_per_s=[], ceilings_per_s=[])
     phases = [WHOLE] if "aggregated" in request.modes else []
     phases += [PROMPT_ONLY, OUTPUT_ONLY] if "disaggregated" in request.modes else []
     most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
@@ -77,6 +79,7 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
                     continue
                 board.options.append(option)
                 board.capacities_per_s.append(rate_bound_per_s(option))
+    board.ceilings_per_s = list(board.capacities_per_s)
     return board
 
 
@@ -86,31 +89,45 @@ def learn(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None
     Without a rate to be shared by its replicas that is not the whole question, and its capacity is found; so
     it is where the answer is no, or it was asked before.
     """
-    option, bound = board.options[i], board.capacities_per_s[i]
+    option = board.options[i]
     board.simulated += 1
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
-        fitting = able(option, needed_per_s) if needed_per_s <= bound else None
+        possible = needed_per_s <= board.capacities_per_s[i] * (1 + 1e-9)
+        fitting = able(option, needed_per_s) if possible else None
         if fitting is not None and rate_per_s is not None:
             board.options[i] = fitting
             board.exact.add(i)
             return
         if fitting is None:
-            bound = min(bound, needed_per_s) * (1 - RESOLUTION)
-        if fitting is None and _no_better(board, option, bound, rate_per_s):
-            board.capacities_per_s[i] = bound
+            fail(board, i, needed_per_s=needed_per_s, rate_per_s=rate_per_s)
+        if fitting is None and _no_better(board, option, board.capacities_per_s[i], rate_per_s):
             if rate_per_s is not None:
                 board.asked.discard(i)
             board.pruned["simulated slower than the best"] += 1
             return
-    board.options[i], board.capacities_per_s[i] = best_chunk(
-        option, most_per_s=bound, precision=RESOLUTION, rate_per_s=rate_per_s
+    board.options[i], board.capacities_per_s[i], board.ceilings_per_s[i] = best_bracket(
+        option, most_per_s=board.ceilings_per_s[i], precision=RESOLUTION, rate_per_s=rate_per_s
     )
     board.exact.add(i)
     board.measured.add(i)
     if rate_per_s is not None and option.phase == WHOLE:
         gpus = replicas(rate_per_s, board.capacities_per_s[i]) * option.num_gpus
         board.fewest_gpus = min(board.fewest_gpus, gpus)
+
+
+def fail(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None) -> None:
+    """Option i does not serve what was needed of it: the share of a rate, or as much as the best.
+
+    One that cannot take its share of a rate needs a replica more. Else it is counted on for a little less
+    than it failed at, so that it is not chosen again; its ceiling is where it failed.
+    """
+    if rate_per_s is None:
+        ceiling, capacity = needed_per_s, min(board.capacities_per_s[i], needed_per_s) * (1 - RESOLUTION)
+    else:
+        ceiling = capacity = rate_per_s / (replicas(rate_per_s, needed_per_s) + 1)
+    board.ceilings_per_s[i] = min(board.ceilings_per_s[i], ceiling)
+    board.capacities_per_s[i] = min(board.capacities_per_s[i], capacity)
 
 
 def _no_better(board: Board, option: Option, bound_per_s: float, rate_per_s: float | None) -> bool:
@@ -122,15 +139,6 @@ def _no_better(board: Board, option: Option, bound_per_s: float, rate_per_s: flo
         return True
     whole = option.phase == WHOLE
     return whole and replicas(rate_per_s, bound_per_s) * option.num_gpus >= board.fewest_gpus
-
-
-def served_per_s(board: Board, selection: Selection) -> float:
-    """Requests per second the selection serves under what is known now."""
-    by_phase: dict[str, float] = {}
-    for i, count in selection.counts.items():
-        phase = board.options[i].phase
-        by_phase[phase] = by_phase.get(phase, 0.0) + count * board.capacities_per_s[i]
-    return min(by_phase.values())
 
 
 def lower(board: Board, selection: Selection, rate_per_s: float) -> None:

@@ -22,6 +22,7 @@ from planner.serving_options import (
 )
 
 FEWEST_REQUESTS, MOST_REQUESTS = 400, 2000
+MOST_REPLICAS = 4096  # more are not tried
 WARM_UP = 0.2  # share of a simulated open load that fills the replica and is not counted
 
 
@@ -108,47 +109,91 @@ def able(option: Option, rate_per_s: float) -> Option | None:
 def capacity_per_s(
     option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
 ) -> float:
-    """Highest rate one replica serves within the limits, by bisection of simulations below `most_per_s`.
+    """Highest rate one replica is found to serve within the limits (`bracket_per_s`)."""
+    return bracket_per_s(option, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)[0]
 
-    0.0 when even a hundredth of the bound is too much. With a `rate_per_s` to be shared by equal replicas the
-    search ends as soon as their number is certain; what is returned is a rate that was served.
+
+def bracket_per_s(
+    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+) -> tuple[float, float]:
+    """A rate that one replica serves, and one that it does not (or `most_per_s`), by bisection.
+
+    The first is 0.0 when even a hundredth of `most_per_s` is too much. Of a `rate_per_s` to be
+    shared by equal replicas only the shares of whole numbers of them are tried, and both are the largest of
+    these that is served.
     """
+    if rate_per_s is not None:
+        count, failed = _fewest(option, rate_per_s, at_least=replicas(rate_per_s, most_per_s))
+        return (rate_per_s / count,) * 2 if count else (0.0, rate_per_s / (failed + 1))
     low, high = 0.0, most_per_s
     while high - low > precision * high and high > most_per_s / 100:
-        if rate_per_s is not None and replicas(rate_per_s, low) == replicas(rate_per_s, high):
-            break
         middle = (low + high) / 2
         low, high = (middle, high) if serves(option, middle) else (low, middle)
-    return low
+    return low, high
+
+
+def _fewest(option: Option, rate_per_s: float, *, at_least: float) -> tuple[int, int]:
+    """Fewest replicas, from `at_least` on, that serve the rate (0: none found), and how many do not.
+
+    The number is doubled until they serve, a hundredfold at most, then bisected.
+    """
+    if at_least == float("inf"):
+        return 0, MOST_REPLICAS
+    failed, served, most = int(at_least) - 1, 0, min(100 * int(at_least), MOST_REPLICAS)
+    while not served and failed < most:
+        tried = 2 * failed + 1
+        served, failed = (tried, failed) if serves(option, rate_per_s / tried) else (0, tried)
+    while served - failed > 1:
+        middle = (served + failed) // 2
+        served, failed = (middle, failed) if serves(option, rate_per_s / middle) else (served, middle)
+    return served, failed
 
 
 def replicas(rate_per_s: float, capacity_per_s: float) -> float:
     """Replicas of this capacity that share the rate; infinitely many of none.
 
-    >>> replicas(10.0, 4.0), replicas(10.0, 0.0)
-    (3, inf)
+    The share of n replicas is a capacity of which n are enough, whatever its last digit was rounded to.
+
+    >>> replicas(10.0, 4.0), replicas(10.0, 0.0), replicas(3.0, 3.0 / 49)
+    (3, inf, 49)
     """
-    return ceil(rate_per_s / capacity_per_s) if capacity_per_s > 0 else float("inf")
+    return ceil(rate_per_s / capacity_per_s * (1 - 1e-12)) if capacity_per_s > 0 else float("inf")
 
 
 def best_chunk(
     option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
 ) -> tuple[Option, float]:
-    """The option with the chunk size of the highest capacity, and that capacity in requests per second.
+    """The option with the chunk size of the highest capacity, and that capacity in requests per second."""
+    best, capacity, _ = best_bracket(
+        option, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s
+    )
+    return best, capacity
+
+
+def best_bracket(
+    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+) -> tuple[Option, float, float]:
+    """The option with its best chunk size, a rate that it serves, and one that no chunk size does.
 
     With a `rate_per_s` to share, another chunk size counts only where it saves a replica.
     """
     first, *others = with_chunks(option)
 
-    def capacity_of(one: Option) -> float:
-        return capacity_per_s(one, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)
+    def bracket(one: Option) -> tuple[float, float]:
+        return bracket_per_s(one, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)
 
-    best, capacity = first, capacity_of(first)
+    best, (capacity, ceiling) = first, bracket(first)
     for other in others:
         better = _better_per_s(capacity, precision, rate_per_s)
-        if better <= most_per_s and serves(other, better):
-            best, capacity = other, capacity_of(other)
-    return best, capacity
+        if better > most_per_s:
+            ceiling = most_per_s if rate_per_s is None else ceiling
+        elif not serves(other, better):
+            ceiling = max(ceiling, better) if rate_per_s is None else ceiling
+        else:
+            served, failed = bracket(other)
+            ceiling = max(ceiling, failed)
+            best, capacity = (other, served) if served > capacity else (best, capacity)
+    return best, capacity, ceiling
 
 
 def _better_per_s(capacity: float, precision: float, rate_per_s: float | None) -> float:

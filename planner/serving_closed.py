@@ -1,13 +1,15 @@
 """The search for a fleet under a constant number of requests in flight.
 
-Every replica that may be better than the best so far is simulated; the others are dismissed by their bound.
+Every replica that may be better than the best so far is simulated; the others are dismissed by their bound:
+N requests in flight that stay at least T seconds are at most N/T a second (Little).
 """
 
 from __future__ import annotations
 
 from planner.serving_board import Board
 from planner.serving_fleet import FleetRun, run_closed
-from planner.serving_options import WHOLE, Option, fastest_tpot_s, fastest_ttft_s, with_chunks
+from planner.serving_master import MOST_GPUS
+from planner.serving_options import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
 from planner.serving_plan import ServingOptimality, ServingRequest
 from planner.serving_runners_up import RUNNERS_UP, RunnerUp
 
@@ -17,7 +19,7 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
     concurrency = request.job.concurrency or 1
     best: FleetRun | None = None
     for count, i in _closed_order(request, board):
-        bound = concurrency / _fastest_s(board.options[i])
+        bound = concurrency / _least_stay_s(board.options[i])
         if best is not None and (request.num_gpus is None or bound <= best.request_rate_per_s):
             board.pruned["bound no better than the best"] += 1
             continue
@@ -30,15 +32,31 @@ def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, Serv
                 best = run
     if best is None:
         return None
-    value = float(best.num_gpus) if request.num_gpus is None else best.request_rate_per_s
+    sized = request.num_gpus is not None
+    value = best.request_rate_per_s if sized else float(best.num_gpus)
+    bound = _bound_with_pools(request, board, value)
+    gap = bound / value - 1 if sized else 1 - bound / value
     return best, ServingOptimality(
-        status="proven",
-        bound=value,
+        status="best-found" if gap > 0 else "proven",
+        bound=bound,
         value=value,
         enumerated=board.enumerated,
         pruned=dict(board.pruned),
         simulated=board.simulated,
+        gap=gap,
     )
+
+
+def _bound_with_pools(request: ServingRequest, board: Board, value: float) -> float:
+    """The value, or what the best pair of pools might reach: pairs are not simulated in a closed loop."""
+    pairs = [[one for one in board.options if one.phase == phase] for phase in (PROMPT_ONLY, OUTPUT_ONLY)]
+    if not all(pairs):
+        return value
+    if request.num_gpus is None:
+        return min(value, float(sum(min(one.num_gpus for one in pool) for pool in pairs)))
+    most = request.num_gpus - sum(min(one.num_gpus for one in pool) for pool in pairs)
+    least_s = min(_least_stay_s(one) for pool in pairs for one in pool)
+    return max(value, (request.job.concurrency or 1) / least_s) if most >= 0 else value
 
 
 def _remember(board: Board, i: int, run: FleetRun) -> None:
@@ -59,26 +77,36 @@ def _order(run: FleetRun) -> tuple[int, float]:
 def _closed_order(request: ServingRequest, board: Board) -> list[tuple[int, int]]:
     """(replicas, option) pairs to try: fewest GPUs first, or, in a given fleet, fastest bound first."""
     whole = [i for i, option in enumerate(board.options) if option.phase == WHOLE]
+    stay_s = {i: _least_stay_s(board.options[i]) for i in whole}
     concurrency = request.job.concurrency or 1
     if request.num_gpus is not None:
         pairs = [(min(request.num_gpus // board.options[i].num_gpus, concurrency), i) for i in whole]
-        return sorted(pairs, key=lambda pair: (_fastest_s(board.options[pair[1]]), pair[1]))
-    pairs = [(count, i) for i in whole for count in range(1, min(concurrency, 64) + 1)]
+        return sorted(pairs, key=lambda pair: (stay_s[pair[1]], pair[1]))
+    pairs = [
+        (count, i)
+        for i in whole
+        for count in _shares(concurrency)
+        if count * board.options[i].num_gpus <= MOST_GPUS
+    ]
     return sorted(
-        pairs,
-        key=lambda pair: (
-            pair[0] * board.options[pair[1]].num_gpus,
-            _fastest_s(board.options[pair[1]]),
-            pair[1],
-        ),
+        pairs, key=lambda pair: (pair[0] * board.options[pair[1]].num_gpus, stay_s[pair[1]], pair[1])
     )
 
 
-def _fastest_s(option: Option) -> float:
-    """Least time a request spends in a replica."""
-    job = option.job
-    decode = fastest_tpot_s(option.times, job.input_tokens) * (job.output_tokens - 1)
-    return fastest_ttft_s(option.times, round(job.input_tokens * (1 - job.cached_share))) + decode
+def _shares(concurrency: int) -> list[int]:
+    """Numbers of replicas that may be best: of those whose fullest one holds as many requests, the fewest.
+
+    >>> _shares(10)
+    [1, 2, 3, 4, 5, 10]
+    """
+    return sorted({-(-concurrency // (-(-concurrency // count))) for count in range(1, concurrency + 1)})
+
+
+def _least_stay_s(option: Option) -> float:
+    """Least mean time that requests spend in a replica."""
+    budgets = tuple(rules.token_budget for rules in option.schedulers)
+    least = least_latency(option.times, option.job, option.deployment.stack, budgets, share=0.0)
+    return least.end_to_end_s
 
 
 def closed_runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[RunnerUp, ...]:

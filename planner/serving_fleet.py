@@ -20,6 +20,7 @@ from planner.serving_master import Selection
 from planner.serving_options import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
+SOON_S = 1e-9  # latencies below this are as good as none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class FleetRun:
         )
         return min(
             (
-                limit / float(np.nanpercentile(values[steady], job.percentile))
+                limit / max(float(np.nanpercentile(values[steady], job.percentile)), SOON_S)
                 for values, limit in limited
                 if limit is not None
             ),

@@ -55,7 +55,7 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         if weight_bytes(weights) < least
         and _has(hierarchy.gpu, weights)
         and any(
-            fits(deployment, request.job, token_budgets(deployment.stack, request.job, WHOLE)[0])
+            fits(deployment, request.job, min(token_budgets(deployment.stack, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
         )
     )

@@ -22,6 +22,7 @@ from costmodel.serving_memory import kv_capacity_tokens
 from costmodel.serving_stack import ServingStack
 from costmodel.step_times import StepTimes
 from costmodel.workload import ServingJob
+from planner.serving_latency import LeastLatency, least_attention_s
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +82,7 @@ def build_option(
         kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
         for budget in budgets
     ]
-    if not fits(deployment, job, budgets[0]):
+    if not fits(deployment, job, min(budgets)):
         return Rejected(reason="does not fit in memory")
     batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
     times = step_times(
@@ -92,7 +93,7 @@ def build_option(
         input_tokens=job.input_tokens,
         output_tokens=job.output_tokens,
     )
-    broken = _broken_limit(times, job, phase)
+    broken = _broken_limit(least_latency(times, job, deployment.stack, budgets), job, phase)
     if broken is not None:
         return broken
     most = largest_batch(times, job, batch)
@@ -126,18 +127,38 @@ def token_budgets(stack: ServingStack, job: ServingJob, phase: str) -> tuple[int
     return (stack.token_budget, *(size for size in others if size != stack.token_budget))
 
 
-def _broken_limit(times: StepTimes, job: ServingJob, phase: str) -> Rejected | None:
+def least_latency(
+    times: StepTimes,
+    job: ServingJob,
+    stack: ServingStack,
+    budgets: tuple[int, ...],
+    *,
+    share: float | None = None,
+) -> LeastLatency:
+    """Bounds on the latencies of this replica; of the job's percentile, or of another share of requests."""
+    return LeastLatency(
+        times=times,
+        job=job,
+        budgets=budgets,
+        chunked=stack.chunked,
+        lagged=stack.lagged,
+        most_riders=times.max_batch,
+        share=job.percentile / 100 if share is None else share,
+    )
+
+
+def _broken_limit(least: LeastLatency, job: ServingJob, phase: str) -> Rejected | None:
     """The limit that even an empty engine breaks, if there is one."""
-    prompts, context = round(job.input_tokens * (1 - job.cached_share)), job.input_tokens + job.output_tokens
-    ttft, tpot = fastest_ttft_s(times, prompts), fastest_tpot_s(times, context)
+    ttft, tpot = least.prompts_ttft_s if phase == PROMPT_ONLY else least.ttft_s, least.tpot_s
     reason = None
-    if job.end_to_end_s is not None and ttft + tpot * (job.output_tokens - 1) > job.end_to_end_s:
+    if phase == WHOLE and job.end_to_end_s is not None and least.end_to_end_s > job.end_to_end_s:
         reason = "end-to-end time"
-    if phase != PROMPT_ONLY and job.tpot_s is not None and tpot > job.tpot_s:
+    if phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1 and tpot > job.tpot_s:
         reason = "time per output token"
     if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
         reason = "time to first token"
-    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=tpot) if reason else None
+    best_tpot = fastest_tpot_s(least.times, job.input_tokens + job.output_tokens)
+    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=best_tpot) if reason else None
 
 
 def _scheduler(stack: ServingStack, token_budget: int, max_batch: int, kv_capacity_tokens: int) -> Scheduler:
@@ -181,26 +202,39 @@ def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:
 
 
 def rate_bound_per_s(option: Option) -> float:
-    """Requests per second that no schedule of this replica can exceed.
+    """Requests per second that no schedule of this replica can sustain more of.
 
     Every step is at least a line α + β·tokens below its table, and a batch holds at most B requests, so a
     request takes at least β·prompt + steps·(α/B + β') + attention of the replica's time, whatever shares
-    its steps.
+    its steps. A preempted request is spared a step for each time its prompt is computed again.
     """
-    times, job = option.times, option.job
+    times, job, rules = option.times, option.job, option.rules
     prompt = job.input_tokens * (1 - job.cached_share)
     steps = (job.output_tokens - 1) / times.tokens_per_step
     fixed, slope = _line_below(np.asarray(times.linear_s))
-    prompt_s = prompt * slope / times.ranks + times.prefill_attention.at(prompt, 0) / times.ranks
-    decode_s = steps * _decode_share_s(option, fixed, slope)
-    busy = (option.phase != OUTPUT_ONLY) * prompt_s + (option.phase != PROMPT_ONLY) * decode_s
+    prompt_s = (prompt * slope + least_attention_s(times, prompt, chunks=_most_chunks(option))) / times.ranks
+    token_s = _decode_share_s(option, fixed, slope)
+    if rules.output_reserve < 1:
+        token_s = min(token_s, job.input_tokens * slope / times.ranks)
+    busy = (option.phase != OUTPUT_ONLY) * prompt_s + (option.phase != PROMPT_ONLY) * steps * token_s
     return 1.0 / max(busy, 1e-9)
 
 
+def _most_chunks(option: Option) -> int:
+    """Most chunks of a prompt: the rest of one step, full steps, and the start of another."""
+    if not option.rules.chunked:
+        return 1
+    full = min(rules.token_budget for rules in option.schedulers) - option.rules.max_batch
+    return 2 + option.job.input_tokens // max(full, 1)
+
+
 def _decode_share_s(option: Option, fixed_s: float, slope_s: float) -> float:
-    """Least seconds of the replica that one output token takes, riding with prompts or not."""
+    """Least seconds of the replica that one output token takes, riding with prompts or not.
+
+    A request of s steps of g tokens has input + g·(s − 1)/2 tokens in the cache on average.
+    """
     times, job, most = option.times, option.job, option.rules.max_batch
-    context = job.input_tokens + job.output_tokens / 2
+    context = job.input_tokens + max(job.output_tokens - 1 - times.tokens_per_step, 0) / 2
     round_s, per_request_s = _line_below(np.asarray(times.graph_linear_s[: most + 1]))
     rest = 1 - 1 / times.stages
     shared = times.ranks * times.stages

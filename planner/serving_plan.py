@@ -19,6 +19,7 @@ from costmodel.workload import ServingJob
 from topology.decode import document_of, structure, unstructure
 
 SCHEMA_VERSION = 1
+LEAST_GAP = 0.0005  # smaller gaps are rounding
 
 Mode = Literal["aggregated", "disaggregated"]
 ServingObjective = Literal["gpus", "usd", "tokens-per-gpu"]
@@ -127,8 +128,9 @@ class ServingEstimate:
 class ServingOptimality:
     """The certificate: options enumerated, dismissed by reason, simulated for the proof.
 
-    No option can beat `bound`; it and `value` are in the unit of the objective (GPUs, dollars an hour,
-    requests a second).
+    No fleet can beat `bound`; it and `value` are in the unit of the objective (GPUs, or requests a second).
+    `gap` is the share by which the value could still be better. It is proven when capacities are told
+    apart no finer than the gap; for a rate, when there is none.
     """
 
     status: Literal["proven", "best-found"]
@@ -137,6 +139,23 @@ class ServingOptimality:
     enumerated: int
     pruned: Mapping[str, int]
     simulated: int
+    gap: float = 0.0
+
+    @property
+    def certainty(self) -> str:
+        """The status in words, with the gap where there is one.
+
+        >>> ServingOptimality(
+        ...     status="proven", bound=10.2, value=10.0, enumerated=2, pruned={}, simulated=1, gap=0.02
+        ... ).certainty
+        'proven to within 2.0%'
+        """
+        if self.gap < LEAST_GAP:
+            return self.status
+        to = "to within" if self.status == "proven" else "at most"
+        return f"{self.status}{'' if self.status == 'proven' else ','} {to} {self.gap:.1%}" + (
+            "" if self.status == "proven" else " from the best"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.request_load import Load
-from planner.serving_board import RESOLUTION, Board, learn
+from planner.serving_board import Board, fail, learn
 from planner.serving_capacity import able
 from planner.serving_fleet import FleetRun, run_fleet
 from planner.serving_master import MOST_GPUS, Selection, select_fleet
@@ -90,7 +90,7 @@ def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load |
         share_per_s = rate_per_s / count
         fitting = able(board.options[i], share_per_s)
         if fitting is None:
-            board.capacities_per_s[i] = min(board.capacities_per_s[i], share_per_s * (1 - RESOLUTION))
+            fail(board, i, needed_per_s=share_per_s, rate_per_s=rate_per_s)
             return None
         board.options[i] = fitting
         board.exact.add(i)

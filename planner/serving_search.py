@@ -4,8 +4,9 @@ Enumerate replicas, bound them, let CP-SAT choose, simulate what it chose, until
 
 Capacities start as analytic upper bounds. The program picks the best fleet under them; its kinds of replica
 are simulated and their capacities replaced by what the simulation found; the program is solved again. When
-the chosen kinds have all been simulated, no other fleet can be better: theirs are still counted at their
-bounds. Among fleets of as many GPUs the one with the widest latency margin is proposed.
+the chosen kinds have all been simulated, no other fleet can be better by more than the certificate's gap: it
+is the program's optimum under ceilings, at which replicas were seen to fail or which no schedule can pass.
+Among fleets of as many GPUs the one with the widest latency margin is proposed.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import time
 
 from costmodel.calibration import Calibration
 from costmodel.request_load import Load
-from planner.serving_board import Board, enumerate_options, learn, lower, served_per_s
+from planner.serving_board import RESOLUTION, Board, enumerate_options, learn, lower
 from planner.serving_capacity import best_chunk
 from planner.serving_closed import closed_runners_up, search_closed
 from planner.serving_fleet import FleetRun, run_fleet
 from planner.serving_infeasible import infeasible_answer
-from planner.serving_master import MOST_GPUS, Selection, select_fleet
+from planner.serving_master import MOST_GPUS, Selection, select_fleet, served_per_s
 from planner.serving_options import Rejected, build_option, rate_bound_per_s
 from planner.serving_plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving_report import plan_of_fleet
@@ -87,19 +88,17 @@ def _search_closed(request: ServingRequest, board: Board) -> Found | None:
 
 def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> Found | None:
     """The best fleet of an open load, and those behind it."""
-    found = _smallest_or_fastest(request, board, trace)
-    if found is None:
+    run = _smallest_or_fastest(request, board, trace)
+    if run is None:
         return None
-    run, optimality = found
     equals: tuple[FleetRun, ...] = ()
     if request.job.request_rate_per_s is not None:
         run, equals = widest_margin(request, board, run, trace)
+    optimality = certificate(request, board, run.selection, traced=trace is not None)
     return run, optimality, runners_up(request, board, run, equals)
 
 
-def _smallest_or_fastest(
-    request: ServingRequest, board: Board, trace: Load | None
-) -> tuple[FleetRun, ServingOptimality] | None:
+def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:
     """Fewest GPUs for a rate, or most requests a second of a given fleet."""
     rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_GPUS
     best_per_s = 0.0
@@ -107,43 +106,60 @@ def _smallest_or_fastest(
         selection = select_fleet(
             board.options, board.capacities_per_s, most_gpus=most, rate_per_s=rate, simulated=board.exact
         )
-        if selection is None:
+        if selection is None or selection.rate_per_s <= 0:
             return None
         unknown = [i for i in selection.counts if i not in board.exact]
         if not unknown:
             run = run_fleet(board.options, selection, rate, trace)
             if run.kept:
-                return run, _certificate(request, board, selection)
+                return run
             lower(board, selection, run.request_rate_per_s)
             continue
         for i in unknown:
             needed = (rate if rate is not None else best_per_s) / selection.counts[i]
             learn(board, i, needed_per_s=needed, rate_per_s=rate)
         if rate is None:
-            best_per_s = max(best_per_s, served_per_s(board, selection))
+            best_per_s = max(
+                best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts)
+            )
 
 
-def _certificate(request: ServingRequest, board: Board, selection: Selection) -> ServingOptimality:
-    """What was proven: the program's optimum.
+def certificate(
+    request: ServingRequest, board: Board, selection: Selection, *, traced: bool = False
+) -> ServingOptimality:
+    """What was proven: the program's optimum when every option counts at its ceiling.
 
-    With every option it did not choose still counted at its bound. Capacities that were cut because a whole
-    fleet broke a limit are no bounds any more, so nothing is proven then.
+    Capacities that were cut because a whole fleet broke a limit prove nothing of the fleets beside it. Under
+    a trace only the bounds are ceilings: replicas were seen to fail under another load.
     """
-    value = selection.rate_per_s if request.job.request_rate_per_s is None else float(selection.num_gpus)
+    rate = request.job.request_rate_per_s
+    ceilings = [rate_bound_per_s(option) for option in board.options] if traced else board.ceilings_per_s
+    best = select_fleet(board.options, ceilings, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=rate)
+    if rate is None:
+        value = selection.rate_per_s
+        bound = max(best.rate_per_s if best is not None else 0.0, value)
+        gap = bound / value - 1
+    else:
+        value = float(selection.num_gpus)
+        bound = min(float(best.num_gpus) if best is not None else value, value)
+        gap = 1 - bound / value
+    told_apart = RESOLUTION / (1 - RESOLUTION) + 1e-6 if rate is None else 0.0
+    proven = gap <= told_apart and not board.lowered
     return ServingOptimality(
-        status="best-found" if board.lowered else "proven",
-        bound=value,
+        status="proven" if proven else "best-found",
+        bound=bound,
         value=value,
         enumerated=board.enumerated,
         pruned=dict(board.pruned),
         simulated=board.simulated,
+        gap=gap,
     )
 
 
 def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
     """Options exist, but not enough of them fit the fleet: overload, or limits that break under load."""
     best = select_fleet(
-        board.options, board.capacities_per_s, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=None
+        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=None
     )
     capacity = best.rate_per_s if best is not None else 0.0
     bounded = "" if best is not None and best.counts.keys() <= board.measured else "at most "
@@ -153,6 +169,8 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
         f"{job.request_rate_per_s:.3g} requests/s"
         if job.request_rate_per_s
         else f"{job.concurrency} concurrent requests"
+        if job.concurrency
+        else "any load"
     )
     return ServingInfeasible(
         what=f"{size} × {request.gpu} cannot serve {asked} within the limits",

@@ -27,7 +27,7 @@ from planner.serving_plan import (
     serving_from_json,
     serving_to_json,
 )
-from planner.serving_search import _certificate, search_serving
+from planner.serving_search import certificate, search_serving
 from topology.builders import default_cluster
 from topology.catalog import cluster
 from topology.errors import InputError
@@ -242,7 +242,7 @@ def test_runners_up_that_were_not_simulated_lose_by_at_least_what_their_bound_sa
 
 def test_of_fleets_of_as_many_gpus_the_one_with_the_widest_margin_is_proposed() -> None:
     """The equals are simulated: none of them stays further below its tightest limit (to two per cent)."""
-    plan = fleet("70b", "h100-sxm", None, weights=("fp8",), request_rate_per_s=20.0, input_tokens=2000,
+    plan = fleet("70b", "h100-sxm", None, weights=("fp8",), request_rate_per_s=16.0, input_tokens=2000,
                  output_tokens=300, ttft_s=1.0, tpot_s=0.04)  # fmt: skip
     ours = min(check.limit_s / check.predicted_s for check in plan.estimate.limits.values())
     equals = [other for other in plan.alternatives if other.num_gpus == plan.num_gpus]
@@ -291,9 +291,9 @@ def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
     request = plan.request
     board = enumerate_options(CAL, request, default_cluster("h100-sxm", 8).hierarchy)
     selection = Selection(counts={0: 1}, rate_per_s=1.0, num_gpus=1)
-    assert _certificate(request, board, selection).status == "proven"
+    assert certificate(request, board, selection).status == "proven"
     lower(board, selection, 1.0)
-    assert _certificate(request, board, selection).status == "best-found"
+    assert certificate(request, board, selection).status == "best-found"
 
 
 def test_the_capacity_of_a_plan_was_simulated() -> None:
