@@ -64,7 +64,7 @@ class Question:
 
 def questions(cases: int, seed: int) -> Iterator[Question]:
     """Random small questions: dense, experts, latent attention; quantised, tight, pools, closed loops."""
-    rng = random.Random(seed)  # noqa: S311 - a seed that can be repeated, not a secret
+    rng = random.Random(seed)
     while cases:
         question = _question(rng)
         if question is not None:
