@@ -10,7 +10,7 @@ from pathlib import Path
 from app.output import write_file
 from app.scatter import Axis, scatter
 from costmodel.accuracy import RunResult
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 SUFFIXES = (".svg", ".html")
 TENTH = 0.1

@@ -18,8 +18,8 @@ from costmodel.fitted import every_constant
 from costmodel.run_table import RunTable, read_table, require_columns
 from costmodel.runs import PUBLISHED_RUNS, REQUIRED
 from costmodel.serving_runs import is_serving_schema
-from topology.errors import InputError
-from topology.names import resolve
+from topology.base.errors import InputError
+from topology.base.names import resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from costmodel.accuracy import RunResult, Summary, summarise
 from costmodel.anchor import Anchor
 from costmodel.bands import QUANTILE_80, Doubts, level_deviation
 from costmodel.constants import Constant
-from topology.units import GIB, format_seconds
+from topology.base.units import GIB, format_seconds
 
 DEFAULT_WORST = 5
 MOST_REASONS = 8

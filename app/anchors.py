@@ -12,9 +12,9 @@ from costmodel.accuracy import predict_rows
 from costmodel.anchor import Anchor, fit_anchor
 from costmodel.calibration import Calibration
 from costmodel.runs import read_rows
-from topology.decode import read_json, structure, unstructure
-from topology.errors import InputError
-from topology.names import suggest
+from topology.base.decode import read_json, structure, unstructure
+from topology.base.errors import InputError
+from topology.base.names import suggest
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

@@ -13,9 +13,9 @@ from costmodel.request_load import Load, mean_rate_per_s
 from planner.autoscale import ScalingPolicy, ScalingRun, autoscale
 from planner.serving_plan import ServingPlan
 from planner.serving_search import replica_capacity_per_s
+from topology.base.errors import InputError
+from topology.base.units import HOUR
 from topology.builders import default_cluster
-from topology.errors import InputError
-from topology.units import HOUR
 
 POLICIES = (
     ("fixed at the peak", None),

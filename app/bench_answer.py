@@ -8,8 +8,8 @@ from typing import Any
 from app.bench_run import BenchResult, Comparison
 from app.output import Answer, Table, json_text
 from costmodel.measurement import Measurement
-from topology.decode import unstructure
-from topology.units import format_bandwidth, format_flop_per_s, format_seconds
+from topology.base.decode import unstructure
+from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
 
 _SPREAD_NOTE = "spread = (p90 − p10) / median"
 

@@ -10,10 +10,10 @@ from app.measured import measurement_folder
 from costmodel.calibration import Calibration, load_calibration
 from costmodel.measurement import Measurement, to_json
 from planner.plan import Plan
+from topology.base.errors import InputError
 from topology.builders import build, default_cluster
 from topology.cluster import Cluster
-from topology.device_names import gpu_of_device
-from topology.errors import InputError
+from topology.hardware.device_names import gpu_of_device
 from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:

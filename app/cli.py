@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.errors import ANSWERED, INTERRUPTED, run_guarded
-from topology.errors import InputError
-from topology.names import suggest
+from topology.base.errors import InputError
+from topology.base.names import suggest
 
 DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {

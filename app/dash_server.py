@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.errors import ANSWERED, INTERRUPTED
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 RUN_FOLDER = "MESHPLAN_RUN"
 PLAN_FILE = "MESHPLAN_PLAN"

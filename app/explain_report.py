@@ -14,8 +14,8 @@ from app.solve import cause_of, rejected_text
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
 from planner.search import Infeasible
-from topology.decode import unstructure
-from topology.units import format_seconds
+from topology.base.decode import unstructure
+from topology.base.units import format_seconds
 
 _FEWEST_SHARE = 0.001
 _LEAST_GAIN = 0.001

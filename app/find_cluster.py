@@ -8,13 +8,13 @@ from pathlib import Path
 
 from app.quantities import parse_count
 from app.request import DEFAULT_GPU, MOST_GPUS
+from topology.base.errors import InputError
 from topology.builders import build, default_cluster
 from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name
 from topology.cluster import Cluster
-from topology.datasheets import gpu_sheets
-from topology.discover import discover, read_facts
-from topology.errors import InputError
+from topology.discover.cluster import discover, read_facts
+from topology.hardware.datasheets import gpu_sheets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from costmodel.estimate import TimeBreakdown
 from costmodel.layout import ParallelLayout
-from topology.hierarchy import (
+from topology.fabric.hierarchy import (
     Hierarchy,
     all_to_all_bandwidth,
     members_per_unit,

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from app.job_flags import Flags
-from topology.decode import structure, unstructure
-from topology.errors import InputError
+from topology.base.decode import structure, unstructure
+from topology.base.errors import InputError
 
 T = TypeVar("T")
 

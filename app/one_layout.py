@@ -26,9 +26,9 @@ from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.rules import check
 from planner.search import pin_notes, setting_of
 from planner.stages import StageSolution, solve_stages
+from topology.base.errors import InputError
 from topology.builders import build
-from topology.errors import InputError
-from topology.mesh import mesh
+from topology.fabric.mesh import mesh
 
 
 def plan_of_layout(request: PlanRequest) -> Plan:

@@ -13,7 +13,7 @@ from costmodel.shards import shard_of
 from costmodel.stack import stack as find_stack
 from planner.plan import Plan
 from topology.builders import build
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 NOMINAL_FLOP_PER_BYTE = 0.5
 """Ops that only move data are drawn at one FLOP for every 16-bit element they move."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias, get_args
 
 from app.errors import ANSWERED
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Format = Literal["table", "json", "csv", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)

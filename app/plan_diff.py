@@ -11,7 +11,7 @@ from app.quantities import format_percent, format_share, format_usd
 from app.records import layout_record
 from costmodel.estimate import PART_NAMES, TimeBreakdown
 from planner.plan import Plan
-from topology.units import format_bytes, format_seconds, three_digits
+from topology.base.units import format_bytes, format_seconds, three_digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

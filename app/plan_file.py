@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.plan import Plan, from_json
-from topology.decode import read_text
+from topology.base.decode import read_text
 
 
 def read_plan(path: Path) -> Plan:

@@ -6,8 +6,8 @@ from app.output import Facts
 from app.quantities import counted, format_count, format_duration, format_percent, format_usd
 from costmodel.estimate import Estimate
 from planner.plan import PlanRequest
+from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
-from topology.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 
 
 def headline(request: PlanRequest) -> str:

@@ -92,7 +92,7 @@ def _detail(layout: ParallelLayout, axis: str) -> str:
 def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
     """Which axes stay inside a scale-up domain, fastest axis first, then where experts are exchanged."""
     from costmodel.placement import axis_strides
-    from topology.hierarchy import nodes_spanned
+    from topology.fabric.hierarchy import nodes_spanned
 
     hierarchy = cluster_of(request).hierarchy
     stride, words = 1, []

@@ -13,7 +13,7 @@ from app.quantities import format_percent, format_share
 from app.records import plan_records
 from costmodel.layout import num_axes
 from planner.plan import Optimality, Plan, to_json
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 
 def plan_answer(plan: Plan) -> Answer:

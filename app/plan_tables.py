@@ -11,7 +11,7 @@ from app.quantities import format_like, format_share
 from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.memory import MemoryBreakdown
 from planner.plan import Plan
-from topology.units import GIB, format_bytes
+from topology.base.units import GIB, format_bytes
 
 _MEMORY_NAMES = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
 _MOST_ROWS = 16

@@ -20,12 +20,12 @@ from costmodel.stack import stack as find_stack
 from costmodel.workload import TrainingJob, TrainingPrecision
 from planner.plan import OBJECTIVES, Objective, PlanRequest
 from planner.rules import parse_pins
+from topology.base.decode import structure, unstructure
+from topology.base.errors import InputError
+from topology.base.names import normalize, resolve, suggest
+from topology.base.units import parse_seconds
 from topology.cluster_file import resized
-from topology.decode import structure, unstructure
-from topology.errors import InputError
-from topology.names import normalize, resolve, suggest
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
-from topology.units import parse_seconds
 
 DEFAULT_GPU = "h100-sxm"
 DEFAULT_STACK = "megatron-core"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from topology.units import GIB
+from topology.base.units import GIB
 
 METRICS_FILE, STATUS_FILE, CHECKPOINT_FOLDER = "metrics.jsonl", "status.json", "checkpoints"
 MOST_READ_BYTES = 8 * 1024 * 1024

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from executor.measured_run import measurement_of, run_row, step_times, write_measured
 from planner.plan import Plan
+from topology.base.errors import InputError
 from topology.builders import build
 from topology.cluster_file import to_toml
-from topology.device_names import gpu_of_device
-from topology.errors import InputError
+from topology.hardware.device_names import gpu_of_device
 
 CLUSTER_FILE = "cluster.toml"
 

@@ -20,7 +20,7 @@ from planner.serving_plan import (
     ServingRequest,
 )
 from planner.serving_search import search_serving
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 def find_fleet(asked: Asked) -> ServingPlan:

@@ -18,13 +18,13 @@ from costmodel.request_load import Load, mean_rate_per_s, read_trace
 from costmodel.serving_stack import serving_stack
 from costmodel.workload import ServingJob
 from planner.serving_plan import Mode, ServingObjective, ServingRequest
+from topology.base.errors import InputError
+from topology.base.units import parse_rate, parse_seconds
 from topology.builders import default_cluster
 from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
-from topology.errors import InputError
-from topology.hierarchy import Hierarchy
-from topology.units import parse_rate, parse_seconds
+from topology.fabric.hierarchy import Hierarchy
 
 FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 """GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""

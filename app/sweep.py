@@ -16,8 +16,8 @@ from app.request import DEFAULT_GPU, MOST_GPUS, understand
 from app.solve import answer_of, cause_of
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible
-from topology.errors import InputError
-from topology.units import format_bytes, format_seconds
+from topology.base.errors import InputError
+from topology.base.units import format_bytes, format_seconds
 
 MOST_POINTS = 1000
 

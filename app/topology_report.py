@@ -9,14 +9,9 @@ from app.output import Answer, Facts, Lines, Section, Table, json_text
 from app.quantities import format_usd
 from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
 from costmodel.placement import AXES, axis_strides
-from topology.cluster import Cluster
-from topology.decode import unstructure
-from topology.errors import InputError
-from topology.gpu import Gpu
-from topology.hierarchy import Hierarchy, Level
-from topology.prices import Price
-from topology.report import AxisBandwidth, axis_bandwidth, bisection_bytes_per_s, oversubscription
-from topology.units import (
+from topology.base.decode import unstructure
+from topology.base.errors import InputError
+from topology.base.units import (
     GB,
     format_bandwidth,
     format_bytes,
@@ -25,6 +20,11 @@ from topology.units import (
     format_seconds,
     three_digits,
 )
+from topology.cluster import Cluster
+from topology.fabric.axis_report import AxisBandwidth, axis_bandwidth, bisection_bytes_per_s, oversubscription
+from topology.fabric.hierarchy import Hierarchy, Level
+from topology.hardware.gpu import Gpu
+from topology.hardware.prices import Price
 
 SCHEMA_VERSION = 1
 _SPLITS = (*AXES, "ep", "expert_tp")

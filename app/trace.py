@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.figures.gantt import KIND_NAMES, Event
-from topology.units import US
+from topology.base.units import US
 
 
 def trace_json(events: Sequence[Event], title: str) -> str:

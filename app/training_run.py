@@ -75,7 +75,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
     from app.request import understand
     from app.rule_check import legal
     from app.solve import find_plan
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     if plan_file is None:
         understood = understand(flags)
@@ -99,7 +99,7 @@ def _steps(plan: Plan) -> int:
 
 def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
     """Check the name of a device."""
-    from topology.names import resolve
+    from topology.base.names import resolve
 
     choices: tuple[Literal["auto", "cpu", "cuda"], ...] = ("auto", "cpu", "cuda")
     found = resolve(name, choices, "device")
@@ -110,7 +110,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     from app.plan_file import read_plan
     from executor.data import open_source
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     job = plan.request.job
     if job.precision != "bf16":
@@ -186,8 +186,8 @@ def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
     """So many GPUs of a cluster: whole nodes, or a part of one; None for what it has not."""
     from dataclasses import replace
 
+    from topology.base.errors import InputError
     from topology.cluster_file import resized
-    from topology.errors import InputError
 
     node = cluster.nodes[0]
     if len(cluster.nodes) == 1 and not cluster.switches and 0 < num_gpus < node.gpus_per_node:
@@ -219,7 +219,7 @@ def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
 def run_answer(run: RunSettings, status: Status) -> Answer:
     """Say how the run ended; an error of the user's is raised as one."""
     from app.output import Answer, Facts, json_text
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     if status.state == "error":
         raise InputError(what=status.what, cause=status.cause, fix=status.fix)

@@ -15,10 +15,10 @@ from typing import TypeVar
 from costmodel.hf_config import read_config
 from costmodel.model import ModelSpec
 from planner.plan import Plan, from_json
+from topology.base.errors import InputError
+from topology.base.units import MIB
 from topology.catalog import cluster
-from topology.errors import InputError
 from topology.spec import ClusterSpec
-from topology.units import MIB
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.output import Answer, Section, Table, json_text
-from topology.decode import unstructure
-from topology.units import GIB
+from topology.base.decode import unstructure
+from topology.base.units import GIB
 
 if TYPE_CHECKING:
     from executor.validation_report import ValidationReport

@@ -11,9 +11,9 @@ from app.figures.curves import Offer, ScalePoint
 from app.figures.tornado import Sensitivity
 from app.plan_layout import layout_words
 from planner.plan import Plan, PlanRequest
+from topology.base.errors import InputError
 from topology.builders import build, default_cluster
 from topology.catalog import price
-from topology.errors import InputError
 from topology.spec import ClusterSpec
 
 Planner = Callable[[PlanRequest], Plan | None]

@@ -23,7 +23,7 @@ from costmodel.run_cells import UnsupportedRunError
 from costmodel.run_table import Row
 from costmodel.runs import TrainingRun, read_runs
 from costmodel.scoring import TrainingScores, evaluate
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Status = Literal["ok", "unsupported", "error"]
 _CERTAIN = Doubts()

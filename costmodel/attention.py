@@ -15,7 +15,7 @@ from costmodel.grids import Bools, Floats, Grid, interpolate, outside, stacked
 from costmodel.kernel_time import KernelTime, floats
 from costmodel.measurement import REQUIRED
 from costmodel.references import achievable, stand_in
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 TABLE_HEAD_DIM = 128
 HEAD_DIM_STEP = 32  # fused kernels are compiled for head sizes in steps of 32

@@ -41,7 +41,7 @@ class Doubts:
 @functools.cache
 def deviations() -> Mapping[str, Mapping[str, Any]]:
     """Standard deviations by quantity and term, as shipped."""
-    from topology.decode import read_toml
+    from topology.base.decode import read_toml
 
     return read_toml(_FILE)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.grids import Floats, Grid
 from costmodel.measurement import Measurement
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 DATA = Path(__file__).parent / "data" / "kernels"
 LARGEST_RATIO = 30.0  # a measurement further than this from the model is a mistake, not a correction

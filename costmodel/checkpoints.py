@@ -7,7 +7,7 @@ import re
 from costmodel.deployment import Weights, published_weights
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 PRECISIONS: dict[str, Weights] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",

@@ -16,8 +16,8 @@ from costmodel.calibration import Calibration, measured_ratio
 from costmodel.grids import Bools, Floats, stacked
 from costmodel.kernel_time import KernelTime, floats
 from costmodel.node_collectives import node_seconds, node_source
-from topology.errors import InputError
-from topology.hierarchy import (
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import (
     Counts,
     Hierarchy,
     all_to_all_bandwidth,

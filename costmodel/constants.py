@@ -71,7 +71,7 @@ class Constants:
 @functools.cache
 def described_constants() -> Mapping[str, Constant]:
     """Every constant with its unit, meaning and origin, in the order of the file."""
-    from topology.decode import read_toml, structure
+    from topology.base.decode import read_toml, structure
 
     return {
         name: structure(entry, Constant, f"{_FILE.name}: {name}") for name, entry in read_toml(_FILE).items()

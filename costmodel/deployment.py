@@ -12,8 +12,8 @@ from typing import Literal
 
 from costmodel.model import LayerKind, ModelSpec
 from costmodel.serving_stack import ServingStack
-from topology.errors import InputError
-from topology.hierarchy import Hierarchy
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import Hierarchy
 
 Weights = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 KvDtype = Literal["bf16", "fp8"]

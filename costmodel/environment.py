@@ -11,7 +11,7 @@ from costmodel.references import stand_in
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 from topology.cluster import Cluster
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 FULL_HEAD = 128  # head size at which matrix units are filled
 PEER_TO_PEER = (

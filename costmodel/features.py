@@ -28,7 +28,7 @@ from costmodel.shards import distinct_rows, unique_shards
 from costmodel.stack import SoftwareStack
 from costmodel.workload import TrainingJob
 from topology.cluster import Cluster
-from topology.hierarchy import Hierarchy, crosses_node
+from topology.fabric.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -13,7 +13,7 @@ from dataclasses import fields
 from costmodel.calibration import Calibration
 from costmodel.constants import Constant, described_constants
 from costmodel.stack import SoftwareStack, bases, own_fields, stacks
-from topology.units import GIB
+from topology.base.units import GIB
 
 _TIMING: Mapping[str, tuple[str, str]] = {
     "product_time_ratio": ("ratio", "matrix products of this stack over the tables'"),

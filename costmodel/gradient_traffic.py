@@ -24,7 +24,7 @@ from costmodel.collectives import collective_time
 from costmodel.layout import LayoutTable
 from costmodel.placement import Counts
 from costmodel.stack import SoftwareStack
-from topology.hierarchy import Hierarchy, crosses_node
+from topology.fabric.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
 SHARDS_GRADIENTS = 2  # the ZeRO stage from which gradients leave in every microbatch

@@ -16,8 +16,8 @@ from costmodel.hf_rotary import read_rotary, read_rotary_by_layer
 from costmodel.model import ModelSpec
 from costmodel.rotary import Rotary
 from costmodel.routing import Routing
-from topology.decode import read_json
-from topology.errors import InputError
+from topology.base.decode import read_json
+from topology.base.errors import InputError
 
 _MISSING = object()
 

@@ -13,7 +13,7 @@ from costmodel.calibration import Calibration, measured_ratio
 from costmodel.grids import Bools, Floats, interpolate, outside, stacked
 from costmodel.kernel_time import KernelTime, floats
 from costmodel.references import Reference, gemm_reference, stand_in
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 __all__ = [
     "KernelTime",

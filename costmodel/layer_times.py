@@ -18,8 +18,8 @@ from costmodel.calibration import Calibration
 from costmodel.collectives import collective_time
 from costmodel.kernels import attention_prefill, elementwise, gemm, grouped_gemm
 from costmodel.ops import Op
-from topology.gpu import Gpu
-from topology.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
+from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
+from topology.hardware.gpu import Gpu
 
 CONTEXT_EXPOSED = (
     "context_swap",

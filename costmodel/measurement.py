@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from topology.decode import read_json, structure, unstructure
-from topology.errors import InputError
+from topology.base.decode import read_json, structure, unstructure
+from topology.base.errors import InputError
 
 _GROUP = ("bytes", "size", "stride")
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {

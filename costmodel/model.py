@@ -15,7 +15,7 @@ from typing import Literal
 
 from costmodel.rotary import Rotary
 from costmodel.routing import Routing
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 AttentionKind = Literal["full", "sliding", "mla"]
 MlpKind = Literal["dense", "moe"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.model import ModelSpec
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 _FILE = Path(__file__).parent / "data" / "models.toml"
 _HUB = "https://huggingface.co/"
@@ -31,7 +31,7 @@ def model(name_or_path: str) -> ModelSpec:
     >>> model("70b").name, model("meta-llama/Llama-3.1-8B").name
     ('llama-3.1-70b', 'llama-3.1-8b')
     """
-    from topology.names import resolve
+    from topology.base.names import resolve
 
     if name_or_path in _table()["models"]:
         return _entry(name_or_path)
@@ -79,7 +79,7 @@ def _read(path: str) -> ModelSpec:
 @functools.cache
 def _table() -> dict[str, Any]:
     """Give the catalog file as plain dicts, read once."""
-    from topology.decode import read_toml
+    from topology.base.decode import read_toml
 
     return read_toml(_FILE)
 
@@ -87,7 +87,7 @@ def _table() -> dict[str, Any]:
 @functools.cache
 def _entry(name: str) -> ModelSpec:
     """Decode one model: what its entry states, over what its family does."""
-    from topology.decode import structure
+    from topology.base.decode import structure
 
     table = _table()
     entry = dict(table["models"][name])

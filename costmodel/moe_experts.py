@@ -26,7 +26,7 @@ from costmodel.grids import Floats
 from costmodel.kernel_time import KernelTime, floats
 from costmodel.kernels import moe_ffn
 from costmodel.references import stand_in
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 ROUTING_SKEW: Final = 0.5
 """Popularity of experts falls as rank^−0.5 between the ranks that split them. Fitted on the rows of

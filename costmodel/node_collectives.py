@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.calibration import Calibration
 from costmodel.grids import Bools, Floats, Grid, interpolate, outside, stacked
-from topology.hierarchy import Counts, Hierarchy, ring_bandwidth
+from topology.fabric.hierarchy import Counts, Hierarchy, ring_bandwidth
 
 SAME_BANDWIDTH = 0.1  # data sheets round; a node this close to the measured one is the same
 AXES = ("nccl_gpus", "nccl_bytes")

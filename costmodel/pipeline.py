@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from costmodel.chunks import ranks_of_chunks
 from costmodel.layout import ParallelLayout, Schedule
 from costmodel.v_schedules import Kind, Pass, dualpipev_order, zbv_order
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 NOT_YET = -1.0
 SPLITS_BACKWARD: tuple[Schedule, ...] = ("zb-h1", "zbv", "dualpipev")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.replica import NEVER, Replica, Scheduler
 from costmodel.request_load import Load
 from costmodel.step_times import StepTimes
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 GOLDEN = (5**0.5 - 1) / 2

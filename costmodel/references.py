@@ -16,8 +16,8 @@ import numpy as np
 
 from costmodel.calibration import Calibration
 from costmodel.grids import Floats, Grid, monotone
-from topology.errors import InputError
-from topology.gpu import Gpu
+from topology.base.errors import InputError
+from topology.hardware.gpu import Gpu
 
 GEMM_AXES = ("gemm_m", "gemm_n", "gemm_k")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ from costmodel.model_catalog import models
 from costmodel.run_cells import UnsupportedRunError, count, flag, number
 from costmodel.run_table import Row
 from costmodel.stack import SoftwareStack
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 DEFAULT_VOCABULARY = 51_200  # GPT-2's vocabulary padded for tensor parallelism, what rows leave out most
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from topology.decode import read_text
-from topology.errors import InputError
+from topology.base.decode import read_text
+from topology.base.errors import InputError
 
 Row = Mapping[str, str]
 SURPLUS = "(cells beyond the last column)"

@@ -21,11 +21,11 @@ from costmodel.run_model import model_of
 from costmodel.run_table import SURPLUS, Row, read_table, require_columns
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from costmodel.workload import TrainingJob, TrainingPrecision
+from topology.base.errors import InputError
+from topology.base.units import GBIT, GIB
 from topology.builders import default_cluster
 from topology.catalog import cluster
 from topology.cluster import Cluster
-from topology.errors import InputError
-from topology.units import GBIT, GIB
 
 PUBLISHED_RUNS = Path(__file__).parent / "data" / "published_runs.csv"
 

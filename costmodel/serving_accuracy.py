@@ -23,7 +23,7 @@ from costmodel.serving_runs import Pool, ServingRun, UnsupportedRunError, deploy
 from costmodel.serving_stack import ServingStack
 from costmodel.serving_transfer import transfer_of
 from costmodel.step_times import StepTimes
-from topology.hierarchy import Hierarchy
+from topology.fabric.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
 

@@ -40,6 +40,6 @@ def serving_bands() -> Mapping[str, Band]:
     >>> all(band.lower < 1 < band.upper for band in serving_bands().values())
     True
     """
-    from topology.decode import read_toml, structure
+    from topology.base.decode import read_toml, structure
 
     return {name: structure(entry, Band, f"{_FILE.name}: {name}") for name, entry in read_toml(_FILE).items()}

@@ -48,7 +48,7 @@ def serving_benchmarks() -> Mapping[str, ServingBenchmark]:
     >>> list(serving_benchmarks())
     ['inferencemax']
     """
-    from topology.decode import read_toml, structure
+    from topology.base.decode import read_toml, structure
 
     return {
         name: structure(entry, ServingBenchmark, f"{_FILE.name}: {name}")

@@ -21,7 +21,7 @@ from costmodel.collectives import collective_time
 from costmodel.deployment import Deployment, dtype_of, kv_token_bytes_per_layer, sliding_share, weight_bytes
 from costmodel.model import LayerKind, ModelSpec, layer_runs
 from costmodel.moe_experts import routed_experts
-from topology.units import MIB
+from topology.base.units import MIB
 
 Floats = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from costmodel.calibration import Calibration
 from costmodel.serving_accuracy import predict
 from costmodel.serving_runs import ServingRun, UnsupportedRunError, read_run
+from topology.base.errors import InputError
 from topology.builders import default_cluster
-from topology.errors import InputError
-from topology.hierarchy import Hierarchy
+from topology.fabric.hierarchy import Hierarchy
 
 Floats = NDArray[np.float64]
 RUN_GPUS = 64  # a fabric large enough for every pool of a published run

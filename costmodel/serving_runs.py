@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from costmodel.checkpoints import PRECISIONS, checkpoint_model, checkpoint_weights
 from costmodel.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving_stack import ServingStack, at_version, serving_stack
-from topology.hierarchy import Hierarchy
+from topology.fabric.hierarchy import Hierarchy
 
 REQUIRED = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
 

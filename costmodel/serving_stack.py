@@ -99,7 +99,7 @@ def serving_stacks() -> Mapping[str, ServingStack]:
     >>> sorted(serving_stacks())
     ['sglang', 'trtllm', 'vllm']
     """
-    from topology.decode import read_toml, structure
+    from topology.base.decode import read_toml, structure
 
     document = read_toml(_FILE)
     return {
@@ -116,7 +116,7 @@ def serving_stack(name: str) -> ServingStack:
     >>> serving_stack("TRT-LLM").name, serving_stack("dynamo-sglang").name
     ('trtllm', 'sglang')
     """
-    from topology.names import resolve
+    from topology.base.names import resolve
 
     stacks = serving_stacks()
     return stacks[resolve(name.lower().removeprefix(ROUTER), tuple(stacks), "engine", ALIASES)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.deployment import Deployment
 from costmodel.queueing_pools import Transfer
 from costmodel.serving_memory import kv_bytes_per_token
-from topology.hierarchy import p2p_bandwidth
+from topology.fabric.hierarchy import p2p_bandwidth
 
 
 def transfer_of(prompts: Deployment, outputs: Deployment) -> Transfer:

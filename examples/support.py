@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from executor.local_ranks import run_ranks
-from topology.units import format_seconds
+from topology.base.units import format_seconds
 
 os.environ.setdefault(
     "PYTORCH_NVML_BASED_CUDA_CHECK", "1"

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from costmodel.measurement import Measurement
 from executor import collectives
 from executor.local_ranks import run_ranks
-from topology.units import KIB, MIB
+from topology.base.units import KIB, MIB
 
 WARM_UP = 2
 LEAST_REPEATS = 5

@@ -75,8 +75,8 @@ def digest(path: Path) -> StoredFile:
 
 def read_manifest(folder: Path) -> Manifest | None:
     """Manifest of a checkpoint, None if it is missing or damaged."""
-    from topology.decode import structure
-    from topology.errors import InputError
+    from topology.base.decode import structure
+    from topology.base.errors import InputError
 
     try:
         data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

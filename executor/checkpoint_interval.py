@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from topology.decode import read_toml, structure
+from topology.base.decode import read_toml, structure
 
 _FILE = Path(__file__).parent / "failures.toml"
 

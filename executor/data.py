@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor import tokenizer
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 SYNTHETIC = "synthetic"
 SYNTHETIC_BRANCHES = 4  # followers of each synthetic token: something a model can learn

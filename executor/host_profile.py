@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 from executor.bench import Entry
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec, NodeSpec
 
 CPU = "cpu"

@@ -20,7 +20,7 @@ from types import FrameType
 from executor.run_settings import RUN_FILE, STATUS_FILE, RunSettings, Status, read_status, write_json
 from executor.worker import LAUNCHER, RANKS_FOLDER
 from planner.plan import Plan, to_json
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 DEFAULT_PORT = 29500
 MOST_RESTARTS = 3

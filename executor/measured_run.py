@@ -17,7 +17,7 @@ from pathlib import Path
 from costmodel.measurement import Measurement, to_json
 from executor.run_settings import METRICS_FILE
 from planner.plan import Plan
-from topology.units import GIB
+from topology.base.units import GIB
 
 MEASURED_ROW, MEASURED_JSON = "measured.csv", "measured.json"
 WARM_UP_STEPS = 3  # allocators and caches fill

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.run_settings import METRICS_FILE
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def _board(folder: Path) -> Any:
 
 def _wandb(folder: Path) -> Any:
     """Weights & Biases run; asking for it without having it is an error."""
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     try:
         import wandb

@@ -28,7 +28,7 @@ from executor.gating import activate, gate_of, gated
 from executor.linear import Head, Linear, RowLinear, project_together
 from executor.rotary import Rope, deinterleave, latent_score_factor, rotary_size, rotary_tables, rotate
 from executor.tensor_parallel import TensorAxis, VocabEmbedding, local
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 LATENT_NORM_EPSILON = 1e-6  # DeepSeek's published code gives these norms its default, whatever rms_norm_eps
 

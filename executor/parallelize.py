@@ -23,7 +23,7 @@ from executor.mesh import Meshes
 from executor.model import Attention, CausalLM, DecoderLayer, LatentAttention
 from executor.tensor_parallel import TensorAxis, chunk_bounds
 from executor.torch_internals import selective_checkpoint_contexts
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Precision = Literal["fp32", "bf16"]
 COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

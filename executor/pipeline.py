@@ -32,7 +32,7 @@ from executor.mesh import Meshes
 from executor.model import CausalLM, build_model
 from executor.parallelize import COMPUTE_DTYPES, Precision, parallelize
 from executor.schedules import SPLIT_BACKWARD, Action, Step, consumer, programs, stages_of_rank
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 MOST_SENDS = (
     2  # under way at once; messages leave in the order of a common clock, so waiting for old ones is safe

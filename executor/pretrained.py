@@ -15,7 +15,7 @@ import torch
 from costmodel.hf_config import read_config
 from costmodel.model import ModelSpec
 from executor.published_names import source_of
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 _QUANTISED = (".weight_scale_inv", ".weight_scale", "_blocks", "_scales", ".qweight", ".absmax")
 _BUFFERS = r"rotary_emb\.inv_freq$|^transformer\.h\.\d+\.attn\.(masked_)?bias$"  # older versions wrote them

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from topology.decode import read_json, structure, unstructure
+from topology.base.decode import read_json, structure, unstructure
 
 RUN_FILE = "run.json"
 STATUS_FILE = "status.json"

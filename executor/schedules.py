@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from costmodel.v_schedules import dualpipev_order, zbv_order
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]
 

@@ -33,7 +33,7 @@ from executor.pretrained import pretrained_state
 from executor.run_settings import CHECKPOINTS, STATUS_FILE, RunSettings, Status, write_json
 from executor.weights import initialize, load_state_dict
 from planner.plan import Plan
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured

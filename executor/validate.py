@@ -25,8 +25,8 @@ from executor.reference import compare, run_layout, run_reference
 from executor.shrink import small_case
 from executor.validation_report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport
 from planner.plan import Plan
-from topology.errors import InputError
-from topology.units import format_bytes, format_seconds
+from topology.base.errors import InputError
+from topology.base.units import format_bytes, format_seconds
 
 MEMORY_TOLERANCE = 0.05
 NUMERIC_TOLERANCE = 1e-5

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from executor.run_settings import RunSettings, Status, read_settings, read_status
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 RANKS_FOLDER = ".ranks"
 FAILED = 1
@@ -51,7 +51,7 @@ def _run(settings: RunSettings) -> int:
     from executor import train
     from executor.torch_internals import quiet_known_warnings
     from planner.plan import from_json
-    from topology.decode import read_text
+    from topology.base.decode import read_text
 
     quiet_known_warnings()
     plan = from_json(read_text(settings.plan_file), settings.plan_file)

@@ -16,9 +16,9 @@ from planner.best_first import Search
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.search import explore, setting_of
 from planner.violation import Setting
-from topology.errors import InputError
-from topology.hierarchy import crosses_node, ring_bandwidth
-from topology.units import format_bandwidth, format_bytes, format_seconds
+from topology.base.errors import InputError
+from topology.base.units import format_bandwidth, format_bytes, format_seconds
+from topology.fabric.hierarchy import crosses_node, ring_bandwidth
 
 MORE_MEMORY = 1.5
 FASTER = 2

@@ -20,7 +20,7 @@ from planner.priced import Priced, price
 from planner.rank_bounds import plain_bounds, variant_bounds
 from planner.retime import simulated_step_s
 from planner.search import estimate_of
-from topology.units import format_bytes
+from topology.base.units import format_bytes
 
 CORES_OF_SHAPE = 4
 """Cores looked at for each combination of degrees; bounds order them."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from planner.plan import Objective, PlanRequest
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Vector = npt.NDArray[np.float64]
 

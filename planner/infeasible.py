@@ -20,10 +20,10 @@ from planner.plan import PlanRequest
 from planner.rules import RULES, check_memory, check_pins, parse_pins
 from planner.search import Change, Infeasible, explore, setting_of
 from planner.violation import Setting, Violation
+from topology.base.units import DAY, HOUR, format_seconds
 from topology.catalog import gpus
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
-from topology.units import DAY, HOUR, format_seconds
 
 DEADLINE = "deadline"
 MOST_TIMES_THE_GPUS = 64

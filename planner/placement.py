@@ -11,7 +11,7 @@ from __future__ import annotations
 from costmodel.layout import ParallelLayout
 from planner.cpsat import IntegerModel, solve
 from planner.violation import Setting
-from topology.mesh import Mesh, mesh
+from topology.fabric.mesh import Mesh, mesh
 
 WORK_LIMIT = 2.0
 SPLIT_COST = 1_000
@@ -24,7 +24,7 @@ def place(setting: Setting, layout: ParallelLayout) -> tuple[Mesh, tuple[str, ..
     hierarchy = setting.cluster.hierarchy
     if hierarchy.symmetric or layout.num_gpus == setting.cluster.num_gpus:
         return mesh(axes), ()
-    from topology.derive import unit_of_gpu
+    from topology.fabric.derive import unit_of_gpu
 
     units = unit_of_gpu(setting.cluster.graph, 1)
     chosen = choose_gpus(units, hierarchy.gpus_per_node, layout.num_gpus)

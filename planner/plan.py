@@ -17,8 +17,8 @@ from costmodel.layout import ParallelLayout
 from costmodel.model import ModelSpec
 from costmodel.stack import SoftwareStack, StackLevel, stack
 from costmodel.workload import TrainingJob
-from topology.decode import document_of, structure, unstructure
-from topology.mesh import Mesh
+from topology.base.decode import document_of, structure, unstructure
+from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
 SCHEMA_VERSION = 2  # 1 did not say what a model computes (rotary positions, epsilon, routing)

@@ -21,9 +21,9 @@ from planner.axis_rules import AXIS_RULES
 from planner.shape_rules import SHAPE_RULES
 from planner.stack_rules import STACK_RULES
 from planner.violation import Mask, Rule, Setting, Violation
+from topology.base.errors import InputError
+from topology.base.units import format_bytes
 from topology.cluster import Cluster
-from topology.errors import InputError
-from topology.units import format_bytes
 
 __all__ = ["RULES", "Setting", "Violation", "check", "check_memory", "check_pins", "legal", "parse_pins"]
 

@@ -17,7 +17,7 @@ from planner.retime import simulated_step_s
 from planner.rules import check_pins, parse_pins
 from planner.violation import Setting, Violation
 from topology.builders import build
-from topology.hierarchy import Hierarchy
+from topology.fabric.hierarchy import Hierarchy
 
 Progress = Callable[[str], None]
 

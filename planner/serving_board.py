@@ -23,7 +23,7 @@ from planner.serving_options import (
 )
 from planner.serving_plan import ServingRequest
 from planner.serving_space import deployment_of, serving_layouts
-from topology.hierarchy import Hierarchy
+from topology.fabric.hierarchy import Hierarchy
 
 RESOLUTION = 0.02  # capacities are told apart to this share
 

@@ -8,9 +8,9 @@ from costmodel.deployment import Weights, weight_bytes
 from planner.serving_options import WHOLE, Rejected, fits, token_budgets
 from planner.serving_plan import ServingInfeasible, ServingRequest
 from planner.serving_space import deployment_of, serving_layouts
-from topology.gpu import Gpu
-from topology.hierarchy import Hierarchy
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
+from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.gpu import Gpu
 
 NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
 _FLAGS = {"time to first token": "--ttft", "time per output token": "--tpot", "end-to-end time": "--e2e"}

@@ -16,7 +16,7 @@ from costmodel.deployment import KvDtype, ServingLayout, Weights
 from costmodel.memory import MemoryBreakdown
 from costmodel.model import ModelSpec
 from costmodel.workload import ServingJob
-from topology.decode import document_of, structure, unstructure
+from topology.base.decode import document_of, structure, unstructure
 
 SCHEMA_VERSION = 1
 

@@ -30,8 +30,8 @@ from planner.serving_plan import (
     ServingRequest,
 )
 from planner.serving_runners_up import RunnerUp
-from topology.hierarchy import Hierarchy
-from topology.units import MEGA
+from topology.base.units import MEGA
+from topology.fabric.hierarchy import Hierarchy
 
 Floats = NDArray[np.float64]
 MOSTLY = 0.5  # share of the time above which prompts are what a mixed replica is bound by

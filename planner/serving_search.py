@@ -25,9 +25,9 @@ from planner.serving_plan import ServingInfeasible, ServingOptimality, ServingPl
 from planner.serving_report import plan_of_fleet
 from planner.serving_runners_up import RunnerUp, runners_up, widest_margin
 from planner.serving_space import deployment_of
-from topology.errors import InputError
-from topology.gpu import Gpu
-from topology.hierarchy import Hierarchy
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.gpu import Gpu
 
 Found = tuple[FleetRun, ServingOptimality, tuple[RunnerUp, ...]]
 

@@ -15,7 +15,7 @@ from costmodel.deployment import Deployment, ServingLayout, Weights
 from costmodel.model import ModelSpec
 from costmodel.serving_stack import serving_stack
 from planner.serving_plan import ServingRequest
-from topology.hierarchy import Hierarchy
+from topology.fabric.hierarchy import Hierarchy
 
 PIPELINES = (1, 2, 3, 4, 6, 8)
 LARGEST_REPLICA = 64  # GPUs; wider single replicas than any published deployment of the engines

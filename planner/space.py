@@ -35,7 +35,7 @@ from planner.cores import CORE_FIELDS
 from planner.rules import legal
 from planner.stack_rules import CHUNKS_OF_SCHEDULE
 from planner.violation import Setting
-from topology.hierarchy import members_per_unit
+from topology.fabric.hierarchy import members_per_unit
 
 EVERY_VIRTUAL_STAGE = 8
 PLACEMENT_FIELDS = CORE_FIELDS | {"axis_order", "cp_kind"}

@@ -12,7 +12,7 @@ import pandas as pd
 from costmodel.calibration import load_calibration
 from costmodel.grids import Floats
 from costmodel.kernels import grouped_gemm
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 ROWS = 2.0 ** np.arange(0, 12)
 ROUTING = "power_law_1.01"  # the nearest to what real routers do

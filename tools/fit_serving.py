@@ -30,7 +30,7 @@ from costmodel.serving_accuracy import predict
 from costmodel.serving_results import fabric
 from costmodel.serving_runs import UnsupportedRunError, read_run
 from costmodel.serving_stack import ServingStack, serving_stacks
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, str]

@@ -21,8 +21,9 @@ def command(
     """List the GPUs of the catalog; every fact with its source and date in --json."""
     from app.output import emit
     from app.topology_report import gpus_answer, machines_answer
-    from topology import catalog, datasheets
-    from topology.decode import unstructure
+    from topology import catalog
+    from topology.base.decode import unstructure
+    from topology.hardware import datasheets
 
     if machines:
         rows = [

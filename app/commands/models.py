@@ -33,7 +33,7 @@ def command(
 def model_record(spec: ModelSpec) -> dict[str, Any]:
     """Give one model as a flat record: its sizes, and what they make."""
     from costmodel.model import active_parameter_count, parameter_count
-    from topology.decode import unstructure
+    from topology.base.decode import unstructure
 
     counts = {"parameters": parameter_count(spec), "active_parameters": active_parameter_count(spec)}
     sizes: dict[str, Any] = unstructure(spec)
@@ -139,7 +139,7 @@ def _count(parameters: int) -> str:
     >>> _count(70_553_706_496), _count(494_032_768)
     ('70.6B', '0.494B')
     """
-    from topology.units import BILLION
+    from topology.base.units import BILLION
 
     billions = parameters / BILLION
     return f"{billions:.3g}B" if billions < 1000 else f"{billions:.0f}B"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, ORANGE, figure
-from topology.units import HOUR
+from topology.base.units import HOUR
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

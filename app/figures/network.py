@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from app.figures.style import GREY, SERIES, SWITCH_COLOUR, figure
 from app.link_load import LevelLoad
 from app.quantities import format_percent
-from topology import graph as g
+from topology.base.units import GB, format_bandwidth
 from topology.cluster import Cluster
+from topology.fabric import graph as g
+from topology.fabric.wiring import build_graph
 from topology.spec import ClusterSpec
-from topology.units import GB, format_bandwidth
-from topology.wiring import build_graph
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

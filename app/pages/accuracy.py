@@ -16,8 +16,8 @@ from costmodel.accuracy import RunResult, Summary, predict_rows, summarise
 from costmodel.calibration import load_calibration
 from costmodel.fitted import every_constant
 from costmodel.runs import read_rows, shipped_runs
-from topology.errors import InputError
-from topology.units import format_seconds
+from topology.base.errors import InputError
+from topology.base.units import format_seconds
 
 MOST_ROWS = 20_000
 WORST = 15

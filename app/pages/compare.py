@@ -21,7 +21,7 @@ from app.plan_layout import layers_of_rank, layout_words
 from app.quantities import format_percent, format_usd
 from app.uploads import read_plan_upload
 from planner.plan import Plan, PlanRequest
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 NAMES = ("A", "B", "C")
 

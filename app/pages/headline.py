@@ -20,7 +20,7 @@ from app.records import plan_records
 from app.schedule import schedule_of
 from app.trace import trace_json
 from planner.plan import Plan, to_json
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 TRUST = "[can I trust it?](accuracy)"
 

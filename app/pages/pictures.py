@@ -30,8 +30,8 @@ from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_pe
 from app.why_lost import why_lost
 from costmodel.layout import num_microbatches
 from planner.plan import Plan
-from topology.gpu import Gpu
-from topology.units import TERA, format_bytes, format_seconds
+from topology.base.units import TERA, format_bytes, format_seconds
+from topology.hardware.gpu import Gpu
 
 TABS = (
     "What else was close?",

@@ -17,9 +17,9 @@ from app.serve_report import serving_answer
 from app.serve_request import understand_serving
 from costmodel.model_catalog import model_names
 from planner.serving_plan import ServingPlan
+from topology.base.errors import InputError
+from topology.base.units import format_seconds, parse_seconds
 from topology.catalog import gpus
-from topology.errors import InputError
-from topology.units import format_seconds, parse_seconds
 
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
 LOADS = (1, 4, 16, 64, 256)

@@ -19,8 +19,8 @@ from costmodel.model import ModelSpec
 from costmodel.model_catalog import model_names
 from costmodel.stack import stacks
 from planner.plan import OBJECTIVES
+from topology.base.errors import InputError
 from topology.catalog import cluster_names, gpus
-from topology.errors import InputError
 from topology.spec import ClusterSpec
 
 NO_ANCHOR = "none"

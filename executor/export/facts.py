@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from costmodel.layout import num_microbatches
 from planner.plan import Plan
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,6 @@ TARGETS: Mapping[str, Callable[[Plan], Exported]] = {
 
 def export_plan(plan: Plan, target: str) -> Exported:
     """Write a plan for a tool, leniently named; a plan the tool cannot run is an `InputError`."""
-    from topology.names import resolve
+    from topology.base.names import resolve
 
     return TARGETS[resolve(target, tuple(TARGETS), "export target")](plan)

@@ -21,8 +21,8 @@ from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.memory import MemoryBreakdown
 from costmodel.pipeline import StageSeconds, simulate
+from topology.base.units import GIB, format_seconds
 from topology.builders import default_cluster
-from topology.units import GIB, format_seconds
 
 CAPACITY = 80 * GIB
 STAGES = tuple(
@@ -158,7 +158,7 @@ def ring_share_of_uplinks(num_gpus: int, size: int, stride: int, gpus_per_node: 
 )
 def test_link_utilisation_equals_the_flow_computation(tp, dp, axis):
     """What leaves a node per GPU is the ring rate times the share of rings that leave it, counted flow by flow."""
-    from topology.hierarchy import ring_bandwidth
+    from topology.fabric.hierarchy import ring_bandwidth
 
     hierarchy = default_cluster("h100-sxm", 32).hierarchy
     layout = ParallelLayout(tp=tp, dp=dp)

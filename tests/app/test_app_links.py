@@ -14,8 +14,8 @@ from app.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read
 from costmodel.model import ModelSpec
 from costmodel.model_catalog import model
 from planner.plan import PlanRequest
+from topology.base.errors import InputError
 from topology.builders import default_cluster
-from topology.errors import InputError
 from topology.spec import ClusterSpec
 
 WORDS = st.text(

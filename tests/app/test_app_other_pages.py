@@ -18,8 +18,8 @@ from costmodel.runs import PUBLISHED_RUNS, read_rows
 from planner.plan import to_json
 from planner.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
+from topology.base.units import format_seconds
 from topology.builders import default_cluster
-from topology.units import format_seconds
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

@@ -24,7 +24,7 @@ from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
 from planner.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "num_hidden_layers": 16,

@@ -10,9 +10,9 @@ from costmodel.memory import MemoryBreakdown
 from costmodel.model_catalog import model
 from costmodel.workload import TrainingJob
 from planner.plan import Alternative, Optimality, Plan, PlanRequest
+from topology.base.units import GIB
 from topology.builders import default_cluster
-from topology.mesh import mesh
-from topology.units import GIB
+from topology.fabric.mesh import mesh
 
 
 def _stage(weights_gib: float) -> MemoryBreakdown:

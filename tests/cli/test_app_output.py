@@ -13,7 +13,7 @@ from app.plan_diff import changed_choices, changed_quantities, diff_answer
 from app.plan_report import plan_answer
 from app.quantities import parse_count, parse_counts
 from planner.plan import Plan, from_json
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 ANSWER = Answer(
     headline="Question",

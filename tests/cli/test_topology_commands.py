@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import run
-from topology.units import GB
+from topology.base.units import GB
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> str:

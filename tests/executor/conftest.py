@@ -14,7 +14,7 @@ from costmodel.model import ModelSpec
 from costmodel.workload import TrainingJob
 from planner.plan import Optimality, Plan, PlanRequest
 from topology.builders import default_cluster
-from topology.mesh import Mesh
+from topology.fabric.mesh import Mesh
 
 TINY = ModelSpec(
     name="tiny",

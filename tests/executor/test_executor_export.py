@@ -19,7 +19,7 @@ from costmodel.model_catalog import model
 from executor.export.quoting import slug, yaml
 from executor.export.targets import TARGETS, export_plan
 from planner.plan import Plan
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 HOSTILE = 'x"; $(touch /tmp/pwned) `id`\n#SBATCH --partition=root\n- a: {b'
 PLAIN = ParallelLayout(dp=8, zero_stage=3)

@@ -24,7 +24,7 @@ from executor.launch import Supervision, environment_of_ranks, supervise, with_p
 from executor.run_settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
 from executor.worker import RANKS_FOLDER
 from planner.plan import Plan
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 STEPS = 12

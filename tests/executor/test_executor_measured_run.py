@@ -25,8 +25,8 @@ from executor.local_ranks import run_ranks
 from executor.measured_run import step_times
 from executor.run_settings import METRICS_FILE, RunSettings, Status
 from planner.plan import Plan
+from topology.base.units import GIB
 from topology.spec import ClusterSpec
-from topology.units import GIB
 
 STEPS = 10
 

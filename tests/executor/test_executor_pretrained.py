@@ -23,7 +23,7 @@ from executor.model import build_model
 from executor.parallelize import parallelize
 from executor.pretrained import pretrained_state, read_state_dict
 from executor.weights import assemble, initialize, load_state_dict, parts
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 CPU = torch.device("cpu")
 MIXTRAL = ModelSpec(

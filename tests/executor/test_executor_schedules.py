@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from executor.schedules import Action, Step, orders, programs
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 COMBINATIONS = [
     (schedule, virtual, ranks, microbatches)

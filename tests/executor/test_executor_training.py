@@ -261,7 +261,7 @@ def test_data_that_cannot_be_read_is_an_input_error(
 ) -> None:
     """Missing, not a file, not an array, too short: an error that names the file."""
     from executor.data import open_source
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "broken.npy").write_bytes(b"not numpy")
@@ -283,7 +283,7 @@ def test_plain_text_trains_through_the_built_in_tokenizer(
 
 def test_wrong_number_of_ranks_is_refused(plan_of: Callable[..., Plan]) -> None:
     """A plan for two GPUs does not start on four."""
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     with pytest.raises(InputError, match="4 ranks were started, dp·cp·tp·pp = 2"):
         train.check_world(plan_of(LAYOUT), 4)

@@ -11,7 +11,7 @@ from costmodel.bubble import dualpipev_bubble, zb_h1_bubble, zbv_bubble
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline import StageSeconds, makespan_bounds, simulate
 from costmodel.sends import waited_sends
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 def equal_stages(

@@ -10,8 +10,8 @@ from costmodel.model_catalog import model
 from costmodel.workload import TrainingJob
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
+from topology.base.units import GBIT
 from topology.builders import default_cluster
-from topology.units import GBIT
 
 CAL = load_calibration()
 DENSE_100B = replace(model("llama-3.1-70b"), name="dense-100b", num_layers=112)

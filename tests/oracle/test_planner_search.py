@@ -37,10 +37,10 @@ from planner.priced import Priced, price
 from planner.rules import check, legal
 from planner.search import certificate, explore, setting_of
 from planner.violation import Setting
+from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpu
 from topology.spec import ClusterSpec
-from topology.units import GIB
 
 RELATIVE = 1e-6
 CAL = load_calibration()

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology import graph as g
+from topology.base.units import GB
 from topology.builders import build
 from topology.cluster import Cluster
-from topology.hierarchy import all_to_all_bandwidth, p2p_bandwidth, ring_bandwidth
-from topology.mesh import Mesh, mesh
+from topology.fabric import graph as g
+from topology.fabric.hierarchy import all_to_all_bandwidth, p2p_bandwidth, ring_bandwidth
+from topology.fabric.mesh import Mesh, mesh
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
-from topology.units import GB
 
 SCALEUP = 450 * GB
 NIC = 50 * GB

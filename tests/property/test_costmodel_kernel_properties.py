@@ -9,8 +9,8 @@ from costmodel import kernels
 from costmodel.calibration import load_calibration
 from costmodel.collectives import OPS, collective_time
 from topology import catalog
+from topology.base.units import MIB
 from topology.builders import default_cluster
-from topology.units import MIB
 
 CAL = load_calibration()
 GPUS = {

@@ -166,7 +166,7 @@ def test_speculation_divides_the_steps() -> None:
 
 def test_a_request_that_never_fits_is_refused() -> None:
     """A request longer than the whole cache would wait for ever, so it is an error."""
-    from topology.errors import InputError
+    from topology.base.errors import InputError
 
     load = given_lengths([5000], [2000], [0.0])
     with pytest.raises(InputError, match="the KV cache cannot hold one request"):

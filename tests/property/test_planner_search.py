@@ -16,10 +16,10 @@ from costmodel.workload import TrainingJob
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.rules import check
 from planner.search import explore, search, setting_of
+from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpu
 from topology.spec import ClusterSpec
-from topology.units import GIB
 
 CAL = load_calibration()
 SLACK = 1 + 1e-6  # the documented rounding of seconds in the solver

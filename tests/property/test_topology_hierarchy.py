@@ -7,10 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topology import graph as g
+from topology.base.units import GB
 from topology.builders import build, default_cluster
-from topology.derive import derive, unit_of_gpu
-from topology.hierarchy import (
+from topology.fabric import graph as g
+from topology.fabric.axis_report import axis_bandwidth, bisection_bytes_per_s
+from topology.fabric.derive import derive, unit_of_gpu
+from topology.fabric.hierarchy import (
     Hierarchy,
     Level,
     all_to_all_bandwidth,
@@ -20,11 +22,9 @@ from topology.hierarchy import (
     p2p_bandwidth,
     ring_bandwidth,
 )
-from topology.link import Link
-from topology.report import axis_bandwidth, bisection_bytes_per_s
+from topology.fabric.link import Link
+from topology.fabric.wiring import build_graph
 from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, SwitchSpec, TierSpec
-from topology.units import GB
-from topology.wiring import build_graph
 
 
 @st.composite

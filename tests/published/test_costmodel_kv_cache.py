@@ -9,8 +9,8 @@ from costmodel.deployment import Deployment, ServingLayout
 from costmodel.model_catalog import model
 from costmodel.serving_memory import kv_bytes_per_token, kv_capacity_tokens
 from costmodel.serving_stack import serving_stack
+from topology.base.units import GIB
 from topology.builders import default_cluster
-from topology.units import GIB
 
 
 def deployed(engine: str) -> Deployment:

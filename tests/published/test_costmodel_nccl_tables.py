@@ -9,8 +9,8 @@ import pytest
 
 from costmodel.calibration import load_calibration
 from costmodel.collectives import collective_time
+from topology.base.units import GIB, MIB
 from topology.builders import default_cluster
-from topology.units import GIB, MIB
 
 CAL = load_calibration()
 TABLES = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "b300-sxm", "gb200", "gb300", "l40s")

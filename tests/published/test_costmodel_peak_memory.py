@@ -12,7 +12,7 @@ from costmodel.model_catalog import model
 from costmodel.stack import stack
 from costmodel.state_memory import bytes_per_parameter, state_bytes
 from costmodel.workload import TrainingJob
-from topology.units import GIB
+from topology.base.units import GIB
 
 
 def peak_gib(stages: tuple[MemoryBreakdown, ...]) -> float:

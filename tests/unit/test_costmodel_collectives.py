@@ -7,9 +7,9 @@ import pytest
 
 from costmodel.calibration import load_calibration
 from costmodel.collectives import OPS, collective, collective_time, group_of
+from topology.base.errors import InputError
+from topology.base.units import GIB, MIB
 from topology.builders import default_cluster
-from topology.errors import InputError
-from topology.units import GIB, MIB
 
 CAL = load_calibration()
 NODE = default_cluster("h100-sxm", 8).hierarchy

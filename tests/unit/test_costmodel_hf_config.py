@@ -12,7 +12,7 @@ import pytest
 from costmodel.hf_config import model_of_config, read_config
 from costmodel.model import ModelSpec, is_sliding, parameter_count
 from costmodel.model_catalog import model
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

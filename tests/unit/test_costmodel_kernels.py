@@ -8,7 +8,7 @@ from costmodel.attention import visible_pairs
 from costmodel.calibration import load_calibration
 from costmodel.references import PRECISIONS, precision_on, stand_in
 from topology import catalog
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 CAL = load_calibration()
 H100 = catalog.gpu("h100-sxm")

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.workload import ServingJob, TrainingJob
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 LAYOUTS = [
     ParallelLayout(),

@@ -10,9 +10,9 @@ from costmodel.collectives import collective_time
 from costmodel.kernels import elementwise, gemm
 from costmodel.measurement import Measurement, read_measurements, to_json
 from topology import catalog
+from topology.base.errors import InputError
+from topology.base.units import MIB
 from topology.builders import default_cluster
-from topology.errors import InputError
-from topology.units import MIB
 
 H100 = catalog.gpu("h100-sxm")
 GEMM = Measurement(

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.model import LayerKind, LayerRun, ModelSpec, layer_parameters, layer_runs
 from costmodel.model_catalog import model, models
-from topology.errors import InputError, UnknownNameError
+from topology.base.errors import InputError, UnknownNameError
 
 
 def test_a_dense_model_is_one_run_of_layers() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.request_load import Lengths, mean_rate_per_s, open_load, read_trace, thin
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 def test_poisson_arrivals_have_the_rate_and_the_variation_of_a_poisson_process() -> None:

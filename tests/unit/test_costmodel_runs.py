@@ -8,7 +8,7 @@ from costmodel.accuracy import predict_rows, summarise
 from costmodel.calibration import load_calibration
 from costmodel.run_cells import UnsupportedRunError
 from costmodel.runs import read_rows, read_run
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 ROW = {
     "id": "a",

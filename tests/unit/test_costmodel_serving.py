@@ -14,8 +14,8 @@ from costmodel.serving_memory import kv_bytes_per_token, kv_capacity_tokens, mem
 from costmodel.serving_ops import all_reduce_s, linear_s
 from costmodel.serving_parts import decode_parts_s
 from costmodel.serving_stack import serving_stack, serving_stacks
+from topology.base.errors import InputError
 from topology.builders import default_cluster
-from topology.errors import InputError
 
 CAL = load_calibration()
 

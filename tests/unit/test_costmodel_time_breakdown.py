@@ -11,8 +11,8 @@ from costmodel.model_catalog import model
 from costmodel.stack import stack
 from costmodel.training import estimate
 from costmodel.workload import TrainingJob
+from topology.base.units import GBIT
 from topology.builders import default_cluster
-from topology.units import GBIT
 
 CAL = load_calibration()
 JOB = TrainingJob(sequence_length=8192, global_batch_size=128)

@@ -11,8 +11,8 @@ from costmodel.workload import TrainingJob, TrainingPrecision
 from planner.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
+from topology.base.units import DAY
 from topology.builders import default_cluster
-from topology.units import DAY
 
 CAL = load_calibration()
 

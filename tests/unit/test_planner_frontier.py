@@ -15,8 +15,8 @@ from planner.frontier import difference
 from planner.goals import goal_of
 from planner.plan import Plan, PlanRequest
 from planner.search import search, setting_of
+from topology.base.units import GIB
 from topology.builders import default_cluster
-from topology.units import GIB
 
 COSTS = StageCosts(
     runs=(16,),

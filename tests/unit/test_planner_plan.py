@@ -13,9 +13,9 @@ from costmodel.memory import MemoryBreakdown
 from costmodel.model_catalog import model
 from costmodel.workload import TrainingJob
 from planner.plan import Alternative, Optimality, Plan, PlanRequest, from_json, to_json
+from topology.base.errors import InputError
 from topology.builders import default_cluster
-from topology.errors import InputError
-from topology.mesh import mesh
+from topology.fabric.mesh import mesh
 
 MEMORY = MemoryBreakdown(
     weights_bytes=1.5e9,

@@ -11,9 +11,9 @@ from costmodel.model_catalog import model
 from costmodel.stack import stack
 from costmodel.workload import TrainingJob
 from planner.rules import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
+from topology.base.errors import InputError
+from topology.base.units import GIB
 from topology.builders import default_cluster
-from topology.errors import InputError
-from topology.units import GIB
 
 LLAMA = model("llama-3.1-70b")
 MIXTRAL = model("mixtral-8x7b")

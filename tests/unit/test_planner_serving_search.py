@@ -28,9 +28,9 @@ from planner.serving_plan import (
     serving_to_json,
 )
 from planner.serving_search import _certificate, search_serving
+from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.catalog import cluster
-from topology.errors import InputError
 
 CAL = load_calibration()
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from topology import catalog, datasheets
+from topology import catalog
+from topology.base.errors import InputError, UnknownNameError
+from topology.base.units import GB, GIB, MIB, TERA
 from topology.builders import build
-from topology.errors import InputError, UnknownNameError
-from topology.units import GB, GIB, MIB, TERA
+from topology.hardware import datasheets
 
 PARTS = {
     "a100-sxm-80gb": "A100-SXM4-80GB", "a100-sxm-40gb": "A100-SXM4-40GB", "a100-pcie-80gb": "A100-PCIe-80GB",

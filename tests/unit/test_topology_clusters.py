@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from topology import catalog
-from topology import graph as g
+from topology.base.errors import InputError
+from topology.base.units import GB, GBIT, GIB
 from topology.builders import build, default_cluster
 from topology.cluster_file import to_toml
-from topology.derive import derive, unit_of_gpu, units_at
-from topology.errors import InputError
+from topology.fabric import graph as g
+from topology.fabric.derive import derive, unit_of_gpu, units_at
 from topology.spec import ClusterSpec, NodeSpec, SwitchSpec
-from topology.units import GB, GBIT, GIB
 
 TREE = """
 name = "two rooms"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from topology.decode import MAX_FILE_BYTES, read_json, read_toml, structure, unstructure
-from topology.errors import InputError
+from topology.base.decode import MAX_FILE_BYTES, read_json, read_toml, structure, unstructure
+from topology.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

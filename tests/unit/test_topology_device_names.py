@@ -2,9 +2,9 @@
 
 import pytest
 
-from topology.device_names import gpu_of_device
-from topology.errors import InputError
-from topology.units import GIB
+from topology.base.errors import InputError
+from topology.base.units import GIB
+from topology.hardware.device_names import gpu_of_device
 
 
 @pytest.mark.parametrize(

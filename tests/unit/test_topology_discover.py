@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from topology.base.errors import InputError
+from topology.base.units import GB
 from topology.builders import build
-from topology.discover import discover, facts_of, read_facts
-from topology.discover_fabric import FabricFacts, TierFacts
-from topology.discover_node import NodeFacts
-from topology.errors import InputError
-from topology.units import GB
+from topology.discover.cluster import discover, facts_of, read_facts
+from topology.discover.fabric import FabricFacts, TierFacts
+from topology.discover.node import NodeFacts
 
 
 def smi(links: list[list[str]], nics: int = 0, *, odd: str = "") -> str:

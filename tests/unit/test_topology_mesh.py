@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from topology.errors import InputError
-from topology.mesh import Mesh, axis_stride, members_by_unit, mesh
+from topology.base.errors import InputError
+from topology.fabric.mesh import Mesh, axis_stride, members_by_unit, mesh
 
 AXES = (("pp", 2), ("dp", 3), ("tp", 4))
 

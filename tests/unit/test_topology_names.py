@@ -2,8 +2,8 @@
 
 import pytest
 
-from topology.errors import UnknownNameError
-from topology.names import matches, resolve, suggest
+from topology.base.errors import UnknownNameError
+from topology.base.names import matches, resolve, suggest
 
 MODELS = ("llama-3.1-70b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-72b", "gpt-3-175b")
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from topology.errors import InputError
-from topology.units import (
+from topology.base.errors import InputError
+from topology.base.units import (
     GB,
     GBIT,
     GIB,

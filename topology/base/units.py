@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40

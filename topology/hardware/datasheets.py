@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from topology.decode import read_toml, structure
-from topology.gpu import Gpu
-from topology.units import GB, GBIT, GIB, TERA, US
+from topology.base.decode import read_toml, structure
+from topology.base.units import GB, GBIT, GIB, TERA, US
+from topology.hardware.gpu import Gpu
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
-from topology.errors import InputError
-from topology.units import MIB, parse_quantity
+from topology.base.errors import InputError
+from topology.base.units import MIB, parse_quantity
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -248,7 +248,7 @@ def _field_names(as_type: object) -> list[str]:
 
 
 def _near(key: str, known: list[str]) -> str:
-    from topology.names import suggest
+    from topology.base.names import suggest
 
     close = suggest(key, known, count=1)
     return f" (did you mean {close[0]}?)" if close else ""

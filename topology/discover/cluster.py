@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from topology.base.decode import read_text
+from topology.base.errors import InputError
+from topology.base.names import resolve
 from topology.builders import GPU_ALIASES, machine_spec
-from topology.datasheets import GpuSheet, gpu_sheets, machines
-from topology.decode import read_text
-from topology.discover_fabric import FabricFacts, from_ibnetdiscover, from_topograph
-from topology.discover_node import NodeFacts, from_nccl_xml, from_smi_topo
-from topology.errors import InputError
-from topology.names import resolve
+from topology.discover.fabric import FabricFacts, from_ibnetdiscover, from_topograph
+from topology.discover.node import NodeFacts, from_nccl_xml, from_smi_topo
+from topology.hardware.datasheets import GpuSheet, gpu_sheets, machines
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
 Facts = NodeFacts | FabricFacts

@@ -6,10 +6,10 @@ same memory, and a trailing word (``4090 Laptop GPU``, ``MIG 1g.10gb``) makes a 
 
 import re
 
-from topology.datasheets import gpu_sheets
-from topology.errors import InputError
-from topology.names import words
-from topology.units import GIB, format_bytes
+from topology.base.errors import InputError
+from topology.base.names import words
+from topology.base.units import GIB, format_bytes
+from topology.hardware.datasheets import gpu_sheets
 
 MEMORY_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
@@ -22,7 +22,7 @@ _MEMORY = re.compile(r"\d+gb|hbm\d\w?")
 def gpu_of_device(name: str, memory_bytes: float) -> str:
     """Return the catalog's name of a device.
 
-    >>> from topology.units import GIB
+    >>> from topology.base.units import GIB
     >>> gpu_of_device("NVIDIA A100-SXM4-40GB", 39.4 * GIB), gpu_of_device("NVIDIA H100 NVL", 93.1 * GIB)
     ('a100-sxm-40gb', 'h100-nvl')
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from topology.gpu import Gpu
-from topology.link import Link
+from topology.fabric.link import Link
+from topology.hardware.gpu import Gpu
 
 Counts = npt.NDArray[np.int64]
 Count = int | Counts

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from topology import graph as g
-from topology.errors import InputError
-from topology.gpu import Gpu
-from topology.hierarchy import Hierarchy, Level
-from topology.link import Link
+from topology.base.errors import InputError
+from topology.fabric import graph as g
+from topology.fabric.hierarchy import Hierarchy, Level
+from topology.fabric.link import Link
+from topology.hardware.gpu import Gpu
 
 if TYPE_CHECKING:
     import networkx as nx

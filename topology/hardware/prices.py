@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from topology.datasheets import Machine, machines
+from topology.hardware.datasheets import Machine, machines
 
 PRICE_ORDER = ("AWS", "Azure", "GCP", "OCI", "Lambda", "Nebius", "RunPod")
 """Whose on-demand price is quoted for a GPU: the first provider here that lists it."""

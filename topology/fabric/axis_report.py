@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from topology.hierarchy import (
+from topology.fabric.hierarchy import (
     Hierarchy,
     all_to_all_bandwidth,
     nodes_spanned,

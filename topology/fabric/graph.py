@@ -8,7 +8,7 @@ equals a sibling that is drawn in full.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from topology.link import Link
+from topology.fabric.link import Link
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def members_by_unit(groups: npt.NDArray[np.int64], unit_of_gpu: Sequence[int]) -
 
     Args:
         groups: GPUs of each group, shape (groups, size).
-        unit_of_gpu: unit of each GPU (`topology.derive.unit_of_gpu`).
+        unit_of_gpu: unit of each GPU (`topology.fabric.derive.unit_of_gpu`).
 
     Returns:
         Counts, shape (groups, units).

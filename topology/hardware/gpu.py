@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 DTYPE_BYTES: Mapping[str, float] = {
     "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "int8": 1, "fp4": 0.5,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, groupby
 from typing import TYPE_CHECKING
 
-from topology import graph as g
-from topology.link import Link
+from topology.fabric import graph as g
+from topology.fabric.link import Link
 from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
-from topology.datasheets import gpu_sheets
-from topology.errors import InputError
-from topology.units import GBIT, KILO
+from topology.base.errors import InputError
+from topology.base.units import GBIT, KILO
+from topology.hardware.datasheets import gpu_sheets
 
 GPU_CLASSES = ("0x030200", "0x030000")
 NIC_CLASSES = ("0x020000", "0x020700")

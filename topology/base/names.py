@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-from topology.errors import UnknownNameError
+from topology.base.errors import UnknownNameError
 
 
 def normalize(name: str) -> str:

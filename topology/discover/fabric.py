@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from topology.datasheets import port_rates
-from topology.errors import InputError
+from topology.base.errors import InputError
+from topology.hardware.datasheets import port_rates
 
 _SWITCH = re.compile(r'^Switch\s+\d+\s+"(S-[0-9a-f]+)"')
 _PORT = re.compile(r'^\[\d+\]\s+"([SH]-[0-9a-f]+)"\[\d+\].*?#\s+"([^"]*)"\s+lid\s+\d+\s+(\S+)')
