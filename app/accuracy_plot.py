@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.output import write_file
 from app.scatter import Axis, scatter
-from costmodel.accuracy import RunResult
+from costmodel.accuracy.training import RunResult
 from topology.base.errors import InputError
 
 SUFFIXES = (".svg", ".html")

@@ -11,13 +11,13 @@ from app.accuracy_report import DEFAULT_WORST, Anchoring, Wishes, accuracy_answe
 from app.anchors import find_anchor, names_a_file, remember, with_levels
 from app.output import Answer, note
 from app.progress import waiting
-from costmodel.accuracy import GROUP_COLUMNS, RunResult, predict_rows
-from costmodel.anchor import Anchor, anchored, fit_anchor, left_one_out
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.fitted import every_constant
-from costmodel.run_table import RunTable, read_table, require_columns
-from costmodel.runs import PUBLISHED_RUNS, REQUIRED
-from costmodel.serving_runs import is_serving_schema
+from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
+from costmodel.accuracy.constants_table import every_constant
+from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
+from costmodel.accuracy.serving_runs import is_serving_schema
+from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED
+from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import InputError
 from topology.base.names import resolve
 

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from app.output import Answer, Facts, Lines, Section, Table, json_text
-from costmodel.accuracy import RunResult, Summary, summarise
-from costmodel.anchor import Anchor
-from costmodel.bands import QUANTILE_80, Doubts, level_deviation
-from costmodel.constants import Constant
+from costmodel.accuracy.anchor import Anchor
+from costmodel.accuracy.training import RunResult, Summary, summarise
+from costmodel.training.bands import QUANTILE_80, Doubts, level_deviation
+from costmodel.training.constants import Constant
 from topology.base.units import GIB, format_seconds
 
 DEFAULT_WORST = 5

@@ -8,10 +8,10 @@ import os
 import re
 from pathlib import Path
 
-from costmodel.accuracy import predict_rows
-from costmodel.anchor import Anchor, fit_anchor
-from costmodel.calibration import Calibration
-from costmodel.runs import read_rows
+from costmodel.accuracy.anchor import Anchor, fit_anchor
+from costmodel.accuracy.training import predict_rows
+from costmodel.accuracy.training_runs import read_rows
+from costmodel.kernels.tables import Calibration
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest

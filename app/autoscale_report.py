@@ -8,8 +8,8 @@ import numpy as np
 
 from app.output import Answer, Table, json_text
 from app.quantities import format_usd
-from costmodel.calibration import load_calibration
-from costmodel.request_load import Load, mean_rate_per_s
+from costmodel.kernels.tables import load_calibration
+from costmodel.serving.load import Load, mean_rate_per_s
 from planner.autoscale import ScalingPolicy, ScalingRun, autoscale
 from planner.serving_plan import ServingPlan
 from planner.serving_search import replica_capacity_per_s

@@ -7,7 +7,7 @@ from typing import Any
 
 from app.bench_run import BenchResult, Comparison
 from app.output import Answer, Table, json_text
-from costmodel.measurement import Measurement
+from costmodel.kernels.measurement import Measurement
 from topology.base.decode import unstructure
 from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
 

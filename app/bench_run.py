@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.measured import measurement_folder
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.measurement import Measurement, to_json
+from costmodel.kernels.measurement import Measurement, to_json
+from costmodel.kernels.tables import Calibration, load_calibration
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
@@ -136,9 +136,9 @@ def check_plan(plan: Plan, *, device: str, ranks: int) -> tuple[Comparison, ...]
 
 def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
     """The largest distinct shapes of a plan's layers, and its messages."""
-    from costmodel.layers import layer_ops
-    from costmodel.model import layer_runs
-    from costmodel.shards import shard_of
+    from costmodel.models.spec import layer_runs
+    from costmodel.ops.layer import layer_ops
+    from costmodel.ops.shards import shard_of
     from costmodel.stack import stack
     from executor.bench import BenchSizes
 
@@ -165,8 +165,8 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
 
 def predicted(measurement: Measurement, cal: Calibration, cluster: Cluster) -> float:
     """What the shipped tables say of the same kernel or collective, seconds."""
-    from costmodel.collectives import collective_time
-    from costmodel.kernels import gemm
+    from costmodel.kernels.collectives import collective_time
+    from costmodel.kernels.compute import gemm
 
     inputs = measurement.inputs
     if measurement.what == "gemm":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.measurement import Measurement, read_measurements
+from costmodel.kernels.measurement import Measurement, read_measurements
+from costmodel.kernels.tables import Calibration, load_calibration
 from topology.builders import build
 from topology.spec import ClusterSpec
 

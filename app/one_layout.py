@@ -14,13 +14,13 @@ from typing import Any
 
 from app.measured import calibration_for
 from app.rule_check import illegal
-from costmodel.chunks import layers_of_chunks, ranks_of_chunks
 from costmodel.layout import ParallelLayout
-from costmodel.model import layer_runs
-from costmodel.splits import even_split
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
+from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
-from costmodel.stage_costs import StageCosts, StageSplit, step_time
-from costmodel.training import estimate, stage_costs
+from costmodel.training.training import estimate, stage_costs
 from planner.candidates import decidable, named
 from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.rules import check

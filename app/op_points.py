@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from app.figures.roofline import OpPoint
-from costmodel.attention import attention_prefill
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.kernels import elementwise, gemm, grouped_gemm
-from costmodel.layers import head_ops, layer_ops
-from costmodel.model import layer_runs
-from costmodel.ops import Op
-from costmodel.shards import shard_of
+from costmodel.kernels.attention import attention_prefill
+from costmodel.kernels.compute import elementwise, gemm, grouped_gemm
+from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.models.spec import layer_runs
+from costmodel.ops.layer import head_ops, layer_ops
+from costmodel.ops.op import Op
+from costmodel.ops.shards import shard_of
 from costmodel.stack import stack as find_stack
 from planner.plan import Plan
 from topology.builders import build

@@ -91,7 +91,7 @@ def _detail(layout: ParallelLayout, axis: str) -> str:
 
 def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
     """Which axes stay inside a scale-up domain, fastest axis first, then where experts are exchanged."""
-    from costmodel.placement import axis_strides
+    from costmodel.training.rank_strides import axis_strides
     from topology.fabric.hierarchy import nodes_spanned
 
     hierarchy = cluster_of(request).hierarchy

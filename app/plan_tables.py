@@ -9,7 +9,7 @@ from app.plan_headline import cluster_of
 from app.plan_layout import layers_of_rank
 from app.quantities import format_like, format_share
 from costmodel.estimate import PART_NAMES, Estimate
-from costmodel.memory import MemoryBreakdown
+from costmodel.memory.stage import MemoryBreakdown
 from planner.plan import Plan
 from topology.base.units import GIB, format_bytes
 

@@ -13,11 +13,11 @@ from typing import Any, TypeVar, get_args
 
 from app.job_flags import Flags
 from app.quantities import parse_count, parse_share
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model as find_model
+from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.models.catalog import model as find_model
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import StackLevel
 from costmodel.stack import stack as find_stack
-from costmodel.workload import TrainingJob, TrainingPrecision
 from planner.plan import OBJECTIVES, Objective, PlanRequest
 from planner.rules import parse_pins
 from topology.base.decode import structure, unstructure
@@ -86,7 +86,7 @@ def _headroom(flags: Flags) -> float | None:
 def _anchor(text: str, stack: str) -> StackLevel:
     """The level that the user's own runs give this stack."""
     from app.anchors import find_anchor
-    from costmodel.calibration import load_calibration
+    from costmodel.kernels.tables import load_calibration
 
     anchor = find_anchor(text, load_calibration())
     level = anchor.of(stack)

@@ -7,13 +7,13 @@ waits for.
 
 from __future__ import annotations
 
-from costmodel.calibration import load_calibration
-from costmodel.chunks import ranks_of_chunks, runs_of_ranks
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import num_microbatches
-from costmodel.model import layer_runs
-from costmodel.pipeline import Event, StageSeconds, simulate
-from costmodel.stage_costs import StageSplit
-from costmodel.training import stage_costs
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.simulator import Event, StageSeconds, simulate
+from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
+from costmodel.training.training import stage_costs
 from planner.plan import Plan, stack_of
 from planner.retime import chunk_seconds
 from topology.builders import build

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.errors import NoFeasiblePlanError
 from app.serve_request import Asked
-from costmodel.calibration import load_calibration
+from costmodel.kernels.tables import load_calibration
 from planner.serving_commands import commands
 from planner.serving_plan import (
     FleetSummary,

@@ -11,12 +11,12 @@ from typing import Any, TypeVar, get_args
 from app.quantities import parse_count
 from app.request import DEFAULT_GPU, MOST_GPUS
 from app.serve_flags import ServeFlags
-from costmodel.deployment import WEIGHTS, KvDtype, Weights, published_weights
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model as find_model
-from costmodel.request_load import Load, mean_rate_per_s, read_trace
-from costmodel.serving_stack import serving_stack
-from costmodel.workload import ServingJob
+from costmodel.job import ServingJob
+from costmodel.models.catalog import model as find_model
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
+from costmodel.serving.engine import serving_stack
+from costmodel.serving.load import Load, mean_rate_per_s, read_trace
 from planner.serving_plan import Mode, ServingObjective, ServingRequest
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds

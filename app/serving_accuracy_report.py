@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from app.output import Answer, Table, json_text
-from costmodel.calibration import load_calibration
-from costmodel.serving_results import ServingResult, ServingSummary, predict_serving_rows, summarise_serving
+from costmodel.accuracy.serving import ServingResult, ServingSummary, predict_serving_rows, summarise_serving
+from costmodel.kernels.tables import load_calibration
 
 
 def serving_accuracy_answer(rows: Sequence[Mapping[str, str | None]], *, by: str = "model") -> Answer:

@@ -8,7 +8,7 @@ from typing import Any
 from app.output import Answer, Facts, Lines, Section, Table, json_text
 from app.quantities import format_usd
 from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
-from costmodel.placement import AXES, axis_strides
+from costmodel.training.rank_strides import AXES, axis_strides
 from topology.base.decode import unstructure
 from topology.base.errors import InputError
 from topology.base.units import (

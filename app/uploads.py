@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from costmodel.hf_config import read_config
-from costmodel.model import ModelSpec
+from costmodel.models.hf_config import read_config
+from costmodel.models.spec import ModelSpec
 from planner.plan import Plan, from_json
 from topology.base.errors import InputError
 from topology.base.units import MIB

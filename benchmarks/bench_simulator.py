@@ -8,11 +8,11 @@ import argparse
 import statistics
 import time
 
-from costmodel.calibration import load_calibration
-from costmodel.model_catalog import model
-from costmodel.queueing import simulate
-from costmodel.request_load import Lengths, open_load
-from costmodel.workload import ServingJob
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.serving.load import Lengths, open_load
+from costmodel.serving.simulator import simulate
 from planner.serving_board import enumerate_options
 from planner.serving_options import rate_bound_per_s
 from planner.serving_plan import ServingRequest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from costmodel.memory import MemoryBreakdown
+from costmodel.memory.stage import MemoryBreakdown
 
 PART_NAMES: Mapping[str, str] = {
     "compute_s": "compute",

@@ -2,8 +2,8 @@
 
 from numpy.typing import ArrayLike
 
-from costmodel.grids import Floats
-from costmodel.kernel_time import floats
+from costmodel.kernels.grids import Floats
+from costmodel.kernels.kernel_time import floats
 
 SECONDS_PER_HOUR = 3600.0
 BILLION = 10**9

@@ -20,7 +20,7 @@ _FILE = Path(__file__).parent / "data" / "stacks.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLevel:
-    """Measured over predicted step time of one stack profile, from a user's own runs (`costmodel.anchor`).
+    """Measured over predicted step time of a stack profile, from own runs (`costmodel.accuracy.anchor`).
 
     Attributes:
         stack: The profile it corrects.

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from examples.support import device, synchronize
 from executor.batches import mean_loss, my_microbatches
 from executor.gradients import finish_gradients

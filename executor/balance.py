@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from executor import torch_internals
 from executor.collectives import Group, all_reduce
 

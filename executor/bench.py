@@ -4,7 +4,7 @@ Each entry is warmed up, then repeated until it has run long enough, and reporte
 ninetieth percentile. On a CPU every rank is one thread and all ranks measure at once, because that is how
 they will train.
 
-Legend: ``m n k`` of a matrix product, ``B`` message bytes as in `costmodel.collectives`.
+Legend: ``m n k`` of a matrix product, ``B`` message bytes as in `costmodel.kernels.collectives`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from costmodel.measurement import Measurement
+from costmodel.kernels.measurement import Measurement
 from executor import collectives
 from executor.local_ranks import run_ranks
 from topology.base.units import KIB, MIB

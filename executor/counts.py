@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from executor import torch_internals
 from executor.experts import MoE
 from executor.fake_rank import RankTask, fake_rank

@@ -13,14 +13,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from costmodel.attention_ops import attended_pairs
-from costmodel.layers import embedding_ops, head_ops, layer_ops
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec, layer_runs
-from costmodel.ops import Op
-from costmodel.shards import shard_of
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.attention import attended_pairs
+from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.op import Op
+from costmodel.ops.shards import shard_of
 from costmodel.stack import SoftwareStack, stack
-from costmodel.workload import TrainingJob
 from executor.counts import BACKWARD_ATTENTION_PRODUCTS, Counts, Key, count_step
 from executor.fake_rank import RankTask
 from executor.mesh import dense_grid, expert_grid
@@ -51,7 +51,7 @@ def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
 def layers_of_runs(spec: ModelSpec, layers_of_stage: Sequence[int], stage: int) -> tuple[int, ...]:
     """Layers of each run on one stage when stages take them in model order.
 
-    >>> from costmodel.model_catalog import model
+    >>> from costmodel.models.catalog import model
     >>> layers_of_runs(model("deepseek-v3"), (10, 51), 0)
     (3, 7)
     """

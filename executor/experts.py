@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from costmodel.model import ModelSpec
-from costmodel.routing import Routing
+from costmodel.models.routing import Routing
+from costmodel.models.spec import ModelSpec
 from executor.balance import Balance
 from executor.collectives import Group, all_gather, all_to_all, reduce_scatter
 from executor.gating import activate, gate_of, weighted_gated
@@ -93,7 +93,7 @@ class _SumRows(torch.autograd.Function):
 
 
 class Router(Linear):
-    """Scores tokens by expert and chooses the K best of each, by the rules of `costmodel.routing.Routing`.
+    """Scores tokens by expert and chooses the K best of each (`costmodel.models.routing.Routing`).
 
     With `balanced`, tokens go round-robin whatever their scores: shapes are then known without data, as
     tracing and one-rank measurements need (losses mean nothing).

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from executor import torch_internals
 from executor.batches import mean_loss
 from executor.experts import Router

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.memory import MemoryBreakdown, memory_by_stage
-from costmodel.model import ModelSpec, with_layers
+from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
+from costmodel.models.spec import ModelSpec, with_layers
 from costmodel.stack import stack
-from costmodel.workload import TrainingJob
 from executor import torch_internals
 from executor.expected_counts import STACK, layers_of_runs
 from executor.fake_rank import FakeRank, RankTask, fake_rank

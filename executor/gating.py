@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from costmodel.hf_config import SWIGLU_ALPHA
-from costmodel.model import Activation, ModelSpec
+from costmodel.models.hf_config import SWIGLU_ALPHA
+from costmodel.models.spec import Activation, ModelSpec
 
 _GELU = {"gelu": "none", "gelu_tanh": "tanh"}
 

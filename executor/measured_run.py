@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.measurement import Measurement, to_json
+from costmodel.kernels.measurement import Measurement, to_json
 from executor.run_settings import METRICS_FILE
 from planner.plan import Plan
 from topology.base.units import GIB

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from costmodel.model import ModelSpec, is_sliding
+from costmodel.models.spec import ModelSpec, is_sliding
 from executor.activations import LayerNorm, RmsNorm, soft_cap
 from executor.context import ContextAxis, attend
 from executor.experts import MoE

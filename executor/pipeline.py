@@ -22,7 +22,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.fsdp import FSDPModule
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from executor import torch_internals
 from executor.balance import Balance, balance_routers
 from executor.collectives import Group

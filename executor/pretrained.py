@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
-from costmodel.hf_config import read_config
-from costmodel.model import ModelSpec
+from costmodel.models.hf_config import read_config
+from costmodel.models.spec import ModelSpec
 from executor.published_names import source_of
 from topology.base.errors import InputError
 
@@ -100,7 +100,7 @@ _NOT_COMPUTED = {"name", "source", "as_of", "max_sequence_length", "router_aux_l
 def differing(planned: object, published: object, prefix: str = "") -> list[str]:
     """Settings in which two models compute differently, each with the planned and the published value.
 
-    >>> from costmodel.model_catalog import model
+    >>> from costmodel.models.catalog import model
     >>> differing(model("llama-3-8b"), model("llama-2-7b"))[-1]
     'rotary.theta (planned 500000.0, published 10000.0)'
     """

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 
 Tensors = Sequence[torch.Tensor]
 

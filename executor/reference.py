@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from executor.balance import balance_routers
 from executor.batches import mean_loss, my_microbatches
 from executor.gradients import finish_gradients

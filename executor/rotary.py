@@ -9,8 +9,8 @@ import math
 
 import torch
 
-from costmodel.model import ModelSpec
-from costmodel.rotary import RopeScaling, Rotary
+from costmodel.models.rotary import RopeScaling, Rotary
+from costmodel.models.spec import ModelSpec
 
 Rope = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines, each (S, d)."""
@@ -19,7 +19,7 @@ Rope = tuple[torch.Tensor, torch.Tensor]
 def rotary_size(spec: ModelSpec) -> int:
     """Dimensions of each query head that turn, 0 where positions are learned.
 
-    >>> from costmodel.model_catalog import model
+    >>> from costmodel.models.catalog import model
     >>> rotary_size(model("deepseek-v3")), rotary_size(model("nemotron-4-15b")), rotary_size(model("gpt-2"))
     (64, 64, 0)
     """
@@ -54,7 +54,7 @@ def rotary_tables(
 def stretched(
     frequencies: torch.Tensor, size: int, theta: float, scaling: RopeScaling | None
 ) -> torch.Tensor:
-    """Frequencies (d/2,) after stretching; see `costmodel.rotary.RopeScaling`."""
+    """Frequencies (d/2,) after stretching; see `costmodel.models.rotary.RopeScaling`."""
     if scaling is None:
         return frequencies
     if scaling.kind == "linear":

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from costmodel.v_schedules import dualpipev_order, zbv_order
+from costmodel.pipeline.v_schedules import dualpipev_order, zbv_order
 from topology.base.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]

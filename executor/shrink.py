@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec, with_layers
+from costmodel.models.spec import ModelSpec, with_layers
 from executor.reference import Case
 from planner.plan import Plan
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 
 from costmodel.layout import num_microbatches
-from costmodel.model import with_layers
+from costmodel.models.spec import with_layers
 from executor.expected_counts import Term, compare_counts
 from executor.fake_rank import RankTask
 from executor.fake_trace import StageMemory, chosen_stages, estimated_memory, memory_of_stages

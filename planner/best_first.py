@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.calibration import Calibration
+from costmodel.kernels.tables import Calibration
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout, num_microbatches
-from costmodel.model import active_parameter_count, embedding_parameters
+from costmodel.models.spec import active_parameter_count, embedding_parameters
 from planner.bounds import (
     ROUNDING,
     MicrobatchTimes,

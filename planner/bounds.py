@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.calibration import Calibration
-from costmodel.composition import compose, step_stretch
-from costmodel.constants import default_constants
-from costmodel.features import features_of
+from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
-from costmodel.memory import memory_pieces
-from costmodel.model import layer_runs
-from costmodel.shards import distinct_rows
+from costmodel.memory.stage import memory_pieces
+from costmodel.models.spec import layer_runs
+from costmodel.ops.shards import distinct_rows
+from costmodel.training.constants import default_constants
+from costmodel.training.raw_times import features_of
+from costmodel.training.step_time import compose, step_stretch
 from planner.violation import Setting
 
 Vector = npt.NDArray[np.float64]

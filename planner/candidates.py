@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.chunks import layers_of_chunks, ranks_of_chunks
 from costmodel.layout import ParallelLayout, num_axes
-from costmodel.model import layer_runs
-from costmodel.scoring import stage_costs_of
-from costmodel.stage_costs import StageCosts, StageSplit, memory_of_stages
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_stages
+from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
+from costmodel.training.score import stage_costs_of
 from planner.priced import Priced, rows_of
 from planner.stage_program import StageBound, bound_stages
 from planner.stages import StageSolution, solve_stages

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.calibration import Calibration, load_calibration
 from costmodel.estimate import PART_NAMES, Estimate
+from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.placement import axis_strides
-from costmodel.training import estimate
+from costmodel.training.rank_strides import axis_strides
+from costmodel.training.training import estimate
 from planner.best_first import Search
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.search import explore, setting_of
@@ -170,9 +170,9 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
 
 def _estimate_of(setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
     """Estimate an alternative under its own split."""
-    from costmodel.chunks import ranks_of_chunks, runs_of_ranks
-    from costmodel.model import layer_runs
-    from costmodel.stage_costs import StageSplit
+    from costmodel.models.spec import layer_runs
+    from costmodel.pipeline.stage_costs import StageSplit
+    from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 
     runs = tuple(run.count for run in layer_runs(setting.model))
     rows = runs_of_ranks(ranks_of_chunks(other.layout), other.layers_of_stage, runs)

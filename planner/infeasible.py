@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.calibration import Calibration
+from costmodel.job import TrainingPrecision
+from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
-from costmodel.training import estimate
-from costmodel.workload import TrainingPrecision
+from costmodel.training.training import estimate
 from planner.best_first import Search
 from planner.bounds import smallest_memory
 from planner.cores import cores

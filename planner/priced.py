@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.calibration import Calibration
-from costmodel.composition import CostColumns, compose
-from costmodel.constants import default_constants
-from costmodel.features import features_of
+from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
-from costmodel.memory import MemoryPieces, memory_pieces
+from costmodel.memory.stage import MemoryPieces, memory_pieces
+from costmodel.training.constants import default_constants
+from costmodel.training.raw_times import features_of
+from costmodel.training.step_time import CostColumns, compose
 from planner.violation import Setting
 
 T = TypeVar("T")

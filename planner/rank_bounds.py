@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.chunks import V_SHAPED
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
-from costmodel.memory import held_microbatches, holds_ends
-from costmodel.model import layer_runs
-from costmodel.scoring import step_lower_bound
+from costmodel.memory.stage import held_microbatches, holds_ends
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.stages import V_SHAPED
+from costmodel.training.score import step_lower_bound
 from planner.bounds import ROUNDING
 from planner.priced import Priced, rows_of
 from planner.violation import Setting

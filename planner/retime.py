@@ -7,10 +7,9 @@ are played for a few rounds and continued at that pace.
 
 from __future__ import annotations
 
-from costmodel.chunks import chunks_of_rank, layers_of_chunks, ranks_of_chunks
 from costmodel.layout import ParallelLayout
-from costmodel.pipeline import StageSeconds, simulate
-from costmodel.stage_costs import (
+from costmodel.pipeline.simulator import StageSeconds, simulate
+from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
     microbatch_seconds,
@@ -18,6 +17,7 @@ from costmodel.stage_costs import (
     step_time,
     tail_seconds,
 )
+from costmodel.pipeline.stages import chunks_of_rank, layers_of_chunks, ranks_of_chunks
 
 ROUNDS = 3
 """Microbatches played, in multiples of the ranks: one round fills, one is steady, one drains."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
-from costmodel.memory import MemoryBreakdown
-from costmodel.model import ModelSpec
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
-from costmodel.workload import TrainingJob
 from planner.axis_rules import AXIS_RULES
 from planner.shape_rules import SHAPE_RULES
 from planner.stack_rules import STACK_RULES

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from costmodel.calibration import Calibration, load_calibration
 from costmodel.estimate import Estimate
-from costmodel.training import estimate
+from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.training.training import estimate
 from planner.best_first import Search, run
 from planner.candidates import Choice, layers_of_stage
 from planner.goals import goal_of
@@ -104,7 +104,7 @@ def _headroom(request: PlanRequest) -> float:
     """Share of memory to leave free; by default what keeps the 80 % band of the peak within the GPU."""
     if request.memory_headroom is not None:
         return request.memory_headroom
-    from costmodel.bands import Doubts, interval, memory_deviation
+    from costmodel.training.bands import Doubts, interval, memory_deviation
 
     _, upper = interval(1.0, memory_deviation(Doubts(experts=request.model.is_moe)))
     return 1 - 1 / upper

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from costmodel.calibration import Calibration
+from costmodel.kernels.tables import Calibration
 from planner.serving_capacity import able, best_chunk, replicas
 from planner.serving_fleet import FleetRun
 from planner.serving_master import Selection

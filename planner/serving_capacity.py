@@ -9,8 +9,8 @@ from math import ceil
 
 import numpy as np
 
-from costmodel.queueing import Simulation, simulate
-from costmodel.request_load import Lengths, Load, closed_load, open_load
+from costmodel.serving.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.simulator import Simulation, simulate
 from planner.serving_options import (
     OUTPUT_ONLY,
     PROMPT_ONLY,

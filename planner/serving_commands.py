@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import shlex
 
-from costmodel.deployment import published_weights
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import published_weights
 from planner.serving_manifest import PORT, Workload, manifest
 from planner.serving_nodes import node_commands, node_notes
 from planner.serving_plan import PoolPlan, ServingPlan
@@ -58,7 +58,7 @@ def pools(plan: ServingPlan) -> tuple[tuple[str, PoolPlan], ...]:
 def checkpoint(model: ModelSpec) -> str:
     """Name of the checkpoint on the Hugging Face hub, when the catalog knows it.
 
-    >>> from costmodel.model_catalog import model
+    >>> from costmodel.models.catalog import model
     >>> checkpoint(model("qwen3-32b"))
     'Qwen/Qwen3-32B'
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodel.deployment import Weights, weight_bytes
+from costmodel.serving.deployment import Weights, weight_bytes
 from planner.serving_options import WHOLE, Rejected, fits, token_budgets
 from planner.serving_plan import ServingInfeasible, ServingRequest
 from planner.serving_space import deployment_of, serving_layouts

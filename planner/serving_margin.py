@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import erf, log, sqrt
 
-from costmodel.serving_bands import Band
+from costmodel.serving.bands import Band
 
 NORMAL_P90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
 

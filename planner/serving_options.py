@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration import Calibration
-from costmodel.deployment import Deployment
-from costmodel.replica import Scheduler
-from costmodel.serving import step_times
-from costmodel.serving_memory import kv_capacity_tokens
-from costmodel.serving_stack import ServingStack
-from costmodel.step_times import StepTimes
-from costmodel.workload import ServingJob
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import ServingStack
+from costmodel.serving.memory import kv_capacity_tokens
+from costmodel.serving.replica import Scheduler
+from costmodel.serving.step import step_times
+from costmodel.serving.step_table import StepTimes
 
 Floats = NDArray[np.float64]
 

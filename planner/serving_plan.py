@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from costmodel.deployment import KvDtype, ServingLayout, Weights
-from costmodel.memory import MemoryBreakdown
-from costmodel.model import ModelSpec
-from costmodel.workload import ServingJob
+from costmodel.job import ServingJob
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from topology.base.decode import document_of, structure, unstructure
 
 SCHEMA_VERSION = 1

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration import Calibration
+from costmodel.kernels.tables import Calibration
 from costmodel.money import SECONDS_PER_HOUR, watt_hours
-from costmodel.serving_bands import Band, serving_bands
-from costmodel.serving_memory import memory_breakdown
-from costmodel.serving_parts import decode_parts_s
+from costmodel.serving.bands import Band, serving_bands
+from costmodel.serving.breakdown import decode_parts_s
+from costmodel.serving.memory import memory_breakdown
 from planner.serving_capacity import warm
 from planner.serving_fleet import FleetRun
 from planner.serving_margin import chance_kept

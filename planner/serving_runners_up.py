@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodel.request_load import Load
+from costmodel.serving.load import Load
 from planner.serving_board import RESOLUTION, Board, learn
 from planner.serving_capacity import able
 from planner.serving_fleet import FleetRun, run_fleet

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 
-from costmodel.calibration import Calibration
-from costmodel.request_load import Load
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.load import Load
 from planner.serving_board import Board, enumerate_options, learn, lower, served_per_s
 from planner.serving_capacity import best_chunk
 from planner.serving_closed import closed_runners_up, search_closed

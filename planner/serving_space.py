@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.deployment import Deployment, ServingLayout, Weights
-from costmodel.model import ModelSpec
-from costmodel.serving_stack import serving_stack
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import Deployment, ServingLayout, Weights
+from costmodel.serving.engine import serving_stack
 from planner.serving_plan import ServingRequest
 from topology.fabric.hierarchy import Hierarchy
 
@@ -38,7 +38,7 @@ def serving_layouts(
         host_gpus: GPUs of one host.
         pins: degrees by name that are not chosen.
 
-    >>> from costmodel.model_catalog import model
+    >>> from costmodel.models.catalog import model
     >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8, host_gpus=8)]
     ['tp1', 'pp2', 'pp3', 'pp4', 'tp2', 'tp2·pp2', 'tp4']
     """

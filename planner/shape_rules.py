@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import CP_KINDS, SCHEDULES, LayoutTable, ParallelLayout, Quantity
-from costmodel.placement import axis_strides
+from costmodel.training.rank_strides import axis_strides
 from planner.violation import Mask, Rule, Setting, Violation, largest_divisor
 
 MOST_VOCABULARY_PADDING = 0.01

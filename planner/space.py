@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.gradient_traffic import SHARDS_GRADIENTS
 from costmodel.layout import AXIS_ORDERS, LayoutTable
-from costmodel.placement import axis_strides
+from costmodel.training.data_parallel import SHARDS_GRADIENTS
+from costmodel.training.rank_strides import axis_strides
 from planner.columns import AXES, Columns, Integers, coded, cross, cross_by, pinned
 from planner.cores import CORE_FIELDS
 from planner.rules import legal

@@ -9,7 +9,6 @@ import functools
 
 import numpy as np
 
-from costmodel.chunks import shortage
 from costmodel.layout import (
     CP_KINDS,
     RECOMPUTES,
@@ -18,6 +17,7 @@ from costmodel.layout import (
     ParallelLayout,
     num_microbatches,
 )
+from costmodel.pipeline.stages import shortage
 from planner.violation import Mask, Rule, Setting, Violation, largest_divisor, not_offered
 
 CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.chunks import end_limit, runs_of_ranks, shortage
-from costmodel.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
+from costmodel.pipeline.stages import end_limit, runs_of_ranks, shortage
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

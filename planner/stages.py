@@ -1,7 +1,7 @@
 """How many layers each pipeline rank holds and how many it recomputes, decided by CP-SAT.
 
 The model has integer counts per run of identical layers, never a boolean per layer: a pipeline of 64 ranks
-has a few hundred variables. It minimises `costmodel.stage_costs.step_time` itself, written as
+has a few hundred variables. It minimises `costmodel.pipeline.stage_costs.step_time` itself, written as
 
     ``(M − β)·max_s t_s + β·Σ_s t_s + max_s u_s + constant``
 
@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.chunks import chunks_of_rank, end_limit, shortage
-from costmodel.stage_costs import StageCosts, StageSplit, recompute_order, step_time
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, recompute_order, step_time
+from costmodel.pipeline.stages import chunks_of_rank, end_limit, shortage
 from planner.cpsat import Answer, IntegerModel, Variable, solve
 
 RESOLUTION = 2**34
@@ -63,7 +63,8 @@ def solve_stages(
 
     Args:
         costs: what layers and ranks cost under this layout.
-        chunk_ranks: pipeline rank of every chunk in model order (`costmodel.chunks.ranks_of_chunks`).
+        chunk_ranks: pipeline rank of every chunk in model order
+        (`costmodel.pipeline.stages.ranks_of_chunks`).
         cutoff_s: only splits faster than this are of interest.
         seed: a split to start from, kept when nothing beats it.
     """
@@ -205,7 +206,7 @@ def _rank_time(costs: StageCosts, counts: _Counts, s: int, weight: float) -> tup
 
 def _hint(model: IntegerModel, costs: StageCosts, counts: _Counts, seed: StageSplit) -> None:
     """Start the solver from a known split."""
-    from costmodel.stage_costs import recomputed_layers
+    from costmodel.pipeline.stage_costs import recomputed_layers
 
     again = recomputed_layers(costs, seed)
     values: dict[Variable, int] = {}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
-from costmodel.workload import TrainingJob
 from topology.cluster import Cluster
 
 Mask = npt.NDArray[np.bool_]

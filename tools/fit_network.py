@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.collectives import collective_time
-from costmodel.grids import Floats
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.grids import Floats
+from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.units import GB, MIB
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy

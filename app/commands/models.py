@@ -11,7 +11,7 @@ from app.options import AsJson, OutputFile, OutputFormat
 
 if TYPE_CHECKING:
     from app.output import Answer
-    from costmodel.model import ModelSpec
+    from costmodel.models.spec import ModelSpec
 
 
 def command(
@@ -24,7 +24,7 @@ def command(
 ) -> int:
     """List the known models with their parameters, or describe one."""
     from app.output import emit
-    from costmodel.model_catalog import model, models
+    from costmodel.models.catalog import model, models
 
     answer = _list(tuple(models().values())) if name is None else _describe(model(name))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
@@ -32,7 +32,7 @@ def command(
 
 def model_record(spec: ModelSpec) -> dict[str, Any]:
     """Give one model as a flat record: its sizes, and what they make."""
-    from costmodel.model import active_parameter_count, parameter_count
+    from costmodel.models.spec import active_parameter_count, parameter_count
     from topology.base.decode import unstructure
 
     counts = {"parameters": parameter_count(spec), "active_parameters": active_parameter_count(spec)}
@@ -91,7 +91,7 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
 def _describe(spec: ModelSpec) -> Answer:
     """Give one model part by part."""
     from app.output import Answer, Facts, Table, json_text
-    from costmodel.model import embedding_parameters, head_parameters, layer_parameters, layer_runs
+    from costmodel.models.spec import embedding_parameters, head_parameters, layer_parameters, layer_runs
 
     record = model_record(spec)
     runs = layer_runs(spec)

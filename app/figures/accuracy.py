@@ -9,7 +9,7 @@ import numpy as np
 
 from app.figures.style import GREY, SERIES, figure
 from app.quantities import format_percent
-from costmodel.accuracy import RunResult
+from costmodel.accuracy.training import RunResult
 from topology.base.units import format_seconds
 
 if TYPE_CHECKING:

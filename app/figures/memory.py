@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.figures.style import MEMORY_COLOURS, VERMILION, figure
-from costmodel.memory import MemoryBreakdown
+from costmodel.memory.stage import MemoryBreakdown
 from topology.base.units import GIB, format_bytes, three_digits
 
 if TYPE_CHECKING:

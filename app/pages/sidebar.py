@@ -15,8 +15,8 @@ from app.pages.carried import carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB
 from app.request import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
 from app.uploads import read_cluster_upload, read_model_upload
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model_names
+from costmodel.models.catalog import model_names
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import stacks
 from planner.plan import OBJECTIVES
 from topology.base.errors import InputError

@@ -13,7 +13,7 @@ from app.pages.axes import pins_of
 from app.pages.carried import carry
 from app.pages.sidebar import BY_GPU, UPLOADED
 from app.plan_file import read_plan
-from costmodel.model_catalog import models
+from costmodel.models.catalog import models
 from planner.plan import PlanRequest
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack
 from executor.export.facts import Exported, is_even, refuse
 from executor.export.megatron_model import expert_arguments, model_arguments, not_said

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.model import ModelSpec
-from costmodel.rotary import RopeScaling
+from costmodel.models.rotary import RopeScaling
+from costmodel.models.spec import ModelSpec
 
 _LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=8192)
 _YARN = RopeScaling(kind="yarn", factor=1.0, original_max_position_embeddings=4096)

@@ -19,8 +19,8 @@ from app.link_load import carried, link_load
 from app.trace import trace_json
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
-from costmodel.memory import MemoryBreakdown
-from costmodel.pipeline import StageSeconds, simulate
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.pipeline.simulator import StageSeconds, simulate
 from topology.base.units import GIB, format_seconds
 from topology.builders import default_cluster
 

@@ -11,8 +11,8 @@ from app.job_flags import Flags
 from app.links import MOST_UNPACKED_BYTES, apply_change, command_line, from_query, pack, to_query, unpack
 from app.request import understand
 from app.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read_plan_upload
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
 from planner.plan import PlanRequest
 from topology.base.errors import InputError
 from topology.builders import default_cluster

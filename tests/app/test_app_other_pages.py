@@ -12,9 +12,9 @@ from app.quantities import format_percent
 from app.request import Flags, understand
 from app.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
 from app.topology_report import parse_layout, topology_answer
-from costmodel.accuracy import predict_rows, summarise
-from costmodel.calibration import load_calibration
-from costmodel.runs import PUBLISHED_RUNS, read_rows
+from costmodel.accuracy.training import predict_rows, summarise
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
+from costmodel.kernels.tables import load_calibration
 from planner.plan import to_json
 from planner.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words

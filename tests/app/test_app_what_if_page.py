@@ -17,7 +17,7 @@ from app.quantities import format_duration, format_percent, format_share, format
 from app.records import plan_records
 from app.request import understand
 from app.why_lost import why_lost
-from costmodel.anchor import Anchor
+from costmodel.accuracy.anchor import Anchor
 from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel
 from planner.explain import explain

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "test-artifacts"

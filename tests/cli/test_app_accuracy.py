@@ -12,10 +12,10 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from app.cli import run
-from costmodel.calibration import load_calibration
-from costmodel.constants import described_constants
-from costmodel.fitted import STACK_ORIGINS, UNSOURCED, every_constant
-from costmodel.runs import PUBLISHED_RUNS, shipped_runs
+from costmodel.accuracy.constants_table import STACK_ORIGINS, UNSOURCED, every_constant
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, shipped_runs
+from costmodel.kernels.tables import load_calibration
+from costmodel.training.constants import described_constants
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {row["source"] for row in shipped_runs()}

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.collectives import collective_time
-from costmodel.kernels import attention_prefill, elementwise, gemm
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.compute import attention_prefill, elementwise, gemm
+from costmodel.kernels.measurement import Measurement, read_measurements, to_json
+from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout
-from costmodel.measurement import Measurement, read_measurements, to_json
 from planner.plan import Plan
 from topology.builders import build
 from topology.cluster import Cluster

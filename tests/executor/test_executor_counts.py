@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
-from costmodel.routing import Routing
+from costmodel.models.routing import Routing
+from costmodel.models.spec import ModelSpec
 
 pytest.importorskip("torch")
 

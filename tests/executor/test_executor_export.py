@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 from executor.export.quoting import slug, yaml
 from executor.export.targets import TARGETS, export_plan
 from planner.plan import Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from costmodel.layout import ParallelLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 
 pytest.importorskip("torch")
 

@@ -15,8 +15,8 @@ import torch
 
 from app.anchors import recall
 from app.run_measured import is_device, keep_measured_step
+from costmodel.kernels.measurement import read_measurements
 from costmodel.layout import ParallelLayout
-from costmodel.measurement import read_measurements
 from executor import train
 from executor.bench import Entry, Timing
 from executor.host_profile import cpu_cluster

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
-from costmodel.rotary import RopeScaling, Rotary
-from costmodel.routing import Routing
+from costmodel.models.rotary import RopeScaling, Rotary
+from costmodel.models.routing import Routing
+from costmodel.models.spec import ModelSpec
 
 pytest.importorskip("torch")
 

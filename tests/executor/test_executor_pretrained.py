@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from costmodel.hf_config import read_config
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec, parameter_count
-from costmodel.model_catalog import model as find_model
-from costmodel.rotary import Rotary
-from costmodel.routing import Routing
+from costmodel.models.catalog import model as find_model
+from costmodel.models.hf_config import read_config
+from costmodel.models.rotary import Rotary
+from costmodel.models.routing import Routing
+from costmodel.models.spec import ModelSpec, parameter_count
 from executor.local_ranks import run_ranks
 from executor.mesh import build_meshes
 from executor.model import build_model

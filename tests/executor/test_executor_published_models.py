@@ -15,9 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from costmodel.hf_config import read_config
-from costmodel.model import ModelSpec, parameter_count
-from costmodel.rotary import Rotary
+from costmodel.models.hf_config import read_config
+from costmodel.models.rotary import Rotary
+from costmodel.models.spec import ModelSpec, parameter_count
 from executor.model import build_model
 from executor.pretrained import read_state_dict
 from executor.weights import load_state_dict

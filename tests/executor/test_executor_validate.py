@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
-from costmodel.model_catalog import models
+from costmodel.models.catalog import models
 from planner.plan import Plan, to_json
 
 pytest.importorskip("torch")

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search
 from topology.base.units import GBIT

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.calibration import load_calibration
-from costmodel.chunks import ranks_of_chunks, runs_of_ranks
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import (
     AXIS_ORDERS,
     CP_KINDS,
@@ -28,10 +28,10 @@ from costmodel.layout import (
     ParallelLayout,
     num_microbatches,
 )
-from costmodel.memory import held_microbatches, holds_ends, stage_parts
-from costmodel.model import ModelSpec, layer_runs, parameter_count
-from costmodel.placement import axis_strides
-from costmodel.workload import TrainingJob
+from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
+from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
+from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
+from costmodel.training.rank_strides import axis_strides
 from planner.plan import PlanRequest
 from planner.priced import Priced, price
 from planner.rules import check, legal

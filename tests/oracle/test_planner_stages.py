@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.chunks import ends_shortage, ranks_of_chunks, runs_of_ranks
 from costmodel.layout import ParallelLayout
-from costmodel.stage_costs import StageCosts, StageSplit, fits, step_time
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, step_time
+from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks, runs_of_ranks
 from planner.stage_program import bound_stages, exact_split
 from planner.stages import solve_stages
 

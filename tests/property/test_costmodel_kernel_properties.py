@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel import kernels
-from costmodel.calibration import load_calibration
-from costmodel.collectives import OPS, collective_time
+from costmodel.kernels import compute
+from costmodel.kernels.collectives import OPS, collective_time
+from costmodel.kernels.tables import load_calibration
 from topology import catalog
 from topology.base.units import MIB
 from topology.builders import default_cluster
@@ -27,7 +27,7 @@ sizes = st.integers(1, 100_000)
 def test_a_larger_gemm_never_takes_less_time(gpu, dtype, m, n, k, factor):
     """Growing any side of a GEMM never shortens it."""
     shapes = np.array([[m, n, k], [m * factor, n, k], [m, n * factor, k], [m, n, k * factor]], dtype=float)
-    seconds = kernels.gemm(CAL, GPUS[gpu], dtype, *shapes.T).seconds
+    seconds = compute.gemm(CAL, GPUS[gpu], dtype, *shapes.T).seconds
     assert (seconds[1:] >= seconds[0] * (1 - 1e-9)).all()
 
 
@@ -35,7 +35,7 @@ def test_a_larger_gemm_never_takes_less_time(gpu, dtype, m, n, k, factor):
 @given(gpus, dtypes, st.floats(1.0, 60_000.0), sizes, sizes)
 def test_gemm_time_is_continuous_in_tokens(gpu, dtype, m, n, k):
     """A thousandth more tokens is less than half a percent more time."""
-    a, b = kernels.gemm(CAL, GPUS[gpu], dtype, [m, 1.001 * m], n, k).seconds
+    a, b = compute.gemm(CAL, GPUS[gpu], dtype, [m, 1.001 * m], n, k).seconds
     assert a <= b <= 1.005 * a
 
 
@@ -47,11 +47,11 @@ def test_attention_grows_with_length_and_batch(gpu, batch, heads, tokens, factor
     count = np.array([batch, batch, batch * factor])
     shape = {"batch": count, "heads": heads, "kv_heads": 8, "kv_tokens": length, "head_dim": 128}
     for cache_write in (False, True):
-        prefill = kernels.attention_prefill(
+        prefill = compute.attention_prefill(
             CAL, GPUS[gpu], **shape, query_tokens=length, cache_write=cache_write
         ).seconds
         assert (prefill[1:] >= prefill[0] * (1 - 1e-9)).all()
-    decode = kernels.attention_decode(CAL, GPUS[gpu], **shape).seconds
+    decode = compute.attention_decode(CAL, GPUS[gpu], **shape).seconds
     assert (decode[1:] >= decode[0] * (1 - 1e-9)).all()
 
 
@@ -65,7 +65,7 @@ def test_attention_grows_with_length_and_batch(gpu, batch, heads, tokens, factor
 def test_twice_the_tokens_never_make_experts_faster(gpu, dtype, tokens, experts):
     """A fused MoE layer takes no less time with twice the tokens."""
     count, chosen = experts
-    seconds = kernels.moe_ffn(
+    seconds = compute.moe_ffn(
         CAL,
         GPUS[gpu],
         dtype,
@@ -98,6 +98,6 @@ def test_collectives_are_positive_and_continuous_in_bytes(gpu, op, mebibytes, si
 def test_one_call_equals_many(shapes):
     """A vector of shapes gets the same times as one shape at a time."""
     m, n, k = (np.array(side, dtype=float) for side in zip(*shapes, strict=True))
-    together = kernels.gemm(CAL, GPUS["h100-sxm"], "bf16", m, n, k).seconds
-    alone = [float(kernels.gemm(CAL, GPUS["h100-sxm"], "bf16", *shape).seconds) for shape in shapes]
+    together = compute.gemm(CAL, GPUS["h100-sxm"], "bf16", m, n, k).seconds
+    alone = [float(compute.gemm(CAL, GPUS["h100-sxm"], "bf16", *shape).seconds) for shape in shapes]
     assert together.tolist() == pytest.approx(alone, rel=1e-12)

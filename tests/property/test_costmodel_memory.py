@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.job import TrainingJob
 from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Schedule, num_microbatches
-from costmodel.memory import (
+from costmodel.memory.stage import (
     holds_ends,
     in_flight,
     memory_by_stage,
@@ -16,9 +17,8 @@ from costmodel.memory import (
     stage_parts,
     stage_total_bytes,
 )
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 from costmodel.stack import stack, stacks
-from costmodel.workload import TrainingJob
 
 JOB = TrainingJob(sequence_length=4096, global_batch_size=256)
 DEGREES = st.sampled_from([1, 2, 4, 8])

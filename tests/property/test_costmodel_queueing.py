@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queueing import simulate
-from costmodel.queueing_pools import PoolRules, Transfer, simulate_pools
-from costmodel.replica import Scheduler
-from costmodel.request_load import Lengths, Load, closed_load, open_load
-from costmodel.step_times import AttentionGrid, StepTimes
+from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools
+from costmodel.serving.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.replica import Scheduler
+from costmodel.serving.simulator import simulate
+from costmodel.serving.step_table import AttentionGrid, StepTimes
 
 NO_ATTENTION = AttentionGrid(query_tokens=(0, 10**6), past_tokens=(0, 10**6), seconds=((0, 0), (0, 0)))
 

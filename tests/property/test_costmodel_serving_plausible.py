@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.deployment import weight_bytes
-from costmodel.model import active_parameter_count
-from costmodel.model_catalog import model
-from costmodel.serving_accuracy import Latency, predict
-from costmodel.serving_results import fabric
-from costmodel.serving_runs import read_run
+from costmodel.accuracy.serving import fabric
+from costmodel.accuracy.serving_predictions import Latency, predict
+from costmodel.accuracy.serving_runs import read_run
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.models.spec import active_parameter_count
+from costmodel.serving.deployment import weight_bytes
 
 CAL = load_calibration()
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", "mi300x")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.constants import default_constants
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Schedule
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.stage_costs import StageSplit, fits, memory_of_stages, step_time
 from costmodel.stack import stack
-from costmodel.stage_costs import StageSplit, fits, memory_of_stages, step_time
-from costmodel.training import estimate, evaluate, even_split, stage_costs
-from costmodel.workload import TrainingJob
+from costmodel.training.constants import default_constants
+from costmodel.training.training import estimate, evaluate, even_split, stage_costs
 from topology.builders import default_cluster
 
 CAL: Calibration = load_calibration()

@@ -6,10 +6,10 @@ the new state, and the commit shows before and after.
 
 from pathlib import Path
 
-from costmodel.accuracy import predict_rows
-from costmodel.accuracy_snapshot import read_snapshot, snapshot_of, worse
-from costmodel.calibration import load_calibration
-from costmodel.runs import read_rows, shipped_runs
+from costmodel.accuracy.snapshot import read_snapshot, snapshot_of, worse
+from costmodel.accuracy.training import predict_rows
+from costmodel.accuracy.training_runs import read_rows, shipped_runs
+from costmodel.kernels.tables import load_calibration
 
 
 def test_no_group_of_the_packaged_runs_is_worse_than_committed() -> None:

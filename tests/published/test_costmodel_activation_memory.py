@@ -2,14 +2,14 @@
 
 import pytest
 
-from costmodel.activation_memory import saved_bytes
-from costmodel.layers import ShardShape, embedding_ops, head_ops, layer_ops
+from costmodel.job import TrainingJob
 from costmodel.layout import SCHEDULES, ParallelLayout
-from costmodel.memory import in_flight, memory_pieces
-from costmodel.model import ModelSpec, layer_runs
-from costmodel.model_catalog import model
+from costmodel.memory.activations import saved_bytes
+from costmodel.memory.stage import in_flight, memory_pieces
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.layer import ShardShape, embedding_ops, head_ops, layer_ops
 from costmodel.stack import stack
-from costmodel.workload import TrainingJob
 
 STACK = stack("megatron-lm-2021")
 MODELS = [model(name) for name in ("megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t")]

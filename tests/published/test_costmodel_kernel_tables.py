@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from costmodel import kernels
-from costmodel.calibration import load_calibration
-from costmodel.grids import Grid, interpolate, stacked
+from costmodel.kernels import compute
+from costmodel.kernels.grids import Grid, interpolate, stacked
+from costmodel.kernels.tables import load_calibration
 from topology import catalog
 
 CAL = load_calibration()
@@ -29,7 +29,7 @@ def test_gemm_tables_are_reproduced(tables, name):
     """Large evenly tiled shapes: median error below 1 %; all rows, misaligned ones included: below 6 %."""
     rows = tables["gemm"][tables["gemm"].gpu == name]
     for dtype, of_dtype in rows.groupby("dtype"):
-        found = kernels.gemm(CAL, catalog.gpu(name), dtype, *(of_dtype[c].to_numpy() for c in "mnk"))
+        found = compute.gemm(CAL, catalog.gpu(name), dtype, *(of_dtype[c].to_numpy() for c in "mnk"))
         off = errors(found.seconds, of_dtype.latency_s.to_numpy())
         large = (
             (of_dtype.m >= 1024) & (of_dtype.m % 256 == 0) & (of_dtype.n >= 512) & (of_dtype.k >= 512)
@@ -58,7 +58,7 @@ def test_prefill_attention_is_reproduced(tables, name):
     """From 1024 tokens and 8 batch·heads on: 3.5 % in the median, without bias."""
     rows = tables["attention_prefill"]
     rows = rows[(rows.gpu == name) & (rows.query_tokens >= 1024) & (rows.batch_size * rows.num_heads >= 8)]
-    found = kernels.attention_prefill(
+    found = compute.attention_prefill(
         CAL,
         catalog.gpu(name),
         batch=rows.batch_size.to_numpy(),
@@ -79,7 +79,7 @@ def test_decode_attention_is_reproduced(tables, name):
     """From 512 cached tokens and batch 4 on: 3.5 % in the median (L40S 6 %), without bias."""
     rows = tables["attention_decode"]
     rows = rows[(rows.gpu == name) & (rows.kv_tokens >= 512) & (rows.batch_size >= 4)]
-    found = kernels.attention_decode(
+    found = compute.attention_decode(
         CAL,
         catalog.gpu(name),
         batch=rows.batch_size.to_numpy(),
@@ -109,7 +109,7 @@ def test_fused_experts_are_reproduced(tables, name, dtype, table):
     rows = tables["moe_ffn"]
     rows = rows[(rows.gpu == name) & (rows.moe_dtype == table) & (rows.moe_ep_size == 1)]
     rows = rows[(rows.distribution == "power_law_1.01") & (rows.inter_size // rows.moe_tp_size >= 32)]
-    found = kernels.moe_ffn(
+    found = compute.moe_ffn(
         CAL,
         catalog.gpu(name),
         dtype,
@@ -132,5 +132,5 @@ def test_memory_passes_reach_the_measured_share_of_bandwidth(tables, name):
     rows = rows[(rows.gpu == name) & (rows.dtype == "bf16") & (rows.m <= 16)]
     moved = 2 * (rows.m * rows.k + rows.n * rows.k + rows.m * rows.n)
     rows, moved = rows[moved > 2e8], moved[moved > 2e8]
-    slower = rows.latency_s.to_numpy() >= kernels.elementwise(CAL, gpu, moved.to_numpy()).seconds
+    slower = rows.latency_s.to_numpy() >= compute.elementwise(CAL, gpu, moved.to_numpy()).seconds
     assert 0.75 < slower.mean() < 0.99

@@ -2,12 +2,12 @@
 
 import pytest
 
-from costmodel.calibration import load_calibration
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 from costmodel.stack import stack
-from costmodel.training import estimate
-from costmodel.workload import TrainingJob
+from costmodel.training.training import estimate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -5,10 +5,10 @@ Source: vllm-project/vllm issue 21348 (2025-07-22), Qwen3-235B-A22B-FP8 on 4 × 
 
 import pytest
 
-from costmodel.deployment import Deployment, ServingLayout
-from costmodel.model_catalog import model
-from costmodel.serving_memory import kv_bytes_per_token, kv_capacity_tokens
-from costmodel.serving_stack import serving_stack
+from costmodel.models.catalog import model
+from costmodel.serving.deployment import Deployment, ServingLayout
+from costmodel.serving.engine import serving_stack
+from costmodel.serving.memory import kv_bytes_per_token, kv_capacity_tokens
 from topology.base.units import GIB
 from topology.builders import default_cluster
 

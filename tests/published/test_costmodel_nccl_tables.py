@@ -7,8 +7,8 @@ awsome-distributed-training (p4de, p5), coreweave/nccl-tests (H100, GB200), NVID
 import numpy as np
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.collectives import collective_time
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import load_calibration
 from topology.base.units import GIB, MIB
 from topology.builders import default_cluster
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodel.model import active_parameter_count, embedding_parameters, parameter_count
-from costmodel.model_catalog import model, model_names
+from costmodel.models.catalog import model, model_names
+from costmodel.models.spec import active_parameter_count, embedding_parameters, parameter_count
 
 SAFETENSORS = "total of the safetensors index on the model's page at huggingface.co"
 

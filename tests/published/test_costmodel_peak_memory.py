@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.memory import MemoryBreakdown, memory_by_stage
-from costmodel.model import ModelSpec
-from costmodel.model_catalog import model
+from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
+from costmodel.memory.state import bytes_per_parameter, state_bytes
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack
-from costmodel.state_memory import bytes_per_parameter, state_bytes
-from costmodel.workload import TrainingJob
 from topology.base.units import GIB
 
 

@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from costmodel.accuracy import predict_rows
-from costmodel.calibration import load_calibration
-from costmodel.layers import model_flop_per_step
-from costmodel.runs import read_run
+from costmodel.accuracy.training import predict_rows
+from costmodel.accuracy.training_runs import read_run
+from costmodel.kernels.tables import load_calibration
+from costmodel.ops.layer import model_flop_per_step
 
 SIZES = {
     "1B": (16, 2048, 8192, 32, 8, 128256),

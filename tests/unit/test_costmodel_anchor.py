@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.accuracy import RunResult
-from costmodel.anchor import Anchor, anchored, fit_anchor, left_one_out, stack_level
-from costmodel.bands import Doubts, deviations, level_deviation, shape_deviation, time_deviation
+from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out, stack_level
+from costmodel.accuracy.training import RunResult
 from costmodel.stack import StackLevel
+from costmodel.training.bands import Doubts, deviations, level_deviation, shape_deviation, time_deviation
 
 CROSS_VALIDATION = Path(__file__).parents[2] / "docs" / "data" / "cross_validation.csv"
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.collectives import OPS, collective, collective_time, group_of
+from costmodel.kernels.collectives import OPS, collective, collective_time, group_of
+from costmodel.kernels.tables import load_calibration
 from topology.base.errors import InputError
 from topology.base.units import GIB, MIB
 from topology.builders import default_cluster

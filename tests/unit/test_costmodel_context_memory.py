@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.activation_memory import saved_bytes
-from costmodel.attention_ops import attention_ops
-from costmodel.layers import layer_runs
+from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS
-from costmodel.model_catalog import model
-from costmodel.ops import Op, ShardShape
+from costmodel.memory.activations import saved_bytes
+from costmodel.models.catalog import model
+from costmodel.ops.attention import attention_ops
+from costmodel.ops.layer import layer_runs
+from costmodel.ops.op import Op, ShardShape
 from costmodel.stack import SoftwareStack, stack
-from costmodel.workload import TrainingJob
 
 ENGINE = stack("meshplan")
 TOKENS, RANKS, HEADS, DIM = 8192, 4, 32, 128

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.collectives import collective_time
-from costmodel.layer_times import dispatch_time
+from costmodel.job import TrainingJob
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.model_catalog import model
-from costmodel.scoring import evaluate
+from costmodel.models.catalog import model
 from costmodel.stack import SoftwareStack, stack, stack_of_framework
-from costmodel.workload import TrainingJob
+from costmodel.training.op_times import dispatch_time
+from costmodel.training.score import evaluate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.constants import default_constants
-from costmodel.features import features_of
-from costmodel.gradient_traffic import GradientTraffic
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 from costmodel.stack import stack
-from costmodel.training import estimate
-from costmodel.workload import TrainingJob
+from costmodel.training.constants import default_constants
+from costmodel.training.data_parallel import GradientTraffic
+from costmodel.training.raw_times import features_of
+from costmodel.training.training import estimate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel.grids import Grid, interpolate, monotone, outside, stacked
+from costmodel.kernels.grids import Grid, interpolate, monotone, outside, stacked
 
 X = np.array([1.0, 10.0, 1000.0])
 Y = np.array([2.0, 8.0])

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from costmodel.hf_config import model_of_config, read_config
-from costmodel.model import ModelSpec, is_sliding, parameter_count
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
+from costmodel.models.hf_config import model_of_config, read_config
+from costmodel.models.spec import ModelSpec, is_sliding, parameter_count
 from topology.base.errors import InputError
 
 LLAMA = {

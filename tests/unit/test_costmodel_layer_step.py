@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.constants import default_constants
-from costmodel.features import features_of
-from costmodel.feed_forward_ops import expert_ops
-from costmodel.layer_step import LayerStep, layer_step
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.model_catalog import model
-from costmodel.ops import ShardShape
+from costmodel.models.catalog import model
+from costmodel.ops.feed_forward import expert_ops
+from costmodel.ops.op import ShardShape
 from costmodel.stack import SoftwareStack, stack
-from costmodel.workload import TrainingJob
+from costmodel.training.constants import default_constants
+from costmodel.training.layer_time import LayerStep, layer_step
+from costmodel.training.raw_times import features_of
 from topology.builders import default_cluster
 
 JOB = TrainingJob(sequence_length=4096, global_batch_size=8)

@@ -2,19 +2,26 @@
 
 import pytest
 
-from costmodel.layers import ShardShape, embedding_ops, forward_flop, head_ops, layer_ops, model_flop_per_step
+from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS
-from costmodel.model import (
+from costmodel.models.catalog import model, model_names
+from costmodel.models.spec import (
     ModelSpec,
     active_parameter_count,
     embedding_parameters,
     layer_runs,
     parameter_count,
 )
-from costmodel.model_catalog import model, model_names
-from costmodel.ops import Op
+from costmodel.ops.layer import (
+    ShardShape,
+    embedding_ops,
+    forward_flop,
+    head_ops,
+    layer_ops,
+    model_flop_per_step,
+)
+from costmodel.ops.op import Op
 from costmodel.stack import stack
-from costmodel.workload import TrainingJob
 
 S = 4096
 JOB = TrainingJob(sequence_length=S, global_batch_size=8)

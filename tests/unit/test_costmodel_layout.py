@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from costmodel.job import ServingJob, TrainingJob
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout, num_microbatches
-from costmodel.workload import ServingJob, TrainingJob
 from topology.base.errors import InputError
 
 LAYOUTS = [

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.collectives import collective_time
-from costmodel.kernels import elementwise, gemm
-from costmodel.measurement import Measurement, read_measurements, to_json
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.compute import elementwise, gemm
+from costmodel.kernels.measurement import Measurement, read_measurements, to_json
+from costmodel.kernels.tables import load_calibration
 from topology import catalog
 from topology.base.errors import InputError
 from topology.base.units import MIB

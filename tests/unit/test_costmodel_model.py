@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from costmodel.model import LayerKind, LayerRun, ModelSpec, layer_parameters, layer_runs
-from costmodel.model_catalog import model, models
+from costmodel.models.catalog import model, models
+from costmodel.models.spec import LayerKind, LayerRun, ModelSpec, layer_parameters, layer_runs
 from topology.base.errors import InputError, UnknownNameError
 
 

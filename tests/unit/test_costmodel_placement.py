@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
-from costmodel.placement import axis_strides
+from costmodel.training.rank_strides import axis_strides
 
 NODE = 8
 SIZES = [(2, 2, 4, 4), (1, 2, 4, 4), (2, 1, 8, 2), (4, 2, 2, 4), (2, 4, 1, 8), (1, 1, 8, 2)]

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.accuracy import predict_rows, summarise
-from costmodel.calibration import load_calibration
-from costmodel.run_cells import UnsupportedRunError
-from costmodel.runs import read_rows, read_run
+from costmodel.accuracy.run_cells import UnsupportedRunError
+from costmodel.accuracy.training import predict_rows, summarise
+from costmodel.accuracy.training_runs import read_rows, read_run
+from costmodel.kernels.tables import load_calibration
 from topology.base.errors import InputError
 
 ROW = {

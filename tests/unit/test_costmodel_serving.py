@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.deployment import Deployment, ServingLayout, stage_layers
-from costmodel.model import parameter_count
-from costmodel.model_catalog import model
-from costmodel.serving import step_times
-from costmodel.serving_memory import kv_bytes_per_token, kv_capacity_tokens, memory_breakdown, weights_bytes
-from costmodel.serving_ops import all_reduce_s, linear_s
-from costmodel.serving_parts import decode_parts_s
-from costmodel.serving_stack import serving_stack, serving_stacks
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.models.spec import parameter_count
+from costmodel.serving.breakdown import decode_parts_s
+from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
+from costmodel.serving.engine import serving_stack, serving_stacks
+from costmodel.serving.memory import kv_bytes_per_token, kv_capacity_tokens, memory_breakdown, weights_bytes
+from costmodel.serving.ops import all_reduce_s, linear_s
+from costmodel.serving.step import step_times
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 

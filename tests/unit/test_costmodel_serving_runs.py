@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.checkpoints import checkpoint_model
-from costmodel.serving_accuracy import closed_loop, closed_loop_client, mean_latency, predict
-from costmodel.serving_bands import serving_bands
-from costmodel.serving_results import ServingResult, predict_serving_rows, summarise_serving
-from costmodel.serving_runs import ServingRun, UnsupportedRunError, deployment_of, is_serving_schema, read_run
-from costmodel.serving_stack import serving_stack
+from costmodel.accuracy.checkpoint_names import checkpoint_model
+from costmodel.accuracy.serving import ServingResult, predict_serving_rows, summarise_serving
+from costmodel.accuracy.serving_predictions import closed_loop, closed_loop_client, mean_latency, predict
+from costmodel.accuracy.serving_runs import (
+    ServingRun,
+    UnsupportedRunError,
+    deployment_of,
+    is_serving_schema,
+    read_run,
+)
+from costmodel.kernels.tables import load_calibration
+from costmodel.serving.bands import serving_bands
+from costmodel.serving.engine import serving_stack
 from topology.builders import default_cluster
 
 CAL = load_calibration()

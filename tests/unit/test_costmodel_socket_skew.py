@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.composition import compose
-from costmodel.constants import default_constants
-from costmodel.features import features_of
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 from costmodel.stack import stack
-from costmodel.workload import TrainingJob
+from costmodel.training.constants import default_constants
+from costmodel.training.raw_times import features_of
+from costmodel.training.step_time import compose
 from topology.builders import default_cluster
 
 JOB = TrainingJob(sequence_length=4096, global_batch_size=64)

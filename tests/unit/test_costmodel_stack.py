@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodel.fitted import heirs
+from costmodel.accuracy.constants_table import heirs
 from costmodel.layout import CP_KINDS, RECOMPUTES, SCHEDULES
 from costmodel.stack import resolve_bases, stack, stack_of_framework, stacks
 from topology.base.errors import InputError, UnknownNameError

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
 from costmodel.estimate import Estimate
-from costmodel.layers import forward_flop, head_ops, layer_ops
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout, Recompute
-from costmodel.model import layer_runs
-from costmodel.model_catalog import model
-from costmodel.ops import ShardShape
+from costmodel.models.catalog import model
+from costmodel.models.spec import layer_runs
+from costmodel.ops.layer import forward_flop, head_ops, layer_ops
+from costmodel.ops.op import ShardShape
+from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import stack
-from costmodel.stage_costs import StageSplit
-from costmodel.training import estimate
-from costmodel.workload import TrainingJob
+from costmodel.training.training import estimate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from costmodel.estimate import Estimate
-from costmodel.model_catalog import model
+from costmodel.job import TrainingJob
+from costmodel.models.catalog import model
 from costmodel.stack import StackLevel
-from costmodel.workload import TrainingJob
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.search import search
 from topology.builders import default_cluster

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from costmodel.calibration import load_calibration
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout, Schedule, num_microbatches
-from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob
+from costmodel.models.catalog import model
 from planner.bounds import (
     columns_of,
     core_times,

@@ -5,9 +5,9 @@ from math import ceil
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob, TrainingPrecision
+from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
 from planner.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
 from planner.search import Infeasible, search

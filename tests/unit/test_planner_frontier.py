@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
-from costmodel.model_catalog import model
-from costmodel.stage_costs import StageCosts, StageSplit
-from costmodel.workload import TrainingJob
+from costmodel.models.catalog import model
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit
 from planner.best_first import Search
 from planner.candidates import Choice
 from planner.frontier import difference

@@ -1,9 +1,9 @@
 """Where ranks run: in GPU order on a regular fabric, behind the fewest switches on an irregular one."""
 
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
 from costmodel.stack import stack
-from costmodel.workload import TrainingJob
 from planner.placement import choose_gpus, place
 from planner.violation import Setting
 from topology.builders import default_cluster

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.memory import MemoryBreakdown
-from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.catalog import model
 from planner.plan import Alternative, Optimality, Plan, PlanRequest, from_json, to_json
 from topology.base.errors import InputError
 from topology.builders import default_cluster

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.calibration import load_calibration
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout, Schedule
-from costmodel.model_catalog import model
-from costmodel.splits import even_split
+from costmodel.models.catalog import model
+from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.stack import stack
-from costmodel.stage_costs import StageCosts, StageSplit, step_time
-from costmodel.training import stage_costs
-from costmodel.workload import TrainingJob
+from costmodel.training.training import stage_costs
 from planner.retime import simulated_step_s
 from topology.builders import default_cluster
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.memory import MemoryBreakdown
-from costmodel.model_catalog import model
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.catalog import model
 from costmodel.stack import stack
-from costmodel.workload import TrainingJob
 from planner.rules import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
 from topology.base.errors import InputError
 from topology.base.units import GIB

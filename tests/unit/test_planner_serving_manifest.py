@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.model_catalog import model
-from costmodel.workload import ServingJob
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
 from planner.serving_commands import commands
 from planner.serving_plan import ServingPlan, ServingRequest
 from planner.serving_search import search_serving

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.calibration import load_calibration
-from costmodel.deployment import stage_layers
-from costmodel.model_catalog import model
-from costmodel.queueing import simulate
-from costmodel.serving_bands import serving_bands
-from costmodel.serving_memory import kv_bytes_per_token
-from costmodel.serving_stack import serving_stack
-from costmodel.workload import ServingJob
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.serving.bands import serving_bands
+from costmodel.serving.deployment import stage_layers
+from costmodel.serving.engine import serving_stack
+from costmodel.serving.memory import kv_bytes_per_token
+from costmodel.serving.simulator import simulate
 from planner.serving_board import enumerate_options, lower
 from planner.serving_capacity import best_chunk, capacity_per_s, load_at, meets
 from planner.serving_commands import commands

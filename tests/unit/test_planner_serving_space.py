@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodel.deployment import ServingLayout
-from costmodel.model_catalog import model
+from costmodel.models.catalog import model
+from costmodel.serving.deployment import ServingLayout
 from planner.serving_space import serving_layouts
 
 

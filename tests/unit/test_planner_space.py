@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from costmodel.calibration import load_calibration
-from costmodel.features import features_of
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob
+from costmodel.models.catalog import model
+from costmodel.training.raw_times import features_of
 from planner.plan import PlanRequest
 from planner.search import setting_of
 from planner.space import variants
