@@ -20,7 +20,8 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
-from costmodel.training.training import estimate, stage_costs
+from costmodel.training.estimate import estimate
+from costmodel.training.stages import stage_costs
 from planner.candidates import decidable, named
 from planner.plan import Optimality, Plan, PlanRequest, stack_of
 from planner.rules import check

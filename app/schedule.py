@@ -13,7 +13,7 @@ from costmodel.models.spec import layer_runs
 from costmodel.pipeline.simulator import Event, StageSeconds, simulate
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
-from costmodel.training.training import stage_costs
+from costmodel.training.stages import stage_costs
 from planner.plan import Plan, stack_of
 from planner.retime import chunk_seconds
 from topology.builders import build

@@ -105,7 +105,7 @@ def layouts_per_second() -> float:
     from costmodel.layout import LayoutTable, ParallelLayout
     from costmodel.models.catalog import model
     from costmodel.stack import stack
-    from costmodel.training.training import evaluate
+    from costmodel.training.score import evaluate
     from topology.builders import default_cluster
 
     layouts = [

@@ -18,7 +18,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.money import SECONDS_PER_HOUR
+from costmodel.estimate import SECONDS_PER_HOUR
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from costmodel.layout import ParallelLayout, num_axes
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_stages
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
-from costmodel.training.score import stage_costs_of
+from costmodel.training.stages import stage_costs_of
 from planner.priced import Priced, rows_of
 from planner.stage_program import StageBound, bound_stages
 from planner.stages import StageSolution, solve_stages

@@ -10,8 +10,8 @@ import numpy as np
 from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.training.estimate import estimate
 from costmodel.training.rank_strides import axis_strides
-from costmodel.training.training import estimate
 from planner.best_first import Search
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.search import explore, setting_of

@@ -12,7 +12,7 @@ import numpy as np
 from costmodel.job import TrainingPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
-from costmodel.training.training import estimate
+from costmodel.training.estimate import estimate
 from planner.best_first import Search
 from planner.bounds import smallest_memory
 from planner.cores import cores

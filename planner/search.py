@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.training.training import estimate
+from costmodel.training.estimate import estimate
 from planner.best_first import Search, run
 from planner.candidates import Choice, layers_of_stage
 from planner.goals import goal_of

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.serving.disaggregated import PoolRules, simulate_pools
+from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.load import Lengths, Load, open_load, thin
 from costmodel.serving.simulator import Simulation, simulate
-from costmodel.serving.transfer import transfer_of
 from planner.serving_capacity import closed_run, load_at, meets, warm
 from planner.serving_master import Selection
 from planner.serving_options import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.estimate import SECONDS_PER_HOUR, watt_hours
 from costmodel.kernels.tables import Calibration
-from costmodel.money import SECONDS_PER_HOUR, watt_hours
 from costmodel.serving.bands import Band, serving_bands
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown

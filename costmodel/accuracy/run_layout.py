@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.accuracy.csv_table import Row
-from costmodel.accuracy.run_cells import UnsupportedRunError, count, flag, number
+from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
 from costmodel.layout import ParallelLayout, Recompute, Schedule
 from costmodel.stack import stack_of_framework
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from costmodel.accuracy.csv_table import Row
-from costmodel.accuracy.run_cells import UnsupportedRunError, count, flag, number
+from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
 from costmodel.models.catalog import models
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack

@@ -14,7 +14,7 @@ from costmodel.accuracy.serving_runs import Pool, ServingRun, UnsupportedRunErro
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.benchmarks import benchmark_of, polling_steps
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.disaggregated import PoolRules, simulate_pools
+from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.engine import ServingStack
 from costmodel.serving.load import Lengths, Load, closed_load
 from costmodel.serving.memory import kv_capacity_tokens
@@ -22,7 +22,6 @@ from costmodel.serving.replica import Scheduler
 from costmodel.serving.simulator import Simulation, simulate
 from costmodel.serving.step import step_times
 from costmodel.serving.step_table import StepTimes
-from costmodel.serving.transfer import transfer_of
 from topology.fabric.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)

@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.csv_table import Row
-from costmodel.accuracy.run_cells import UnsupportedRunError
+from costmodel.accuracy.csv_table import Row, UnsupportedRunError
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration

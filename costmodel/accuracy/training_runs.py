@@ -13,8 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costmodel.accuracy.csv_table import SURPLUS, Row, read_table, require_columns
-from costmodel.accuracy.run_cells import UnsupportedRunError, count, flag, number
+from costmodel.accuracy.csv_table import (
+    SURPLUS,
+    Row,
+    UnsupportedRunError,
+    count,
+    flag,
+    number,
+    read_table,
+    require_columns,
+)
 from costmodel.accuracy.run_layout import layout_of, recomputed_share
 from costmodel.accuracy.run_model import model_of
 from costmodel.job import TrainingJob, TrainingPrecision

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.kernels.grids import Bools, Floats, Grid, interpolate, outside, stacked
-from costmodel.kernels.kernel_time import KernelTime, floats
+from costmodel.kernels.grids import Bools, Floats, Grid, KernelTime, floats, interpolate, outside, stacked
 from costmodel.kernels.measurement import REQUIRED
 from costmodel.kernels.stand_ins import achievable, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.kernels.grids import Bools, Floats, stacked
-from costmodel.kernels.kernel_time import KernelTime, floats
+from costmodel.kernels.grids import Bools, Floats, KernelTime, floats, stacked
 from costmodel.kernels.nccl_tables import node_seconds, node_source
 from costmodel.kernels.tables import Calibration, measured_ratio
 from topology.base.errors import InputError

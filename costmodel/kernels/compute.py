@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.kernels.attention import attention_decode, attention_prefill, decode_launch_s
-from costmodel.kernels.grids import Bools, Floats, interpolate, outside, stacked
-from costmodel.kernels.kernel_time import KernelTime, floats
+from costmodel.kernels.grids import Bools, Floats, KernelTime, floats, interpolate, outside, stacked
 from costmodel.kernels.stand_ins import Reference, gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
 from topology.hardware.gpu import Gpu

@@ -3,14 +3,15 @@
 Between nodes a value follows a power law in each coordinate, which is exact wherever time is
 proportional to work and flat wherever it is a launch floor. Outside the axes the nearest edge is used;
 `outside` tells the caller where that happened. An estimate makes some fifty calls on arrays of length
-one, so the axes are concatenated and located with a single search.
+one, so the axes are concatenated and located with a single search. What every kernel and collective
+function returns stands here too: a `KernelTime`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -108,3 +109,17 @@ def monotone(log_values: Floats, axes: Sequence[int]) -> Floats:
         upper = np.maximum.accumulate(upper, axis=axis)
         lower = np.flip(np.minimum.accumulate(np.flip(lower, axis), axis=axis), axis)
     return (upper + lower) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Seconds (array), where they were extrapolated (bool array of the same shape), and their source."""
+
+    seconds: Floats
+    extrapolated: Bools
+    source: str
+
+
+def floats(value: ArrayLike) -> Floats:
+    """Return `value` as an array of float64."""
+    return np.asarray(value, dtype=np.float64)

@@ -1,10 +1,9 @@
 """How much of the fill and drain of a pipeline shows: closed forms for equal ranks, by schedule.
 
-Each is what `costmodel.pipeline.simulator.simulate` adds to M microbatches on equal ranks, as a share of (P −
-1)
-microbatches: the β of `costmodel.pipeline.stage_costs.step_time`. All are exact; ZBV's where the input
-gradient takes at least as long as the forward, as in every transformer (else it is an upper estimate up to a
-few per cent of the step when M is near P).
+Each is what `costmodel.pipeline.simulator.simulate` adds to M microbatches on equal ranks, as a share of
+(P − 1) microbatches: the β of `costmodel.pipeline.stage_costs.step_time`. All are exact; ZBV's where the
+input gradient takes at least as long as the forward, as in every transformer (else it is an upper estimate
+up to a few per cent of the step when M is near P). Beside them, the sends that a step waits for.
 
 Legend: ``P`` ranks, ``M`` microbatches; ``F``, ``B``, ``W`` forward, input gradient and weight gradient of a
 rank as shares of a microbatch, so F + B + W = 1. Every form takes P, M, F and W, and broadcasts.
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.layout import Schedule
+from costmodel.layout import Quantity, Schedule
 
 Vector = NDArray[np.float64]
 ClosedForm = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Vector]
@@ -105,3 +104,28 @@ SPLIT_BACKWARDS: Mapping[Schedule, ClosedForm] = {
     "dualpipev": dualpipev_bubble,
 }
 """Closed forms of the schedules whose backward is split; of the others β is 1, or 1/V interleaved."""
+
+
+def waited_sends(
+    ranks: Quantity, num_microbatches: Quantity, virtual_stages: Quantity = 1, shown: Quantity = 1.0
+) -> NDArray[np.float64]:
+    """Sends on the critical path of a step, forward and backward.
+
+    1F1B with equal ranks: 2·[(P − 1)(M/P + 1) − 1], exact against the simulation of
+    `costmodel.pipeline.simulator` where P divides M. Interleaved: M·V·shown + 2·(P − 1), one for every chunk
+    of every microbatch, of which the stack hides 1 − shown, and the warm-up; a count, not a closed form of
+    the simulation.
+
+    Args:
+        ranks: P.
+        num_microbatches: M.
+        virtual_stages: V.
+        shown: Share of interleaved sends that stays exposed.
+
+    >>> float(waited_sends(4, 8)), float(waited_sends(1, 8)), float(waited_sends(4, 8, 2, 0.5))
+    (16.0, 0.0, 14.0)
+    """
+    P, M, V = np.asarray(ranks), np.asarray(num_microbatches), np.asarray(virtual_stages)
+    plain = np.maximum(0.0, (P - 1) * (M / P + 1) - 1)
+    many = M * V * np.asarray(shown) / 2 + P - 1
+    return np.asarray(np.where(P > 1, 2 * np.where(V > 1, many, plain), 0.0))

@@ -13,10 +13,13 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.serving.deployment import Deployment
 from costmodel.serving.load import Load
+from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.replica import NEVER, Replica, Scheduler
 from costmodel.serving.simulator import Simulation
 from costmodel.serving.step_table import StepTimes
+from topology.fabric.hierarchy import p2p_bandwidth
 
 Floats = NDArray[np.float64]
 
@@ -153,3 +156,16 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
         peak_kv_tokens=max(worker.peak_kv for worker in fleet.decode),
         busy_s=sum(worker.busy_s for worker in workers) / len(workers),
     )
+
+
+def transfer_of(prompts: Deployment, outputs: Deployment) -> Transfer:
+    """Time to move a prompt's cache between pools.
+
+    Every GPU of the narrower replica sends its share over its own link.
+
+    t = latency + tokens·(bytes of a token on a prefill GPU)·tp_prefill/min(tp_prefill, tp_decode)/p2p rate
+    """
+    layout, h = prompts.layout, prompts.hierarchy
+    per_gpu = kv_bytes_per_token(prompts) * layout.tp / min(layout.tp, outputs.layout.tp)
+    apart = h.gpus_per_node if h.num_gpus > h.gpus_per_node else 1
+    return Transfer(latency_s=prompts.stack.transfer_s, s_per_token=per_gpu / float(p2p_bandwidth(h, apart)))

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.kernels.compute import moe_ffn
-from costmodel.kernels.grids import Floats
-from costmodel.kernels.kernel_time import KernelTime, floats
+from costmodel.kernels.grids import Floats, KernelTime, floats
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from topology.hardware.gpu import Gpu

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown
+from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown, per_billion_tokens, usd, watt_hours
 from costmodel.job import TrainingJob
 from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, memory_pieces, stage_memory
 from costmodel.models.spec import ModelSpec, layer_runs
-from costmodel.money import per_billion_tokens, usd, watt_hours
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.layer import forward_flop, model_flop_per_step
 from costmodel.ops.op import ShardShape
@@ -27,7 +26,7 @@ from costmodel.training.bands import Doubts, interval, memory_deviation, time_de
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
 from costmodel.training.raw_times import Features, features_of, ops_of_parts
-from costmodel.training.score import stage_costs_of
+from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import compose
 from topology.cluster import Cluster
 

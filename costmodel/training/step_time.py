@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
-from costmodel.pipeline.bubble import SPLIT_BACKWARDS
-from costmodel.pipeline.sends import waited_sends
+from costmodel.pipeline.bubble import SPLIT_BACKWARDS, waited_sends
 from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step
 from costmodel.training.raw_times import Features, stage_message_bytes

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
-from costmodel.pipeline.bubble import dualpipev_bubble, zb_h1_bubble, zbv_bubble
-from costmodel.pipeline.sends import waited_sends
+from costmodel.pipeline.bubble import dualpipev_bubble, waited_sends, zb_h1_bubble, zbv_bubble
 from costmodel.pipeline.simulator import StageSeconds, makespan_bounds, simulate
 from topology.base.errors import InputError
 

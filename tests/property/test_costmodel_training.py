@@ -13,10 +13,13 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Schedule
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageSplit, fits, memory_of_stages, step_time
 from costmodel.stack import stack
 from costmodel.training.constants import default_constants
-from costmodel.training.training import estimate, evaluate, even_split, stage_costs
+from costmodel.training.estimate import estimate
+from costmodel.training.score import evaluate
+from costmodel.training.stages import stage_costs
 from topology.builders import default_cluster
 
 CAL: Calibration = load_calibration()

@@ -12,7 +12,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.pipeline.stage_costs import StageSplit, step_time
-from costmodel.training.score import stage_costs
+from costmodel.training.stages import stage_costs
 from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.rules import check
 from planner.search import explore, search, setting_of

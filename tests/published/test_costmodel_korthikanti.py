@@ -7,7 +7,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
-from costmodel.training.training import estimate
+from costmodel.training.estimate import estimate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

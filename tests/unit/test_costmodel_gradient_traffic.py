@@ -13,8 +13,8 @@ from costmodel.models.catalog import model
 from costmodel.stack import stack
 from costmodel.training.constants import default_constants
 from costmodel.training.data_parallel import GradientTraffic
+from costmodel.training.estimate import estimate
 from costmodel.training.raw_times import features_of
-from costmodel.training.training import estimate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -1,6 +1,6 @@
 """What time costs."""
 
-from costmodel.money import per_billion_tokens, usd, watt_hours
+from costmodel.estimate import per_billion_tokens, usd, watt_hours
 
 
 def test_money_and_energy_of_a_step():

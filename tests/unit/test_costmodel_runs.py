@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.accuracy.run_cells import UnsupportedRunError
+from costmodel.accuracy.csv_table import UnsupportedRunError
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import read_rows, read_run
 from costmodel.kernels.tables import load_calibration

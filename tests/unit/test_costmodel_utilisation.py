@@ -14,7 +14,7 @@ from costmodel.ops.layer import forward_flop, head_ops, layer_ops
 from costmodel.ops.op import ShardShape
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import stack
-from costmodel.training.training import estimate
+from costmodel.training.estimate import estimate
 from topology.builders import default_cluster
 
 CAL = load_calibration()

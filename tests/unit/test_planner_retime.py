@@ -11,7 +11,7 @@ from costmodel.models.catalog import model
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.stack import stack
-from costmodel.training.training import stage_costs
+from costmodel.training.stages import stage_costs
 from planner.retime import simulated_step_s
 from topology.builders import default_cluster
 
