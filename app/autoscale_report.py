@@ -10,9 +10,9 @@ from app.output import Answer, Table, json_text
 from app.quantities import format_usd
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.load import Load, mean_rate_per_s
-from planner.autoscale import ScalingPolicy, ScalingRun, autoscale
-from planner.serving_plan import ServingPlan
-from planner.serving_search import replica_capacity_per_s
+from planner.serving.autoscale import ScalingPolicy, ScalingRun, autoscale
+from planner.serving.plan import ServingPlan
+from planner.serving.search import replica_capacity_per_s
 from topology.base.errors import InputError
 from topology.base.units import HOUR
 from topology.builders import default_cluster

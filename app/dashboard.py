@@ -78,7 +78,7 @@ def warm() -> None:
     from app.job_flags import Flags
     from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
     from app.request import understand
-    from planner.search import search
+    from planner.search.search import search
 
     search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
     gc.collect()

@@ -9,7 +9,7 @@ from app.output import Answer, Lines
 from app.plan_headline import cluster_of
 from app.plan_report import plan_answer
 from planner.plan import Plan
-from planner.rules import check_memory
+from planner.rules.check import check_memory
 
 
 def estimate_answer(plan: Plan) -> Answer:

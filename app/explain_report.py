@@ -13,7 +13,7 @@ from app.quantities import format_like, format_share
 from app.solve import cause_of, rejected_text
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
-from planner.search import Infeasible
+from planner.search.infeasible import Infeasible
 from topology.base.decode import unstructure
 from topology.base.units import format_seconds
 

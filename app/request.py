@@ -19,7 +19,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.stack import StackLevel
 from costmodel.stack import stack as find_stack
 from planner.plan import OBJECTIVES, Objective, PlanRequest
-from planner.rules import parse_pins
+from planner.rules.check import parse_pins
 from topology.base.decode import structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import normalize, resolve, suggest

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from app.errors import NoFeasiblePlanError
 from planner.plan import Plan
-from planner.rules import RULES, check
-from planner.violation import Violation
+from planner.rules.check import RULES, check
+from planner.rules.rule import Violation
 
 if TYPE_CHECKING:
     from executor.validation_report import Check

@@ -15,7 +15,7 @@ from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, stack_of
-from planner.retime import chunk_seconds
+from planner.search.simulate import chunk_seconds
 from topology.builders import build
 
 MOST_SHOWN_MICROBATCHES = 24

@@ -11,15 +11,15 @@ from dataclasses import replace
 from app.errors import NoFeasiblePlanError
 from app.serve_request import Asked
 from costmodel.kernels.tables import load_calibration
-from planner.serving_commands import commands
-from planner.serving_plan import (
+from planner.engines.vllm_sglang import commands
+from planner.serving.plan import (
     FleetSummary,
     ServingInfeasible,
     ServingObjective,
     ServingPlan,
     ServingRequest,
 )
-from planner.serving_search import search_serving
+from planner.serving.search import search_serving
 from topology.base.errors import InputError
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.output import Answer, Facts, Lines, Section, Table
 from app.quantities import format_usd
-from planner.serving_plan import Percentiles, PoolPlan, ServingPlan, serving_to_json
+from planner.serving.plan import Percentiles, PoolPlan, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 

@@ -17,7 +17,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
-from planner.serving_plan import Mode, ServingObjective, ServingRequest
+from planner.serving.plan import Mode, ServingObjective, ServingRequest
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
 from topology.builders import default_cluster

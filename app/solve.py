@@ -8,8 +8,11 @@ from app.errors import NoFeasiblePlanError
 from app.measured import calibration_for
 from app.progress import waiting
 from app.quantities import counted
+from app.rule_check import illegal
 from planner.plan import Plan, PlanRequest
-from planner.search import Infeasible, search
+from planner.search.given_layout import plan_of_layout
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
 
 
 def find_plan(request: PlanRequest) -> Plan:
@@ -24,6 +27,14 @@ def answer_of(request: PlanRequest) -> Plan | Infeasible:
     """Run the search, saying on stderr that it runs when it takes longer than half a second."""
     with waiting(f"searching {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"):
         return search(request, calibration_for(request.cluster))
+
+
+def given_plan(request: PlanRequest) -> Plan:
+    """The plan of the layout that a request pins; `NoFeasiblePlanError` when it breaks a rule."""
+    found = plan_of_layout(request, calibration_for(request.cluster))
+    if isinstance(found, tuple):
+        raise illegal(found)
+    return found
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:

@@ -15,7 +15,7 @@ from app.records import layout_record
 from app.request import DEFAULT_GPU, MOST_GPUS, understand
 from app.solve import answer_of, cause_of
 from planner.plan import Plan, PlanRequest
-from planner.search import Infeasible
+from planner.search.infeasible import Infeasible
 from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds
 

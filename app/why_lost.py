@@ -11,7 +11,7 @@ from app.quantities import format_like
 from costmodel.estimate import PART_NAMES
 from planner.explain import Share, runner_up
 from planner.plan import Plan
-from planner.search import setting_of
+from planner.problem import setting_of
 
 MOST_PARTS = 2
 LEAST_SHARE = 0.005

@@ -12,10 +12,9 @@ from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.training.estimate import estimate
 from costmodel.training.rank_strides import axis_strides
-from planner.best_first import Search
 from planner.plan import Alternative, Plan, PlanRequest
-from planner.search import explore, setting_of
-from planner.violation import Setting
+from planner.problem import Setting, setting_of
+from planner.search.best_first import Search, explore
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds
 from topology.fabric.hierarchy import crosses_node, ring_bandwidth
@@ -78,7 +77,7 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
     """Explain a plan; every what-if is a search of its own.
 
     Args:
-        plan: a plan of `planner.search.search`.
+        plan: a plan of `planner.search.search.search`.
         cal: calibration tables; the shipped ones by default.
     """
     cal = cal or load_calibration()

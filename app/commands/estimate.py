@@ -15,13 +15,13 @@ def command(
     Stages are split and recomputation is chosen as the planner would, for exactly this layout.
     """
     from app.estimate_report import estimate_answer
-    from app.one_layout import plan_of_layout
     from app.output import check_destination, emit, note
     from app.request import understand
+    from app.solve import given_plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)
-    answer = estimate_answer(plan_of_layout(understood.request))
+    answer = estimate_answer(given_plan(understood.request))
     for text in understood.notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -32,7 +32,7 @@ def command(
     from app.output import note, write_file
     from app.plan_file import read_plan
     from app.rule_check import legal
-    from executor.export.targets import export_plan
+    from planner.engines.targets import export_plan
 
     found = export_plan(legal(read_plan(plan)), target)
     for text in found.notes:

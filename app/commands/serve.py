@@ -14,7 +14,7 @@ from app.serve_flags import ServeFlags, takes_load
 if TYPE_CHECKING:
     from app.output import Answer
     from app.serve_request import Asked
-    from planner.serving_plan import ServingPlan
+    from planner.serving.plan import ServingPlan
 
 
 @takes_load()

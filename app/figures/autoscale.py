@@ -10,7 +10,7 @@ from topology.base.units import HOUR
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from planner.autoscale import ScalingRun
+    from planner.serving.autoscale import ScalingRun
 
 
 def autoscale_figure(run: ScalingRun, capacity_per_s: float) -> go.Figure:

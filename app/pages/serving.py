@@ -16,7 +16,7 @@ from app.serve_fleets import find_fleet
 from app.serve_report import serving_answer
 from app.serve_request import understand_serving
 from costmodel.models.catalog import model_names
-from planner.serving_plan import ServingPlan
+from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, parse_seconds
 from topology.catalog import gpus

@@ -13,7 +13,7 @@ from app.pages.start import start_from_file
 from app.plan_headline import headline
 from app.solve import no_plan
 from planner.plan import Plan, PlanRequest
-from planner.search import Infeasible
+from planner.search.infeasible import Infeasible
 
 
 @guarded

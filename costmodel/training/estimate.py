@@ -63,7 +63,7 @@ def estimate(
         cluster: Where it runs.
         job: What is asked.
         stack: The training engine.
-        layout: How the job is split; taken as legal (`planner.rules`).
+        layout: How the job is split; taken as legal (`planner.rules.check`).
         cal: Kernel and collective tables.
         split: Layers and recomputed layers of every rank; the even split by default.
         constants: Constants of the composition, the shipped ones by default.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from planner.autoscale import ScalingPolicy, autoscale
+from planner.serving.autoscale import ScalingPolicy, autoscale
 
 
 def test_the_figure_shows_the_load_and_the_capacity_that_followed_it() -> None:

@@ -16,7 +16,7 @@ from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.kernels.tables import load_calibration
 from planner.plan import to_json
-from planner.search import search
+from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
 from topology.base.units import format_seconds
 from topology.builders import default_cluster

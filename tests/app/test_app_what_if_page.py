@@ -22,7 +22,7 @@ from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel
 from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
-from planner.search import search
+from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
 from topology.base.units import format_bytes, format_seconds
 

@@ -16,8 +16,8 @@ import pytest
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
-from executor.export.quoting import slug, yaml
-from executor.export.targets import TARGETS, export_plan
+from planner.engines.quoting import slug, yaml
+from planner.engines.targets import TARGETS, export_plan
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -252,8 +252,8 @@ def test_slugs_are_names_every_scheduler_takes() -> None:
 def test_yaml_reads_back_as_the_same_data(target: str, plan_of: Callable[..., Plan]) -> None:
     """A YAML reader sees exactly what was meant."""
     reader = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    from executor.export.schedulers import kubeflow_job, skypilot_task
-    from executor.export.zero import accelerate_config
+    from planner.engines.deepspeed import accelerate_config
+    from planner.engines.schedulers import kubeflow_job, skypilot_task
 
     plan = plan_of(PLAIN)
     data = {"accelerate": accelerate_config, "kubeflow": kubeflow_job, "skypilot": skypilot_task}

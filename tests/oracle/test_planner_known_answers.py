@@ -9,7 +9,8 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from planner.plan import Plan, PlanRequest
-from planner.search import Infeasible, search
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
 from topology.base.units import GBIT
 from topology.builders import default_cluster
 

@@ -1,6 +1,6 @@
 """On small instances the search finds what exhaustive enumeration of every layout and every split finds.
 
-The enumeration here is written independently of `planner.space` and `planner.stages`: loops over degrees,
+The enumeration here is written independently of `planner.search.space` and `planner.stages.integer_program`: loops over degrees,
 every legal layout by the rules alone, every way to split the layers, and the fewest recomputed layers found
 by counting up.
 """
@@ -33,10 +33,11 @@ from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import PlanRequest
-from planner.priced import Priced, price
-from planner.rules import check, legal
-from planner.search import certificate, explore, setting_of
-from planner.violation import Setting
+from planner.problem import Setting, setting_of
+from planner.rules.check import check, legal
+from planner.search.best_first import explore
+from planner.search.priced import Priced, price
+from planner.search.search import certificate
 from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpu

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, step_time
 from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks, runs_of_ranks
-from planner.stage_program import bound_stages, exact_split
-from planner.stages import solve_stages
+from planner.stages.dynamic_program import bound_stages, exact_split
+from planner.stages.integer_program import solve_stages
 
 RELATIVE = 1e-6  # the documented rounding of the solver
 

@@ -15,12 +15,16 @@ from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageSplit, fits, memory_of_stages, step_time
-from costmodel.stack import stack
+from costmodel.stack import SoftwareStack, stack
 from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
 from costmodel.training.score import evaluate
 from costmodel.training.stages import stage_costs
+from planner.problem import Setting
+from planner.search.priced import price
+from planner.search.rank_bounds import plain_bounds
 from topology.builders import default_cluster
+from topology.cluster import Cluster
 
 CAL: Calibration = load_calibration()
 JOB = TrainingJob(sequence_length=4096, global_batch_size=64)
@@ -74,6 +78,14 @@ def splits(runs: Sequence[int], layout: ParallelLayout) -> Iterator[StageSplit]:
         yield StageSplit(layers_of_stage=tuple(rows), recompute_of_stage=(0,) * layout.pp)
 
 
+def lower_bounds(
+    spec: ModelSpec, cluster: Cluster, engine: SoftwareStack, some: list[ParallelLayout]
+) -> list[float]:
+    """What no split of each layout can beat."""
+    setting = Setting(model=spec, cluster=cluster, job=JOB, stack=engine)
+    return plain_bounds(setting, price(setting, LayoutTable.of(some), CAL)).tolist()
+
+
 @settings(max_examples=60, deadline=None)
 @given(layout=layouts(), spec=st.sampled_from([DENSE, SPARSE]))
 def test_score_costs_and_estimate_are_one_number(layout: ParallelLayout, spec: ModelSpec) -> None:
@@ -94,7 +106,7 @@ def test_score_costs_and_estimate_are_one_number(layout: ParallelLayout, spec: M
 def test_no_split_beats_the_lower_bound(layout: ParallelLayout, spec: ModelSpec) -> None:
     """The bound is at most the exhaustive minimum over all splits; recomputing more only adds time."""
     cluster, engine = default_cluster("h100-sxm", 96), stack("torchtitan")
-    bound = float(evaluate(spec, cluster, JOB, engine, LayoutTable.of([layout]), CAL).lower_bound_s[0])
+    bound = lower_bounds(spec, cluster, engine, [layout])[0]
     costs = stage_costs(spec, cluster, JOB, engine, layout, CAL)
     best = min((step_time(costs, split) for split in splits(costs.runs, layout)), default=np.inf)
     assert bound <= best
@@ -127,9 +139,8 @@ def test_a_table_scores_its_rows_alike_together_or_alone() -> None:
     together = evaluate(DENSE, cluster, JOB, engine, LayoutTable.of(some), CAL)
     alone = [evaluate(DENSE, cluster, JOB, engine, LayoutTable.of([layout]), CAL) for layout in some]
     assert together.step_time_s.tolist() == pytest.approx([float(s.step_time_s[0]) for s in alone], rel=1e-12)
-    assert together.lower_bound_s.tolist() == pytest.approx(
-        [float(s.lower_bound_s[0]) for s in alone], rel=1e-12
-    )
+    bounds = [lower_bounds(DENSE, cluster, engine, [layout])[0] for layout in some]
+    assert lower_bounds(DENSE, cluster, engine, some) == pytest.approx(bounds, rel=1e-12)
 
 
 def test_time_is_continuous_in_sequence_length() -> None:

@@ -14,8 +14,10 @@ from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.pipeline.stage_costs import StageSplit, step_time
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, PlanRequest, from_json, to_json
-from planner.rules import check
-from planner.search import explore, search, setting_of
+from planner.problem import setting_of
+from planner.rules.check import check
+from planner.search.best_first import explore
+from planner.search.search import search
 from topology.base.units import GIB
 from topology.builders import default_cluster
 from topology.catalog import gpu

@@ -12,7 +12,7 @@ from costmodel.models.catalog import model
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from planner.plan import Objective, Plan, PlanRequest
-from planner.search import search
+from planner.search.search import search
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -9,7 +9,7 @@ from costmodel.job import TrainingJob
 from costmodel.models.catalog import model
 from costmodel.stack import StackLevel
 from planner.plan import Plan, PlanRequest, from_json, to_json
-from planner.search import search
+from planner.search.search import search
 from topology.builders import default_cluster
 
 LEVELS = {"faster": 0.8, "slower": 1.25}

@@ -7,7 +7,9 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout, Schedule, num_microbatches
 from costmodel.models.catalog import model
-from planner.bounds import (
+from planner.plan import PlanRequest
+from planner.problem import Setting, setting_of
+from planner.search.bounds import (
     columns_of,
     core_times,
     cut_times,
@@ -16,11 +18,8 @@ from planner.bounds import (
     smallest_bubble,
     step_bound,
 )
-from planner.plan import PlanRequest
-from planner.priced import price
-from planner.rank_bounds import plain_bounds
-from planner.search import setting_of
-from planner.violation import Setting
+from planner.search.priced import price
+from planner.search.rank_bounds import plain_bounds
 from topology.builders import default_cluster
 
 CAL = load_calibration()

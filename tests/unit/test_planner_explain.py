@@ -10,7 +10,8 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from planner.explain import Explanation, explain, what_if
 from planner.plan import Plan, PlanRequest
-from planner.search import Infeasible, search
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
 from topology.base.units import DAY
 from topology.builders import default_cluster
 

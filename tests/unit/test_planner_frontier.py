@@ -9,12 +9,13 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit
-from planner.best_first import Search
-from planner.candidates import Choice
-from planner.frontier import difference
-from planner.goals import goal_of
 from planner.plan import Plan, PlanRequest
-from planner.search import search, setting_of
+from planner.problem import setting_of
+from planner.search.alternatives import difference
+from planner.search.best_first import Search
+from planner.search.candidates import Choice
+from planner.search.objective import goal_of
+from planner.search.search import search
 from topology.base.units import GIB
 from topology.builders import default_cluster
 

@@ -4,8 +4,8 @@ from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
-from planner.placement import choose_gpus, place
-from planner.violation import Setting
+from planner.problem import Setting
+from planner.search.placement import choose_gpus, place
 from topology.builders import default_cluster
 
 SETTING = Setting(

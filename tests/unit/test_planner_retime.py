@@ -12,7 +12,7 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.stack import stack
 from costmodel.training.stages import stage_costs
-from planner.retime import simulated_step_s
+from planner.search.simulate import simulated_step_s
 from topology.builders import default_cluster
 
 CAL = load_calibration()

@@ -10,7 +10,7 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
 from costmodel.stack import stack
-from planner.rules import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
+from planner.rules.check import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
 from topology.base.errors import InputError
 from topology.base.units import GIB
 from topology.builders import default_cluster

@@ -14,20 +14,20 @@ from costmodel.serving.deployment import stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulator import simulate
-from planner.serving_board import enumerate_options, lower
-from planner.serving_capacity import best_chunk, capacity_per_s, load_at, meets
-from planner.serving_commands import commands
-from planner.serving_margin import chance_kept
-from planner.serving_master import Selection
-from planner.serving_options import MOST_BATCH, Option, rate_bound_per_s, token_budgets, with_chunks
-from planner.serving_plan import (
+from planner.engines.vllm_sglang import commands
+from planner.serving.answer import chance_kept
+from planner.serving.board import enumerate_options, lower
+from planner.serving.capacity import best_chunk, capacity_per_s, load_at, meets
+from planner.serving.integer_program import Selection
+from planner.serving.plan import (
     ServingInfeasible,
     ServingPlan,
     ServingRequest,
     serving_from_json,
     serving_to_json,
 )
-from planner.serving_search import _certificate, search_serving
+from planner.serving.replica import MOST_BATCH, Option, rate_bound_per_s, token_budgets, with_chunks
+from planner.serving.search import _certificate, search_serving
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.catalog import cluster

@@ -4,7 +4,7 @@ import pytest
 
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import ServingLayout
-from planner.serving_space import serving_layouts
+from planner.serving.space import serving_layouts
 
 
 @pytest.mark.parametrize(

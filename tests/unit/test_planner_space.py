@@ -8,9 +8,8 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.training.raw_times import features_of
 from planner.plan import PlanRequest
-from planner.search import setting_of
-from planner.space import variants
-from planner.violation import Setting
+from planner.problem import Setting, setting_of
+from planner.search.space import variants
 from topology.builders import default_cluster
 
 CAL = load_calibration()
