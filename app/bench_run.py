@@ -17,7 +17,7 @@ from topology.hardware.device_names import gpu_of_device
 from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:
-    from executor.bench import BenchSizes, Entry
+    from executor.bench.kernels import BenchSizes, Entry
 
 MOST_SHAPES = 12  # of a plan, largest first
 
@@ -41,7 +41,7 @@ class Comparison:
 
 def measure(*, device: str, ranks: int, gpu: str | None, cluster: str | None, save: bool) -> BenchResult:
     """Measure the machine with the standard sizes."""
-    from executor.bench import CPU_SIZES, GPU_SIZES, measurements
+    from executor.bench.kernels import CPU_SIZES, GPU_SIZES, measurements
 
     on_gpu = uses_gpu(device)
     entries = run_entries(GPU_SIZES if on_gpu else CPU_SIZES, on_gpu=on_gpu, ranks=ranks)
@@ -53,7 +53,7 @@ def measure(*, device: str, ranks: int, gpu: str | None, cluster: str | None, sa
 
 def uses_gpu(device: str) -> bool:
     """Whether to measure a GPU: asked for, or there is one."""
-    from executor.devices import num_gpus
+    from executor.bench.devices import num_gpus
 
     if device not in ("auto", "cuda", "cpu"):
         raise InputError(what=f"unknown device {device!r}", cause="--device", fix="use auto, cuda or cpu")
@@ -66,8 +66,8 @@ def uses_gpu(device: str) -> bool:
 
 def run_entries(sizes: BenchSizes, *, on_gpu: bool, ranks: int) -> list[Entry]:
     """Measure on GPUs or on CPU ranks."""
-    from executor.bench import bench_cpu, bench_gpu
-    from executor.devices import num_gpus
+    from executor.bench.devices import num_gpus
+    from executor.bench.kernels import bench_cpu, bench_gpu
 
     if not on_gpu:
         return bench_cpu(sizes, ranks)
@@ -81,7 +81,7 @@ def cluster_here(
     import datetime as dt
 
     from app.find_cluster import find_cluster
-    from executor.host_profile import cpu_cluster
+    from executor.bench.host_profile import cpu_cluster
 
     if cluster is not None or gpu is not None:
         return find_cluster(cluster=cluster, gpus=str(ranks), gpu=gpu, dumps=()).cluster.spec
@@ -93,7 +93,7 @@ def cluster_here(
 
 def gpu_here() -> str:
     """Catalog name of the GPU of this machine."""
-    from executor.devices import gpu_memory_bytes, gpu_name
+    from executor.bench.devices import gpu_memory_bytes, gpu_name
 
     return gpu_of_device(gpu_name(), gpu_memory_bytes())
 
@@ -123,7 +123,7 @@ def save_result(spec: ClusterSpec, found: Sequence[Measurement]) -> tuple[str, .
 
 def check_plan(plan: Plan, *, device: str, ranks: int) -> tuple[Comparison, ...]:
     """Measure a plan's own matrix products and collectives and set the cost model's times beside them."""
-    from executor.bench import measurements
+    from executor.bench.kernels import measurements
 
     on_gpu = uses_gpu(device)
     cluster = build(plan.request.cluster)
@@ -140,7 +140,7 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
     from costmodel.ops.layer import layer_ops
     from costmodel.ops.shards import shard_of
     from costmodel.stack import stack
-    from executor.bench import BenchSizes
+    from executor.bench.kernels import BenchSizes
 
     request, profile = plan.request, stack(plan.request.stack)
     shard = shard_of(plan.layout, request.job.sequence_length)

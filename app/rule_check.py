@@ -10,12 +10,12 @@ from planner.rules.check import RULES, check
 from planner.rules.rule import Violation
 
 if TYPE_CHECKING:
-    from executor.validation_report import Check
+    from executor.validation.report import Check
 
 
 def check_rules(plan: Plan) -> Check:
     """Judge a plan by every rule of its own stack."""
-    from executor.validation_report import Check
+    from executor.validation.report import Check
 
     broken = broken_rules(plan)
     if not broken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from executor.measured_run import measurement_of, run_row, step_times, write_measured
+from executor.bench.measured_run import measurement_of, run_row, step_times, write_measured
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.builders import build

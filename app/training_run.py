@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from app.job_flags import Flags
     from app.output import Answer
-    from executor.run_settings import RunSettings, Status
+    from executor.training.settings import RunSettings, Status
     from planner.plan import Plan, PlanRequest
     from topology.spec import ClusterSpec
 
@@ -42,8 +42,8 @@ class RunFlags:
 
 def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
-    from executor.launch import with_plan
-    from executor.run_settings import RunSettings
+    from executor.training.launch import with_plan
+    from executor.training.settings import RunSettings
 
     steps = flags.steps or _steps(plan)
     settings = RunSettings(
@@ -109,7 +109,7 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
 def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     from app.plan_file import read_plan
-    from executor.data import open_source
+    from executor.training.data import open_source
     from topology.base.errors import InputError
 
     job = plan.request.job
@@ -150,7 +150,7 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
     from app.output import note
     from app.plan_file import read_plan
     from app.run_measured import keep_measured_step
-    from executor.launch import Supervision, supervise
+    from executor.training.launch import Supervision, supervise
 
     supervision = Supervision(
         min_gpus=min_gpus,
@@ -208,7 +208,7 @@ def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
 
     from app.errors import ANSWERED
     from app.output import json_text
-    from executor.launch import nodes_of_slurm, torchrun_command, write_run
+    from executor.training.launch import nodes_of_slurm, torchrun_command, write_run
 
     words = torchrun_command(write_run(run, plan), plan.layout.num_gpus, nodes_of_slurm(os.environ))
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)

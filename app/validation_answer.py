@@ -9,7 +9,7 @@ from topology.base.decode import unstructure
 from topology.base.units import GIB
 
 if TYPE_CHECKING:
-    from executor.validation_report import ValidationReport
+    from executor.validation.report import ValidationReport
 
 FAILED = 1
 _MOST_DIFFERENCES = 20

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.local_ranks import run_ranks
+from executor.bench.local_ranks import run_ranks
 from topology.base.units import format_seconds
 
 os.environ.setdefault(

@@ -32,7 +32,7 @@ def command(
     wanted = read_plan(plan)
     require_torch("plan validate")
     from executor.torch_internals import quiet_known_warnings
-    from executor.validate import validate
+    from executor.validation.validate import validate
 
     quiet_known_warnings()
     report = validate(wanted, check_rules(wanted), note)

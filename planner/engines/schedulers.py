@@ -55,7 +55,7 @@ def kubeflow_job(plan: Plan) -> dict[str, Any]:
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {
                 "image": IMAGE,
-                "command": ["torchrun", "-m", "executor.worker", "run/run.json"],
+                "command": ["torchrun", "-m", "executor.training.worker", "run/run.json"],
                 "numNodes": where.nodes,
                 "numProcPerNode": where.gpus_per_node,
                 "resourcesPerNode": {"limits": gpus, "requests": gpus},
@@ -80,7 +80,7 @@ def skypilot_task(plan: Plan) -> dict[str, Any]:
         ["torchrun", '--nnodes="$SKYPILOT_NUM_NODES"', '--node-rank="$SKYPILOT_NODE_RANK"',
          f"--nproc-per-node={where.gpus_per_node}",
          '--master-addr="$(echo "$SKYPILOT_NODE_IPS" | head -n1)"', "--master-port=29500",
-         "-m", "executor.worker", shell("run/run.json")]
+         "-m", "executor.training.worker", shell("run/run.json")]
     )  # fmt: skip
     return {
         "name": _title(plan),

@@ -24,8 +24,8 @@ from topology.spec import ClusterSpec
 
 pytest.importorskip("torch")
 
-from executor.bench import BenchSizes, Entry, Timing, bench_cpu, measurements, summarize
-from executor.host_profile import cpu_cluster
+from executor.bench.host_profile import cpu_cluster
+from executor.bench.kernels import BenchSizes, Entry, Timing, bench_cpu, measurements, summarize
 
 SMALL = BenchSizes(
     gemm=((32, 32, 32), (64, 64, 64)),

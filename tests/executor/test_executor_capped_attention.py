@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from executor import capped_attention
+from executor.model import capped_attention
 
 LENGTH, CAP, SCALE = 24, 0.7, 0.3
 

@@ -12,9 +12,9 @@ pytest.importorskip("torch")
 
 from app.cli import run
 from costmodel.layout import ParallelLayout
-from executor.launch import begin_run
-from executor.run_settings import STATUS_FILE
-from executor.worker import RANKS_FOLDER
+from executor.training.launch import begin_run
+from executor.training.settings import STATUS_FILE
+from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
 
 LEGAL = ParallelLayout(dp=2, zero_stage=1)

@@ -12,8 +12,8 @@ from costmodel.models.spec import ModelSpec
 
 pytest.importorskip("torch")
 
-from executor.expected_counts import compare_counts
-from executor.fake_rank import RankTask
+from executor.validation.expected_counts import compare_counts
+from executor.validation.fake_rank import RankTask
 
 DENSE = ModelSpec(
     name="dense",
@@ -120,8 +120,8 @@ def test_a_difference_is_named() -> None:
     """A wrong expectation is reported by part, phase, axis and kind."""
     from collections import Counter
 
-    from executor.counts import Key
-    from executor.expected_counts import terms_of
+    from executor.validation.counts import Key
+    from executor.validation.expected_counts import terms_of
 
     key = Key(part="layer", phase="forward", kind="all_gather", axis="tp")
     (term,) = terms_of("message_bytes", "B", Counter({key: 8}), Counter({key: 16}))

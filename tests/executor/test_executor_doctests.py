@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import executor
 
-MODULES = sorted(module.name for module in pkgutil.iter_modules(executor.__path__, "executor."))
+MODULES = sorted(module.name for module in pkgutil.walk_packages(executor.__path__, "executor."))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -11,10 +11,16 @@ from costmodel.models.catalog import model
 
 pytest.importorskip("torch")
 
-from executor import fake_trace
-from executor.fake_rank import RankTask
-from executor.fake_trace import few_microbatches, layers_of_rank, memory_of_stages, peak, trace_stage
-from executor.pipeline import even_split
+from executor.parallel.pipeline import even_split
+from executor.validation import memory_trace
+from executor.validation.fake_rank import RankTask
+from executor.validation.memory_trace import (
+    few_microbatches,
+    layers_of_rank,
+    memory_of_stages,
+    peak,
+    trace_stage,
+)
 
 TOLERANCE = 0.05
 SP = {"sequence_parallel": True}
@@ -155,9 +161,9 @@ def test_extrapolated_peak_is_the_traced_peak(monkeypatch: pytest.MonkeyPatch) -
     task = Case(
         model=SEVENTY, layout=ParallelLayout(tp=8, pp=8, **ZERO_1), sequence_length=8192, stage=7
     ).task
-    monkeypatch.setattr(fake_trace, "MOST_LAYER_STEPS", 1)
+    monkeypatch.setattr(memory_trace, "MOST_LAYER_STEPS", 1)
     extrapolated = trace_stage(task)
-    monkeypatch.setattr(fake_trace, "MOST_LAYER_STEPS", 1000)
+    monkeypatch.setattr(memory_trace, "MOST_LAYER_STEPS", 1000)
     assert extrapolated == pytest.approx(trace_stage(task), rel=1e-6)
 
 

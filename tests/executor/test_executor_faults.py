@@ -18,11 +18,11 @@ import pytest
 pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
-from executor import launch
-from executor.checkpoint import steps_on_disk
-from executor.launch import Supervision, environment_of_ranks, supervise, with_plan, write_run
-from executor.run_settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
-from executor.worker import RANKS_FOLDER
+from executor.training import launch
+from executor.training.checkpoint import steps_on_disk
+from executor.training.launch import Supervision, environment_of_ranks, supervise, with_plan, write_run
+from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
+from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -221,7 +221,7 @@ def test_a_rank_that_hangs_does_not_hold_up_the_restart(tmp_path: Path) -> None:
     """One rank dies, the other is stuck in a collective and deaf: it is killed after the grace, not after 30 s."""
     script = tmp_path / "deaf.py"
     script.write_text(DEAF)
-    torchrun = "import sys, executor.elastic as e; e.RESTART_GRACE_S = 1; sys.exit(e.main())"
+    torchrun = "import sys, executor.training.elastic as e; e.RESTART_GRACE_S = 1; sys.exit(e.main())"
     options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
     command = [sys.executable, "-c", torchrun, *options, str(script), str(tmp_path)]
     done = subprocess.run(

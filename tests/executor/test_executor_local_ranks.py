@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch.distributed as dist
 
-from executor.local_ranks import RankError, run_ranks
+from executor.bench.local_ranks import RankError, run_ranks
 
 
 def _second_aborts(rank: int) -> None:

@@ -17,13 +17,13 @@ from app.anchors import recall
 from app.run_measured import is_device, keep_measured_step
 from costmodel.kernels.measurement import read_measurements
 from costmodel.layout import ParallelLayout
-from executor import train
-from executor.bench import Entry, Timing
-from executor.host_profile import cpu_cluster
-from executor.launch import with_plan, write_run
-from executor.local_ranks import run_ranks
-from executor.measured_run import step_times
-from executor.run_settings import METRICS_FILE, RunSettings, Status
+from executor.bench.host_profile import cpu_cluster
+from executor.bench.kernels import Entry, Timing
+from executor.bench.local_ranks import run_ranks
+from executor.bench.measured_run import step_times
+from executor.training import loop
+from executor.training.launch import with_plan, write_run
+from executor.training.settings import METRICS_FILE, RunSettings, Status
 from planner.plan import Plan
 from topology.base.units import GIB
 from topology.spec import ClusterSpec
@@ -112,4 +112,4 @@ def test_measured_step_of_a_gloo_run_anchors_predictions(
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> Status:
-    return train.train(train.prepare(settings, plan, torch.device("cpu")))
+    return loop.train(loop.prepare(settings, plan, torch.device("cpu")))

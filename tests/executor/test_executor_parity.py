@@ -13,8 +13,8 @@ from costmodel.models.spec import ModelSpec
 
 pytest.importorskip("torch")
 
-from executor.optimizer import OptimizerSettings
-from executor.reference import Case, Outcome, compare, run_layout, run_reference
+from executor.training.optimizer import OptimizerSettings
+from executor.validation.reference import Case, Outcome, compare, run_layout, run_reference
 
 TOLERANCE = 1e-5
 SETTINGS = OptimizerSettings(learning_rate=1e-2, warmup_steps=2, total_steps=10)

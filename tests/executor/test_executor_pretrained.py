@@ -17,12 +17,12 @@ from costmodel.models.hf_config import read_config
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec, parameter_count
-from executor.local_ranks import run_ranks
-from executor.mesh import build_meshes
-from executor.model import build_model
-from executor.parallelize import parallelize
-from executor.pretrained import pretrained_state, read_state_dict
-from executor.weights import assemble, initialize, load_state_dict, parts
+from executor.bench.local_ranks import run_ranks
+from executor.comm.mesh import build_meshes
+from executor.model.pretrained import pretrained_state, read_state_dict
+from executor.model.transformer import build_model
+from executor.parallel.parallelize import parallelize
+from executor.parallel.weights import assemble, initialize, load_state_dict, parts
 from topology.base.errors import InputError
 
 CPU = torch.device("cpu")

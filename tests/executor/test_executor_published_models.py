@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 from costmodel.models.hf_config import read_config
 from costmodel.models.rotary import Rotary
 from costmodel.models.spec import ModelSpec, parameter_count
-from executor.model import build_model
-from executor.pretrained import read_state_dict
-from executor.weights import load_state_dict
+from executor.model.pretrained import read_state_dict
+from executor.model.transformer import build_model
+from executor.parallel.weights import load_state_dict
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers, the oracle, is not installed"

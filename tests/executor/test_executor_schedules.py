@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from executor.schedules import Action, Step, orders, programs
+from executor.parallel.programs import Action, Step, orders, programs
 from topology.base.errors import InputError
 
 COMBINATIONS = [

@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 
 from costmodel.layout import ParallelLayout
-from executor import train
-from executor.checkpoint import folder_of_step, steps_on_disk
-from executor.fake_rank import RankTask, fake_rank
-from executor.launch import with_plan, write_run
-from executor.local_ranks import RankError, run_ranks
-from executor.run_settings import CHECKPOINTS, METRICS_FILE, RunSettings, Status
+from executor.bench.local_ranks import RankError, run_ranks
+from executor.training import loop
+from executor.training.checkpoint import folder_of_step, steps_on_disk
+from executor.training.launch import with_plan, write_run
+from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, Status
+from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
@@ -52,7 +52,7 @@ def run_here(settings: RunSettings, plan: Plan) -> list[Status]:
 
 
 def _train(_rank: int, settings: RunSettings, plan: Plan) -> Status:
-    return train.train(train.prepare(settings, plan, torch.device("cpu")))
+    return loop.train(loop.prepare(settings, plan, torch.device("cpu")))
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -190,7 +190,7 @@ def _train_until_asked(rank: int, settings: RunSettings, plan: Plan) -> Status:
     import os
     import signal
 
-    trainer = train.prepare(settings, plan, torch.device("cpu"))
+    trainer = loop.prepare(settings, plan, torch.device("cpu"))
     original = trainer.source
 
     class Asking:
@@ -200,7 +200,7 @@ def _train_until_asked(rank: int, settings: RunSettings, plan: Plan) -> Status:
             return original.sample(index)
 
     trainer.source = Asking()
-    return train.train(trainer)
+    return loop.train(trainer)
 
 
 def test_loss_that_is_not_finite_stops_the_run(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_loss_that_is_not_finite_stops_the_run(plan_of: Callable[..., Plan], tmp
 
 
 def _train_with_bad_step(_rank: int, settings: RunSettings, plan: Plan) -> Status:
-    trainer = train.prepare(settings, plan, torch.device("cpu"))
+    trainer = loop.prepare(settings, plan, torch.device("cpu"))
     original, calls = trainer.optimizer.step, []
 
     def step(rate: float) -> None:
@@ -227,7 +227,7 @@ def _train_with_bad_step(_rank: int, settings: RunSettings, plan: Plan) -> Statu
             trainer.optimizer.slots[0].part.data.fill_(float("nan"))
 
     trainer.optimizer.step = step  # type: ignore[method-assign]
-    return train.train(trainer)
+    return loop.train(trainer)
 
 
 def test_full_disk_keeps_the_last_good_checkpoint(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ def test_full_disk_keeps_the_last_good_checkpoint(plan_of: Callable[..., Plan], 
 
 
 def _train_on_full_disk(_rank: int, settings: RunSettings, plan: Plan) -> Status:
-    trainer = train.prepare(settings, plan, torch.device("cpu"))
+    trainer = loop.prepare(settings, plan, torch.device("cpu"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-    return train.train(trainer)
+    return loop.train(trainer)
 
 
 def test_token_beyond_the_vocabulary_is_named(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_data_that_cannot_be_read_is_an_input_error(
     name: str, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """Missing, not a file, not an array, too short: an error that names the file."""
-    from executor.data import open_source
+    from executor.training.data import open_source
     from topology.base.errors import InputError
 
     (tmp_path / "folder.bin").mkdir()
@@ -286,12 +286,12 @@ def test_wrong_number_of_ranks_is_refused(plan_of: Callable[..., Plan]) -> None:
     from topology.base.errors import InputError
 
     with pytest.raises(InputError, match="4 ranks were started, dp·cp·tp·pp = 2"):
-        train.check_world(plan_of(LAYOUT), 4)
+        loop.check_world(plan_of(LAYOUT), 4)
 
 
 def test_order_of_samples_does_not_depend_on_the_layout() -> None:
     """Every sample of an epoch is used once, whoever reads it."""
-    from executor.data import TokenFile
+    from executor.training.data import TokenFile
 
     source = TokenFile(path="x", tokens=np.arange(161), vocab_size=200, sequence_length=16, seed=3)
     first = [int(source.sample(index)[0]) for index in range(10)]

@@ -15,10 +15,10 @@ from planner.plan import Plan, to_json
 
 pytest.importorskip("torch")
 
-from executor.expected_counts import Term
-from executor.shrink import small_layout, small_model
-from executor.validate import check_numerics, counting_tasks, task_of
-from executor.validation_report import Check, StageTerm, ValidationReport
+from executor.validation.expected_counts import Term
+from executor.validation.report import Check, StageTerm, ValidationReport
+from executor.validation.shrink import small_layout, small_model
+from executor.validation.validate import check_numerics, counting_tasks, task_of
 
 LAYOUTS = {
     "hybrid": ParallelLayout(tp=8, pp=4, dp=16, zero_stage=1, sequence_parallel=True),

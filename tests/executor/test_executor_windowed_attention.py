@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from executor.windowed_attention import attend_window
+from executor.model.windowed_attention import attend_window
 
 
 def masked(
@@ -46,8 +46,8 @@ def test_result_and_gradients_are_those_of_the_definition(
 
 def test_no_tensor_grows_with_the_square_of_the_sequence() -> None:
     """What attention holds is linear in the sequence: twice the tokens, at most twice the bytes."""
-    from executor.peak_tracker import PeakTracker
     from executor.torch_internals import fake_tensors
+    from executor.validation.peak_tracker import PeakTracker
 
     def peak(length: int) -> int:
         with fake_tensors():

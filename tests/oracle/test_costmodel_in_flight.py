@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.layout import SCHEDULES, Schedule
 from costmodel.memory.stage import in_flight
-from executor.schedules import orders
+from executor.parallel.programs import orders
 
 SHAPES = [(1, 1, 1), (4, 1, 8), (4, 1, 2), (8, 1, 64), (4, 2, 8), (8, 3, 16), (2, 4, 2), (16, 2, 16)]
 
