@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 if TYPE_CHECKING:
-    from app.output import Answer
+    from app.reports.answer import Answer
     from costmodel.models.spec import ModelSpec
 
 
@@ -23,7 +23,7 @@ def command(
     output_format: OutputFormat = None,
 ) -> int:
     """List the known models with their parameters, or describe one."""
-    from app.output import emit
+    from app.reports.answer import emit
     from costmodel.models.catalog import model, models
 
     answer = _list(tuple(models().values())) if name is None else _describe(model(name))
@@ -42,7 +42,7 @@ def model_record(spec: ModelSpec) -> dict[str, Any]:
 
 def _list(specs: tuple[ModelSpec, ...]) -> Answer:
     """Give the table of all models."""
-    from app.output import Answer, Table, json_text
+    from app.reports.answer import Answer, Table, json_text
 
     records = tuple(model_record(spec) for spec in specs)
     columns = (
@@ -90,7 +90,7 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _describe(spec: ModelSpec) -> Answer:
     """Give one model part by part."""
-    from app.output import Answer, Facts, Table, json_text
+    from app.reports.answer import Answer, Facts, Table, json_text
     from costmodel.models.spec import embedding_parameters, head_parameters, layer_parameters, layer_runs
 
     record = model_record(spec)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.figures.style import GREY, SERIES, SWITCH_COLOUR, figure
-from app.link_load import LevelLoad
 from app.quantities import format_percent
 from topology.base.units import GB, format_bandwidth
 from topology.cluster import Cluster
@@ -30,6 +29,21 @@ _BUSY_SCALE = ((0.0, "#A9B4C2"), (0.5, "#E69F00"), (1.0, "#D55E00"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LevelLoad:
+    """One boundary of the fabric: what a GPU owns of it, and the share of the step it is busy, by axis."""
+
+    name: str
+    unit_gpus: int
+    bytes_per_s: float
+    busy: Mapping[str, float]
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the step this level carries traffic at its bandwidth."""
+        return sum(self.busy.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
     """One drawn line: two devices, and the level it belongs to."""
 
@@ -45,7 +59,7 @@ def network_map(
 
     Args:
         cluster: Its graph is drawn, folded when it is large.
-        loads: Utilisation of every level (`app.link_load`).
+        loads: Utilisation of every level (`app.analysis.link_load`).
         groups: GPUs of every group of one axis; members share a colour.
     """
     graph = drawn_graph(cluster.spec)

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.analysis.link_load import carried, link_load
+from app.figures.chrome_trace import trace_json
 from app.figures.curves import Offer, ScalePoint, pareto_chart, pareto_front, scaling_curve
 from app.figures.gantt import busy_share, schedule_gantt, shown_events
 from app.figures.memory import memory_bars
@@ -15,8 +17,6 @@ from app.figures.roofline import OpPoint, roofline
 from app.figures.step_time import drawn_parts, parts_of, waterfall, waterfalls
 from app.figures.style import alt_text
 from app.figures.tornado import Sensitivity, tornado
-from app.link_load import carried, link_load
-from app.trace import trace_json
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown

@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.job_flags import Flags
-from app.links import MOST_UNPACKED_BYTES, apply_change, command_line, from_query, pack, to_query, unpack
-from app.request import understand
-from app.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read_plan_upload
+from app.flags.job import Flags
+from app.requests.links import (
+    MOST_UNPACKED_BYTES,
+    apply_change,
+    command_line,
+    from_query,
+    pack,
+    to_query,
+    unpack,
+)
+from app.requests.training import understand
+from app.requests.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read_plan_upload
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from planner.plan import PlanRequest
@@ -51,7 +59,7 @@ def test_the_command_gives_exactly_the_request_of_the_widgets():
     """Flags → command line → flags → the same request."""
     import shlex
 
-    from app.links import flags_of_words
+    from app.requests.links import flags_of_words
 
     flags = Flags(
         model="llama-3.1-8b",

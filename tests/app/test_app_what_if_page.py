@@ -5,18 +5,18 @@ import shlex
 
 import pytest
 
-from app.anchors import remember
+from app.analysis.why_lost import why_lost
 from app.figures.step_time import PART_LABELS
-from app.job_flags import Flags
-from app.links import flags_of_words
-from app.output import csv_text
+from app.flags.job import Flags
 from app.pages.frame import hasten_spinners
 from app.pages.headline import files_of
-from app.plan_headline import band_text
 from app.quantities import format_duration, format_percent, format_share, format_usd
-from app.records import plan_records
-from app.request import understand
-from app.why_lost import why_lost
+from app.reports.answer import csv_text
+from app.reports.plan_headline import band_text
+from app.reports.plan_rows import plan_records
+from app.requests.links import flags_of_words
+from app.requests.training import understand
+from app.store.anchors import remember
 from costmodel.accuracy.anchor import Anchor
 from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.output import Answer, Facts, Lines, Table, bar, choose_format, json_text, render
-from app.plan_diff import changed_choices, changed_quantities, diff_answer
-from app.plan_report import plan_answer
+from app.analysis.plan_diff import changed_choices, changed_quantities, diff_answer
 from app.quantities import parse_count, parse_counts
+from app.reports.answer import Answer, Facts, Lines, Table, bar, choose_format, json_text, render
+from app.reports.plan import plan_answer
 from planner.plan import Plan, from_json
 from topology.base.errors import InputError
 
@@ -152,7 +152,7 @@ def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
 
 def test_only_changes_that_help_are_said_to_help(example_plan: Plan, monkeypatch: pytest.MonkeyPatch):
     """A change that lengthens the step stands below the table, not in it."""
-    from app import explain_report
+    from app.reports import explain as explain_report
     from planner.explain import Explanation, WhatIf
 
     changes = tuple(
@@ -171,7 +171,7 @@ def test_both_ends_of_a_band_have_the_unit_of_the_step(example_plan: Plan):
     """A step around two hours has its band in hours, one around a second in one unit too."""
     from dataclasses import replace
 
-    from app.plan_headline import band_text
+    from app.reports.plan_headline import band_text
 
     def text(step_s: float, lower_s: float, upper_s: float) -> str:
         return band_text(replace(example_plan.estimate, step_time_s=step_s, lower_s=lower_s, upper_s=upper_s))
@@ -185,7 +185,7 @@ def test_the_printed_formula_of_mfu_gives_the_printed_mfu(example_plan: Plan):
     """Who types the numbers into a calculator gets the same percentage."""
     from dataclasses import replace
 
-    from app.plan_headline import mfu_text
+    from app.reports.plan_headline import mfu_text
 
     estimate = replace(example_plan.estimate, step_time_s=112.56, tokens_per_s_per_gpu=1164.4, mfu=0.52918)
     request = replace(example_plan.request, job=replace(example_plan.request.job, global_batch_size=512))
@@ -201,7 +201,7 @@ def test_the_formula_of_mfu_is_that_of_the_estimate(example_plan):
     """MFU prints the GPUs that its estimate counted, whatever the request says."""
     from dataclasses import replace
 
-    from app.plan_headline import mfu_text
+    from app.reports.plan_headline import mfu_text
     from topology.builders import default_cluster
 
     twice = replace(example_plan.request, cluster=default_cluster("h100-sxm", 64).spec)

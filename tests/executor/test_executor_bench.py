@@ -140,7 +140,7 @@ def test_command_saves_and_later_estimates_say_so(
 
 def test_check_compares_the_shapes_of_a_plan(plan_of: Callable[..., Plan]) -> None:
     """Matrix products and messages of the plan's layers, each with a prediction."""
-    from app.bench_run import check_plan
+    from app.actions.bench import check_plan
 
     found = check_plan(plan_of(ParallelLayout(tp=2, sequence_parallel=True)), device="cpu", ranks=2)
     kinds = {comparison.measurement.what for comparison in found}

@@ -68,8 +68,8 @@ def test_one_unequal_number_fails_the_report() -> None:
 
 def test_differences_are_listed_and_the_exit_code_is_one() -> None:
     """The table names the term and both numbers."""
-    from app.output import render
-    from app.validation_answer import validation_answer
+    from app.reports.answer import render
+    from app.reports.validation import validation_answer
 
     term = StageTerm(stage=1, term=Term(name="layer forward gemm flop", unit="flop", expected=2, measured=3))
     report = ValidationReport(

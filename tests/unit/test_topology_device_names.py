@@ -57,7 +57,7 @@ def test_a_part_that_the_catalog_lacks_is_asked_for(name, memory_gib):
 
 def test_bench_asks_the_device_for_its_name_and_memory(monkeypatch):
     """A 40 GB A100 is measured as itself, not as the family's usual part."""
-    from app.bench_run import gpu_here
+    from app.actions.bench import gpu_here
 
     monkeypatch.setattr("executor.bench.devices.gpu_name", lambda: "NVIDIA A100-SXM4-40GB")
     monkeypatch.setattr("executor.bench.devices.gpu_memory_bytes", lambda: int(39.4 * GIB))
