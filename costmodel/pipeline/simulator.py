@@ -213,7 +213,7 @@ def makespan_bounds(
     (33.0, 33.0)
 
     Source: derived in docs/cost-model.md, Pipeline schedules; random pipelines stay between them
-    (tests/oracle/test_costmodel_pipeline.py).
+    (tests/oracle/costmodel/pipeline/test_simulator.py).
     """
     beta = 1.0 / layout.virtual_stages if layout.schedule == "interleaved" else 1.0
     M, slowest = num_microbatches, max(rank_s)

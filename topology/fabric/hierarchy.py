@@ -102,7 +102,7 @@ def ring_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:
         h: the hierarchy.
         size: members of each group, any shape.
         stride: GPUs between consecutive members, broadcastable with `size`.
-    Source: explicit ring flows on the graph (tests/oracle/test_topology_flows.py).
+    Source: explicit ring flows on the graph (tests/oracle/topology/fabric/test_flows.py).
     """
     size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
     rate = _scaleup_rate(h, size, stride, _innermost_ring_share(h, size, stride))

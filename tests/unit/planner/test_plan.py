@@ -25,7 +25,7 @@ MEMORY = MemoryBreakdown(
     buffers_bytes=1e-3,
     overhead_bytes=1e9,
 )
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LAYOUT = ParallelLayout(tp=8, pp=4, virtual_stages=2, schedule="interleaved", sequence_parallel=True)
 
 

@@ -33,7 +33,7 @@ from topology.builders import default_cluster
 from topology.catalog import cluster
 
 CAL = load_calibration()
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def ask(name: str, gpu: str, num_gpus: int | None, **changes: object) -> ServingPlan | ServingInfeasible:

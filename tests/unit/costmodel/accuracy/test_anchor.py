@@ -13,7 +13,7 @@ from costmodel.accuracy.training import RunResult
 from costmodel.stack import StackLevel
 from costmodel.training.bands import Doubts, deviations, level_deviation, shape_deviation, time_deviation
 
-CROSS_VALIDATION = Path(__file__).parents[2] / "docs" / "data" / "cross_validation.csv"
+CROSS_VALIDATION = Path(__file__).parents[4] / "docs" / "data" / "cross_validation.csv"
 
 
 def result(measured_s: float | None, predicted_s: float | None, stack: str = "torchtitan") -> RunResult:

@@ -283,7 +283,7 @@ def test_specs_are_checked_even_without_a_file() -> None:
 
 def test_the_clusters_of_the_documentation_build(tmp_path: Path) -> None:
     """Every TOML block of docs/clusters.md is a whole cluster file."""
-    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
     sizes = [catalog.cluster(written(tmp_path, block)).num_gpus for block in blocks]
     assert sizes == [512, 128]
