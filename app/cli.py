@@ -2,8 +2,8 @@
 
 Only the command that was asked for is imported, and every command imports its heavy parts when it runs, so
 that `plan --help` answers at once. To add a command: put a function `command` in `app/commands/NAME.py` and
-one line in `COMMANDS`. A command prints through `app.output.emit`, returns an exit code (None means 0), and
-raises `InputError` for anything the user can fix.
+one line in `COMMANDS`. A command prints through `app.reports.answer.emit`, returns an exit code (None means
+0), and raises `InputError` for anything the user can fix.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.errors import ANSWERED, INTERRUPTED, run_guarded
-from topology.errors import InputError
-from topology.names import suggest
+from topology.base.errors import InputError
+from topology.base.names import suggest
 
 DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {

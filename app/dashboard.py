@@ -75,10 +75,10 @@ def warm() -> None:
 
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
-    from app.job_flags import Flags
+    from app.flags.job import Flags
     from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
-    from app.request import understand
-    from planner.search import search
+    from app.requests.training import understand
+    from planner.search.search import search
 
     search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
     gc.collect()

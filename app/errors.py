@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 ANSWERED = 0
 NO_FEASIBLE_PLAN = 1

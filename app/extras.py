@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 
 def require_torch(command: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from topology.errors import InputError
-from topology.units import BILLION, DAY, KILO, MEGA, TERA, format_seconds, three_digits, time_unit
+from topology.base.errors import InputError
+from topology.base.units import BILLION, DAY, KILO, MEGA, TERA, format_seconds, three_digits, time_unit
 
 _DECIMAL = {"": 1.0, "k": KILO, "m": MEGA, "b": BILLION, "g": BILLION, "t": TERA}
 _BINARY = {**_DECIMAL, "k": 1024.0, "m": 1024.0 * 1024.0}

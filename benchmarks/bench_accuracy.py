@@ -14,10 +14,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.accuracy import RunResult, predict_rows  # noqa: E402 - the checkout is not installed
-from costmodel.anchor import anchored, fit_anchor  # noqa: E402
-from costmodel.calibration import load_calibration  # noqa: E402
-from costmodel.runs import shipped_runs  # noqa: E402
+from costmodel.accuracy.anchor import anchored, fit_anchor  # noqa: E402
+from costmodel.accuracy.training import RunResult, predict_rows  # noqa: E402 - the checkout is not installed
+from costmodel.accuracy.training_runs import shipped_runs  # noqa: E402
+from costmodel.kernels.tables import load_calibration  # noqa: E402
 
 DRAWS = 20
 

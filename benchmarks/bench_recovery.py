@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from executor.run_settings import METRICS_FILE
-from executor.worker import RANKS_FOLDER
+from executor.training.settings import METRICS_FILE
+from executor.training.worker import RANKS_FOLDER
 
 ASKED_S = 30.0
 PATIENCE_S = 300.0

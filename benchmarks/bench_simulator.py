@@ -8,14 +8,14 @@ import argparse
 import statistics
 import time
 
-from costmodel.calibration import load_calibration
-from costmodel.model_catalog import model
-from costmodel.queueing import simulate
-from costmodel.request_load import Lengths, open_load
-from costmodel.workload import ServingJob
-from planner.serving_board import enumerate_options
-from planner.serving_options import rate_bound_per_s
-from planner.serving_plan import ServingRequest
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.serving.load import Lengths, open_load
+from costmodel.serving.simulator import simulate
+from planner.serving.board import enumerate_options
+from planner.serving.plan import ServingRequest
+from planner.serving.replica import rate_bound_per_s
 from topology.builders import default_cluster
 
 ASKED_PER_S = 50_000

@@ -3,8 +3,8 @@
 python benchmarks/certify.py --cases 5000 --seed 1 [--pins 20000] [--seconds S] [--found FILE]
 
 Every case is known by its seed and number. A search that is worse than the best of all layouts and splits, or
-whose bound is above it, is written to FILE as one line of JSON that `tests/oracle/found_cases.json` takes;
-the exit status is then 1.
+whose bound is above it, is written to FILE as one line of JSON that
+`tests/oracle/planner/search/found_cases.json` takes; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from random import Random
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.calibration import Calibration, load_calibration  # noqa: E402 - the checkout is not installed
+from costmodel.kernels.tables import Calibration, load_calibration  # noqa: E402 - the checkout is not installed
 from planner.plan import PlanRequest  # noqa: E402
-from tests.oracle.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
-from tests.oracle.plain_enumeration import setting_of, some_layouts  # noqa: E402
-from tests.oracle.random_requests import (  # noqa: E402
+from tests.oracle.planner.search.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
+from tests.oracle.planner.search.plain_enumeration import setting_of, some_layouts  # noqa: E402
+from tests.oracle.planner.search.random_requests import (  # noqa: E402
     case_of,
     pins_of,
     random_sizes,

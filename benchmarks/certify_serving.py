@@ -1,7 +1,7 @@
 """Certificates of random serving questions against plain enumeration; exits 1 when one is refuted.
 
 `python benchmarks/certify_serving.py --cases 200 --seed 1`: every replica under every scheduler is simulated
-at the shares by which the certified bound would be beaten (`tests/oracle/plain_fleets.py`).
+at the shares by which the certified bound would be beaten (`tests/oracle/planner/serving/plain_fleets.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from planner.serving_plan import ServingPlan  # noqa: E402 - the path comes first
-from tests.oracle.plain_fleets import answer_of, questions, refuted  # noqa: E402 - same
+from planner.serving.plan import ServingPlan  # noqa: E402 - the path comes first
+from tests.oracle.planner.serving.plain_fleets import answer_of, questions, refuted  # noqa: E402 - same
 
 
 def main() -> int:

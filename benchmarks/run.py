@@ -100,12 +100,12 @@ def layouts_per_second() -> float:
     """Layouts that the vectorised model scores in a second on one core."""
     import numpy as np
 
-    from costmodel.calibration import load_calibration
+    from costmodel.job import TrainingJob
+    from costmodel.kernels.tables import load_calibration
     from costmodel.layout import LayoutTable, ParallelLayout
-    from costmodel.model_catalog import model
+    from costmodel.models.catalog import model
     from costmodel.stack import stack
-    from costmodel.training import evaluate
-    from costmodel.workload import TrainingJob
+    from costmodel.training.score import evaluate
     from topology.builders import default_cluster
 
     layouts = [
@@ -136,7 +136,7 @@ def layouts_per_second() -> float:
 def simulation_ms() -> float:
     """Milliseconds to simulate 8,192 passes of a pipeline: 16 stages, 256 microbatches."""
     from costmodel.layout import ParallelLayout
-    from costmodel.pipeline import StageSeconds, simulate
+    from costmodel.pipeline.simulator import StageSeconds, simulate
 
     stages = StageSeconds(forward_s=(1.0,) * 16, input_s=(1.0,) * 16, weight_s=(1.0,) * 16)
     seconds = []

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.workload import TrainingJob
+from costmodel.job import TrainingJob
 
 Quantity: TypeAlias = float | npt.NDArray[Any]
 """A number, or an array of numbers that broadcasts against its neighbours."""

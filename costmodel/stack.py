@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.layout import CpKind, Recompute, Schedule
-from topology.errors import InputError
+from topology.base.errors import InputError
 
 _FILE = Path(__file__).parent / "data" / "stacks.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLevel:
-    """Measured over predicted step time of one stack profile, from a user's own runs (`costmodel.anchor`).
+    """Measured over predicted step time of a stack profile, from own runs (`costmodel.accuracy.anchor`).
 
     Attributes:
         stack: The profile it corrects.
@@ -232,7 +232,7 @@ class SoftwareStack:
 @functools.cache
 def stacks() -> Mapping[str, SoftwareStack]:
     """Every shipped profile by name."""
-    from topology.decode import structure
+    from topology.base.decode import structure
 
     return {
         name: structure({"name": name, **entry}, SoftwareStack, f"{_FILE.name}: {name}")
@@ -243,7 +243,7 @@ def stacks() -> Mapping[str, SoftwareStack]:
 @functools.cache
 def _table() -> Mapping[str, Mapping[str, Any]]:
     """The file of profiles as it is."""
-    from topology.decode import read_toml
+    from topology.base.decode import read_toml
 
     return read_toml(_FILE)
 
@@ -289,7 +289,7 @@ def stack(name: str) -> SoftwareStack:
     >>> stack("torchtitan").flash_attention
     True
     """
-    from topology.names import resolve
+    from topology.base.names import resolve
 
     profiles = stacks()
     return profiles[resolve(name, tuple(profiles), "stack")]

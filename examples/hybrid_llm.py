@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodel.model import LayerKind, embedding_parameters, head_parameters, layer_parameters
+from costmodel.models.spec import LayerKind, embedding_parameters, head_parameters, layer_parameters
 from examples.llm_ranks import SETTINGS, SMALL, layout, losses_of, train_rank
 from examples.support import report, start
-from executor.reference import Case, run_reference
+from executor.validation.reference import Case, run_reference
 
 SPEC = replace(SMALL, num_layers=4)
 CASE = Case(

@@ -10,15 +10,15 @@ import torch.distributed as dist
 from torch import nn
 
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from examples.support import device, synchronize
-from executor.batches import mean_loss, my_microbatches
-from executor.gradients import finish_gradients
-from executor.mesh import build_meshes
-from executor.optimizer import OptimizerSettings, ShardedAdamW
-from executor.pipeline import Span, build_pipeline, run_step
-from executor.reference import Case, batch_of
-from executor.weights import initialize
+from executor.comm.mesh import build_meshes
+from executor.parallel.pipeline import Span, build_pipeline, run_step
+from executor.parallel.weights import initialize
+from executor.training.batches import mean_loss, my_microbatches
+from executor.training.gradients import finish_gradients
+from executor.training.optimizer import OptimizerSettings, ShardedAdamW
+from executor.validation.reference import Case, batch_of
 
 SMALL = ModelSpec(
     name="small",

@@ -17,8 +17,8 @@ import torch
 
 from examples.llm_ranks import SETTINGS, SMALL, RankRun, layout, losses_of, train_rank
 from examples.support import report, start
-from executor import experts
-from executor.reference import Case, run_reference
+from executor.model import moe
+from executor.validation.reference import Case, run_reference
 
 MODEL = dataclasses.replace(
     SMALL,
@@ -43,7 +43,7 @@ CASE = Case(
 def counting_rank(rank: int, case: Case) -> tuple[RankRun, int, int]:
     """Train one rank, counting the rows that all-to-alls send to other ranks, and all rows."""
     away, total = 0, 0
-    original = experts.all_to_all
+    original = moe.all_to_all
 
     def counted(
         x: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None, group: Any
@@ -54,7 +54,7 @@ def counting_rank(rank: int, case: Case) -> tuple[RankRun, int, int]:
             away += sum(sent) - sent[rank]
         return original(x, received, sent, group)
 
-    with mock.patch.object(experts, "all_to_all", counted):
+    with mock.patch.object(moe, "all_to_all", counted):
         return train_rank(rank, case), away, total
 
 

@@ -16,8 +16,8 @@ from collections import defaultdict
 
 from examples.llm_ranks import SMALL, RankRun, layout, train_rank
 from examples.support import device_type, report, start
-from executor.reference import Case
-from executor.schedules import Action, orders
+from executor.parallel.programs import Action, orders
+from executor.validation.reference import Case
 
 STAGES = 4
 MICROBATCHES = 8

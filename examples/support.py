@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.local_ranks import run_ranks
-from topology.units import format_seconds
+from executor.bench.local_ranks import run_ranks
+from topology.base.units import format_seconds
 
 os.environ.setdefault(
     "PYTORCH_NVML_BASED_CUDA_CHECK", "1"

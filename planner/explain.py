@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.calibration import Calibration, load_calibration
 from costmodel.estimate import PART_NAMES, Estimate
+from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.placement import axis_strides
-from costmodel.training import estimate
-from planner.best_first import Search
+from costmodel.training.estimate import estimate
+from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
-from planner.search import explore, setting_of
-from planner.violation import Setting
-from topology.errors import InputError
-from topology.hierarchy import crosses_node, ring_bandwidth
-from topology.units import format_bandwidth, format_bytes, format_seconds
+from planner.problem import Setting, setting_of
+from planner.search.best_first import Search, explore
+from topology.base.errors import InputError
+from topology.base.units import format_bandwidth, format_bytes, format_seconds
+from topology.fabric.hierarchy import crosses_node, ring_bandwidth
 
 MORE_MEMORY = 1.5
 FASTER = 2
@@ -78,7 +77,7 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
     """Explain a plan; every what-if is a search of its own.
 
     Args:
-        plan: a plan of `planner.search.search`.
+        plan: a plan of `planner.search.search.search`.
         cal: calibration tables; the shipped ones by default.
     """
     cal = cal or load_calibration()
@@ -170,9 +169,9 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
 
 def _estimate_of(setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
     """Estimate an alternative under its own split."""
-    from costmodel.chunks import ranks_of_chunks, runs_of_ranks
-    from costmodel.model import layer_runs
-    from costmodel.stage_costs import StageSplit
+    from costmodel.models.spec import layer_runs
+    from costmodel.pipeline.stage_costs import StageSplit
+    from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 
     runs = tuple(run.count for run in layer_runs(setting.model))
     rows = runs_of_ranks(ranks_of_chunks(other.layout), other.layers_of_stage, runs)

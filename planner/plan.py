@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from costmodel.estimate import Estimate
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.model import ModelSpec
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, StackLevel, stack
-from costmodel.workload import TrainingJob
-from topology.decode import document_of, structure, unstructure
-from topology.mesh import Mesh
+from topology.base.decode import document_of, structure, unstructure
+from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
 SCHEMA_VERSION = 2  # 1 did not say what a model computes (rotary positions, epsilon, routing)

@@ -1,7 +1,7 @@
 """Fixtures every test may use, and what Hypothesis tries.
 
 Examples are the same in every run, so a red test shows a fault and not a draw. `HYPOTHESIS_PROFILE=random`
-looks for new ones; a case that it finds is kept as an `@example`, or in `tests/oracle/found_cases.json`.
+looks for new ones; a case that it finds is kept as an `@example`, or in `tests/oracle/planner/search/found_cases.json`.
 """
 
 import os

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from build_moe_tables import moe_tables
 
-from costmodel.grids import Floats, monotone
-from topology.gpu import Gpu
+from costmodel.kernels.grids import Floats, monotone
+from topology.hardware.gpu import Gpu
 
 OUTPUT = Path(__file__).resolve().parent.parent / "costmodel" / "data" / "kernels"
 AS_OF = "2026-11-21"

@@ -1,4 +1,4 @@
-"""Compare fused MoE kernels with the ideal grouped GEMM, for `costmodel.kernels.moe_ffn` (development only).
+"""Compare fused MoE kernels with the ideal grouped GEMM of `costmodel.kernels.compute` (development only).
 
 `tools/build_calibration.py` calls this last, when the GEMM tables exist. Only rows of one rank holding all
 experts are used: how the published expert-parallel rows place tokens differs between kernels.
@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from costmodel.calibration import load_calibration
-from costmodel.grids import Floats
-from costmodel.kernels import grouped_gemm
-from topology.gpu import Gpu
+from costmodel.kernels.compute import grouped_gemm
+from costmodel.kernels.grids import Floats
+from costmodel.kernels.tables import load_calibration
+from topology.hardware.gpu import Gpu
 
 ROWS = 2.0 ** np.arange(0, 12)
 ROUTING = "power_law_1.01"  # the nearest to what real routers do

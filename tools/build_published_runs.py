@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.runs import PUBLISHED_RUNS  # noqa: E402 - the checkout is not installed
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS  # noqa: E402 - the checkout is not installed
 
 EVERY: Mapping[str, int] = {
     "vtrain_single_node": 120,  # MIT, 1,440 rows

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from fit_sample import Sample, Vector
 
-from costmodel.composition import compose
-from costmodel.constants import default_constants
-from costmodel.environment import Environment
-from costmodel.fitted import heirs
-from costmodel.scoring import even_step_seconds
+from costmodel.accuracy.constants_table import heirs
 from costmodel.stack import stacks
+from costmodel.training.constants import default_constants
+from costmodel.training.score import even_step_seconds
+from costmodel.training.slowdowns import Environment
+from costmodel.training.step_time import compose
 
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
     "gemm_in_step": (1.049, 0.9, 1.3),

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from costmodel.calibration import Calibration, load_calibration
-from costmodel.collectives import collective_time
-from costmodel.grids import Floats
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.grids import Floats
+from costmodel.kernels.tables import Calibration, load_calibration
+from topology.base.units import GB, MIB
 from topology.builders import default_cluster
-from topology.hierarchy import Hierarchy
-from topology.units import GB, MIB
+from topology.fabric.hierarchy import Hierarchy
 
 FITTED = ("fill_s", "half_s", "step_inside_s", "step_outside_s")
 BOUNDS = {"fill_s": (1e-7, 1e-3), "half_s": (1e-6, 1e-2)}

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from costmodel.accuracy import alike
-from costmodel.calibration import load_calibration
-from costmodel.features import Features, features_of
+from costmodel.accuracy.training import alike
+from costmodel.accuracy.training_runs import TrainingRun, read_rows, read_runs
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable
-from costmodel.model import layer_runs
-from costmodel.runs import TrainingRun, read_rows, read_runs
-from costmodel.splits import RankTypes, rank_types
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.even_split import RankTypes, rank_types
+from costmodel.training.raw_times import Features, features_of
 
 Vector = NDArray[np.float64]
 

@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration import load_calibration
-from costmodel.checkpoints import checkpoint_model
-from costmodel.serving_accuracy import predict
-from costmodel.serving_results import fabric
-from costmodel.serving_runs import UnsupportedRunError, read_run
-from costmodel.serving_stack import ServingStack, serving_stacks
-from topology.errors import InputError
+from costmodel.accuracy.checkpoint_names import checkpoint_model
+from costmodel.accuracy.serving import fabric
+from costmodel.accuracy.serving_predictions import predict
+from costmodel.accuracy.serving_runs import UnsupportedRunError, read_run
+from costmodel.kernels.tables import load_calibration
+from costmodel.serving.engine import ServingStack, serving_stacks
+from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 Row = Mapping[str, str]

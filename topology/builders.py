@@ -4,15 +4,15 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from topology.base.errors import InputError
+from topology.base.names import resolve
 from topology.cluster import Cluster
-from topology.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines
-from topology.errors import InputError
-from topology.gpu import Gpu
-from topology.names import resolve
-from topology.prices import price_at, price_of
+from topology.fabric.wiring import in_tree_order
+from topology.hardware.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines
+from topology.hardware.gpu import Gpu
+from topology.hardware.prices import price_at, price_of
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import MAX_GPUS, require_valid
-from topology.wiring import in_tree_order
 
 GPU_ALIASES: Mapping[str, str] = {
     "a100": "a100-sxm-80gb",

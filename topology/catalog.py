@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from topology.base.names import resolve
 from topology.builders import GPU_ALIASES, build, gpu_named, machine_spec
 from topology.cluster import Cluster
-from topology.datasheets import gpu_sheets, machines
-from topology.gpu import Gpu
-from topology.names import resolve
-from topology.prices import Price, price_of
+from topology.hardware.datasheets import gpu_sheets, machines
+from topology.hardware.gpu import Gpu
+from topology.hardware.prices import Price, price_of
 
 
 def gpus() -> Mapping[str, Gpu]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from topology.decode import unstructure
-from topology.derive import derive
-from topology.gpu import Gpu
-from topology.hierarchy import Hierarchy
+from topology.base.decode import unstructure
+from topology.fabric.derive import derive
+from topology.fabric.hierarchy import Hierarchy
+from topology.fabric.wiring import build_graph
+from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec
-from topology.wiring import build_graph
 
 if TYPE_CHECKING:
     import networkx as nx

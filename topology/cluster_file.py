@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+from topology.base.decode import read_toml, structure, unstructure
+from topology.base.errors import InputError, UnknownNameError
+from topology.base.names import resolve
 from topology.builders import GPU_ALIASES, gpu_named, machine_node
-from topology.datasheets import gpu_sheets, machines
-from topology.decode import read_toml, structure, unstructure
-from topology.errors import InputError, UnknownNameError
-from topology.names import resolve
+from topology.hardware.datasheets import gpu_sheets, machines
 from topology.spec import ClusterSpec, NodeSpec
 
 

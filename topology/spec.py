@@ -6,7 +6,7 @@ A fabric is given either by `tiers` (regular leaf-spine-core, rail-optimised or 
 
 from dataclasses import dataclass
 
-from topology.gpu import Gpu
+from topology.hardware.gpu import Gpu
 
 SCALEUPS = ("nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie")
 """How GPUs of one node reach each other: all through a switch, pairwise, bridged in pairs, or over PCIe."""

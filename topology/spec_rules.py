@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from topology.errors import InputError
-from topology.gpu import Gpu
+from topology.base.errors import InputError
+from topology.hardware.gpu import Gpu
 from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, SwitchSpec
 
 MAX_GPUS = 2**20

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
@@ -54,9 +54,9 @@ def command(
 
     Rows that cannot be expressed come back as unsupported with the reason; no row stops the others.
     """
-    from app.accuracy_plot import check_plot
-    from app.accuracy_question import Question, answer_of
-    from app.output import check_destination, emit
+    from app.actions.accuracy import Question, answer_of
+    from app.actions.accuracy_plot import check_plot
+    from app.reports.answer import check_destination, emit
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     check_plot(plot)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, ClusterName, GpuName, OutputFile, OutputFormat
+from app.flags.shared import AsJson, ClusterName, GpuName, OutputFile, OutputFormat
 
 
 def command(
@@ -33,11 +33,11 @@ def command(
     cluster then use them and say so. On a CPU a cluster file is saved beside them: plan for it with --cluster
     to predict a gloo run. Needs the extra `run` (torch).
     """
-    from app.bench_answer import bench_answer, check_answer
-    from app.bench_run import check_plan, measure
+    from app.actions.bench import check_plan, measure
     from app.extras import require_torch
-    from app.output import check_destination, emit, note
-    from app.plan_file import read_plan
+    from app.reports.answer import check_destination, emit, note
+    from app.reports.bench import bench_answer, check_answer
+    from app.requests.plan_file import read_plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     plan = None if check is None else read_plan(check)

@@ -18,6 +18,6 @@ def command(
     ] = None,
 ) -> int:
     """Start the what-if dashboard in a browser."""
-    from app.dash_server import serve
+    from app.actions.dash import serve
 
     return serve(plan=plan, port=port, host=host, browser=not no_browser, run=run)

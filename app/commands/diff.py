@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
@@ -18,9 +18,9 @@ def command(
     output_format: OutputFormat = None,
 ) -> int:
     """Compare two plans: request, layout, time, memory, money."""
-    from app.output import emit
-    from app.plan_diff import diff_answer
-    from app.plan_file import read_plan
+    from app.analysis.plan_diff import diff_answer
+    from app.reports.answer import emit
+    from app.requests.plan_file import read_plan
 
     answer = diff_answer(read_plan(first), read_plan(second), str(first), str(second))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.job_flags import SEARCH_ONLY, Flags, takes_job
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.job import SEARCH_ONLY, Flags, takes_job
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 @takes_job(*SEARCH_ONLY)
@@ -14,14 +14,14 @@ def command(
 
     Stages are split and recomputation is chosen as the planner would, for exactly this layout.
     """
-    from app.estimate_report import estimate_answer
-    from app.one_layout import plan_of_layout
-    from app.output import check_destination, emit, note
-    from app.request import understand
+    from app.actions.plan import given_plan
+    from app.reports.answer import check_destination, emit, note
+    from app.reports.plan import estimate_answer
+    from app.requests.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)
-    answer = estimate_answer(plan_of_layout(understood.request))
+    answer = estimate_answer(given_plan(understood.request))
     for text in understood.notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from app.job_flags import Flags, takes_job
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.job import Flags, takes_job
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 @takes_job()
@@ -25,11 +25,11 @@ def command(
     Says which memory and links bind, why the runner-up lost and by how much, and which single change would
     help most. Without any possible plan: the rules in the way, and the nearest change that gives one.
     """
-    from app.explain_report import explain_answer, infeasible_answer
-    from app.output import check_destination, emit, note
-    from app.plan_file import read_plan
-    from app.request import understand
-    from app.solve import answer_of
+    from app.actions.plan import answer_of
+    from app.reports.answer import check_destination, emit, note
+    from app.reports.explain import explain_answer, infeasible_answer
+    from app.requests.plan_file import read_plan
+    from app.requests.training import understand
     from planner.plan import Plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)

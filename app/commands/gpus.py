@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
@@ -19,10 +19,11 @@ def command(
     output_format: OutputFormat = None,
 ) -> int:
     """List the GPUs of the catalog; every fact with its source and date in --json."""
-    from app.output import emit
-    from app.topology_report import gpus_answer, machines_answer
-    from topology import catalog, datasheets
-    from topology.decode import unstructure
+    from app.reports.answer import emit
+    from app.reports.topology import gpus_answer, machines_answer
+    from topology import catalog
+    from topology.base.decode import unstructure
+    from topology.hardware import datasheets
 
     if machines:
         rows = [

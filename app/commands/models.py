@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 if TYPE_CHECKING:
-    from app.output import Answer
-    from costmodel.model import ModelSpec
+    from app.reports.answer import Answer
+    from costmodel.models.spec import ModelSpec
 
 
 def command(
@@ -23,8 +23,8 @@ def command(
     output_format: OutputFormat = None,
 ) -> int:
     """List the known models with their parameters, or describe one."""
-    from app.output import emit
-    from costmodel.model_catalog import model, models
+    from app.reports.answer import emit
+    from costmodel.models.catalog import model, models
 
     answer = _list(tuple(models().values())) if name is None else _describe(model(name))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)
@@ -32,8 +32,8 @@ def command(
 
 def model_record(spec: ModelSpec) -> dict[str, Any]:
     """Give one model as a flat record: its sizes, and what they make."""
-    from costmodel.model import active_parameter_count, parameter_count
-    from topology.decode import unstructure
+    from costmodel.models.spec import active_parameter_count, parameter_count
+    from topology.base.decode import unstructure
 
     counts = {"parameters": parameter_count(spec), "active_parameters": active_parameter_count(spec)}
     sizes: dict[str, Any] = unstructure(spec)
@@ -42,7 +42,7 @@ def model_record(spec: ModelSpec) -> dict[str, Any]:
 
 def _list(specs: tuple[ModelSpec, ...]) -> Answer:
     """Give the table of all models."""
-    from app.output import Answer, Table, json_text
+    from app.reports.answer import Answer, Table, json_text
 
     records = tuple(model_record(spec) for spec in specs)
     columns = (
@@ -90,8 +90,8 @@ def _row(record: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _describe(spec: ModelSpec) -> Answer:
     """Give one model part by part."""
-    from app.output import Answer, Facts, Table, json_text
-    from costmodel.model import embedding_parameters, head_parameters, layer_parameters, layer_runs
+    from app.reports.answer import Answer, Facts, Table, json_text
+    from costmodel.models.spec import embedding_parameters, head_parameters, layer_parameters, layer_runs
 
     record = model_record(spec)
     runs = layer_runs(spec)
@@ -139,7 +139,7 @@ def _count(parameters: int) -> str:
     >>> _count(70_553_706_496), _count(494_032_768)
     ('70.6B', '0.494B')
     """
-    from topology.units import BILLION
+    from topology.base.units import BILLION
 
     billions = parameters / BILLION
     return f"{billions:.3g}B" if billions < 1000 else f"{billions:.0f}B"

@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.options import (
-    AsJson,
-    ClusterName,
-    GlobalBatchSize,
-    GpuName,
-    Gpus,
-    Model,
-    SequenceLength,
-    Settings,
-    Tokens,
-)
-from app.run_options import (
+from app.flags.run import (
     CheckpointEvery,
     ClipNorm,
     Data,
@@ -36,6 +25,17 @@ from app.run_options import (
     WandB,
     WarmupSteps,
     WeightDecay,
+)
+from app.flags.shared import (
+    AsJson,
+    ClusterName,
+    GlobalBatchSize,
+    GpuName,
+    Gpus,
+    Model,
+    SequenceLength,
+    Settings,
+    Tokens,
 )
 
 
@@ -72,9 +72,9 @@ def command(
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
-    from app import training_run
-    from app.job_flags import Flags
-    from app.output import emit
+    from app.actions import run as training_run
+    from app.flags.job import Flags
+    from app.reports.answer import emit
 
     flags = Flags(
         model=model, gpus=gpus, gpu=gpu, cluster=cluster, tokens=tokens, stack=training_run.STACK,

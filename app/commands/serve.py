@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.options import AsJson, OutputFormat
-from app.serve_flags import ServeFlags, takes_load
+from app.flags.serve import ServeFlags, takes_load
+from app.flags.shared import AsJson, OutputFormat
 
 if TYPE_CHECKING:
-    from app.output import Answer
-    from app.serve_request import Asked
-    from planner.serving_plan import ServingPlan
+    from app.reports.answer import Answer
+    from app.requests.serving import Asked
+    from planner.serving.plan import ServingPlan
 
 
 @takes_load()
@@ -41,9 +41,9 @@ def command(
     Without --gpus the smallest and the cheapest fleet are found over several GPU kinds. --output takes the
     tokens of an output when it is a number, and otherwise the file to write to.
     """
-    from app.output import check_destination, emit, note
-    from app.serve_fleets import find_fleet
-    from app.serve_request import understand_serving
+    from app.actions.serve import find_fleet
+    from app.reports.answer import check_destination, emit, note
+    from app.requests.serving import understand_serving
 
     tokens, destination = split_output(output)
     check_destination(wanted=output_format, as_json=as_json, output=destination)
@@ -60,17 +60,17 @@ def command(
 def answered(plan: ServingPlan, asked: Asked, *, autoscale: bool) -> Answer:
     """The fleet as an answer, or the fleet followed through the trace."""
     if autoscale:
-        from app.autoscale_report import autoscale_answer
+        from app.reports.autoscale import autoscale_answer
 
         return autoscale_answer(plan, asked.trace)
-    from app.serve_report import serving_answer
+    from app.reports.serving import serving_answer
 
     return serving_answer(plan)
 
 
 def write_manifest(plan: ServingPlan, path: Path) -> None:
     """Write the Kubernetes manifest of a fleet."""
-    from app.output import write_file
+    from app.reports.answer import write_file
 
     write_file(path, (plan.commands or {})["kubernetes"])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.job_flags import Flags, takes_job
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.job import Flags, takes_job
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 @takes_job("top")
@@ -14,8 +14,8 @@ def command(
 
     Lists are separated by commas; 8..256 doubles. Points without a plan say why and do not stop the sweep.
     """
-    from app.output import check_destination, emit
-    from app.sweep import points_of, run_points, sweep_answer
+    from app.analysis.sweep import points_of, run_points, sweep_answer
+    from app.reports.answer import check_destination, emit
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     answer = sweep_answer(tuple(run_points(points_of(flags))))

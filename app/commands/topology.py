@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, ClusterName, GpuName, Gpus, OutputFile, OutputFormat
+from app.flags.shared import AsJson, ClusterName, GpuName, Gpus, OutputFile, OutputFormat
 
 
 def command(
@@ -43,9 +43,9 @@ def command(
 
     With --layout and --order: the bandwidth that the groups of every axis get when all of them talk at once.
     """
-    from app.find_cluster import find_cluster
-    from app.output import emit, write_file
-    from app.topology_report import parse_layout, topology_answer
+    from app.reports.answer import emit, write_file
+    from app.reports.topology import parse_layout, topology_answer
+    from app.requests.cluster import find_cluster
     from topology.cluster_file import to_toml
 
     found = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()))

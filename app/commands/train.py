@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.job_flags import Flags, takes_job
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.job import Flags, takes_job
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 @takes_job()
@@ -14,10 +14,10 @@ def command(
 
     Every axis is decided jointly; the plan is proven optimal under the cost model, or states its gap.
     """
-    from app.output import check_destination, emit, note
-    from app.plan_report import plan_answer
-    from app.request import understand
-    from app.solve import find_plan
+    from app.actions.plan import find_plan
+    from app.reports.answer import check_destination, emit, note
+    from app.reports.plan import plan_answer
+    from app.requests.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
@@ -22,17 +22,17 @@ def command(
     Counts and memory come from one process that plays single ranks of the plan; numerics from the plan shrunk
     to what this machine can run. Needs the extra `run` (torch).
     """
+    from app.actions.rule_check import check_rules
     from app.extras import require_torch
-    from app.output import check_destination, emit, note
-    from app.plan_file import read_plan
-    from app.rule_check import check_rules
-    from app.validation_answer import validation_answer
+    from app.reports.answer import check_destination, emit, note
+    from app.reports.validation import validation_answer
+    from app.requests.plan_file import read_plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     wanted = read_plan(plan)
     require_torch("plan validate")
     from executor.torch_internals import quiet_known_warnings
-    from executor.validate import validate
+    from executor.validation.validate import validate
 
     quiet_known_warnings()
     report = validate(wanted, check_rules(wanted), note)

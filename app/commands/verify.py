@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.options import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, OutputFile, OutputFormat
 
 
 def command(
@@ -25,12 +25,12 @@ def command(
     The bound is derived by a slower and simpler path than the search took: every layout is priced, none is
     dismissed unseen. Seconds for 32 GPUs, minutes for thousands; exit code 1 if a claim does not hold.
     """
-    from app.measured import calibration_for
-    from app.output import check_destination, emit, note
-    from app.plan_file import read_plan
     from app.progress import paced
-    from app.verify_report import verification_answer
-    from planner.verify import verify
+    from app.reports.answer import check_destination, emit, note
+    from app.reports.verification import verification_answer
+    from app.requests.plan_file import read_plan
+    from app.store.kernels import calibration_for
+    from planner.search.verify import verify
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     wanted = read_plan(plan)

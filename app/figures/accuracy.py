@@ -9,8 +9,8 @@ import numpy as np
 
 from app.figures.style import GREY, SERIES, figure
 from app.quantities import format_percent
-from costmodel.accuracy import RunResult
-from topology.units import format_seconds
+from costmodel.accuracy.training import RunResult
+from topology.base.units import format_seconds
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, ORANGE, figure
-from topology.units import HOUR
+from topology.base.units import HOUR
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from planner.autoscale import ScalingRun
+    from planner.serving.autoscale import ScalingRun
 
 
 def autoscale_figure(run: ScalingRun, capacity_per_s: float) -> go.Figure:

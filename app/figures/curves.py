@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
 from app.quantities import format_percent, format_usd
-from topology.units import KILO, format_seconds, three_digits
+from topology.base.units import KILO, format_seconds, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

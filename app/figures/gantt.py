@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.figures.style import BLUE, GREEN, ORANGE, figure
 from app.quantities import format_percent
-from topology.units import format_seconds, time_unit
+from topology.base.units import format_seconds, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

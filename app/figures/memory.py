@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.figures.style import MEMORY_COLOURS, VERMILION, figure
-from costmodel.memory import MemoryBreakdown
-from topology.units import GIB, format_bytes, three_digits
+from costmodel.memory.stage import MemoryBreakdown
+from topology.base.units import GIB, format_bytes, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, ORANGE, figure
 from app.quantities import format_percent
-from topology.gpu import Gpu
-from topology.units import TERA, format_seconds, three_digits
+from topology.base.units import TERA, format_seconds, three_digits
+from topology.hardware.gpu import Gpu
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, figure
 from app.quantities import format_number, format_ratio
-from app.run_log import RunStep
-from topology.units import format_seconds
+from app.store.run_log import RunStep
+from topology.base.units import format_seconds
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, SERIES, VERMILION, figure
-from topology.units import MS, format_seconds, three_digits
+from topology.base.units import MS, format_seconds, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

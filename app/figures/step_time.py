@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from app.figures.style import GREY, HEIGHT, PART_COLOURS, TOTAL_COLOUR, faded, figure
 from app.quantities import format_percent
 from costmodel.estimate import Estimate, TimeBreakdown
-from topology.units import format_seconds, three_digits, time_unit
+from topology.base.units import format_seconds, three_digits, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

@@ -12,12 +12,12 @@ import streamlit as st
 from app.figures.accuracy import predicted_against_measured
 from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, table
 from app.quantities import format_percent
-from costmodel.accuracy import RunResult, Summary, predict_rows, summarise
-from costmodel.calibration import load_calibration
-from costmodel.fitted import every_constant
-from costmodel.runs import read_rows, shipped_runs
-from topology.errors import InputError
-from topology.units import format_seconds
+from costmodel.accuracy.constants_table import every_constant
+from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
+from costmodel.accuracy.training_runs import read_rows, shipped_runs
+from costmodel.kernels.tables import load_calibration
+from topology.base.errors import InputError
+from topology.base.units import format_seconds
 
 MOST_ROWS = 20_000
 WORST = 15

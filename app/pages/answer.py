@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.output import Answer, Facts, Section, Table
 from app.pages.frame import plain, table
+from app.reports.answer import Answer, Facts, Section, Table
 
 
 def show_answer(answer: Answer) -> None:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import streamlit as st
 
-from app.links import pack, unpack
+from app.requests.links import pack, unpack
 
 T = TypeVar("T")
 

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import streamlit as st
 
+from app.analysis.link_load import link_load
+from app.analysis.plan_diff import diff_answer
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
 from app.figures.step_time import waterfalls
-from app.link_load import link_load
-from app.output import Section, Table
 from app.pages.answer import show_section
 from app.pages.carried import MOST_COMPARED, carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
-from app.plan_diff import diff_answer
-from app.plan_headline import cluster_of, headline, money_text
-from app.plan_layout import layers_of_rank, layout_words
 from app.quantities import format_percent, format_usd
-from app.uploads import read_plan_upload
+from app.reports.answer import Section, Table
+from app.reports.layout_words import layers_of_rank, layout_words
+from app.reports.plan_headline import cluster_of, headline, money_text
+from app.requests.uploads import read_plan_upload
 from planner.plan import Plan, PlanRequest
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 NAMES = ("A", "B", "C")
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.dash_server import RUN_FOLDER
+from app.actions.dash import RUN_FOLDER
 from app.figures.run import run_line, step_times
 from app.pages.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent, format_ratio
-from app.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
-from topology.units import format_bytes, format_seconds, three_digits
+from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
+from topology.base.units import format_bytes, format_seconds, three_digits
 
 REFRESH_S = 3
 

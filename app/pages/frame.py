@@ -15,9 +15,10 @@ import streamlit as st
 from app.errors import defect, three_lines
 from app.figures.style import alt_text
 from planner.plan import Plan, PlanRequest
-from planner.search import Infeasible, search
-from topology.decode import structure, unstructure
-from topology.errors import InputError
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
+from topology.base.decode import structure, unstructure
+from topology.base.errors import InputError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

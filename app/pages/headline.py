@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.job_flags import Flags
-from app.links import command_line
-from app.output import csv_text
+from app.analysis.schedule import schedule_of
+from app.figures.chrome_trace import trace_json
+from app.flags.job import Flags
 from app.pages.carried import add, carry
 from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
-from app.plan_headline import band_text, cluster_of, headline
-from app.plan_layout import layout_words
 from app.quantities import format_duration, format_percent, format_usd
-from app.records import plan_records
-from app.schedule import schedule_of
-from app.trace import trace_json
+from app.reports.answer import csv_text
+from app.reports.layout_words import layout_words
+from app.reports.plan_headline import band_text, cluster_of, headline
+from app.reports.plan_rows import plan_records
+from app.requests.links import command_line
 from planner.plan import Plan, to_json
-from topology.units import format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 
 TRUST = "[can I trust it?](accuracy)"
 

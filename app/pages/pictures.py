@@ -10,6 +10,11 @@ from typing import Any
 
 import streamlit as st
 
+from app.analysis.link_load import AXES, axis_group, link_load
+from app.analysis.op_points import op_points
+from app.analysis.schedule import schedule_of
+from app.analysis.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
+from app.analysis.why_lost import why_lost
 from app.figures.curves import ScalePoint, pareto_chart, scaling_curve
 from app.figures.gantt import schedule_gantt
 from app.figures.memory import memory_bars
@@ -17,21 +22,16 @@ from app.figures.network import network_map
 from app.figures.roofline import OpPoint, bound_of, roofline
 from app.figures.step_time import waterfall
 from app.figures.tornado import tornado
-from app.link_load import AXES, axis_group, link_load
-from app.op_points import op_points
 from app.pages.axes import load_layout
 from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
-from app.plan_headline import cluster_of
-from app.plan_layout import layers_of_rank, layout_words
 from app.quantities import format_number, format_percent, format_share
-from app.schedule import schedule_of
-from app.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
-from app.why_lost import why_lost
+from app.reports.layout_words import layers_of_rank, layout_words
+from app.reports.plan_headline import cluster_of
 from costmodel.layout import num_microbatches
 from planner.plan import Plan
-from topology.gpu import Gpu
-from topology.units import TERA, format_bytes, format_seconds
+from topology.base.units import TERA, format_bytes, format_seconds
+from topology.hardware.gpu import Gpu
 
 TABS = (
     "What else was close?",

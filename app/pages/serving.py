@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import streamlit as st
 
+from app.actions.serve import find_fleet
 from app.figures.serving import LoadPoint, latency_throughput
+from app.flags.serve import ServeFlags
 from app.pages.answer import show_answer
 from app.pages.frame import draw, guarded, plain, show_error
 from app.quantities import format_usd
-from app.serve_flags import ServeFlags
-from app.serve_fleets import find_fleet
-from app.serve_report import serving_answer
-from app.serve_request import understand_serving
-from costmodel.model_catalog import model_names
-from planner.serving_plan import ServingPlan
+from app.reports.serving import serving_answer
+from app.requests.serving import understand_serving
+from costmodel.models.catalog import model_names
+from planner.serving.plan import ServingPlan
+from topology.base.errors import InputError
+from topology.base.units import format_seconds, parse_seconds
 from topology.catalog import gpus
-from topology.errors import InputError
-from topology.units import format_seconds, parse_seconds
 
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
 LOADS = (1, 4, 16, 64, 256)

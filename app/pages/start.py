@@ -7,13 +7,13 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.anchors import kept_anchors
-from app.dash_server import PLAN_FILE
+from app.actions.dash import PLAN_FILE
 from app.pages.axes import pins_of
 from app.pages.carried import carry
 from app.pages.sidebar import BY_GPU, UPLOADED
-from app.plan_file import read_plan
-from costmodel.model_catalog import models
+from app.requests.plan_file import read_plan
+from app.store.anchors import kept_anchors
+from costmodel.models.catalog import models
 from planner.plan import PlanRequest
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec

@@ -19,7 +19,7 @@ def numbers(page: Any) -> dict[str, str]:
 
 def packed(**flags: Any) -> str:
     """A whole question as it stands in a URL."""
-    from app.links import pack
-    from app.request import Flags, understand
+    from app.requests.links import pack
+    from app.requests.training import Flags, understand
 
     return pack(understand(Flags(**flags)).request)

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.memory import MemoryBreakdown
-from costmodel.model_catalog import model
-from costmodel.workload import TrainingJob
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.catalog import model
 from planner.plan import Alternative, Optimality, Plan, PlanRequest
+from topology.base.units import GIB
 from topology.builders import default_cluster
-from topology.mesh import mesh
-from topology.units import GIB
+from topology.fabric.mesh import mesh
 
 
 def _stage(weights_gib: float) -> MemoryBreakdown:

@@ -8,13 +8,13 @@ from dataclasses import fields
 import pytest
 
 from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
-from costmodel.memory import MemoryBreakdown
-from costmodel.model import ModelSpec
-from costmodel.workload import TrainingJob
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.spec import ModelSpec
 from planner.plan import Optimality, Plan, PlanRequest
 from topology.builders import default_cluster
-from topology.mesh import Mesh
+from topology.fabric.mesh import Mesh
 
 TINY = ModelSpec(
     name="tiny",

@@ -1,0 +1,1 @@
+"""What a command does, apart from reading flags and writing answers."""

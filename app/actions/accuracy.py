@@ -1,0 +1,121 @@
+"""From the flags of `plan accuracy` to its answer: which runs, training or serving, with which anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.actions.accuracy_plot import write_plot
+from app.progress import waiting
+from app.reports.answer import Answer, note
+from app.reports.training_accuracy import DEFAULT_WORST, Anchoring, Wishes, accuracy_answer
+from app.store.anchors import find_anchor, names_a_file, remember, with_levels
+from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
+from costmodel.accuracy.constants_table import every_constant
+from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
+from costmodel.accuracy.serving_runs import is_serving_schema
+from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED
+from costmodel.kernels.tables import Calibration, load_calibration
+from topology.base.errors import InputError
+from topology.base.names import resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The flags of one call; see `app.commands.accuracy`."""
+
+    runs: Path | None = None
+    by: str | None = None
+    worst: int | None = None
+    plot: Path | None = None
+    constants: bool = False
+    anchor: str | None = None
+    name: str | None = None
+
+
+def answer_of(question: Question) -> Answer:
+    """Predict the runs and tell the errors."""
+    if question.name is not None and (question.anchor is None or not names_a_file(question.anchor)):
+        raise InputError(
+            what="there is no anchor to keep",
+            cause=f"--name {question.name} without runs to fit one to",
+            fix=f"use --anchor RUNS.csv --name {question.name}",
+        )
+    path = _path(question)
+    table = read_table(path)
+    if is_serving_schema(set(table.columns)):
+        return _serving_answer(table, question)
+    require_columns(table, REQUIRED[:-1], path, "training")
+    cal = load_calibration()
+    wishes = Wishes(
+        by=_columns(question.by),
+        worst=DEFAULT_WORST if question.worst is None else question.worst,
+        constants=every_constant(cal) if question.constants else {},
+    )
+    with waiting(f"predicting {len(table.rows):,} runs"):
+        results = predict_rows(table.rows, cal)
+        results, anchoring = _anchored(results, question, path, cal)
+    if question.plot is not None:
+        write_plot(question.plot, results, wishes.by[0])
+        note(f"drew {question.plot}")
+    return accuracy_answer(results, wishes, anchoring)
+
+
+def _path(question: Question) -> Path:
+    """The runs to predict: the ones given, else those of the anchor, else the published ones."""
+    if question.runs is not None:
+        return question.runs
+    if question.anchor is not None and names_a_file(question.anchor):
+        return Path(question.anchor)
+    return PUBLISHED_RUNS
+
+
+def _columns(text: str | None) -> tuple[str, ...]:
+    """Columns to group by."""
+    words = [word.strip() for word in (text or "source").split(",") if word.strip()]
+    return tuple(resolve(word, GROUP_COLUMNS, "column") for word in words) or ("source",)
+
+
+def _serving_answer(table: RunTable, question: Question) -> Answer:
+    """The answer for measured serving runs; what only training has is refused."""
+    from app.reports.serving_accuracy import serving_accuracy_answer
+
+    unused = {
+        "--anchor": question.anchor, "--plot": question.plot, "--worst": question.worst,
+        "--constants": question.constants or None,
+    }  # fmt: skip
+    given = [flag for flag, value in unused.items() if value is not None]
+    if given:
+        raise InputError(
+            what=f"{given[0]} is not for serving runs",
+            cause="the table has the columns of serving_runs.csv",
+            fix=f"leave {given[0]} out",
+        )
+    with waiting(f"simulating {len(table.rows):,} serving runs"):
+        return serving_accuracy_answer(table.rows, by=question.by or "model")
+
+
+def _anchored(
+    results: Sequence[RunResult], question: Question, path: Path, cal: Calibration
+) -> tuple[list[RunResult], Anchoring | None]:
+    """The rows under the anchor asked for; rows the anchor was fitted on are corrected by the others only."""
+    if question.anchor is None:
+        return list(results), None
+    own = names_a_file(question.anchor) and Path(question.anchor) == path
+    anchor = (
+        with_levels(fit_anchor(results, name=question.anchor), question.anchor)
+        if own
+        else find_anchor(question.anchor, cal)
+    )
+    if question.name is not None:
+        anchor = _kept(anchor, question.name)
+    after = left_one_out(results) if own else [anchored(result, anchor) for result in results]
+    return after, Anchoring(anchor=anchor, before=results, own=own)
+
+
+def _kept(anchor: Anchor, name: str) -> Anchor:
+    """The anchor under its name, after keeping it."""
+    note(f"kept the anchor in {remember(anchor, name)}; use it with plan --anchor {name}")
+    return replace(anchor, name=name)

@@ -1,0 +1,233 @@
+"""Carry out `plan run`: find the plan, refuse what cannot end well, start the ranks, tell how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from app.flags.job import Flags
+    from app.reports.answer import Answer
+    from executor.training.settings import RunSettings, Status
+    from planner.plan import Plan, PlanRequest
+    from topology.spec import ClusterSpec
+
+STACK = "meshplan"
+DEFAULT_STEPS = 100
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "shard_degree", "virtual_stages", "microbatch_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """The flags of `plan run` that say how to train; see `app.flags.run`."""
+
+    folder: Path
+    data: str
+    steps: int | None
+    pretrained: Path | None
+    device: str
+    fp32: bool
+    seed: int
+    learning_rate: float
+    warmup_steps: int | None
+    weight_decay: float
+    clip_norm: float
+    router_loss: float | None
+    checkpoint_every: int
+    keep_checkpoints: int
+    profile_step: int | None
+    wandb: bool
+
+
+def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
+    """Settings of the run, with what the plan decides where a flag does not."""
+    from executor.training.launch import with_plan
+    from executor.training.settings import RunSettings
+
+    steps = flags.steps or _steps(plan)
+    settings = RunSettings(
+        folder="",
+        plan_file="",
+        steps=steps,
+        data=flags.data if flags.data == "synthetic" else str(Path(flags.data).resolve()),
+        pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
+        device=device_named(flags.device),
+        precision="fp32" if flags.fp32 else "bf16",
+        seed=flags.seed,
+        learning_rate=flags.learning_rate,
+        warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
+        weight_decay=flags.weight_decay,
+        clip_norm=flags.clip_norm,
+        router_loss=flags.router_loss,
+        checkpoint_every=flags.checkpoint_every,
+        keep_checkpoints=flags.keep_checkpoints,
+        profile_step=flags.profile_step,
+        wandb=flags.wandb,
+    )
+    return with_plan(settings, flags.folder.resolve())
+
+
+def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
+    """Read the plan, which must be legal, or make one for the meshplan stack."""
+    from app.actions.plan import find_plan
+    from app.actions.rule_check import legal
+    from app.reports.answer import note
+    from app.requests.plan_file import read_plan
+    from app.requests.training import understand
+    from topology.base.errors import InputError
+
+    if plan_file is None:
+        understood = understand(flags)
+        for text in understood.notes:
+            note(text)
+        return find_plan(understood.request)
+    if flags.model or flags.gpus or flags.cluster:
+        raise InputError(
+            what="both a plan and a question were given",
+            cause=f"{plan_file} and --model, --gpus or --cluster",
+            fix="give the plan alone, or leave it out to plan first",
+        )
+    return legal(read_plan(plan_file))
+
+
+def _steps(plan: Plan) -> int:
+    """Steps that consume the job's tokens, a hundred when it names none."""
+    job = plan.request.job
+    return DEFAULT_STEPS if job.total_tokens is None else max(1, job.total_tokens // job.tokens_per_step)
+
+
+def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
+    """Check the name of a device."""
+    from topology.base.names import resolve
+
+    choices: tuple[Literal["auto", "cpu", "cuda"], ...] = ("auto", "cpu", "cuda")
+    found = resolve(name, choices, "device")
+    return next(choice for choice in choices if choice == found)
+
+
+def check_run(plan: Plan, run: RunSettings) -> None:
+    """Refuse what would fail or destroy something later."""
+    from app.requests.plan_file import read_plan
+    from executor.training.data import open_source
+    from topology.base.errors import InputError
+
+    job = plan.request.job
+    if job.precision != "bf16":
+        raise InputError(
+            what="meshplan trains in bf16 or fp32",
+            cause=f"the plan's precision is {job.precision}",
+            fix="plan with --precision bf16, or export the plan to a framework that has it",
+        )
+    earlier = Path(run.plan_file)
+    if earlier.exists() and read_plan(earlier).request.model != plan.request.model:
+        raise InputError(
+            what=f"{run.folder} holds a run of another model",
+            cause=f"{read_plan(earlier).request.model.name} there, {plan.request.model.name} here",
+            fix="give another --run-dir",
+        )
+    if _missing("torch"):
+        raise InputError(
+            what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
+        )
+    open_source(
+        run.data,
+        vocab_size=plan.request.model.vocab_size,
+        sequence_length=job.sequence_length,
+        seed=run.seed,
+    )
+
+
+def _missing(name: str) -> bool:
+    """Whether a package cannot be imported, found out without importing it."""
+    from importlib.util import find_spec
+
+    return find_spec(name) is None
+
+
+def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> Status:
+    """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
+    from app.reports.answer import note
+    from app.requests.plan_file import read_plan
+    from app.store.steps import keep_measured_step
+    from executor.training.launch import Supervision, supervise
+
+    supervision = Supervision(
+        min_gpus=min_gpus,
+        replan=lambda count: _replan(plan.request, count),
+        say=note,
+        notice_s=notice_s,
+    )
+    status = supervise(run, plan, supervision)
+    if status.state in ("finished", "stopped"):
+        ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost
+        memory = status.device_memory_bytes
+        for text in keep_measured_step(Path(run.folder), ran, status.device, memory):
+            note(text)
+    return status
+
+
+def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
+    """Plan the same job and global batch on fewer GPUs; pinned degrees no longer fit and are dropped."""
+    from dataclasses import replace
+
+    from app.actions.plan import answer_of
+    from planner.plan import Plan
+
+    cluster = part_of_cluster(request.cluster, num_gpus)
+    if cluster is None:
+        return None
+    pins = {name: value for name, value in request.pins.items() if name not in DEGREES}
+    found = answer_of(replace(request, cluster=cluster, pins=pins, stack=STACK))
+    return found if isinstance(found, Plan) else None
+
+
+def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
+    """So many GPUs of a cluster: whole nodes, or a part of one; None for what it has not."""
+    from dataclasses import replace
+
+    from topology.base.errors import InputError
+    from topology.cluster_file import resized
+
+    node = cluster.nodes[0]
+    if len(cluster.nodes) == 1 and not cluster.switches and 0 < num_gpus < node.gpus_per_node:
+        nics = max(1, node.nics_per_node * num_gpus // node.gpus_per_node)
+        part = replace(node, count=1, gpus_per_node=num_gpus, nics_per_node=nics)
+        return replace(cluster, nodes=(part,))
+    try:
+        return resized(cluster, num_gpus)
+    except InputError:
+        return None
+
+
+def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
+    """Write the run's files and print the command that starts them, on one line to copy."""
+    import os
+    import shlex
+    import sys
+
+    from app.errors import ANSWERED
+    from app.reports.answer import json_text
+    from executor.training.launch import nodes_of_slurm, torchrun_command, write_run
+
+    words = torchrun_command(write_run(run, plan), plan.layout.num_gpus, nodes_of_slurm(os.environ))
+    text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
+    sys.stdout.write(f"{text}\n")
+    return ANSWERED
+
+
+def run_answer(run: RunSettings, status: Status) -> Answer:
+    """Say how the run ended; an error of the user's is raised as one."""
+    from app.reports.answer import Answer, Facts, json_text
+    from topology.base.errors import InputError
+
+    if status.state == "error":
+        raise InputError(what=status.what, cause=status.cause, fix=status.fix)
+    pairs = (("steps", f"{status.step} of {run.steps}"), ("folder", run.folder))
+    document = {"state": status.state, "step": status.step, "steps": run.steps, "run_dir": run.folder}
+    return Answer(
+        headline=f"training {status.state}",
+        sections=(Facts(title="", pairs=pairs),),
+        document=json_text(document),
+        records=(document,),
+    )

@@ -1,0 +1,1 @@
+"""Questions about plans that take several estimates or searches."""

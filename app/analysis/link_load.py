@@ -1,0 +1,93 @@
+"""How busy every level of the fabric is during a step of a plan.
+
+While an axis communicates, its slowest link is saturated and the others carry their share of those flows. So
+a level's utilisation is the sum over axes of (seconds the axis communicates / step) · (rate the level then
+carries / its bandwidth); seconds include communication hidden under compute.
+
+Legend: `g` members of a group · `s` GPUs between them · `m` members inside one unit of a level.
+"""
+
+from __future__ import annotations
+
+from app.figures.network import LevelLoad
+from costmodel.estimate import TimeBreakdown
+from costmodel.layout import ParallelLayout
+from topology.fabric.hierarchy import (
+    Hierarchy,
+    all_to_all_bandwidth,
+    members_per_unit,
+    p2p_bandwidth,
+    ring_bandwidth,
+)
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
+
+def axis_group(layout: ParallelLayout, axis: str) -> tuple[int, int]:
+    """Members of an axis and GPUs between consecutive ones.
+
+    >>> axis_group(ParallelLayout(tp=8, pp=4), "pp")
+    (4, 8)
+    """
+    if axis == "ep":
+        return layout.ep, layout.expert_tp
+    stride = 1
+    for name in reversed(layout.axis_order):
+        if name == axis:
+            break
+        stride *= int(getattr(layout, name))
+    return int(getattr(layout, axis)), stride
+
+
+def link_load(
+    h: Hierarchy, layout: ParallelLayout, time: TimeBreakdown, step_time_s: float
+) -> tuple[LevelLoad, ...]:
+    """Utilisation of every level, innermost (the scale-up links of a GPU) first."""
+    axes = [axis for axis in AXES if getattr(layout, axis) > 1]
+    busy_s = {axis: float(getattr(time, f"{axis}_s")) + time.hidden_s.get(axis, 0.0) for axis in axes}
+    return tuple(
+        LevelLoad(
+            name=name,
+            unit_gpus=unit,
+            bytes_per_s=rate,
+            busy={
+                axis: busy_s[axis] / step_time_s * min(1.0, carried(h, layout, axis, unit) / rate)
+                for axis in axes
+            },
+        )
+        for name, unit, rate in boundaries(h)
+    )
+
+
+def boundaries(h: Hierarchy) -> tuple[tuple[str, int, float], ...]:
+    """Name, GPUs of a unit, and bytes/s per GPU of every level, innermost first."""
+    inner = ("scale-up", 1, h.scaleup.bandwidth_bytes_per_s)
+    return (inner, *((level.name, level.unit_gpus, level.uplink_bytes_per_s) for level in h.levels))
+
+
+def idle_levels(h: Hierarchy) -> tuple[LevelLoad, ...]:
+    """Every level of a fabric that nothing uses yet."""
+    return tuple(
+        LevelLoad(name=name, unit_gpus=unit, bytes_per_s=rate, busy={}) for name, unit, rate in boundaries(h)
+    )
+
+
+def carried(h: Hierarchy, layout: ParallelLayout, axis: str, unit_gpus: int) -> float:
+    """Bytes/s that one GPU's share of a boundary carries while the axis communicates.
+
+    Ring: r/m leaves a unit that m members share; all-to-all: a·(g−m)/g leaves it; sends to the next stage:
+    all of it when the neighbour is outside. Inside a unit of one GPU, that is what the GPU itself sends.
+    """
+    size, stride = axis_group(layout, axis)
+    members = int(members_per_unit(size, stride, unit_gpus))
+    if members >= size:
+        return 0.0
+    if axis == "ep" or (axis == "cp" and layout.cp_kind == "ulysses"):
+        inner = size - members if unit_gpus > 1 else int(members_per_unit(size, stride, h.gpus_per_node)) - 1
+        return float(all_to_all_bandwidth(h, size, stride)) * inner / size
+    stays_inside = unit_gpus == 1 and int(members_per_unit(size, stride, h.gpus_per_node)) == 1
+    if stays_inside and h.num_gpus > h.gpus_per_node:
+        return 0.0
+    if axis == "pp":
+        return float(p2p_bandwidth(h, stride, size)) / members
+    return float(ring_bandwidth(h, size, stride)) / members

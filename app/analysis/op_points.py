@@ -1,0 +1,63 @@
+"""The kernels of one layer of a plan as points of a roofline: work, traffic, estimated forward time."""
+
+from __future__ import annotations
+
+from app.figures.roofline import OpPoint
+from costmodel.kernels.attention import attention_prefill
+from costmodel.kernels.compute import elementwise, gemm, grouped_gemm
+from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.models.spec import layer_runs
+from costmodel.ops.layer import head_ops, layer_ops
+from costmodel.ops.op import Op
+from costmodel.ops.shards import shard_of
+from costmodel.stack import stack as find_stack
+from planner.plan import Plan
+from topology.builders import build
+from topology.hardware.gpu import Gpu
+
+NOMINAL_FLOP_PER_BYTE = 0.5
+"""Ops that only move data are drawn at one FLOP for every 16-bit element they move."""
+
+
+def op_points(plan: Plan) -> tuple[OpPoint, ...]:
+    """Every kernel of the last kind of layer and of the head, on one rank, for one microbatch."""
+    request, stack = plan.request, find_stack(plan.request.stack)
+    gpu, cal = build(request.cluster).gpu, load_calibration()
+    shard = shard_of(plan.layout, request.job.sequence_length)
+    kind = layer_runs(request.model)[-1].kind
+    ops = (*layer_ops(request.model, kind, request.job, stack, shard), *head_ops(request.model, stack, shard))
+    return tuple(
+        OpPoint(
+            name=op.name.replace("_", " "),
+            flop=float(op.flop) or NOMINAL_FLOP_PER_BYTE * float(op.bytes),
+            moved_bytes=float(op.bytes),
+            seconds=seconds,
+        )
+        for op in ops
+        if (seconds := kernel_seconds(op, gpu, cal)) > 0
+    )
+
+
+def kernel_seconds(op: Op, gpu: Gpu, cal: Calibration) -> float:
+    """Estimated seconds of one kernel; 0 for a collective."""
+    if op.kind == "gemm":
+        return float(gemm(cal, gpu, op.dtype, op.m, op.n, op.k).seconds)
+    if op.kind == "grouped_gemm":
+        return float(grouped_gemm(cal, gpu, op.dtype, op.m, op.n, op.k, op.experts).seconds)
+    if op.kind == "elementwise":
+        return float(elementwise(cal, gpu, op.bytes).seconds)
+    if op.kind == "attention":
+        return float(
+            attention_prefill(
+                cal,
+                gpu,
+                batch=op.batch,
+                heads=op.heads,
+                kv_heads=op.kv_heads,
+                query_tokens=op.query_tokens,
+                kv_tokens=op.kv_tokens,
+                head_dim=op.head_dim,
+                window=op.window if op.windowed_share > 0 else None,
+            ).seconds
+        )
+    return 0.0

@@ -1,0 +1,52 @@
+"""The pipeline of a plan as a simulated schedule, for the Gantt chart and the trace.
+
+A stage's time of one microbatch comes from the same costs that the planner split: forward is a third of it,
+the two halves of the backward a third each; recomputation lengthens the half that the previous stage
+waits for.
+"""
+
+from __future__ import annotations
+
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import num_microbatches
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.simulator import Event, StageSeconds, simulate
+from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
+from costmodel.training.stages import stage_costs
+from planner.plan import Plan, stack_of
+from planner.search.simulate import chunk_seconds
+from topology.builders import build
+
+MOST_SHOWN_MICROBATCHES = 24
+"""Beyond this, a schedule repeats itself: a picture of more shows less."""
+
+
+def schedule_of(plan: Plan, *, most_microbatches: int = MOST_SHOWN_MICROBATCHES) -> tuple[Event, ...]:
+    """Simulate the first microbatches of a step; empty without a pipeline."""
+    if plan.layout.pp == 1:
+        return ()
+    count = min(num_microbatches(plan.layout, plan.request.job), max(most_microbatches, 2 * plan.layout.pp))
+    count -= count % plan.layout.pp if count > plan.layout.pp else 0
+    return simulate(plan.layout, count, stage_seconds(plan)).events
+
+
+def stage_seconds(plan: Plan) -> StageSeconds:
+    """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order."""
+    request = plan.request
+    costs = stage_costs(
+        request.model,
+        build(request.cluster),
+        request.job,
+        stack_of(request),
+        plan.layout,
+        load_calibration(),
+    )
+    return chunk_seconds(costs, plan.layout, split_of(plan))
+
+
+def split_of(plan: Plan) -> StageSplit:
+    """The plan's stages as the cost model counts them: layers of each run on each rank."""
+    runs = tuple(run.count for run in layer_runs(plan.request.model))
+    held = runs_of_ranks(ranks_of_chunks(plan.layout), plan.layers_of_stage, runs)
+    return StageSplit(layers_of_stage=held, recompute_of_stage=plan.recompute_of_stage)

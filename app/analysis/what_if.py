@@ -1,0 +1,226 @@
+"""The neighbourhood of a plan: other sizes, other GPUs, what each fact is worth; all of it planned anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from app.figures.curves import Offer, ScalePoint
+from app.figures.tornado import Sensitivity
+from app.reports.layout_words import layout_words
+from planner.plan import Plan, PlanRequest
+from topology.base.errors import InputError
+from topology.builders import build, default_cluster
+from topology.catalog import price
+from topology.spec import ClusterSpec
+
+Planner = Callable[[PlanRequest], Plan | None]
+"""Plans one request; None when nothing is feasible."""
+
+CHANGE = 0.2
+MOST_STEPS_OUT = 2
+"""Doublings to each side of the value at hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """One quantity that can be varied: its name, its value in a request, and a request with another value."""
+
+    name: str
+    value: Callable[[PlanRequest], int]
+    varied: Callable[[PlanRequest, int], PlanRequest]
+
+
+def _with_gpus(request: PlanRequest, count: int) -> PlanRequest:
+    return replace(request, cluster=resized_cluster(request.cluster, count), pins=without_sizes(request.pins))
+
+
+def _with_length(request: PlanRequest, length: int) -> PlanRequest:
+    return replace(request, job=replace(request.job, sequence_length=length))
+
+
+def _with_batch(request: PlanRequest, batch: int) -> PlanRequest:
+    return replace(request, job=replace(request.job, global_batch_size=batch))
+
+
+VARIATIONS: tuple[Variation, ...] = (
+    Variation(name="GPUs", value=lambda request: request.cluster.num_gpus, varied=_with_gpus),
+    Variation(name="sequence length", value=lambda request: request.job.sequence_length, varied=_with_length),
+    Variation(
+        name="global batch size", value=lambda request: request.job.global_batch_size, varied=_with_batch
+    ),
+)
+
+
+def without_sizes(pins: Mapping[str, object]) -> dict[str, object]:
+    """Pins that can be kept when the number of GPUs changes: a pinned dp would forbid every other size."""
+    return {name: value for name, value in pins.items() if name not in ("dp", "shard_degree")}
+
+
+def resized_cluster(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
+    """The same nodes, more or fewer of them."""
+    from topology.cluster_file import resized
+
+    node = spec.nodes[0]
+    if len(spec.nodes) == 1 and num_gpus < node.gpus_per_node and node.gpus_per_node % num_gpus == 0:
+        return replace(spec, nodes=(replace(node, count=1, gpus_per_node=num_gpus, nics_per_node=num_gpus),))
+    return resized(spec, num_gpus)
+
+
+def scale_points(request: PlanRequest, variation: Variation, planner: Planner) -> Iterator[ScalePoint]:
+    """Plans at halves and doubles of one quantity; values without a plan are left out."""
+    value = variation.value(request)
+    for steps in range(-MOST_STEPS_OUT, MOST_STEPS_OUT + 1):
+        other = value * 2**steps if steps >= 0 else value // 2**-steps
+        if other < 1 or (steps < 0 and value % 2**-steps):
+            continue
+        if variation.name == "sequence length" and other > request.model.max_sequence_length:
+            continue
+        plan = _planned(partial(variation.varied, request, other), planner)
+        if plan is not None:
+            yield scale_point(plan, other)
+
+
+def _planned(build_request: Callable[[], PlanRequest], planner: Planner) -> Plan | None:
+    """Plan a varied request; a variation that cannot exist has no plan."""
+    try:
+        return planner(build_request())
+    except InputError:
+        return None
+
+
+def scale_point(plan: Plan, value: int) -> ScalePoint:
+    """One plan as a point of a curve."""
+    estimate = plan.estimate
+    return ScalePoint(
+        value=value,
+        step_time_s=estimate.step_time_s,
+        lower_s=estimate.lower_s,
+        upper_s=estimate.upper_s,
+        tokens_per_s=plan.request.job.tokens_per_step / estimate.step_time_s,
+        layout=layout_words(plan.layout),
+    )
+
+
+def offers(
+    request: PlanRequest, gpus: Sequence[str], counts: Sequence[int], planner: Planner
+) -> Iterator[Offer]:
+    """Plans of the same job on other kinds and numbers of GPUs that have a known price."""
+    for gpu in gpus:
+        if price(gpu) is None:
+            continue
+        for count in counts:
+            plan = _planned(partial(_bought, request, gpu, count), planner)
+            if plan is not None and plan.estimate.usd_per_billion_tokens is not None:
+                yield Offer(
+                    gpu=gpu,
+                    num_gpus=count,
+                    step_time_s=plan.estimate.step_time_s,
+                    usd_per_billion_tokens=plan.estimate.usd_per_billion_tokens,
+                    layout=layout_words(plan.layout),
+                )
+
+
+def _bought(request: PlanRequest, gpu: str, count: int) -> PlanRequest:
+    """The same job on `count` GPUs of another kind."""
+    spec = default_cluster(gpu, count).spec
+    return replace(request, cluster=spec, pins=without_sizes(request.pins))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something the outcome may depend on, and the request in which it is `factor` times as large."""
+
+    name: str
+    scaled: Callable[[Plan, float], PlanRequest]
+
+
+def _scaled_nodes(plan: Plan, factor: float, *, field: str) -> PlanRequest:
+    """Every node's `field` times `factor`."""
+    request = plan.request
+    nodes = tuple(replace(node, **{field: getattr(node, field) * factor}) for node in request.cluster.nodes)
+    return replace(request, cluster=replace(request.cluster, nodes=nodes))
+
+
+def _scaled_gpu(plan: Plan, factor: float, *, field: str) -> PlanRequest:
+    """The GPU's `field` times `factor`."""
+    request = plan.request
+    gpu = build(request.cluster).gpu
+    value = getattr(gpu, field)
+    scaled = {k: v * factor for k, v in value.items()} if isinstance(value, Mapping) else value * factor
+    changed: dict[str, Any] = {field: scaled}
+    others = tuple(other for other in request.cluster.gpus if other.name != gpu.name)
+    return replace(request, cluster=replace(request.cluster, gpus=(*others, replace(gpu, **changed))))
+
+
+def _scaled_batch(plan: Plan, factor: float) -> PlanRequest:
+    """The batch times `factor`, to the nearest that the plan's data parallelism divides."""
+    job = plan.request.job
+    grain = plan.layout.dp * plan.layout.microbatch_size
+    batch = max(1, round(job.global_batch_size * factor / grain)) * grain
+    return replace(plan.request, job=replace(job, global_batch_size=batch))
+
+
+def _scaled_price(plan: Plan, factor: float) -> PlanRequest:
+    """The price of a GPU-hour times `factor`."""
+    spec = plan.request.cluster
+    rate = None if spec.usd_per_gpu_hour is None else spec.usd_per_gpu_hour * factor
+    return replace(plan.request, cluster=replace(spec, usd_per_gpu_hour=rate))
+
+
+FACTS: tuple[Fact, ...] = (
+    Fact(name="GPU memory size", scaled=partial(_scaled_gpu, field="memory_bytes")),
+    Fact(name="GPU memory bandwidth", scaled=partial(_scaled_gpu, field="memory_bandwidth_bytes_per_s")),
+    Fact(name="scale-up bandwidth", scaled=partial(_scaled_nodes, field="scaleup_bandwidth_bytes_per_s")),
+    Fact(name="network bandwidth", scaled=partial(_scaled_nodes, field="nic_bandwidth_bytes_per_s")),
+    Fact(name="global batch size", scaled=_scaled_batch),
+    Fact(name="price of a GPU-hour", scaled=_scaled_price),
+)
+
+
+def sensitivities(
+    plan: Plan, outcome: Callable[[Plan], float | None], planner: Planner, by: float = CHANGE
+) -> Iterator[Sensitivity]:
+    """How the outcome changes when each fact is `by` lower and higher and the job is planned anew."""
+    base = outcome(plan)
+    yield Sensitivity(name="kernel efficiency", **_of_efficiency(plan, by))
+    for fact in FACTS:
+        lowered, raised = (_outcome(plan, fact, 1 + sign * by, outcome, planner) for sign in (-1, 1))
+        yield Sensitivity(name=fact.name, lowered=_relative(lowered, base), raised=_relative(raised, base))
+
+
+def _of_efficiency(plan: Plan, by: float) -> dict[str, float]:
+    """How the step changes when its kernels run `by` slower and faster, under the same layout.
+
+    Kernel times are measured, not derived from a peak, so they are scaled and not planned anew: compute,
+    recompute and the bubble they leave.
+    """
+    time = plan.estimate.time
+    share = (time.compute_s + time.recompute_s + time.bubble_s) / plan.estimate.step_time_s
+    return {"lowered": share * (1 / (1 - by) - 1), "raised": share * (1 / (1 + by) - 1)}
+
+
+def _outcome(
+    plan: Plan, fact: Fact, factor: float, outcome: Callable[[Plan], float | None], planner: Planner
+) -> float | None:
+    """The outcome with one fact changed; None without a plan."""
+    changed = _planned(partial(fact.scaled, plan, factor), planner)
+    return None if changed is None else outcome(changed)
+
+
+def _relative(value: float | None, base: float | None) -> float | None:
+    """Value over base, minus one."""
+    return None if value is None or not base else value / base - 1
+
+
+def step_per_token(plan: Plan) -> float:
+    """Seconds per token: the outcome that stays comparable when the batch changes."""
+    return plan.estimate.step_time_s / plan.request.job.tokens_per_step
+
+
+def usual_counts(request: PlanRequest) -> tuple[int, ...]:
+    """GPU counts worth comparing: half, the same and twice."""
+    count = request.cluster.num_gpus
+    return tuple(sorted({max(8, count // 2), count, count * 2}))

@@ -1,0 +1,64 @@
+"""The flags that describe a job, declared once: a command names those it takes and is called with `Flags`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from app.flags import shared as options
+from app.flags.group import gathers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What was written on the command line or chosen in the dashboard; None was left to us."""
+
+    model: str | None = None
+    gpus: str | None = None
+    gpu: str | None = None
+    cluster: str | None = None
+    sequence_length: str | None = None
+    global_batch_size: str | None = None
+    precision: str | None = None
+    stack: str | None = None
+    objective: str | None = None
+    tokens: str | None = None
+    deadline: str | None = None
+    top: str | None = None
+    memory_headroom: str | None = None
+    anchor: str | None = None
+    settings: tuple[str, ...] = ()
+
+
+FLAGS: Final[Mapping[str, Any]] = {
+    "model": options.Model,
+    "gpus": options.Gpus,
+    "gpu": options.GpuName,
+    "cluster": options.ClusterName,
+    "sequence_length": options.SequenceLength,
+    "global_batch_size": options.GlobalBatchSize,
+    "precision": options.Precision,
+    "stack": options.Stack,
+    "objective": options.Objective,
+    "tokens": options.Tokens,
+    "deadline": options.Deadline,
+    "settings": options.Settings,
+    "anchor": options.Anchor,
+    "memory_headroom": options.MemoryHeadroom,
+    "top": options.Top,
+}
+"""Option of every field of `Flags`, in the order of the help."""
+SEARCH_ONLY: Final = ("objective", "memory_headroom", "top")
+"""Flags that choose among layouts; without a choice they mean nothing."""
+
+
+def takes_job(*left_out: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command every flag of a job but these; it receives them as one `Flags`, first."""
+    taken = {name: option for name, option in FLAGS.items() if name not in left_out}
+    return gathers(taken, _flags)
+
+
+def _flags(*, settings: tuple[str, ...] | None = None, **given: str | None) -> Flags:
+    """What was written, without settings where there are none."""
+    return Flags(settings=settings or (), **given)

@@ -1,0 +1,1 @@
+"""Answers laid out as tables, text and JSON."""

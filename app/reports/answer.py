@@ -1,0 +1,276 @@
+"""What a command answers, and how it is written: as a table, JSON, CSV or Markdown.
+
+A command builds one `Answer`. Its sections are what a person reads, its document is what a program reads, its
+records are what a spreadsheet reads; all three carry the same numbers. Data goes to stdout or a file,
+everything else (notes, progress, errors) to stderr.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TextIO, TypeAlias, get_args
+
+from app.errors import ANSWERED
+from topology.base.errors import InputError
+
+Format = Literal["table", "json", "csv", "markdown"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+_FORMAT_OF_SUFFIX: Mapping[str, Format] = {".json": "json", ".csv": "csv", ".md": "markdown", ".txt": "table"}
+_BOLD, _DIM, _ACCENT = "1", "2", "36"
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_DEFAULT_WIDTH = 110
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Named values, one a line."""
+
+    title: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under column heads; `align` has an `l` or `r` per column (default: first left, others right)."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    align: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Sentences, one a line, wrapped to the screen."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+Section: TypeAlias = Facts | Table | Lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Everything one command has to say."""
+
+    headline: str
+    sections: tuple[Section, ...]
+    document: str
+    records: tuple[Mapping[str, Any], ...] = field(default=())
+    exit_code: int = ANSWERED
+
+
+def json_text(value: object) -> str:
+    """Give the JSON text of plain data; refuses NaN, which no JSON reader accepts."""
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def choose_format(*, wanted: str | None, as_json: bool, output: Path | None) -> Format:
+    """Decide the format from `--format`, `--json` and the ending of `--output`, in that order."""
+    if wanted is not None and wanted not in FORMATS:
+        raise InputError(
+            what=f"unknown format {wanted!r}",
+            cause="no answer is written in it",
+            fix=f"use {', '.join(FORMATS)}",
+        )
+    if as_json and wanted not in (None, "json"):
+        raise InputError(
+            what="two formats asked for", cause=f"--json and --format {wanted}", fix="give one of them"
+        )
+    if as_json:
+        return "json"
+    if wanted is not None:
+        return next(known for known in FORMATS if known == wanted)
+    return _FORMAT_OF_SUFFIX.get(output.suffix.lower(), "table") if output is not None else "table"
+
+
+def emit(
+    answer: Answer, *, wanted: str | None = None, as_json: bool = False, output: Path | None = None
+) -> int:
+    """Write the answer where and how it was asked for; returns the exit code."""
+    chosen = choose_format(wanted=wanted, as_json=as_json, output=output)
+    colour = output is None and wants_colour(sys.stdout)
+    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if sys.stdout.isatty() else _DEFAULT_WIDTH
+    text = render(answer, chosen, width=width, colour=colour)
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_file(output, text)
+    return answer.exit_code
+
+
+def check_destination(*, wanted: str | None, as_json: bool, output: Path | None) -> None:
+    """Refuse a format or a file that cannot be written, before any work is done for it."""
+    choose_format(wanted=wanted, as_json=as_json, output=output)
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        reason = "it is a directory" if output.is_dir() else "its folder does not exist"
+        raise InputError(
+            what=f"cannot write {output}", cause=reason, fix="give --output a file you may write"
+        )
+
+
+def render(answer: Answer, chosen: Format, *, width: int = _DEFAULT_WIDTH, colour: bool = False) -> str:
+    """Give the text of an answer in one of the formats."""
+    if chosen == "json":
+        return answer.document.rstrip("\n") + "\n"
+    if chosen == "csv":
+        return csv_text(answer.records)
+    if chosen == "markdown":
+        return _markdown(answer)
+    return _screen(answer, width, colour=colour)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file, naming the reason when that cannot be done."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            what=f"cannot write {path}",
+            cause=error.strerror or str(error),
+            fix="give --output a file you may write",
+        ) from error
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Give CSV with the union of the records' keys as columns, in order of first appearance.
+
+    >>> csv_text([{"tp": 8}, {"tp": 4, "pp": 2}]).split()
+    ['tp,pp', '8,', '4,2']
+    """
+    names = list(dict.fromkeys(name for record in records for name in record))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, names, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(records)
+    return buffer.getvalue()
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether escape codes are welcome: a terminal, and neither NO_COLOR nor a dumb one."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def note(text: str) -> None:
+    """Say something beside the answer, on stderr."""
+    sys.stderr.write(f"note: {text}\n")
+
+
+def bar(fraction: float, width: int = 24) -> str:
+    """Draw a fraction in 0…1 with eighths of a block.
+
+    >>> bar(0.5, 4)
+    '██'
+    """
+    eighths = round(max(0.0, min(1.0, fraction)) * width * 8)
+    return (_EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
+
+
+def _screen(answer: Answer, width: int, *, colour: bool) -> str:
+    """Lay an answer out for a terminal."""
+    blocks = [_paint(answer.headline, _BOLD, colour=colour)] if answer.headline else []
+    blocks += [_screen_section(section, width, colour=colour) for section in answer.sections]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _screen_section(section: Section, width: int, *, colour: bool) -> str:
+    """Lay one section out: a title, then indented lines."""
+    title = [_paint(section.title, f"{_BOLD};{_ACCENT}", colour=colour)] if section.title else []
+    if isinstance(section, Facts):
+        body = _screen_facts(section, width, colour=colour)
+    elif isinstance(section, Table):
+        body = _screen_table(section, colour=colour)
+    else:
+        body = [line for text in section.lines for line in _wrapped(text, width, first="  · ", rest="    ")]
+    return "\n".join([*title, *body])
+
+
+def _screen_facts(section: Facts, width: int, *, colour: bool) -> list[str]:
+    """Align the names of facts in one column."""
+    column = max((len(name) for name, _ in section.pairs), default=0) + 2
+    lines = []
+    for name, value in section.pairs:
+        head = _paint(f"  {name:<{column}}", _DIM, colour=colour)
+        wrapped = _wrapped(value, width, first=" " * (column + 2), rest=" " * (column + 2)) or [""]
+        lines.append(head + wrapped[0].lstrip(" "))
+        lines += wrapped[1:]
+    return lines
+
+
+def _screen_table(section: Table, *, colour: bool) -> list[str]:
+    """Align columns; two spaces between them, no rules."""
+    widths = [
+        max(len(cell) for cell in column) for column in zip(section.columns, *section.rows, strict=True)
+    ]
+    align = section.align or "l" + "r" * (len(section.columns) - 1)
+    lines = [_paint(_row(section.columns, widths, align), _DIM, colour=colour)]
+    lines += [_row(row, widths, align) for row in section.rows]
+    if section.note:
+        lines.append(_paint(f"  {section.note}", _DIM, colour=colour))
+    return lines
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
+    """Pad one row of cells."""
+    padded = [
+        cell.rjust(width) if side == "r" else cell.ljust(width)
+        for cell, width, side in zip(cells, widths, align, strict=True)
+    ]
+    return "  " + "  ".join(padded).rstrip()
+
+
+def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
+    """Break a sentence at spaces so that it fits the screen."""
+    import textwrap
+
+    return textwrap.wrap(
+        text,
+        max(width, 40),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _paint(text: str, code: str, *, colour: bool) -> str:
+    """Put an escape code around a text when colours are wanted."""
+    return f"\033[{code}m{text}\033[0m" if colour else text
+
+
+def _markdown(answer: Answer) -> str:
+    """Lay an answer out as Markdown."""
+    blocks = [f"# {answer.headline}"] if answer.headline else []
+    for section in answer.sections:
+        blocks += [f"## {section.title}"] if section.title else []
+        blocks.append(_markdown_body(section))
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _markdown_body(section: Section) -> str:
+    """Give one section's body as Markdown."""
+    if isinstance(section, Lines):
+        return "\n".join(f"- {line}" for line in section.lines)
+    if isinstance(section, Facts):
+        return _markdown_table(("", ""), section.pairs, "ll")
+    align = section.align or "l" + "r" * (len(section.columns) - 1)
+    table = _markdown_table(section.columns, section.rows, align)
+    return f"{table}\n\n{section.note}" if section.note else table
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """Give a pipe table."""
+    rule = ["---:" if side == "r" else "---" for side in align]
+    lines = [list(columns), rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -1,0 +1,106 @@
+"""Measurements as an answer: medians with their spread, rates, and the comparison with a plan's estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.reports.answer import Answer, Table, json_text
+from costmodel.kernels.measurement import Measurement
+from topology.base.decode import unstructure
+from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
+from topology.spec import ClusterSpec
+
+_SPREAD_NOTE = "spread = (p90 − p10) / median"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """Measurements, the cluster they belong to, and what to tell the user about files."""
+
+    cluster: ClusterSpec
+    measurements: tuple[Measurement, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One measured shape of a plan beside what the cost model assumes for it."""
+
+    measurement: Measurement
+    predicted_s: float
+
+
+def bench_answer(found: BenchResult) -> Answer:
+    """Lay out what was measured."""
+    rows = tuple((*_identity(m), format_seconds(m.p50), _spread(m), _rate(m)) for m in found.measurements)
+    return Answer(
+        headline=f"{len(rows)} measurements of {found.cluster.name}",
+        sections=(
+            Table(
+                title="Measurements",
+                columns=("what", "dtype", "inputs", "median", "spread", "rate"),
+                rows=rows,
+                align="lllrrr",
+                note=_SPREAD_NOTE,
+            ),
+        ),
+        document=json_text([unstructure(m) for m in found.measurements]),
+        records=tuple(_record(m) for m in found.measurements),
+    )
+
+
+def check_answer(found: Sequence[Comparison]) -> Answer:
+    """Lay out measured beside predicted."""
+    rows = tuple(
+        (
+            *_identity(c.measurement),
+            format_seconds(c.predicted_s),
+            format_seconds(c.measurement.p50),
+            f"{c.predicted_s / c.measurement.p50:.2f}",
+            _spread(c.measurement),
+        )
+        for c in found
+    )
+    documents = [{**unstructure(c.measurement), "predicted": c.predicted_s} for c in found]
+    return Answer(
+        headline=f"{len(rows)} shapes of the plan, predicted and measured here",
+        sections=(
+            Table(
+                title="Shapes of the plan",
+                columns=("what", "dtype", "inputs", "predicted", "measured", "ratio", "spread"),
+                rows=rows,
+                align="lllrrrr",
+                note=f"{_SPREAD_NOTE}; predictions are for the plan's GPU, measurements of this machine",
+            ),
+        ),
+        document=json_text(documents),
+        records=tuple({**_record(c.measurement), "predicted_s": c.predicted_s} for c in found),
+    )
+
+
+def _identity(m: Measurement) -> tuple[str, str, str]:
+    """What was measured."""
+    return (m.what, m.dtype, " ".join(f"{key}={value:g}" for key, value in m.inputs.items()))
+
+
+def _spread(m: Measurement) -> str:
+    """How steady it was."""
+    return f"{(m.p90 - m.p10) / m.p50:.0%}"
+
+
+def _rate(m: Measurement) -> str:
+    """FLOP/s of matrix products, bytes/s of everything that moves bytes."""
+    if m.what == "gemm":
+        return format_flop_per_s(2 * m.inputs["m"] * m.inputs["n"] * m.inputs["k"] / m.p50)
+    return format_bandwidth(m.inputs["bytes"] / m.p50) if "bytes" in m.inputs else ""
+
+
+def _record(m: Measurement) -> dict[str, Any]:
+    """One measurement as a row of a spreadsheet."""
+    plain: dict[str, Any] = {
+        "what": m.what, "gpu": m.gpu, "dtype": m.dtype, "p10_s": m.p10, "p50_s": m.p50, "p90_s": m.p90,
+        "repeats": m.repeats,
+    }  # fmt: skip
+    return {**plain, **m.inputs}

@@ -1,0 +1,130 @@
+"""What `plan explain` says: what binds a plan, why the runner-up lost, which one change would help most.
+
+For a request without a plan: which rules are in the way, and the nearest changes that give one.
+"""
+
+from __future__ import annotations
+
+from app.errors import NO_FEASIBLE_PLAN
+from app.quantities import format_like, format_share
+from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
+from app.reports.infeasible import cause_of, rejected_text
+from app.reports.layout_words import layout_facts, layout_words, plan_words
+from app.reports.plan_headline import headline, step_text
+from planner.explain import Explanation, RunnerUp, WhatIf, explain
+from planner.plan import Plan
+from planner.search.infeasible import Infeasible
+from topology.base.decode import unstructure
+from topology.base.units import format_seconds
+
+_FEWEST_SHARE = 0.001
+_LEAST_GAIN = 0.001
+"""Changes that shorten the step by less help nobody."""
+
+
+def explain_answer(plan: Plan) -> Answer:
+    """Explain a plan."""
+    found = explain(plan)
+    sections: list[Section] = [
+        Facts(title="", pairs=(("step time", step_text(plan.estimate)), ("layout", plan_words(plan)))),
+        layout_facts(plan),
+        _shares_table(found, plan.estimate.step_time_s),
+        Lines(title="What binds it", lines=(found.memory, *found.links)),
+    ]
+    if found.runner_up is not None:
+        words = plan_words(plan.alternatives[0])
+        sections.append(_runner_up_table(found.runner_up, words, plan.estimate.step_time_s))
+    if found.what_if:
+        sections.append(_what_if_table(found.what_if))
+    return Answer(
+        headline=headline(plan.request),
+        sections=tuple(sections),
+        document=json_text(unstructure(found)),
+        records=tuple(unstructure(change) for change in found.what_if),
+    )
+
+
+def infeasible_answer(found: Infeasible) -> Answer:
+    """Explain why a request has no plan."""
+    rows = tuple((change.change, change.flag) for change in found.nearest)
+    sections: list[Section] = [Lines(title="Why there is no plan", lines=(cause_of(found),))]
+    if found.rejected:
+        sections.append(Lines(title="Rejected layouts by rule", lines=(rejected_text(found.rejected),)))
+    if found.violations:
+        sections.append(
+            Lines(title="What a layout would need", lines=tuple(v.hint for v in found.violations))
+        )
+    if rows:
+        sections.append(
+            Table(title="Nearest changes that give a plan", columns=("change", "flag"), rows=rows, align="ll")
+        )
+    document = {
+        "status": "infeasible",
+        "violations": unstructure(found.violations),
+        "rejected": dict(found.rejected),
+        "nearest": unstructure(found.nearest),
+    }
+    return Answer(
+        headline=headline(found.request),
+        sections=tuple(sections),
+        document=json_text(document),
+        records=tuple(unstructure(change) for change in found.nearest),
+        exit_code=NO_FEASIBLE_PLAN,
+    )
+
+
+def _shares_table(found: Explanation, whole_s: float) -> Table:
+    """Parts of the step, largest first."""
+    rows = tuple(
+        (share.part, format_like(share.seconds_s, whole_s), format_share(share.share), bar(share.share))
+        for share in found.shares
+        if share.share > _FEWEST_SHARE
+    )
+    return Table(title="Where the step goes", columns=("", "time", "share", ""), rows=rows, align="lrrl")
+
+
+def _runner_up_table(runner_up: RunnerUp, words: str, whole_s: float) -> Table:
+    """What the runner-up loses, and what it wins."""
+    rows = tuple(
+        (share.part, ("+" if share.seconds_s > 0 else "") + format_like(share.seconds_s, whole_s))
+        for share in runner_up.lost_on
+        if abs(share.seconds_s) > _FEWEST_SHARE * whole_s
+    )
+    verdict = "a tie within the error band" if runner_up.tied else "slower beyond the error band"
+    slower, step = format_share(runner_up.slower_by, signed=True), format_seconds(runner_up.step_time_s)
+    return Table(
+        title=f"Why the runner-up lost: {words}",
+        columns=("part", "difference"),
+        rows=rows,
+        note=f"{step} a step, {slower}: {verdict}; {_memory_words(runner_up)}",
+    )
+
+
+def _memory_words(runner_up: RunnerUp) -> str:
+    """What the runner-up needs more or less of memory: the end of what it does differently."""
+    return runner_up.difference.rsplit("; ", 1)[-1]
+
+
+def _what_if_table(changes: tuple[WhatIf, ...]) -> Table:
+    """Single changes that help, the most helpful first; those that do not are named below."""
+    helpful = [change for change in changes if change.faster_by >= _LEAST_GAIN]
+    rows = tuple(
+        (
+            change.change,
+            format_seconds(change.step_time_s),
+            format_share(change.faster_by, signed=True),
+            layout_words(change.layout),
+            change.flag,
+        )
+        for change in helpful
+    )
+    useless = " · ".join(
+        f"{change.change} ({format_share(change.faster_by, signed=True)})"
+        for change in changes
+        if change.faster_by < _LEAST_GAIN
+    )
+    columns = ("change", "step time", "faster per token", "then the layout is", "flag")
+    return Table(
+        title="Which one change would help most", columns=columns, rows=rows, align="lrrll",
+        note=f"would not help: {useless}" if useless else "",
+    )  # fmt: skip

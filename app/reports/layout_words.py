@@ -1,0 +1,163 @@
+"""A layout in words: its degrees, where each axis lives, its pipeline, its sharding, its layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from app.reports.answer import Facts
+from app.reports.plan_headline import cluster_of
+from costmodel.layout import LayoutTable, ParallelLayout, num_microbatches
+from planner.plan import Alternative, Plan, PlanRequest
+
+
+def layout_facts(plan: Plan) -> Facts:
+    """How the job is split, and where each axis lives."""
+    request, layout, idle_gpus = plan.request, plan.layout, plan.idle_gpus
+    pairs = [
+        ("degrees", degrees_text(layout)),
+        ("placement", placement_text(request, layout)),
+        ("pipeline", pipeline_text(request, layout)),
+        ("sharding", f"{sharding_text(layout)}; {recompute_text(plan)}"),
+    ]
+    if idle_gpus and request.objective in ("cost", "gpus"):
+        pairs.append(("not needed", f"{idle_gpus:,} GPUs, not counted in any figure"))
+    elif idle_gpus:
+        reason = "using fewer is faster or is all that divides"
+        pairs.append(("idle", f"{idle_gpus:,} GPUs: {reason}; money, MFU and tokens/s/GPU count them"))
+    return Facts(title="Layout", pairs=tuple(pairs))
+
+
+def degrees_text(layout: ParallelLayout) -> str:
+    """The degrees that are more than one.
+
+    >>> degrees_text(ParallelLayout(tp=4, pp=2, dp=4, sequence_parallel=True))
+    'tp 4 (sequence parallel) · pp 2 · dp 4'
+    """
+    parts = []
+    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
+        degree = getattr(layout, axis)
+        if degree > 1:
+            parts.append(f"{axis.replace('_', ' ')} {degree}{_detail(layout, axis)}")
+    return " · ".join(parts) or "one GPU"
+
+
+def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
+    """A layout in one short line: its degrees, and what is not the default of the rest.
+
+    >>> layout_words(ParallelLayout(tp=4, pp=2, dp=4, virtual_stages=3, zero_stage=1, recompute="full"))
+    'tp 4 · pp 2 × 3 · dp 4 · ZeRO-1 · recompute layers'
+
+    Args:
+        layout: The layout.
+        recompute: What to say of recomputation, if more is known than the policy (`recompute_text`).
+    """
+    words = []
+    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
+        degree = getattr(layout, axis)
+        chunks = f" × {layout.virtual_stages}" if axis == "pp" and layout.virtual_stages > 1 else ""
+        if degree > 1:
+            words.append(f"{axis.replace('_', ' ')} {degree}{chunks}")
+    if layout.microbatch_size > 1:
+        words.append(f"microbatch {layout.microbatch_size}")
+    if layout.zero_stage and layout.effective_shard_degree > 1:
+        words.append(f"ZeRO-{layout.zero_stage}")
+    if layout.recompute != "none":
+        words.append(recompute or f"recompute {'layers' if layout.recompute == 'full' else layout.recompute}")
+    if layout.schedule not in ("1f1b", "interleaved"):
+        words.append(layout.schedule)
+    return " · ".join(words) or "one GPU"
+
+
+def plan_words(plan: Plan | Alternative) -> str:
+    """The layout of a plan in one short line, with how many layers it recomputes."""
+    return layout_words(plan.layout, recompute_text(plan))
+
+
+def recompute_text(plan: Plan | Alternative) -> str:
+    """What is recomputed: a policy by name, whole layers by their number."""
+    again, layers = sum(plan.recompute_of_stage), sum(plan.layers_of_stage)
+    if plan.layout.recompute != "full":
+        return f"recompute {plan.layout.recompute}"
+    return "recompute all layers" if again == layers else f"recompute {again} of {layers} layers"
+
+
+def _detail(layout: ParallelLayout, axis: str) -> str:
+    """What else is to know about an axis."""
+    if axis == "tp" and layout.sequence_parallel:
+        return " (sequence parallel)"
+    return f" ({layout.cp_kind})" if axis == "cp" else ""
+
+
+def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
+    """Which axes stay inside a scale-up domain, fastest axis first, then where experts are exchanged."""
+    from costmodel.training.rank_strides import axis_strides
+    from topology.fabric.hierarchy import nodes_spanned
+
+    hierarchy = cluster_of(request).hierarchy
+    stride, words = 1, []
+    for axis in reversed(layout.axis_order):
+        degree = getattr(layout, axis)
+        if degree > 1:
+            spanned = int(nodes_spanned(hierarchy, degree, stride))
+            words.append(f"{axis} inside a node" if spanned == 1 else f"{axis} across {spanned} nodes")
+        stride *= degree
+    if layout.ep > 1:
+        spanned = int(
+            nodes_spanned(hierarchy, layout.ep, int(axis_strides(LayoutTable.of([layout]))["ep"][0]))
+        )
+        words.append("ep inside a node" if spanned == 1 else f"ep across {spanned} nodes")
+    return " · ".join(words) or "nothing to place"
+
+
+def pipeline_text(request: PlanRequest, layout: ParallelLayout) -> str:
+    """Microbatches, and the schedule that runs them."""
+    count = num_microbatches(layout, request.job)
+    batches = f"{count} microbatch{'es' if count > 1 else ''} of {layout.microbatch_size}"
+    if layout.pp == 1:
+        return f"none; {batches}{' accumulate' if count > 1 else ''}"
+    chunks = f" × {layout.virtual_stages} virtual stages" if layout.virtual_stages > 1 else ""
+    return f"{layout.schedule} over {layout.pp} stages{chunks}; {batches}"
+
+
+def sharding_text(layout: ParallelLayout) -> str:
+    """ZeRO stage, and over how many of the replicas.
+
+    >>> sharding_text(ParallelLayout(dp=8, zero_stage=3, shard_degree=4)), sharding_text(ParallelLayout(tp=8))
+    ('ZeRO-3 over 4 of 8 replicas', 'one replica')
+    """
+    degree, replicas = layout.effective_shard_degree, layout.dp * layout.cp
+    if replicas == 1 and (layout.ep * layout.expert_tp == 1 or layout.expert_dp == 1):
+        return "one replica"
+    if not layout.zero_stage or degree == 1:
+        return "replicated state"
+    shown = f"{degree}" if degree == replicas else f"{degree} of {replicas}"
+    return f"ZeRO-{layout.zero_stage} over {shown} replicas"
+
+
+def layers_of_rank(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> list[str]:
+    """Layers of every pipeline rank; with virtual stages, the layers of each of its chunks.
+
+    >>> layers_of_rank((3, 3, 2, 2), ParallelLayout(pp=2, virtual_stages=2, schedule="interleaved"))
+    ['3+2', '3+2']
+    """
+    pp, chunks = layout.pp, len(layers_of_stage) // max(1, layout.pp)
+    v_shaped = layout.schedule in ("zbv", "dualpipev")
+    ranks = []
+    for rank in range(pp):
+        index = [chunk * pp + (pp - 1 - rank if v_shaped and chunk % 2 else rank) for chunk in range(chunks)]
+        ranks.append(_runs([layers_of_stage[i] for i in index]))
+    return ranks
+
+
+def _runs(counts: Sequence[int]) -> str:
+    """Numbers as a sum, equal neighbours together from three up.
+
+    >>> _runs([1, 1]), _runs([2, 2, 2]), _runs([1, 1, 1, 0])
+    ('1+1', '3×2', '3×1+0')
+    """
+    words = []
+    for value, same in itertools.groupby(counts):
+        length = len(list(same))
+        words += [f"{length}×{value}"] if length > 2 else [str(value)] * length
+    return "+".join(words)

@@ -1,0 +1,118 @@
+"""A plan as an expert wants to read it: what it costs, how it is split, where the time goes, why it is best.
+
+The sections quote the plan and compute nothing that the plan does not state, apart from shares and units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.errors import NO_FEASIBLE_PLAN
+from app.quantities import format_percent, format_share
+from app.reports.answer import Answer, Facts, Lines, Section, Table
+from app.reports.layout_words import layout_facts, plan_words
+from app.reports.plan_headline import cluster_of, headline, headline_facts
+from app.reports.plan_rows import plan_records
+from app.reports.plan_tables import memory_table, time_table
+from costmodel.layout import num_axes
+from planner.plan import Optimality, Plan, to_json
+from planner.rules.check import check_memory
+from topology.base.units import format_bytes, format_seconds
+
+
+def plan_answer(plan: Plan) -> Answer:
+    """Everything `plan train` says about its plan."""
+    sections: list[Section] = [
+        headline_facts(plan.request, plan.estimate),
+        layout_facts(plan),
+        time_table(plan.estimate),
+        memory_table(plan),
+        proof_facts(plan.optimality, plan.search_time_s),
+    ]
+    if plan.alternatives:
+        sections.append(alternatives_table(plan))
+    notes = plan.assumptions + tuple(
+        text for text in plan.estimate.assumptions if text not in plan.assumptions
+    )
+    if notes:
+        sections.append(Lines(title="Assumed", lines=notes))
+    return Answer(
+        headline=headline(plan.request),
+        sections=tuple(sections),
+        document=to_json(plan),
+        records=plan_records(plan),
+    )
+
+
+def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:
+    """How sure the search is that nothing is better."""
+    if optimality.enumerated == 1:
+        return Facts(title="Proof", pairs=(("answer", "the one layout asked for, its stages split best"),))
+    pruned = sorted(optimality.pruned.items(), key=lambda item: -item[1])
+    dismissed = sum(optimality.pruned.values())
+    looked = f"{optimality.enumerated:,} layouts enumerated · {dismissed:,} dismissed"
+    effort = f"{looked} · {optimality.solved:,} solved"
+    pairs = (
+        ("answer", _certainty(optimality)),
+        ("search", f"{effort} · {format_seconds(search_time_s)}"),
+        ("dismissed by", " · ".join(f"{rule} {count:,}" for rule, count in pruned)),
+    )
+    return Facts(title="Proof", pairs=tuple((name, text) for name, text in pairs if text))
+
+
+def _certainty(optimality: Optimality) -> str:
+    """What is proven, with the bound that proves it."""
+    if optimality.bound_bytes is not None:
+        bound = f"{format_bytes(optimality.bound_bytes)} hold no plan within the band of the fastest"
+        return f"emptiest to within {format_percent(optimality.gap)}: {bound}"
+    bound = f"bound {format_seconds(optimality.bound_s)}"
+    if optimality.status == "proven":
+        return f"proven optimal under the cost model ({bound})"
+    return f"best found; nothing can be more than {format_percent(optimality.gap)} better ({bound})"
+
+
+def alternatives_table(plan: Plan) -> Table:
+    """The other plans worth considering."""
+    rows = [
+        (
+            str(number),
+            plan_words(other),
+            format_seconds(other.step_time_s),
+            format_share(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
+            format_bytes(other.peak_memory_bytes),
+        )
+        for number, other in enumerate(plan.alternatives, start=1)
+    ]
+    return Table(
+        title="Also considered", columns=("", "layout", "step time", "slower by", "peak memory"),
+        rows=tuple(rows), align="rlrrr",
+        note=_ties_text(plan),
+    )  # fmt: skip
+
+
+def _ties_text(plan: Plan) -> str:
+    """What a tie is, and which tied plans are simpler or leave more memory free than the fastest."""
+    ties = {number: other for number, other in enumerate(plan.alternatives, start=1) if other.tied}
+    if not ties:
+        return ""
+    text = "tie: the error band cannot tell it from the plan above"
+    simplest = min(ties, key=lambda number: (num_axes(ties[number].layout), number))
+    emptiest = min(ties, key=lambda number: (ties[number].peak_memory_bytes, number))
+    fewer_axes = num_axes(ties[simplest].layout) < num_axes(plan.layout)
+    more_free = ties[emptiest].peak_memory_bytes < plan.estimate.peak_memory_bytes
+    if fewer_axes:
+        text += f"; {simplest} splits fewer axes"
+    if more_free:
+        same = fewer_axes and simplest == emptiest
+        text += " and leaves most memory free" if same else f"; {emptiest} leaves most memory free"
+    return text
+
+
+def estimate_answer(plan: Plan) -> Answer:
+    """Everything about one given layout; the exit code says whether it fits."""
+    answer = plan_answer(plan)
+    violation = check_memory(plan.estimate.memory_by_stage, cluster_of(plan.request).gpu.memory_bytes)
+    if violation is None:
+        return answer
+    lines = Lines(title="Does not fit", lines=(violation.message, violation.hint))
+    return replace(answer, sections=(*answer.sections, lines), exit_code=NO_FEASIBLE_PLAN)

@@ -1,0 +1,126 @@
+"""What was asked, in one line, and what the plan costs: step, throughput, utilisation, memory, money."""
+
+from __future__ import annotations
+
+from app.quantities import counted, format_count, format_duration, format_percent, format_usd
+from app.reports.answer import Facts
+from costmodel.estimate import Estimate
+from planner.plan import PlanRequest
+from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
+from topology.cluster import Cluster
+
+
+def headline(request: PlanRequest) -> str:
+    """One line that names the question."""
+    job, cluster = request.job, request.cluster
+    kinds = " + ".join(dict.fromkeys(node.gpu for node in cluster.nodes))
+    batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
+    where = f"{cluster.num_gpus:,} × {kinds}"
+    return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}"
+
+
+def headline_facts(request: PlanRequest, estimate: Estimate) -> Facts:
+    """Step time with its band, throughput, utilisation, memory and money."""
+    pairs = [
+        ("step time", step_text(estimate)),
+        ("throughput", throughput_text(request, estimate)),
+        ("MFU", mfu_text(request, estimate)),
+        ("peak memory", memory_text(request, estimate)),
+        ("money, energy", money_text(request, estimate)),
+    ]
+    if request.job.total_tokens is not None:
+        pairs.append(("whole run", run_text(request, estimate)))
+    return Facts(title="", pairs=tuple(pairs))
+
+
+def step_text(estimate: Estimate) -> str:
+    """Step time, its band, and what it is bound by."""
+    whole = format_seconds(estimate.step_time_s)
+    return f"{whole} · 80 % band {band_text(estimate)} · bound by {estimate.bound_by}"
+
+
+def throughput_text(request: PlanRequest, estimate: Estimate) -> str:
+    """Tokens per second, per GPU and in all."""
+    job = request.job
+    tokens_per_s = job.tokens_per_step / estimate.step_time_s
+    return (
+        f"{estimate.tokens_per_s_per_gpu:,.0f} tokens/s/GPU · {format_count(tokens_per_s)} tokens/s"
+        f" · {format_count(job.tokens_per_step)} tokens a step"
+    )
+
+
+def band_text(estimate: Estimate) -> str:
+    """The band of the step, both ends in the unit of the step time."""
+    factor, unit = time_unit(estimate.step_time_s)
+    low, high = (three_digits(end_s / factor) for end_s in (estimate.lower_s, estimate.upper_s))
+    return f"{low} – {high} {unit}"
+
+
+def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
+    """MFU with the formula that gives it."""
+    peak = cluster_of(request).gpu.peak(request.job.precision)
+    num_gpus = gpus_paid(request, estimate)
+    step_s = estimate.step_time_s
+    flop = f"{estimate.mfu * step_s * num_gpus * peak:.4g}".replace("e+", "e")
+    seconds = f"{step_s:,.1f} s" if step_s >= 100 else f"{step_s:.4g} s"
+    numbers = f"{flop} / ({seconds} × {num_gpus:,} × {format_flop_per_s(peak)})"
+    return (
+        f"{format_percent(estimate.mfu)} = model FLOP / (step × GPUs × peak) = {numbers}"
+        f" · HFU {format_percent(estimate.hfu)}"
+    )
+
+
+def gpus_paid(request: PlanRequest, estimate: Estimate) -> int:
+    """GPUs that every figure per GPU counts: idle ones too, unless the plan says how many to rent."""
+    return round(request.job.tokens_per_step / (estimate.step_time_s * estimate.tokens_per_s_per_gpu))
+
+
+def cluster_of(request: PlanRequest) -> Cluster:
+    """Build the cluster of a request."""
+    from topology.builders import build
+
+    return build(request.cluster)
+
+
+def memory_text(request: PlanRequest, estimate: Estimate) -> str:
+    """Peak memory against the GPU's."""
+    capacity = cluster_of(request).gpu.memory_bytes
+    fullest = max(
+        range(len(estimate.memory_by_stage)), key=lambda stage: estimate.memory_by_stage[stage].total_bytes
+    )
+    risk = (
+        " · OOM risk: the band reaches past the GPU's memory"
+        if estimate.memory_upper_bytes > capacity
+        else ""
+    )
+    return (
+        f"{format_bytes(estimate.peak_memory_bytes)} of {format_bytes(capacity)}"
+        f" ({format_percent(estimate.peak_memory_bytes / capacity)}) on stage {fullest} · 80 % band "
+        f"{format_bytes(estimate.memory_lower_bytes).removesuffix(' GiB')} – "
+        f"{format_bytes(estimate.memory_upper_bytes)}{risk}"
+    )
+
+
+def money_text(request: PlanRequest, estimate: Estimate) -> str:
+    """Dollars and energy for a billion tokens."""
+    energy = f"{three_digits(estimate.wh_per_billion_tokens / KILO)} kWh per billion tokens at design power"
+    rate = request.cluster.usd_per_gpu_hour
+    if estimate.usd_per_billion_tokens is None or rate is None:
+        return f"no price known (--set cluster.usd_per_gpu_hour=…) · {energy}"
+    as_of = f", {request.cluster.price_as_of}" if request.cluster.price_as_of else ""
+    price = f"at ${rate:.2f} per GPU-hour{as_of}"
+    return f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens {price} · {energy}"
+
+
+def run_text(request: PlanRequest, estimate: Estimate) -> str:
+    """Time and money for all tokens of the job."""
+    tokens = request.job.total_tokens or 0
+    steps = -(-tokens // request.job.tokens_per_step)
+    total_s = steps * estimate.step_time_s
+    text = f"{format_count(tokens)} tokens in {format_count(steps)} steps take {format_duration(total_s)}"
+    if estimate.usd_per_step is not None:
+        text += f" and {format_usd(steps * estimate.usd_per_step)}"
+    if request.job.deadline_s is not None:
+        met = "meets" if total_s <= request.job.deadline_s else "misses"
+        text += f"; {met} the deadline of {format_duration(request.job.deadline_s)}"
+    return text

@@ -1,0 +1,221 @@
+"""How a serving plan is told.
+
+The fleet, its latencies with their band, throughput, money, commands, and who lost.
+"""
+
+from __future__ import annotations
+
+from app.quantities import format_usd
+from app.reports.answer import Answer, Facts, Lines, Section, Table
+from planner.serving.plan import Percentiles, PoolPlan, ServingPlan, serving_to_json
+from topology.base.units import format_bytes, format_seconds, three_digits
+
+
+def serving_answer(plan: ServingPlan) -> Answer:
+    """Everything `plan serve` says of one plan."""
+    sections: list[Section] = [_configuration(plan), _latencies(plan)]
+    if any(check.in_band for check in plan.estimate.limits.values()):
+        sections.append(_tight_limits(plan))
+    sections.append(_throughput(plan))
+    if plan.other_fleets:
+        sections.append(_fleets(plan))
+    if plan.alternatives:
+        sections.append(_runners_up(plan))
+    sections += [_commands(plan), Lines(title="Assumptions", lines=plan.assumptions)]
+    return Answer(
+        headline=headline(plan),
+        sections=tuple(sections),
+        document=serving_to_json(plan),
+        records=(record(plan),),
+    )
+
+
+def headline(plan: ServingPlan) -> str:
+    """The plan in one line."""
+    return (
+        f"{plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}, "
+        f"{three_digits(plan.estimate.request_rate_per_s)} requests/s, {plan.optimality.certainty}"
+    )
+
+
+def record(plan: ServingPlan) -> dict[str, object]:
+    """The plan as one row of a table."""
+    estimate, decode = plan.estimate, plan.decode
+    return {
+        "model": plan.request.model.name,
+        "gpu": plan.request.gpu,
+        "num_gpus": plan.num_gpus,
+        "mode": plan.mode,
+        "weights": plan.weights,
+        "replicas": decode.workers,
+        "tp": decode.layout.tp,
+        "pp": decode.layout.pp,
+        "attention_dp": decode.layout.attention_dp,
+        "ep": decode.layout.ep,
+        "request_rate_per_s": estimate.request_rate_per_s,
+        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
+        "ttft_p50_s": estimate.ttft.p50_s,
+        "ttft_p99_s": estimate.ttft.p99_s,
+        "tpot_p50_s": estimate.tpot.p50_s,
+        "tpot_p99_s": estimate.tpot.p99_s,
+        "usd_per_query": estimate.usd_per_query,
+        "usd_per_million_output_tokens": estimate.usd_per_million_output_tokens,
+    }
+
+
+def _configuration(plan: ServingPlan) -> Facts:
+    """The fleet."""
+    pairs = [
+        ("engine", plan.request.engine),
+        ("mode", plan.mode),
+        ("weights, KV cache", f"{plan.weights}, {plan.kv_dtype}"),
+    ]
+    if plan.prefill is not None:
+        pairs.append(("prefill pool", _pool(plan.prefill)))
+    pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
+    pairs.append(("memory of a GPU", _memory(plan.decode)))
+    if plan.idle_gpus:
+        pairs.append(("idle GPUs", str(plan.idle_gpus)))
+    optimality = plan.optimality
+    pruned = sum(optimality.pruned.values())
+    counted = f"{optimality.enumerated} options, {pruned} pruned, {optimality.simulated} simulated"
+    pairs.append(("search", f"{counted}, {optimality.certainty} in {format_seconds(plan.search_time_s)}"))
+    return Facts(title="Configuration", pairs=tuple(pairs))
+
+
+def _pool(pool: PoolPlan) -> str:
+    """One pool in words."""
+    gpus = f"{pool.num_gpus} GPU{'s' * (pool.num_gpus > 1)}"
+    return (
+        f"{pool.workers} × {pool.layout.label} ({gpus}), up to {pool.max_batch} requests, "
+        f"{pool.token_budget} tokens a step, KV cache of {pool.kv_capacity_tokens:,} tokens"
+    )
+
+
+def _memory(pool: PoolPlan) -> str:
+    """The memory of the fullest GPU."""
+    memory = pool.memory
+    return (
+        f"weights {format_bytes(memory.weights_bytes)}, KV cache {format_bytes(memory.kv_cache_bytes)}, "
+        f"activations {format_bytes(memory.activations_bytes)}, engine {format_bytes(memory.overhead_bytes)}"
+    )
+
+
+def _latencies(plan: ServingPlan) -> Table:
+    """Percentiles, band and limit of every latency."""
+    job, estimate = plan.request.job, plan.estimate
+    rows = (
+        _latency("time to first token", estimate.ttft, job.ttft_s),
+        _latency("time per output token", estimate.tpot, job.tpot_s),
+        _latency("end to end", estimate.end_to_end, job.end_to_end_s),
+    )
+    return Table(
+        title="Latency",
+        columns=("", "p50", "band (80 %)", "p90", "p99", f"limit at p{job.percentile:g}"),
+        rows=rows,
+    )
+
+
+def _latency(name: str, latency: Percentiles, limit_s: float | None) -> tuple[str, ...]:
+    """One row of the latency table; dashes where no request has such a time."""
+    if latency.p99_s == 0:
+        return (name, *["–"] * 5)
+    band = f"{format_seconds(latency.lower_s)}–{format_seconds(latency.upper_s)}"
+    limit = format_seconds(limit_s) if limit_s is not None else "–"
+    return (
+        name,
+        format_seconds(latency.p50_s),
+        band,
+        format_seconds(latency.p90_s),
+        format_seconds(latency.p99_s),
+        limit,
+    )
+
+
+_LATENCIES = {
+    "ttft": ("time to first token", "--ttft"),
+    "tpot": ("time per output token", "--tpot"),
+    "end_to_end": ("end to end", "--e2e"),
+}
+
+
+def _tight_limits(plan: ServingPlan) -> Lines:
+    """Limits that the prediction keeps and the upper end of its band does not, and how likely they hold."""
+    lines = []
+    for key, check in plan.estimate.limits.items():
+        if check.in_band:
+            name, flag = _LATENCIES[key]
+            safe = format_seconds(check.limit_s * check.predicted_s / check.upper_s)
+            lines.append(
+                f"{name}: p{plan.request.job.percentile:g} is {format_seconds(check.predicted_s)}, "
+                f"{format_seconds(check.upper_s)} at the upper end of the band; the limit of "
+                f"{format_seconds(check.limit_s)} is kept with a probability of {check.chance:.0%} "
+                f"({flag} {safe.replace(' ', '')} plans for 90 %)"
+            )
+    return Lines(title="Limits inside the error band", lines=tuple(lines))
+
+
+def _throughput(plan: ServingPlan) -> Facts:
+    """Rates, headroom, money, energy, and what bounds them."""
+    estimate = plan.estimate
+    rate, kept = three_digits(estimate.request_rate_per_s), three_digits(estimate.goodput_requests_per_s)
+    tokens, per_gpu = three_digits(estimate.output_tokens_per_s), three_digits(estimate.tokens_per_s_per_gpu)
+    batch, queue = three_digits(estimate.mean_batch), three_digits(estimate.mean_queue)
+    pairs = [
+        ("requests", f"{rate}/s, goodput {kept}/s"),
+        ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU"),
+        ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
+        ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
+        ("bound by", estimate.bound_by),
+        ("energy", f"{three_digits(estimate.wh_per_query)} Wh per query"),
+    ]
+    if estimate.usd_per_query is not None:
+        hour, query = format_usd(estimate.usd_per_hour), format_usd(estimate.usd_per_query)
+        inputs = format_usd(estimate.usd_per_million_input_tokens)
+        outputs = format_usd(estimate.usd_per_million_output_tokens)
+        per_million = f"{inputs} per million input and {outputs} per million output tokens"
+        pairs.append(("cost", f"{hour} an hour, {query} per query, {per_million}"))
+    return Facts(title="Throughput and cost", pairs=tuple(pairs))
+
+
+def _fleets(plan: ServingPlan) -> Table:
+    """Fleets of other GPU kinds and precisions."""
+    rows = tuple(
+        (
+            f"{fleet.gpu} {fleet.weights}",
+            str(fleet.num_gpus) if not fleet.why_not else "–",
+            fleet.why_not or fleet.label,
+            format_usd(fleet.usd_per_hour),
+            format_usd(fleet.usd_per_million_output_tokens),
+        )
+        for fleet in sorted(
+            plan.other_fleets, key=lambda fleet: (fleet.usd_per_hour or float("inf"), fleet.num_gpus)
+        )
+    )
+    smallest = min(
+        [
+            (plan.num_gpus, f"{plan.request.gpu} {plan.weights}"),
+            *((f.num_gpus, f"{f.gpu} {f.weights}") for f in plan.other_fleets if not f.why_not),
+        ]
+    )
+    return Table(
+        title="Other fleets",
+        columns=("GPUs", "count", "layout", "per hour", "per M output tokens"),
+        rows=rows,
+        align="lrlrr",
+        note=f"smallest fleet: {smallest[0]} × {smallest[1]}",
+    )
+
+
+def _runners_up(plan: ServingPlan) -> Table:
+    """Who lost and why."""
+    rows = tuple((one.label, str(one.num_gpus), one.why) for one in plan.alternatives)
+    return Table(title="Runners-up", columns=("layout", "GPUs", "why it lost"), rows=rows, align="lrl")
+
+
+def _commands(plan: ServingPlan) -> Facts:
+    """Commands to start and to check it; the manifest is long and goes to a file."""
+    pairs = tuple((name, text) for name, text in (plan.commands or {}).items() if name != "kubernetes")
+    return Facts(
+        title="Commands", pairs=(*pairs, ("kubernetes", "plan serve … --manifest FILE writes the manifest"))
+    )

@@ -1,0 +1,263 @@
+"""How the accuracy of training predictions is told: errors by group, the worst rows, what was left out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
+from costmodel.accuracy.anchor import Anchor
+from costmodel.accuracy.training import RunResult, Summary, summarise
+from costmodel.training.bands import QUANTILE_80, Doubts, level_deviation
+from costmodel.training.constants import Constant
+from topology.base.units import GIB, format_seconds
+
+DEFAULT_WORST = 5
+MOST_REASONS = 8
+_HEADS = (
+    "n", "median", "mean", "p90", "bias", "in band", "memory n", "median", "p90", "OOM seen", "rank",
+    "regret",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What to tell beside the table.
+
+    Attributes:
+        by: Columns to group by.
+        worst: How many of the worst rows.
+        constants: Constants to list, by name.
+    """
+
+    by: tuple[str, ...] = ("source",)
+    worst: int = DEFAULT_WORST
+    constants: Mapping[str, Constant] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchoring:
+    """An anchor, the rows without it, and whether it was fitted on these very rows."""
+
+    anchor: Anchor
+    before: Sequence[RunResult]
+    own: bool
+
+
+def accuracy_answer(
+    results: Sequence[RunResult], wishes: Wishes, anchoring: Anchoring | None = None
+) -> Answer:
+    """Everything `plan accuracy` says about training runs."""
+    summaries = summarise(results, by=wishes.by)
+    sections: list[Section] = [error_table(summaries, " · ".join(wishes.by))]
+    if anchoring:
+        sections.append(anchor_table(anchoring, summaries[-1]))
+    if wishes.worst:
+        sections.append(worst_table(results, wishes.worst))
+    left_out = reasons(results)
+    if left_out:
+        sections.append(Lines(title="Rows without a prediction", lines=left_out))
+    if wishes.constants:
+        sections.append(constants_facts(wishes.constants))
+    rows = tuple(row_document(result) for result in results)
+    return Answer(
+        headline=headline(summaries[-1]),
+        sections=tuple(sections),
+        document=json_text(_document(rows, summaries, wishes, anchoring)),
+        records=rows,
+    )
+
+
+def headline(everything: Summary) -> str:
+    """The answer in one line."""
+    predicted = everything.rows - everything.unsupported
+    text = f"{predicted:,} of {everything.rows:,} runs predicted"
+    if everything.timed:
+        text += (
+            f"; step time off by {percent(everything.median_error)} % (median), "
+            f"{percent(everything.mean_error)} % (mean), {percent(everything.p90_error)} % (p90)"
+        )
+    if everything.memory_rows:
+        text += f"; peak memory by {percent(everything.memory_median_error)} % (median)"
+    return text
+
+
+def error_table(summaries: Sequence[Summary], by: str) -> Table:
+    """Absolute errors by group."""
+    rows = tuple(
+        (
+            summary.group,
+            f"{summary.timed:,}",
+            percent(summary.median_error),
+            percent(summary.mean_error),
+            percent(summary.p90_error),
+            percent(summary.bias, signed=True),
+            percent(summary.coverage, digits=0),
+            f"{summary.memory_rows:,}" if summary.memory_rows else "–",
+            percent(summary.memory_median_error),
+            percent(summary.memory_p90_error),
+            f"{summary.oom_flagged}/{summary.oom_rows}" if summary.oom_rows else "–",
+            "–" if math.isnan(summary.rank_correlation) else f"{summary.rank_correlation:.2f}",
+            percent(summary.top1_regret),
+        )
+        for summary in summaries
+    )
+    note = "bias: median signed; in band: share in the 80 % band; rank, regret: jobs of four layouts or more"
+    return Table(title="Error by group, %", columns=(by, *_HEADS), rows=rows, note=note)
+
+
+def anchor_table(anchoring: Anchoring, after: Summary) -> Table:
+    """What the anchor changed."""
+    before = summarise(anchoring.before)[-1]
+    prior = math.exp(QUANTILE_80 * level_deviation(_usual(anchoring.before))) - 1
+    rows = [
+        (
+            level.stack,
+            str(level.runs),
+            f"×{level.level:.3f}",
+            f"±{percent(prior)} → ±{percent(math.exp(QUANTILE_80 * level.deviation) - 1)}",
+        )
+        for level in anchoring.anchor.levels
+    ]
+    note = (
+        f"median error {percent(before.median_error)} → {percent(after.median_error)} %, bias "
+        f"{percent(before.bias, signed=True)} → {percent(after.bias, signed=True)} %"
+    )
+    if anchoring.own:
+        note += ", every run corrected by the others only"
+    title = f"Anchor {anchoring.anchor.name}".rstrip()
+    heads = ("stack", "runs", "measured/predicted", "known to, %")
+    return Table(title=title, columns=heads, rows=tuple(rows), note=note)
+
+
+def _usual(results: Sequence[RunResult]) -> Doubts:
+    """Doubts of the first predicted row, for the prior of its level."""
+    return next((result.doubts for result in results if result.status == "ok"), Doubts())
+
+
+def worst_table(results: Sequence[RunResult], count: int) -> Table:
+    """The rows that are furthest off, and why the model is less sure of them, if it is."""
+    timed = [result for result in results if result.error is not None]
+    timed.sort(key=lambda result: -abs(math.log1p(result.error or 0.0)))
+    rows = tuple(
+        (
+            result.name,
+            f"{result.group['gpu']} × {result.group['num_gpus']}",
+            format_seconds(result.measured_step_time_s or 0.0),
+            format_seconds(result.predicted_step_time_s or 0.0),
+            percent(result.error or 0.0, signed=True),
+            doubt_words(result) or "–",
+        )
+        for result in timed[:count]
+    )
+    heads = ("id", "on", "measured", "predicted", "error", "less sure because of")
+    return Table(title="Furthest off", columns=heads, rows=rows, align="llrrrl")
+
+
+def doubt_words(result: RunResult) -> str:
+    """What widens the band of a row."""
+    doubts = result.doubts
+    words = {
+        "experts": doubts.experts,
+        "fp8 recipe": doubts.eight_bit,
+        "no tables of this GPU": doubts.untabled_gpu,
+        "no run of this engine": doubts.unmeasured_stack,
+        "shapes outside the tables": doubts.extrapolated_share > 0.25,
+        "host time": doubts.host_share > 0.25,
+    }
+    return ", ".join(word for word, applies in words.items() if applies)
+
+
+def reasons(results: Sequence[RunResult]) -> tuple[str, ...]:
+    """Why rows have no prediction: one line per reason, most frequent first."""
+    first: dict[str, str] = {}
+    for result in results:
+        if result.status != "ok":
+            first.setdefault(result.reason, result.name)
+    counts = Counter(result.reason for result in results if result.status != "ok")
+    lines = [
+        f"{first[reason]}{f' and {count - 1:,} more' if count > 1 else ''}: {reason}"
+        for reason, count in counts.most_common(MOST_REASONS)
+    ]
+    hidden = len(counts) - len(lines)
+    return (*lines, f"and {hidden:,} other reasons (--json has them all)") if hidden > 0 else tuple(lines)
+
+
+def constants_facts(constants: Mapping[str, Constant]) -> Facts:
+    """Every constant that was fitted or fixed beside the kernel tables."""
+    fitted = sum(not entry.fitted_on.startswith("fixed") for entry in constants.values())
+    return Facts(
+        title=f"Constants: {fitted} fitted, {len(constants) - fitted} fixed",
+        pairs=tuple(
+            (name, f"{entry.value:g} {entry.unit} — {entry.meaning} [{entry.fitted_on}]")
+            for name, entry in constants.items()
+        ),
+    )
+
+
+def row_document(result: RunResult) -> dict[str, Any]:
+    """One row as plain data."""
+    return {
+        "id": result.name,
+        "status": result.status,
+        "reason": result.reason,
+        **{name: result.group[name] for name in ("source", "gpu", "framework", "model")},
+        "stack": result.stack,
+        "measured_step_time_s": result.measured_step_time_s,
+        "predicted_step_time_s": result.predicted_step_time_s,
+        "lower_s": result.lower_s,
+        "upper_s": result.upper_s,
+        "step_time_error": result.error,
+        "measured_peak_memory_gib": _gib(result.measured_peak_memory_bytes),
+        "predicted_peak_memory_gib": _gib(result.predicted_peak_memory_bytes),
+        "memory_upper_gib": _gib(result.memory_upper_bytes),
+        "memory_error": result.memory_error,
+        "oom": result.out_of_memory,
+        "oom_risk": result.flagged,
+    }
+
+
+def percent(share: float, *, signed: bool = False, digits: int = 1) -> str:
+    """A share in percent without its sign of unit, as in a column headed by it; a dash when there is none.
+
+    >>> percent(0.0344), percent(-0.02, signed=True), percent(float("nan"))
+    ('3.4', '-2.0', '–')
+    """
+    if math.isnan(share):
+        return "–"
+    return f"{100 * share:+.{digits}f}" if signed else f"{100 * share:.{digits}f}"
+
+
+def finite(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None in place of NaN, which JSON does not have."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in document.items()
+    }
+
+
+def _gib(value_bytes: float | None) -> float | None:
+    """Bytes in GiB."""
+    return None if value_bytes is None else value_bytes / GIB
+
+
+def _document(
+    rows: Sequence[Mapping[str, Any]],
+    summaries: Sequence[Summary],
+    wishes: Wishes,
+    anchoring: Anchoring | None,
+) -> dict[str, Any]:
+    """The JSON document."""
+    document: dict[str, Any] = {
+        "rows": [finite(row) for row in rows],
+        "summary": [finite(asdict(summary)) for summary in summaries],
+    }
+    if anchoring:
+        document["anchor"] = asdict(anchoring.anchor)
+        document["summary_without_anchor"] = finite(asdict(summarise(anchoring.before)[-1]))
+    if wishes.constants:
+        document["constants"] = [{"name": name, **asdict(entry)} for name, entry in wishes.constants.items()]
+    return document

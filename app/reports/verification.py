@@ -1,0 +1,43 @@
+"""What `plan verify` says: every claim of a plan beside what was found, and how much was looked at."""
+
+from __future__ import annotations
+
+from app.reports.answer import Answer, Facts, Section, Table, json_text
+from planner.search.verify import Rederived, Verification
+from topology.base.decode import unstructure
+
+FAILED = 1
+
+
+def verification_answer(found: Verification) -> Answer:
+    """Lay out the verdicts; the exit code is 1 when a claim does not hold."""
+    wrong = [claim.name for claim in found.claims if not claim.holds]
+    rows = tuple(
+        (claim.name, "holds" if claim.holds else "does not hold", claim.claimed, claim.found)
+        for claim in found.claims
+    )
+    sections: list[Section] = [
+        Table(title="Claims", columns=("claim", "verdict", "plan", "found"), rows=rows, align="llll")
+    ]
+    if found.rederived is not None:
+        sections.append(_effort(found.rederived))
+    return Answer(
+        headline=f"does not hold: {', '.join(wrong)}" if wrong else "every claim of the plan holds",
+        sections=tuple(sections),
+        document=json_text({"holds": found.holds, **unstructure(found)}),
+        records=tuple(unstructure(claim) for claim in found.claims),
+        exit_code=FAILED if wrong else 0,
+    )
+
+
+def _effort(found: Rederived) -> Facts:
+    """How the bound was derived anew."""
+    return Facts(
+        title="Bound derived anew, every layout priced",
+        pairs=(
+            ("layouts", f"{found.layouts:,}"),
+            ("dismissed by their mean rank", f"{found.dismissed:,}"),
+            ("split by the dynamic program", f"{found.split:,}"),
+            ("decided by the solver", f"{found.solved:,}"),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""From flags, links and files to a request the planner understands."""

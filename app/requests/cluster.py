@@ -1,0 +1,67 @@
+"""Which cluster is asked about: a name, a file, a GPU and a number, or dumps of a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.quantities import parse_count
+from app.requests.training import DEFAULT_GPU, MOST_GPUS
+from topology.base.errors import InputError
+from topology.builders import build, default_cluster
+from topology.catalog import cluster as named_cluster
+from topology.catalog import gpu_name
+from topology.cluster import Cluster
+from topology.discover.cluster import discover, read_facts
+from topology.hardware.datasheets import gpu_sheets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A cluster, and what was assumed to describe it."""
+
+    cluster: Cluster
+    notes: tuple[str, ...] = ()
+
+
+def find_cluster(
+    *, cluster: str | None, gpus: str | None, gpu: str | None, dumps: Sequence[Path] = ()
+) -> Found:
+    """Find the cluster that the flags name."""
+    num_gpus = parse_count(gpus, "--gpus", largest=MOST_GPUS) if gpus else None
+    if cluster and (gpu or dumps):
+        raise InputError(
+            what="two clusters were named",
+            cause=f"--cluster {cluster} and {f'--gpu {gpu}' if gpu else '--discover'}",
+            fix="give one of them",
+        )
+    if dumps:
+        return _discovered(dumps, gpu, num_gpus)
+    if cluster:
+        return Found(cluster=named_cluster(cluster, num_gpus))
+    if num_gpus is None and gpu is None:
+        raise InputError(
+            what="no cluster was named",
+            cause="none of --cluster, --gpus and --discover was given",
+            fix="add for example --gpus 32, or --cluster aws-p5.48xlarge",
+        )
+    if num_gpus is None:
+        return Found(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or DEFAULT_GPU)].machine))
+    return Found(cluster=default_cluster(gpu or DEFAULT_GPU, num_gpus))
+
+
+def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> Found:
+    """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
+    facts = [read_facts(path) for path in dumps]
+    found = discover(facts, gpu or "")
+    per_node = found.spec.nodes[0].gpus_per_node
+    if num_gpus is not None:
+        if num_gpus % per_node:
+            raise InputError(
+                what=f"{num_gpus} GPUs do not fill nodes of {per_node}",
+                cause=f"{num_gpus} % {per_node} = {num_gpus % per_node}",
+                fix=f"ask for a multiple of {per_node}",
+            )
+        found = discover(facts, gpu or "", hosts=num_gpus // per_node)
+    return Found(cluster=build(found.spec), notes=found.notes)

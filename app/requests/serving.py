@@ -1,0 +1,284 @@
+"""From the words of `plan serve` to serving requests.
+
+One for each GPU kind and precision that may be used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_args
+
+from app.flags.serve import ServeFlags
+from app.quantities import parse_count
+from app.requests.training import DEFAULT_GPU, MOST_GPUS
+from costmodel.job import ServingJob
+from costmodel.models.catalog import model as find_model
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
+from costmodel.serving.engine import serving_stack
+from costmodel.serving.load import Load, mean_rate_per_s, read_trace
+from planner.serving.plan import Mode, ServingObjective, ServingRequest
+from topology.base.errors import InputError
+from topology.base.units import parse_rate, parse_seconds
+from topology.builders import default_cluster
+from topology.catalog import cluster as named_cluster
+from topology.catalog import gpu_name, price
+from topology.catalog import gpus as known_gpus
+from topology.fabric.hierarchy import Hierarchy
+
+FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
+"""GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""
+FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
+DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
+PINS = ("tp", "pp", "attention_dp", "ep")
+
+T = TypeVar("T", bound=str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Complete requests with the fabric of each, the trace if there is one.
+
+    And what had to be interpreted.
+    """
+
+    requests: tuple[tuple[ServingRequest, Hierarchy], ...]
+    trace: Load | None
+    notes: tuple[str, ...]
+
+
+def understand_serving(flags: ServeFlags) -> Asked:
+    """Turn flags into requests: one a GPU kind and precision."""
+    if not flags.model:
+        raise InputError(
+            what="no model was named", cause="--model is missing", fix="add for example --model 70b"
+        )
+    model = find_model(flags.model)
+    trace = read_trace(flags.trace) if flags.trace is not None else None
+    job = _job(flags, trace)
+    objective = _one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
+    requests = [
+        (_request(flags, model, job, gpu, weights, objective), hierarchy)
+        for gpu, hierarchy in _fabrics(flags)
+        for weights in _weights(flags, model)
+    ]
+    return Asked(requests=tuple(requests), trace=trace, notes=_notes(flags, model, job))
+
+
+def _request(
+    flags: ServeFlags,
+    model: ModelSpec,
+    job: ServingJob,
+    gpu: str,
+    weights: Weights,
+    objective: ServingObjective,
+) -> ServingRequest:
+    """One request."""
+    paid = price(gpu)
+    dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
+    return ServingRequest(
+        model=model,
+        job=replace(job, weight_precision=weights),
+        gpu=gpu,
+        num_gpus=parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else _cluster_size(flags),
+        engine=serving_stack(flags.engine or "vllm").name,
+        weights=(weights,),
+        modes=_modes(flags.mode),
+        objective=objective,
+        pins=_pins(flags.settings),
+        usd_per_gpu_hour=dollars if dollars is not None else (paid.usd_per_gpu_hour if paid else None),
+    )
+
+
+def _cluster_size(flags: ServeFlags) -> int | None:
+    """GPUs of a named cluster, which is a fleet of a given size."""
+    return named_cluster(flags.cluster).num_gpus if flags.cluster else None
+
+
+def _fabrics(flags: ServeFlags) -> list[tuple[str, Hierarchy]]:
+    """The GPU kinds to consider and the fabric of each."""
+    if flags.cluster and flags.gpu:
+        raise InputError(
+            what="two kinds of GPU were named", cause=f"--cluster {flags.cluster} and --gpu {flags.gpu}",
+            fix="give --cluster or --gpu",
+        )  # fmt: skip
+    if flags.cluster:
+        found = named_cluster(flags.cluster, parse_count(flags.gpus, "--gpus") if flags.gpus else None)
+        return [(found.gpu.name, found.hierarchy)]
+    size = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else FLEET_NODE_GPUS
+    named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
+    kinds = named or ([DEFAULT_GPU] if flags.gpus else [kind for kind in FLEET_KINDS if kind in known_gpus()])
+    return [(kind, default_cluster(kind, size).hierarchy) for kind in kinds]
+
+
+def _weights(flags: ServeFlags, model: ModelSpec) -> tuple[Weights, ...]:
+    """Precisions to consider: those named, or the one the checkpoint is published in."""
+    if flags.weights is None:
+        return (published_weights(model),)
+    return tuple(_one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
+
+
+def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
+    """Read the job; lengths of a trace are its own."""
+    given = [
+        name
+        for name, value in (
+            ("--rate", flags.rate),
+            ("--concurrency", flags.concurrency),
+            ("--trace", flags.trace),
+        )
+        if value
+    ]
+    if len(given) > 1:
+        raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
+    lengths = _lengths(flags, trace)
+    rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
+    if trace is not None and rate == float("inf"):
+        raise InputError(
+            what="the trace has no rate",
+            cause=f"all arrivals are at one moment (rows: {len(trace)})",
+            fix="give a trace of requests that arrive at two times or more",
+        )
+    if rate is not None and not 0 < rate < float("inf"):
+        raise InputError(
+            what="no load to serve",
+            cause=f"the request rate is {rate:g} per second",
+            fix="give a positive rate, such as --rate 20/s",
+        )
+    return ServingJob(
+        **lengths,
+        request_rate_per_s=rate,
+        concurrency=parse_count(flags.concurrency, "--concurrency") if flags.concurrency else None,
+        ttft_s=_time(flags.ttft, "--ttft"),
+        tpot_s=_time(flags.tpot, "--tpot"),
+        end_to_end_s=_time(flags.end_to_end, "--e2e"),
+        percentile=_share(flags.percentile or "99", "--percentile", most=100),
+        kv_dtype=_one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
+        cached_share=_share(flags.cached or "0", "--cached", most=1),
+        draft_tokens=parse_count(flags.draft_tokens, "--draft-tokens", largest=16)
+        if flags.draft_tokens
+        else 0,
+        acceptance=_share(flags.acceptance or "0", "--acceptance", most=1),
+        burstiness=_number(flags.burstiness or "1", "--burstiness"),
+    )
+
+
+def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
+    """Mean and 99th percentile of input and output, as given or as traced."""
+    if trace is not None:
+        import numpy as np
+
+        return {
+            "input_tokens": max(round(float(trace.input_tokens.mean())), 1),
+            "output_tokens": max(round(float(trace.output_tokens.mean())), 1),
+            "input_tokens_p99": round(float(np.percentile(trace.input_tokens, 99))),
+            "output_tokens_p99": round(float(np.percentile(trace.output_tokens, 99))),
+        }
+    return {
+        "input_tokens": parse_count(flags.input_tokens, "--input", binary=True)
+        if flags.input_tokens
+        else DEFAULT_INPUT,
+        "output_tokens": parse_count(flags.output_tokens, "--output", binary=True)
+        if flags.output_tokens
+        else DEFAULT_OUTPUT,
+        "input_tokens_p99": parse_count(flags.input_p99, "--input-p99", binary=True)
+        if flags.input_p99
+        else None,
+        "output_tokens_p99": parse_count(flags.output_p99, "--output-p99", binary=True)
+        if flags.output_p99
+        else None,
+    }
+
+
+def _modes(text: str | None) -> tuple[Mode, ...]:
+    """Which modes may be used."""
+    if text in (None, "aggregated"):
+        return ("aggregated",)
+    if text == "disaggregated":
+        return ("disaggregated",)
+    if text == "auto":
+        return ("aggregated", "disaggregated")
+    raise InputError(
+        what=f"unknown mode {text!r}",
+        cause="--mode",
+        fix="use aggregated, disaggregated or auto (both are tried)",
+    )
+
+
+def _pins(settings: tuple[str, ...]) -> dict[str, int]:
+    """Degrees fixed by --set layout.tp=8."""
+    pins: dict[str, int] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        field = name.removeprefix("layout.")
+        if not equals or field not in PINS:
+            raise InputError(
+                what=f"--set {setting} is not understood",
+                cause=f"serving layouts have the fields {', '.join(PINS)}",
+                fix="write for example --set layout.tp=8",
+            )
+        pins[field] = parse_count(value, f"--set {name}")
+    return pins
+
+
+def _time(text: str | None, flag: str) -> float | None:
+    """A positive time, or none."""
+    if text is None:
+        return None
+    value = parse_seconds(text)
+    if value <= 0:
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause="a limit is a positive time",
+            fix=f"give for example {flag} 500ms",
+        )
+    return value
+
+
+def _share(text: str, flag: str, *, most: float) -> float:
+    """A number between zero and `most`."""
+    value = _number(text, flag, least=0.0)
+    if value > most:
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"it is at most {most:g}",
+            fix=f"give {flag} between 0 and {most:g}",
+        )
+    return value
+
+
+def _number(text: str, flag: str, *, least: float = 1e-9) -> float:
+    """A finite number of at least `least`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"{flag} is a positive number",
+            fix=f"give {flag} a positive number",
+        )
+    return value
+
+
+def _one_of(text: str, choices: tuple[T, ...], flag: str) -> T:
+    """One of the known words."""
+    for choice in choices:
+        if text.lower() == choice:
+            return choice
+    raise InputError(
+        what=f"unknown {flag} {text!r}", cause=f"known are {', '.join(choices)}", fix="use one of these"
+    )
+
+
+def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, ...]:
+    """What was assumed."""
+    notes = [f"model {flags.model} is {model.name}"] if flags.model != model.name else []
+    if flags.trace is None and (flags.input_tokens is None or flags.output_tokens is None):
+        notes.append(
+            f"requests of {job.input_tokens} input and {job.output_tokens} output tokens (--input, --output)"
+        )
+    if flags.gpus is None and flags.gpu is None and flags.cluster is None:
+        notes.append(f"GPU kinds compared: {', '.join(FLEET_KINDS)} (--gpu names others)")
+    return tuple(notes)

@@ -1,0 +1,309 @@
+"""From words to a `PlanRequest`: names are resolved, defaults are chosen, and every choice is said aloud.
+
+Legend: a *flag* is what the user wrote (text or None), a *request* is what the planner reads (complete).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar, get_args
+
+from app.flags.job import Flags
+from app.quantities import parse_count, parse_share
+from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.models.catalog import model as find_model
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import StackLevel
+from costmodel.stack import stack as find_stack
+from planner.plan import OBJECTIVES, Objective, PlanRequest
+from planner.rules.check import parse_pins
+from topology.base.decode import structure, unstructure
+from topology.base.errors import InputError
+from topology.base.names import normalize, resolve, suggest
+from topology.base.units import parse_seconds
+from topology.cluster_file import resized
+from topology.spec import ClusterSpec, NodeSpec, TierSpec
+
+DEFAULT_GPU = "h100-sxm"
+DEFAULT_STACK = "megatron-core"
+DEFAULT_SEQUENCE_LENGTH = 8192
+DEFAULT_GLOBAL_BATCH_SIZE = 512
+SEQUENCES_PER_GPU = 8
+"""The default batch grows with the cluster: one sequence for every eight GPUs, as for Llama 3 405B."""
+MOST_GPUS = 1_000_000
+DEFAULT_TOP = "5"
+MOST_ALTERNATIVES = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Understood:
+    """A complete request, and what had to be interpreted to get there."""
+
+    request: PlanRequest
+    notes: tuple[str, ...]
+
+
+def understand(
+    flags: Flags, *, model: ModelSpec | None = None, cluster: ClusterSpec | None = None
+) -> Understood:
+    """Turn flags into a complete request.
+
+    Args:
+        flags: What was written.
+        model: A model that has no name (an uploaded one), in place of the flag.
+        cluster: A cluster that has no name, in place of the flags.
+    """
+    groups = _settings_by_group(flags.settings)
+    model = _override(model or _find_model(flags.model), groups["model"], "model")
+    spec = understand_cluster(flags, cluster=cluster)
+    job = _override(_job(flags, model, spec.num_gpus), groups["job"], "job")
+    _require_context(model, job)
+    stack = find_stack(flags.stack or DEFAULT_STACK).name
+    request = PlanRequest(
+        model=model,
+        cluster=spec,
+        job=job,
+        stack=stack,
+        objective=_objective(flags.objective, job),
+        pins=parse_pins(groups["layout"]),
+        top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
+        memory_headroom=_headroom(flags),
+        anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
+    )
+    return Understood(request=request, notes=_notes(flags, request))
+
+
+def _headroom(flags: Flags) -> float | None:
+    """Read the share of memory to leave free, if it was written."""
+    return parse_share(flags.memory_headroom, "--memory-headroom") if flags.memory_headroom else None
+
+
+def _anchor(text: str, stack: str) -> StackLevel:
+    """The level that the user's own runs give this stack."""
+    from app.store.anchors import find_anchor
+    from costmodel.kernels.tables import load_calibration
+
+    anchor = find_anchor(text, load_calibration())
+    level = anchor.of(stack)
+    if level is None:
+        measured = [entry.stack for entry in anchor.levels]
+        raise InputError(
+            what=f"the anchor {text} says nothing about {stack}",
+            cause=f"its runs are of {', '.join(measured)}",
+            fix=f"plan for --stack {measured[0]}, or anchor with runs of {stack}",
+        )
+    return replace(level, name=anchor.name)
+
+
+def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> ClusterSpec:
+    """The cluster alone, its settings applied; as many nodes as hold the GPUs asked for."""
+    settings = _settings_by_group(flags.settings)["cluster"]
+    spec = _override_cluster(cluster or _find_cluster(flags), settings)
+    asked = _num_gpus(flags)
+    if asked is None or asked == spec.num_gpus or spec.num_gpus < 1:  # the last is refused where it is built
+        return spec
+    if "count" in settings:
+        raise InputError(
+            what=f"--gpus {asked} and --set cluster.count={settings['count']} contradict each other",
+            cause=f"{settings['count']} nodes of {spec.nodes[0].gpus_per_node} GPUs are {spec.num_gpus} GPUs",
+            fix=f"use --gpus {spec.num_gpus}, or leave out cluster.count",
+        )
+    return resized(spec, asked)
+
+
+def _num_gpus(flags: Flags) -> int | None:
+    """Read the number of GPUs, if it was written."""
+    return parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else None
+
+
+def _find_model(name: str | None) -> ModelSpec:
+    """Find the model, or ask for one."""
+    if not name:
+        raise InputError(
+            what="no model was named", cause="--model is missing",
+            fix="add for example --model 70b; `plan models` lists them all",
+        )  # fmt: skip
+    return find_model(name)
+
+
+def _find_cluster(flags: Flags) -> ClusterSpec:
+    """Find the cluster by name or file, or build the usual one of a GPU kind."""
+    from topology.builders import default_cluster
+    from topology.catalog import cluster
+
+    num_gpus = _num_gpus(flags)
+    if flags.cluster and flags.gpu:
+        raise InputError(
+            what="two kinds of GPU were named", cause=f"--cluster {flags.cluster} and --gpu {flags.gpu}",
+            fix="give --cluster or --gpu",
+        )  # fmt: skip
+    if flags.cluster:
+        return cluster(flags.cluster, num_gpus).spec
+    if num_gpus is None:
+        raise InputError(
+            what="the number of GPUs is not known", cause="neither --gpus nor --cluster was given",
+            fix="add for example --gpus 32",
+        )  # fmt: skip
+    return default_cluster(flags.gpu or DEFAULT_GPU, num_gpus).spec
+
+
+def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
+    """Read the job, with the defaults of a pre-training run."""
+    length = min(DEFAULT_SEQUENCE_LENGTH, model.max_sequence_length)
+    if flags.sequence_length:
+        length = parse_count(flags.sequence_length, "--sequence-length", binary=True)
+    batch = default_batch(num_gpus)
+    if flags.global_batch_size:
+        batch = parse_count(flags.global_batch_size, "--global-batch-size")
+    precisions: tuple[TrainingPrecision, ...] = get_args(TrainingPrecision)
+    return TrainingJob(
+        sequence_length=length,
+        global_batch_size=batch,
+        precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
+        total_tokens=parse_count(flags.tokens, "--tokens") if flags.tokens else None,
+        deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
+    )
+
+
+def _require_context(model: ModelSpec, job: TrainingJob) -> None:
+    """Refuse sequences longer than the model has positions for."""
+    if job.sequence_length > model.max_sequence_length:
+        raise InputError(
+            what=f"{model.name} cannot read sequences of {job.sequence_length:,} tokens",
+            cause=f"sequence_length {job.sequence_length} > max_sequence_length {model.max_sequence_length}",
+            fix=f"use --sequence-length {model.max_sequence_length}, or --set model.max_sequence_length=…",
+        )
+
+
+def default_batch(num_gpus: int) -> int:
+    """Give the global batch in sequences when none was asked for: 512, or one per eight GPUs if that is more.
+
+    >>> default_batch(32), default_batch(16384)
+    (512, 2048)
+    """
+    wanted = max(DEFAULT_GLOBAL_BATCH_SIZE, num_gpus / SEQUENCES_PER_GPU)
+    return 1 << math.ceil(math.log2(wanted))
+
+
+def _objective(name: str | None, job: TrainingJob) -> Objective:
+    """Read the objective, and see that it has what it needs."""
+    objective = _one_of(name or OBJECTIVES[0], OBJECTIVES, "objective")
+    needed = {"--deadline": job.deadline_s, "--tokens": job.total_tokens}
+    if objective == "gpus" and None in needed.values():
+        raise InputError(
+            what="the fewest GPUs for a deadline need one",
+            cause=" and ".join(f"{flag} is missing" for flag, value in needed.items() if value is None),
+            fix="add for example --tokens 1T --deadline 30d",
+        )
+    return objective
+
+
+def _one_of(name: str, choices: Sequence[T], kind: str) -> T:
+    """Resolve a name among a few words."""
+    found = resolve(name, [str(choice) for choice in choices], kind)
+    return next(choice for choice in choices if str(choice) == found)
+
+
+def _settings_by_group(settings: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Sort `layout.tp=8` style settings by the object they belong to; a bare layout field is one too."""
+    groups: dict[str, dict[str, str]] = {"layout": {}, "job": {}, "model": {}, "cluster": {}}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        group, dot, name = path.strip().partition(".")
+        if not dot:
+            group, name = "layout", group
+        if not equals or not name or not value.strip():
+            raise InputError(
+                what=f"--set {setting} is not a setting", cause="it needs a field and a value",
+                fix="write for example --set layout.tp=8",
+            )  # fmt: skip
+        if group not in groups:
+            raise InputError(
+                what=f"--set {setting} names nothing known", cause=f"groups are {', '.join(groups)}",
+                fix="write for example --set layout.tp=8",
+            )  # fmt: skip
+        if groups[group].get(name, value.strip()) != value.strip():
+            raise InputError(
+                what=f"{group}.{name} is set twice", cause=f"to {groups[group][name]} and to {value.strip()}",
+                fix="keep one of them",
+            )  # fmt: skip
+        groups[group][name] = value.strip()
+    return groups
+
+
+def _override(value: T, settings: Mapping[str, str], group: str) -> T:
+    """Replace fields of a dataclass by text, decoded as a file's would be."""
+    if not settings:
+        return value
+    known = [field.name for field in fields(value)]  # type: ignore[arg-type]  # T is always a dataclass here
+    _require_known(settings, known, group)
+    data = unstructure(value) | {name: _plain(text) for name, text in settings.items()}
+    return structure(data, type(value), f"--set {group}.…")
+
+
+def _override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterSpec:
+    """Replace fields of a cluster; fields of its nodes and tiers are replaced in every node and tier."""
+    if not settings:
+        return spec
+    kinds: tuple[type, ...] = (ClusterSpec, NodeSpec, TierSpec)
+    of = {kind: {f.name for f in fields(kind)} for kind in kinds}
+    _require_known(settings, sorted(of[ClusterSpec] | of[NodeSpec] | of[TierSpec]), "cluster")
+
+    def chosen(kind: type) -> dict[str, str]:
+        outer = of[ClusterSpec] if kind is not ClusterSpec else set()
+        return {name: text for name, text in settings.items() if name in of[kind] - outer}
+
+    nodes = tuple(
+        _with_nics(node, _override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes
+    )
+    tiers = tuple(_override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
+    return _override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
+
+
+def _with_nics(before: NodeSpec, node: NodeSpec, settings: Mapping[str, str]) -> NodeSpec:
+    """A node of another size has network cards in proportion, unless their number is set too."""
+    if "nics_per_node" in settings or "gpus_per_node" not in settings or node.gpus_per_node < 1:
+        return node
+    return replace(node, nics_per_node=-(-before.nics_per_node * node.gpus_per_node // before.gpus_per_node))
+
+
+def _require_known(settings: Mapping[str, str], known: Sequence[str], group: str) -> None:
+    """Refuse fields that do not exist, all of them at once."""
+    unknown = [name for name in settings if name not in known]
+    if unknown:
+        close = suggest(unknown[0], known, count=3)
+        raise InputError(
+            what=f"--set names no field: {', '.join(f'{group}.{name}' for name in unknown)}",
+            cause=f"{group} has {', '.join(known)}",
+            fix=f"did you mean {' or '.join(close)}?" if close else "use one of those",
+        )
+
+
+def _plain(text: str) -> Any:
+    """Read a value as JSON, else as text (which may be a number with a unit)."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:
+    """Say what a lenient name was understood as."""
+    meant = (
+        ("model", flags.model, request.model.name),
+        ("GPU", flags.gpu, request.cluster.nodes[0].gpu),
+        ("stack", flags.stack, request.stack),
+    )
+    return tuple(
+        f"{kind} {written} is {name}"
+        for kind, written, name in meant
+        if written
+        and normalize(written) != normalize(name)
+        and "/" not in written
+        and not written.endswith(".json")
+    )

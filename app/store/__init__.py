@@ -1,0 +1,1 @@
+"""What the user's disk keeps: measurements, anchors, runs."""

@@ -1,0 +1,32 @@
+"""The user's own measurements: where they are kept, and the calibration that includes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from costmodel.kernels.measurement import Measurement, read_measurements
+from costmodel.kernels.tables import Calibration, load_calibration
+from topology.builders import build
+from topology.spec import ClusterSpec
+
+FOLDER = "measurements"
+
+
+def measurement_folder() -> Path:
+    """Folder of saved measurements, under the user's data directory."""
+    from platformdirs import user_data_path
+
+    return user_data_path("meshplan") / FOLDER
+
+
+def saved_measurements() -> tuple[Measurement, ...]:
+    """Everything `plan bench` has saved, oldest file first."""
+    folder = measurement_folder()
+    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    return tuple(measurement for file in files for measurement in read_measurements(file))
+
+
+def calibration_for(spec: ClusterSpec) -> Calibration:
+    """Shipped tables, corrected by what was measured on this cluster (kernels: on its GPU)."""
+    measured = saved_measurements()
+    return load_calibration(measured, cluster=build(spec).fingerprint()) if measured else load_calibration()

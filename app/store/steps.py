@@ -1,0 +1,56 @@
+"""Keep what `plan run` measured, where it ran on what the plan is for."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+from executor.bench.measured_run import measurement_of, run_row, step_times, write_measured
+from planner.plan import Plan
+from topology.base.errors import InputError
+from topology.builders import build
+from topology.cluster_file import to_toml
+from topology.hardware.device_names import gpu_of_device
+
+CLUSTER_FILE = "cluster.toml"
+
+
+def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: float = 0.0) -> tuple[str, ...]:
+    """Write the run's measured step beside its metrics; returns what to tell the user.
+
+    Args:
+        folder: The run's.
+        plan: What was run.
+        device: Name of the device it ran on, as the device calls itself; ``cpu`` for CPU ranks.
+        memory_bytes: What that device reports.
+    """
+    times = step_times(folder)
+    if times is None:
+        return ()
+    planned = plan.request.cluster.nodes[0].gpu
+    measured = f"median step {times.p50_s:.3g} s over {times.steps} steps"
+    if not is_device(plan, device, memory_bytes):
+        return (f"{measured} on {device}; the plan is for {planned}, so it anchors no prediction",)
+    cluster, today = build(plan.request.cluster), dt.datetime.now(tz=dt.UTC).date().isoformat()
+    try:
+        described = folder / CLUSTER_FILE
+        described.write_text(to_toml(plan.request.cluster), encoding="utf-8")
+        row = run_row(plan, times, name=folder.name, cluster=str(described), has_gpu=device != "cpu")
+        path = write_measured(folder, row, measurement_of(plan, times, cluster.fingerprint(), today))
+    except OSError as failure:
+        return (f"{measured}; it could not be kept ({failure.strerror or failure})",)
+    return (
+        f"{measured}, predicted {plan.estimate.step_time_s:.3g} s",
+        f"correct predictions by it with `plan accuracy --anchor {path} --name NAME`",
+    )
+
+
+def is_device(plan: Plan, device: str, memory_bytes: float) -> bool:
+    """Whether a device is what the plan was made for, by its own name and memory."""
+    planned = build(plan.request.cluster).gpu
+    if device == "cpu" or planned.architecture == "cpu":
+        return device == planned.architecture
+    try:
+        return gpu_of_device(device, memory_bytes) == planned.name
+    except InputError:
+        return False

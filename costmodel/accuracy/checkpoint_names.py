@@ -1,0 +1,59 @@
+"""What the name of a published checkpoint says: which model it is a copy of, and in which precision."""
+
+from __future__ import annotations
+
+import re
+
+from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import Weights, published_weights
+from topology.base.errors import InputError
+
+PRECISIONS: dict[str, Weights] = {
+    "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",
+    "fp8": "fp8", "fp8_block": "fp8", "fp8_static": "fp8", "w8a8_fp8": "fp8",
+    "int8": "int8", "int8_wo": "int8", "w8a16": "int8",
+    "int4": "int4", "int4_wo": "int4", "w4a16": "int4", "awq": "int4", "gptq": "int4", "w4afp8": "int4",
+    "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4", "w4a16_mxfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp4",
+}  # fmt: skip
+"""Names of weight formats in benchmark tables and checkpoint names."""
+_WORDS = frozenset({
+    "meta", "moe", "instruct", "chat", "it", "hf", "base", "thinking", "preview", "exp", "turbo", "v2",
+    "dynamic", "static", "quantized", "kv", *PRECISIONS,
+})  # fmt: skip
+_RELEASE = re.compile(r"\d{4}|v0\.\d+|w\d+a\d+")  # a date such as 0528, a release such as v0.3, a format
+
+
+def checkpoint_model(name: str) -> ModelSpec:
+    """Give the catalogued model of a checkpoint name such as ``nvidia/Llama-3.1-8B-Instruct-FP8``.
+
+    The organisation is dropped, then, last first, the words that name tuning, precision or release, until a
+    model is found. Raises `InputError` when none is.
+
+    >>> checkpoint_model("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w4a16").name
+    'llama-3.1-70b'
+    """
+    words = re.split(r"[-_]|\.(?=[wW]\d)", name.rsplit("/", 1)[-1])
+    while True:
+        try:
+            return model("-".join(words))
+        except InputError:
+            droppable = [i for i, word in enumerate(words) if _says_nothing_of_sizes(word.lower())]
+            if not droppable or len(words) == 1:
+                raise
+            words.pop(droppable[-1])
+
+
+def checkpoint_weights(name: str) -> Weights:
+    """Precision of a checkpoint: what its name says, or how the model was first published.
+
+    >>> checkpoint_weights("nvidia/Llama-3.3-70B-Instruct-FP4"), checkpoint_weights("openai/gpt-oss-20b")
+    ('fp4', 'fp4')
+    """
+    said = [PRECISIONS[word] for word in re.split(r"[-_.]", name.lower()) if word in PRECISIONS]
+    return said[-1] if said else published_weights(checkpoint_model(name))
+
+
+def _says_nothing_of_sizes(word: str) -> bool:
+    """Whether a word names tuning, precision or a release."""
+    return word in _WORDS or _RELEASE.fullmatch(word) is not None

@@ -1,0 +1,98 @@
+"""Every number of the cost model that is neither a data sheet's nor a measured kernel table's, in one list.
+
+Constants of a step (``data/constants.toml``), timing and memory properties of software stacks
+(``data/stacks.toml``) and constants of collectives across nodes (``data/kernels/fits.json``), each with
+unit, meaning and what it was fitted on; "fixed" marks what was not fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from costmodel.kernels.tables import Calibration
+from costmodel.stack import SoftwareStack, bases, own_fields, stacks
+from costmodel.training.constants import Constant, described_constants
+from topology.base.units import GIB
+
+_TIMING: Mapping[str, tuple[str, str]] = {
+    "product_time_ratio": ("ratio", "matrix products of this stack over the tables'"),
+    "hopper_bf16_products": ("ratio", "the same for bf16 on Hopper, on top of it"),
+    "tp_slowdown": ("ratio", "tensor-parallel collectives over nccl-tests of today"),
+    "tp_overlap_share": ("share", "tensor-parallel transfers hidden under their product"),
+    "expert_overlap_share": ("share", "expert all-to-all hidden under compute"),
+    "fsdp_exposed_share": ("share", "shorter of compute and ZeRO-3 traffic that still shows"),
+    "attention_slowdown": ("ratio", "attention over the fused kernel of the tables, before Hopper"),
+    "attention_slowdown_hopper": ("ratio", "attention over the fused kernel of the tables, from Hopper on"),
+    "host_s_per_layer": ("s", "host time to launch one layer's forward"),
+    "host_s_per_collective": ("s", "host time of a blocking tensor-parallel collective"),
+    "host_s_per_microbatch": ("s", "host time of a microbatch outside its layers"),
+}
+_MEMORY: Mapping[str, tuple[str, str]] = {
+    "fragmentation": ("ratio", "reserved over allocated memory of the caching allocator"),
+    "context_bytes": ("GiB", "CUDA context and libraries on a GPU, outside the allocator"),
+    "communicator_bytes": ("GiB", "buffers of one collective communicator"),
+    "loss_bytes_per_logit": ("bytes", "alive per logit at the peak of the loss"),
+}
+_SIZE = {"GiB": GIB}
+UNSOURCED = "fixed: chosen with the profile; no published source"
+STACK_ORIGINS: Mapping[str, str] = {
+    "megatron-lm-2021.product_time_ratio": "Korthikanti, Narayanan, Zero Bubble",
+    "megatron-deepspeed.host_s_per_layer": "vTrain",
+    "megatron-deepspeed.host_s_per_collective": "vTrain",
+    "megatron-deepspeed.host_s_per_microbatch": "vTrain",
+    "megatron-deepspeed.product_time_ratio": "vTrain, BLOOM",
+    "megatron-deepspeed.tp_slowdown": "vTrain, BLOOM",
+    "megatron-core.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax",
+    "megatron-core.tp_overlap_share": "NeMo, dgxc, MLPerf",
+    "megatron-core.hopper_bf16_products": "NeMo, dgxc",
+    "pytorch-fsdp1.fsdp_exposed_share": "llm-foundry",
+    "torchtitan.product_time_ratio": "torchtitan",
+    "pytorch-fsdp1.attention_slowdown": "fixed: FlashAttention-2 (arXiv 2307.08691) over its forerunner",
+    "pytorch-fsdp1.attention_slowdown_hopper": "fixed: FlashAttention-2 and 3 (arXiv 2407.08608) likewise",
+    "pytorch.attention_slowdown_hopper": "fixed: FlashAttention-3 (arXiv 2407.08608) over 2, 1.5 to 2.0",
+    "pytorch-fsdp1.loss_bytes_per_logit": "fixed: bf16 logits and gradient of its fused_crossentropy",
+    "ideal.tp_overlap_share": "fixed: by definition",
+    "ideal.expert_overlap_share": "fixed: by definition",
+}
+"""Properties that `tools/fit_constants.py` fits and the runs that determine each, then those fixed by reason.
+
+What is not named here was chosen with its profile, and is listed as `UNSOURCED`.
+"""
+
+
+def heirs(profile: str, field: str) -> tuple[str, ...]:
+    """Profiles that have one value of a field: the one that states it, and those based on it that do not."""
+    own, line = own_fields(), bases()
+    found = [profile]
+    for name in stacks():
+        if line.get(name) in found and field not in own[name]:
+            found.append(name)
+    return tuple(found)
+
+
+def every_constant(cal: Calibration) -> Mapping[str, Constant]:
+    """Constants of the step, of the stacks and of the network, by name."""
+    network = {
+        f"network.{name}": Constant(**{field.name: entry[field.name] for field in fields(Constant)})
+        for name, entry in cal.fits()["network"].items()
+    }
+    return {**described_constants(), **_stack_constants(), **network}
+
+
+def _stack_constants() -> dict[str, Constant]:
+    """Timing and memory properties in which a profile differs from the plain engine."""
+    own, line = own_fields(), bases()
+    plain = {field.name: field.default for field in fields(SoftwareStack)}
+    found = {}
+    for profile in stacks().values():
+        for name, (unit, meaning) in {**_TIMING, **_MEMORY}.items():
+            value = float(getattr(profile, name))
+            key = f"{profile.name}.{name}"
+            inherited = profile.name in line and name not in own[profile.name]
+            if value != plain[name] and not inherited:
+                origin = STACK_ORIGINS.get(key, UNSOURCED)
+                found[key] = Constant(
+                    value=value / _SIZE.get(unit, 1), unit=unit, meaning=meaning, fitted_on=origin
+                )
+    return found

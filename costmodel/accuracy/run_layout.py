@@ -1,0 +1,118 @@
+"""How a row of measured runs says that its GPUs were split; degrees that are not stated are one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
+from costmodel.layout import ParallelLayout, Recompute, Schedule
+from costmodel.stack import stack_of_framework
+
+MOST_STAGES = 16_384  # no published pipeline comes near; a larger number is a typing error
+END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
+_SCHEDULES: Mapping[str, Schedule] = {
+    "": "1f1b",
+    "gpipe": "gpipe",
+    "1f1b": "1f1b",
+    "1f1bi": "interleaved",
+    "interleaved": "interleaved",
+    "interleaved1f1b": "interleaved",
+    "zbh1": "zb-h1",
+    "zb1p": "zb-h1",
+    "zbh2": "zbv",
+    "zbv": "zbv",
+    "dualpipe": "dualpipev",
+    "dualpipev": "dualpipev",
+}
+
+
+def layout_of(row: Row) -> ParallelLayout:
+    """How the row split its GPUs; degrees that are not stated are one, dp is what remains."""
+    tp, pp, cp, ep = (count(row, name, 1) for name in ("tp", "pp", "cp", "ep"))
+    gpus = count(row, "num_gpus")
+    dp = count(row, "dp", max(1, gpus // (tp * pp * cp)))
+    if dp * tp * pp * cp != gpus:
+        raise UnsupportedRunError(f"dp·cp·tp·pp = {dp}·{cp}·{tp}·{pp} = {dp * cp * tp * pp}, not {gpus} GPUs")
+    if (dp * cp * tp) % ep:
+        raise UnsupportedRunError(f"ep = {ep} does not divide dp·cp·tp = {dp * cp * tp}")
+    virtual = count(row, "virtual_stages", _usual_chunks(row, pp))
+    if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_STAGES):
+        raise UnsupportedRunError(f"pp·virtual_stages = {pp}·{virtual} stages for {row['num_layers']} layers")
+    zero_stage = int(number(row, "zero_stage", 0.0))
+    shards = count(row, "shard_degree", dp * cp)
+    if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
+        raise UnsupportedRunError(f"zero_stage {zero_stage} over {shards} of {dp * cp} replicas")
+    return ParallelLayout(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        cp=cp,
+        ep=ep,
+        expert_tp=count(row, "expert_tp", 1),
+        virtual_stages=_virtual_stages(row, pp, virtual),
+        microbatch_size=count(row, "microbatch_size", 1),
+        schedule=_schedule(row, pp, virtual),
+        zero_stage=zero_stage,
+        shard_degree=None if shards >= dp * cp else shards,
+        recompute=_recompute(row)[0],
+        sequence_parallel=flag(row, "sequence_parallel", default=False) and tp > 1,
+    )
+
+
+def _usual_chunks(row: Row, pp: int) -> int:
+    """Chunks per rank where a row does not say: Megatron-Core recipes interleave layer by layer."""
+    layers, stack = count(row, "num_layers"), stack_of_framework(row.get("framework", ""))
+    interleaves = stack.interleaves_by_default and not row.get("schedule") and layers % pp == 0
+    return layers // pp if interleaves and pp > 1 else 1
+
+
+def _schedule(row: Row, pp: int, virtual: int) -> Schedule:
+    """The pipeline schedule a row names; several chunks per rank mean interleaving by default."""
+    name = "".join(letter for letter in row.get("schedule", "").lower() if letter.isalnum())
+    if name not in _SCHEDULES:
+        raise UnsupportedRunError(f"unknown schedule {row['schedule']!r}")
+    schedule = _SCHEDULES[name]
+    if pp == 1:
+        return "1f1b"
+    if schedule in ("1f1b", "interleaved"):
+        return "interleaved" if virtual > 1 else "1f1b"
+    return schedule
+
+
+def _virtual_stages(row: Row, pp: int, virtual: int) -> int:
+    """Chunks per rank; the V-shaped schedules have two whatever the row says."""
+    if pp == 1:
+        return 1
+    return 2 if _schedule(row, pp, virtual) in ("zbv", "dualpipev") else virtual
+
+
+def _recompute(row: Row) -> tuple[Recompute, float]:
+    """Recompute policy, and how many layers of a rank it names (infinite: all, or a share below one)."""
+    text = row.get("recompute", "").lower()
+    if text.startswith("full:"):
+        if not text[5:].isdigit():
+            raise UnsupportedRunError(f"recompute = {text!r} names no number of layers")
+        return "full", float(text[5:])
+    table: Mapping[str, tuple[Recompute, float]] = {
+        "": ("none", 0.0),
+        "none": ("none", 0.0),
+        "selective": ("selective", 0.0),
+        "selective-op": ("selective-op", 0.0),
+        "selective-layer": ("full", 0.5),
+        "full": ("full", float("inf")),
+        "block": ("full", float("inf")),
+        "uniform": ("full", float("inf")),
+    }
+    if text not in table:
+        raise UnsupportedRunError(f"unknown recompute policy {text!r}")
+    return table[text]
+
+
+def recomputed_share(row: Row, layout: ParallelLayout) -> float:
+    """Share of the layers recomputed in full: ``full:N`` names N layers of every pipeline rank."""
+    policy, layers = _recompute(row)
+    if policy != "full":
+        return 0.0
+    if layers < 1:
+        return layers
+    return min(1.0, layers * layout.pp / count(row, "num_layers"))

@@ -1,0 +1,183 @@
+"""Predicted against measured serving runs, row by row and summed up by group."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.accuracy.serving_predictions import predict
+from costmodel.accuracy.serving_runs import ServingRun, UnsupportedRunError, read_run
+from costmodel.kernels.tables import Calibration
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+from topology.fabric.hierarchy import Hierarchy
+
+Floats = NDArray[np.float64]
+RUN_GPUS = 64  # a fabric large enough for every pool of a published run
+RACK_GPUS = 72  # GPUs named after a rack-scale system come in racks
+FEWEST_LAYOUTS = 4  # a load needs this many layouts for a rank correlation to say something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingResult:
+    """One row, predicted. Latencies are None where the row could not be predicted."""
+
+    name: str
+    status: Literal["ok", "unsupported", "error"]
+    reason: str = ""
+    group: Mapping[str, str]
+    measured_ttft_s: float | None = None
+    predicted_ttft_s: float | None = None
+    measured_tpot_s: float | None = None
+    predicted_tpot_s: float | None = None
+
+    @property
+    def ttft_error(self) -> float | None:
+        """Predicted over measured time to first token, minus one."""
+        return _error(self.predicted_ttft_s, self.measured_ttft_s)
+
+    @property
+    def tpot_error(self) -> float | None:
+        """Predicted over measured time per output token, minus one."""
+        return _error(self.predicted_tpot_s, self.measured_tpot_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSummary:
+    """Errors of one group of rows; shares, not percent. NaN where there is nothing to compare."""
+
+    group: str
+    rows: int
+    unsupported: int
+    ttft_median_error: float
+    ttft_p90_error: float
+    tpot_median_error: float
+    tpot_p90_error: float
+    tpot_bias: float
+    rank_correlation: float
+
+
+def predict_serving_rows(rows: Sequence[Mapping[str, str | None]], cal: Calibration) -> list[ServingResult]:
+    """Predict every row of a table; no row can fail the others."""
+    fabrics: dict[str, Hierarchy] = {}
+    return [_predict_row(row, index, cal, fabrics) for index, row in enumerate(rows, start=1)]
+
+
+def summarise_serving(results: Sequence[ServingResult], *, by: str | None = None) -> list[ServingSummary]:
+    """Errors by the values of a column, in order of appearance; then by mode; then of all rows together."""
+    groups: dict[str, list[ServingResult]] = defaultdict(list)
+    if by is not None:
+        for result in results:
+            groups[result.group.get(by, "unnamed")].append(result)
+    for result in results:
+        groups[result.group["mode"]].append(result)
+    return [*(_summary(name, members) for name, members in groups.items()), _summary("all", results)]
+
+
+def fabric(gpu: str) -> Hierarchy:
+    """The fabric a published run of this GPU is taken to have.
+
+    Its usual nodes, or one rack of a rack-scale system.
+    """
+    return default_cluster(gpu, RACK_GPUS if gpu.lower().startswith("gb") else RUN_GPUS).hierarchy
+
+
+def _predict_row(
+    row: Mapping[str, str | None], index: int, cal: Calibration, fabrics: dict[str, Hierarchy]
+) -> ServingResult:
+    """One row; whatever it lacks is a reason, never an exception. `fabrics` remembers those built already."""
+    name = row.get("id") or f"row {index}"
+    columns = (
+        "model",
+        "gpu",
+        "engine",
+        "engine_version",
+        "precision",
+        "mode",
+        "input_tokens",
+        "output_tokens",
+        "concurrency",
+    )
+    group = {column: (row.get(column) or "unnamed") for column in columns}
+    group["mode"] = "disaggregated" if group["mode"].startswith("disagg") else "aggregated"
+    try:
+        run = read_run(row, index)
+        if run.gpu not in fabrics:
+            fabrics[run.gpu] = fabric(run.gpu)
+        latency = predict(cal, run, fabrics[run.gpu])
+    except UnsupportedRunError as reason:
+        return ServingResult(name=name, status="unsupported", reason=str(reason), group=group)
+    except InputError as refusal:
+        return ServingResult(
+            name=name, status="unsupported", reason=f"{refusal.what}: {refusal.cause}", group=group
+        )
+    if not (math.isfinite(latency.ttft_s) and math.isfinite(latency.tpot_s) and latency.tpot_s > 0):
+        return ServingResult(name=name, status="unsupported", reason="no time per token", group=group)
+    return _compared(run, group, latency.ttft_s, latency.tpot_s)
+
+
+def _compared(run: ServingRun, group: Mapping[str, str], ttft_s: float, tpot_s: float) -> ServingResult:
+    """A row beside its prediction."""
+    return ServingResult(
+        name=run.name,
+        status="ok",
+        group=group,
+        measured_ttft_s=run.ttft_s,
+        predicted_ttft_s=ttft_s,
+        measured_tpot_s=run.tpot_s,
+        predicted_tpot_s=tpot_s,
+    )
+
+
+def _error(predicted: float | None, measured: float | None) -> float | None:
+    """Predicted over measured, minus one."""
+    return None if predicted is None or measured is None else predicted / measured - 1
+
+
+def _summary(name: str, results: Sequence[ServingResult]) -> ServingSummary:
+    """Errors of one group."""
+    tpot = np.array([r.tpot_error for r in results if r.tpot_error is not None])
+    ttft = np.array([r.ttft_error for r in results if r.ttft_error is not None])
+    return ServingSummary(
+        group=name,
+        rows=len(results),
+        unsupported=sum(r.status != "ok" for r in results),
+        ttft_median_error=_quantile(np.abs(ttft), 0.5),
+        ttft_p90_error=_quantile(np.abs(ttft), 0.9),
+        tpot_median_error=_quantile(np.abs(tpot), 0.5),
+        tpot_p90_error=_quantile(np.abs(tpot), 0.9),
+        tpot_bias=_quantile(tpot, 0.5),
+        rank_correlation=_rank_correlation(results),
+    )
+
+
+def _quantile(values: Floats, share: float) -> float:
+    """Quantile, NaN of nothing."""
+    return float(np.quantile(values, share)) if len(values) else math.nan
+
+
+def _rank_correlation(results: Sequence[ServingResult]) -> float:
+    """Median over equal loads of the Spearman correlation of measured.
+
+    Predicted times per token of their layouts.
+    """
+    loads: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
+    for r in results:
+        if r.measured_tpot_s is not None and r.predicted_tpot_s is not None:
+            loads[tuple(r.group.values())].append((r.measured_tpot_s, r.predicted_tpot_s))
+    ranks = [_spearman(np.array(pairs)) for pairs in loads.values() if len(pairs) >= FEWEST_LAYOUTS]
+    return _quantile(np.array([rank for rank in ranks if math.isfinite(rank)]), 0.5)
+
+
+def _spearman(pairs: Floats) -> float:
+    """Rank correlation of two columns; NaN when one of them is constant."""
+    ranks = pairs.argsort(axis=0).argsort(axis=0).astype(float)
+    if np.ptp(pairs[:, 0]) == 0 or np.ptp(pairs[:, 1]) == 0:
+        return math.nan
+    return float(np.corrcoef(ranks[:, 0], ranks[:, 1])[0, 1])

@@ -1,0 +1,149 @@
+"""Predict measured serving runs and compare: mean time to first token and per output token of a closed loop.
+
+A benchmark client keeps `concurrency` requests in flight and reports means over all of them, so the
+prediction simulates that client, the first burst included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodel.accuracy.serving_runs import Pool, ServingRun, UnsupportedRunError, deployment_of
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.benchmarks import benchmark_of, polling_steps
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
+from costmodel.serving.engine import ServingStack
+from costmodel.serving.load import Lengths, Load, closed_load
+from costmodel.serving.memory import kv_capacity_tokens
+from costmodel.serving.replica import Scheduler
+from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.step import step_times
+from costmodel.serving.step_table import StepTimes
+from topology.fabric.hierarchy import Hierarchy
+
+ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
+
+BENCHMARK_MEMORY_FRACTION = (
+    0.96  # published benchmarks raise the engines' memory fraction to what the GPU holds
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Mean seconds to first token and per further output token."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+def predict(
+    cal: Calibration, run: ServingRun, hierarchy: Hierarchy, stack: ServingStack | None = None
+) -> Latency:
+    """Predict what the run's client measured on this fabric, with the shipped engine profile or another."""
+    if run.prefill is not None:
+        return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy, stack))
+    deployment = deployment_of(run, run.decode, hierarchy, stack)
+    latency = mean_latency(closed_loop(cal, deployment, run))
+    return replace(latency, ttft_s=latency.ttft_s + _polled_s(run, deployment, latency.tpot_s))
+
+
+def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
+    """Mean seconds until an engine that looks for requests every n steps sees one: (n − 1)/2 steps."""
+    benchmark = benchmark_of(run.input_tokens, run.output_tokens)
+    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency)
+    return (steps - 1) / 2 * step_s
+
+
+def closed_loop_pools(
+    cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy, stack: ServingStack | None
+) -> Simulation:
+    """Simulate the client of a disaggregated run.
+
+    Prompts are computed one at a time by each attention rank.
+    """
+    prompts, outputs = (deployment_of(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
+    per_worker = -(-run.concurrency // run.decode.workers)
+    decode_rules = scheduler_of(outputs, run, batch=per_worker)
+    prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)
+    return simulate_pools(
+        PoolRules(
+            workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules
+        ),
+        PoolRules(
+            workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules
+        ),
+        transfer_of(prompts, outputs),
+        closed_loop_client(run),
+    )
+
+
+def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:
+    """Simulate the client of an aggregated run."""
+    rules = scheduler_of(deployment, run, batch=run.concurrency)
+    return simulate(_times(cal, deployment, run, rules), rules, closed_loop_client(run))
+
+
+def closed_loop_client(run: ServingRun) -> Load:
+    """The benchmark client: ten rounds of requests, all alike or with the lengths its benchmark draws.
+
+    Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
+    read as that batch of requests of the stated lengths.
+    """
+    benchmark = benchmark_of(run.input_tokens, run.output_tokens) if run.prefill is None else None
+    shortest = benchmark.lowest_share if benchmark else None
+    return closed_load(
+        concurrency=run.concurrency,
+        count=ROUNDS * run.concurrency,
+        inputs=Lengths(mean=run.input_tokens, lowest_share=shortest),
+        outputs=Lengths(mean=run.output_tokens, lowest_share=shortest),
+    )
+
+
+def _times(cal: Calibration, deployment: Deployment, run: ServingRun, rules: Scheduler) -> StepTimes:
+    """Step times over the batches and steps the scheduler can form."""
+    return step_times(
+        cal,
+        deployment,
+        max_batch=rules.max_batch,
+        token_budget=rules.token_budget,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
+    )
+
+
+def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Scheduler:
+    """The engine's scheduler as the benchmark sets it.
+
+    Room for every request in flight and for a whole prompt.
+    """
+    stack = deployment.stack
+    budget = stack.token_budget if stack.chunked else max(stack.token_budget, run.input_tokens)
+    context = run.input_tokens + run.output_tokens
+    capacity = kv_capacity_tokens(
+        deployment,
+        token_budget=budget,
+        max_batch=batch,
+        memory_fraction=BENCHMARK_MEMORY_FRACTION,
+        context=context,
+    )
+    if capacity < context + stack.kv_block_tokens:
+        raise UnsupportedRunError(f"the model does not fit: room for {capacity} tokens of cache")
+    return Scheduler(
+        token_budget=budget,
+        max_batch=max(batch, deployment.layout.attention_dp),
+        kv_capacity_tokens=capacity,
+        mixed=stack.mixed,
+        chunked=stack.chunked,
+        output_reserve=stack.output_reserve,
+        kv_block_tokens=stack.kv_block_tokens,
+        lagged=stack.lagged,
+    )
+
+
+def mean_latency(simulation: Simulation) -> Latency:
+    """Means over all requests, as benchmark clients report them."""
+    tpot = simulation.tpot_s
+    return Latency(ttft_s=float(simulation.ttft_s.mean()), tpot_s=float(np.nanmean(tpot)))

@@ -1,0 +1,357 @@
+"""Predicted against measured training runs, row by row and summed up by group.
+
+Rows that differ only in their layout are scored together, so a table of thousands of runs takes seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.accuracy.csv_table import Row, UnsupportedRunError
+from costmodel.accuracy.training_runs import TrainingRun, read_runs
+from costmodel.kernels.stand_ins import stand_in
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable
+from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
+from costmodel.training.constants import Constants
+from costmodel.training.score import TrainingScores, evaluate
+from topology.base.errors import InputError
+
+Status = Literal["ok", "unsupported", "error"]
+_CERTAIN = Doubts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One row, predicted. Fields are None where the row or the prediction lacks them.
+
+    Attributes:
+        name: The row's id.
+        group: Values of the columns that results are grouped by.
+        status: Whether it could be predicted.
+        reason: Why not.
+        measured_step_time_s: As published.
+        predicted_step_time_s: By the model.
+        lower_s: Lower end of the 80 % band.
+        upper_s: Upper end of it.
+        measured_peak_memory_bytes: As published.
+        predicted_peak_memory_bytes: By the model.
+        memory_upper_bytes: Upper end of the 80 % band of memory.
+        capacity_bytes: Memory of the GPU.
+        out_of_memory: The run did not fit.
+        stack: Profile its engine was taken for.
+        doubts: What makes this prediction less sure.
+    """
+
+    name: str
+    group: Mapping[str, str]
+    status: Status
+    reason: str = ""
+    stack: str = ""
+    doubts: Doubts = _CERTAIN
+    measured_step_time_s: float | None = None
+    predicted_step_time_s: float | None = None
+    lower_s: float | None = None
+    upper_s: float | None = None
+    measured_peak_memory_bytes: float | None = None
+    predicted_peak_memory_bytes: float | None = None
+    memory_upper_bytes: float | None = None
+    capacity_bytes: float | None = None
+    out_of_memory: bool = False
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step time, minus one."""
+        if self.measured_step_time_s is None or self.predicted_step_time_s is None:
+            return None
+        return self.predicted_step_time_s / self.measured_step_time_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        """Predicted over measured peak memory, minus one."""
+        if self.measured_peak_memory_bytes is None or self.predicted_peak_memory_bytes is None:
+            return None
+        return self.predicted_peak_memory_bytes / self.measured_peak_memory_bytes - 1
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the model warns that the run may not fit: it exceeds the GPU within the band."""
+        if self.memory_upper_bytes is None or self.capacity_bytes is None:
+            return False
+        return self.memory_upper_bytes > self.capacity_bytes
+
+
+def predict_rows(
+    rows: Sequence[Row], cal: Calibration, *, constants: Constants | None = None
+) -> list[RunResult]:
+    """Predict every row of a table; no row can fail the others.
+
+    Args:
+        rows: From `training_runs.read_rows`.
+        cal: Kernel and collective tables.
+        constants: Constants of the composition, the shipped ones by default.
+    """
+    decoded = read_runs(rows)
+    runs = {i: run for i, run in enumerate(decoded) if isinstance(run, TrainingRun)}
+    results = {
+        i: _unpredicted(rows[i], i, "unsupported", str(reason))
+        for i, reason in enumerate(decoded)
+        if isinstance(reason, UnsupportedRunError)
+    }
+    for members in alike(runs).values():
+        results |= _predict_or_say(members, rows, cal, constants)
+    return [results[i] for i in range(len(rows))]
+
+
+def _unpredicted(row: Row, index: int, status: Status, reason: str) -> RunResult:
+    """A row without a prediction."""
+    return RunResult(
+        name=row.get("id") or f"row {index + 1}", group=_columns(row), status=status, reason=reason
+    )
+
+
+def alike(runs: Mapping[int, TrainingRun]) -> Mapping[object, dict[int, TrainingRun]]:
+    """Runs by everything but their layout."""
+    groups: dict[object, dict[int, TrainingRun]] = defaultdict(dict)
+    for i, run in runs.items():
+        groups[run.model, id(run.cluster), run.job, run.stack][i] = run
+    return groups
+
+
+def _predict_or_say(
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+) -> dict[int, RunResult]:
+    """Predict runs of one job; when one of them cannot be, predict each alone and say why not."""
+    try:
+        with np.errstate(all="ignore"):  # a result that is not finite is reported as such
+            return _predict_alike(runs, rows, cal, constants)
+    except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
+        if len(runs) > 1:
+            alone = [_predict_or_say({i: run}, rows, cal, constants) for i, run in runs.items()]
+            return {i: result for results in alone for i, result in results.items()}
+        (i,) = runs
+        return {i: _refused(rows[i], i, failure)}
+
+
+def _refused(row: Row, index: int, failure: Exception) -> RunResult:
+    """A row the model refuses, or that is beyond what its arithmetic can hold."""
+    if isinstance(failure, InputError):
+        return _unpredicted(row, index, "unsupported", f"{failure.what}: {failure.cause}")
+    return _unpredicted(row, index, "error", f"{type(failure).__name__}: {failure}")
+
+
+def _predict_alike(
+    runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
+) -> dict[int, RunResult]:
+    """Predict runs of one job on one cluster."""
+    some = next(iter(runs.values()))
+    table = LayoutTable.of([run.layout for run in runs.values()])
+    shares = np.array([run.recomputed_share for run in runs.values()])
+    scores = evaluate(
+        some.model, some.cluster, some.job, some.stack, table, cal,
+        constants=constants, recomputed_share=shares,
+    )  # fmt: skip
+    tabled = stand_in(cal, some.cluster.gpu) == some.cluster.gpu.name
+    return {
+        i: _result(run, _columns(rows[i]), scores, at, tabled=tabled)
+        for at, (i, run) in enumerate(runs.items())
+    }
+
+
+def _result(
+    run: TrainingRun, columns: Mapping[str, str], scores: TrainingScores, at: int, *, tabled: bool
+) -> RunResult:
+    """One row beside its prediction."""
+    doubts = Doubts(
+        untabled_gpu=not tabled,
+        extrapolated_share=float(scores.extrapolated_share[at]) if tabled else 0.0,
+        experts=run.model.is_moe,
+        host_share=float(scores.host_share[at]),
+        eight_bit=run.job.is_fp8,
+        unmeasured_stack=not run.stack.calibrated,
+    )
+    seconds = float(scores.step_time_s[at])
+    memory = float((scores.peak_memory_bytes if run.process_memory else scores.peak_allocated_bytes)[at])
+    lower_s, upper_s = interval(seconds, time_deviation(doubts))
+    if not (math.isfinite(seconds) and seconds > 0):
+        return RunResult(name=run.name, group=columns, status="error", reason=f"predicted {seconds} s")
+    return RunResult(
+        name=run.name,
+        group=columns,
+        status="ok",
+        stack=run.stack.name,
+        doubts=doubts,
+        measured_step_time_s=run.step_time_s,
+        predicted_step_time_s=seconds,
+        lower_s=lower_s,
+        upper_s=upper_s,
+        measured_peak_memory_bytes=run.peak_memory_bytes,
+        predicted_peak_memory_bytes=memory,
+        memory_upper_bytes=interval(float(scores.peak_memory_bytes[at]), memory_deviation(doubts))[1],
+        capacity_bytes=run.cluster.gpu.memory_bytes,
+        out_of_memory=run.out_of_memory,
+    )
+
+
+_JOB_COLUMNS = (
+    "source",
+    "gpu",
+    "framework",
+    "model",
+    "precision",
+    "num_gpus",
+    "global_batch_size",
+    "sequence_length",
+)
+"""Rows that agree in these are layouts of one job."""
+
+GROUP_COLUMNS = (
+    *_JOB_COLUMNS, "num_layers", "hidden_size", "num_attention_heads", "num_experts",
+    "tp", "pp", "cp", "ep", "dp", "virtual_stages", "schedule", "zero_stage", "microbatch_size", "recompute",
+    "flash_attention",
+)  # fmt: skip
+"""Columns that results can be grouped by."""
+
+
+def _columns(row: Row) -> dict[str, str]:
+    """Columns results can be grouped by."""
+    return {name: row.get(name, "") or "unnamed" for name in GROUP_COLUMNS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Errors of one group of rows; shares, not percent. NaN where there is nothing to compare.
+
+    Attributes:
+        group: Name of the group.
+        rows: Rows in it.
+        unsupported: Rows that could not be predicted.
+        timed: Rows with a measured step time.
+        median_error: Median absolute error of the step time.
+        mean_error: Mean of the same.
+        p90_error: 90th percentile of the same.
+        bias: Median signed error.
+        memory_rows: Rows with a measured peak.
+        memory_median_error: Median absolute error of peak memory.
+        memory_p90_error: 90th percentile of the same.
+        oom_rows: Rows that did not fit.
+        oom_flagged: How many of those the model warned about.
+        false_alarms: Rows that fitted and were flagged.
+        coverage: Share of step times inside the 80 % band.
+        rank_correlation: Median Spearman correlation within jobs of at least four layouts.
+        top1_regret: Mean slow-down of the predicted best layout over the measured best in those jobs.
+        ranked_jobs: How many such jobs there are.
+    """
+
+    group: str
+    rows: int
+    unsupported: int
+    timed: int
+    median_error: float
+    mean_error: float
+    p90_error: float
+    bias: float
+    memory_rows: int
+    memory_median_error: float
+    memory_p90_error: float
+    oom_rows: int
+    oom_flagged: int
+    false_alarms: int
+    coverage: float
+    rank_correlation: float
+    top1_regret: float
+    ranked_jobs: int
+
+
+FEWEST_LAYOUTS = 4  # a job needs this many layouts for a rank correlation to say something
+
+
+def summarise(results: Sequence[RunResult], *, by: str | Sequence[str] | None = None) -> list[Summary]:
+    """Errors by the values of one or several columns, in order of appearance, and of all rows last."""
+    names = (by,) if isinstance(by, str) else tuple(by or ())
+    groups: dict[str, list[RunResult]] = defaultdict(list)
+    for result in results if names else ():
+        groups[" · ".join(result.group.get(name, "unnamed") for name in names)].append(result)
+    return [*(_summary(name, members) for name, members in groups.items()), _summary("all", results)]
+
+
+def _summary(name: str, results: Sequence[RunResult]) -> Summary:
+    """Errors of one group."""
+    errors = np.array([r.error for r in results if r.error is not None])
+    memory = np.array([r.memory_error for r in results if r.memory_error is not None])
+    inside = [
+        r.lower_s <= r.measured_step_time_s <= r.upper_s
+        for r in results
+        if r.lower_s is not None and r.upper_s is not None and r.measured_step_time_s is not None
+    ]
+    ranks = [(_spearman(*pair), _regret(*pair)) for pair in _jobs(results)]
+    return Summary(
+        group=name,
+        rows=len(results),
+        unsupported=sum(r.status != "ok" for r in results),
+        timed=len(errors),
+        median_error=_quantile(np.abs(errors), 0.5),
+        mean_error=float(np.abs(errors).mean()) if len(errors) else math.nan,
+        p90_error=_quantile(np.abs(errors), 0.9),
+        bias=_quantile(errors, 0.5),
+        memory_rows=len(memory),
+        memory_median_error=_quantile(np.abs(memory), 0.5),
+        memory_p90_error=_quantile(np.abs(memory), 0.9),
+        oom_rows=sum(r.out_of_memory for r in results),
+        oom_flagged=sum(r.out_of_memory and r.flagged for r in results),
+        false_alarms=sum(r.flagged and not r.out_of_memory for r in results),
+        coverage=float(np.mean(inside)) if inside else math.nan,
+        rank_correlation=_quantile(np.array([rank for rank, _ in ranks]), 0.5),
+        top1_regret=float(np.mean([regret for _, regret in ranks])) if ranks else math.nan,
+        ranked_jobs=len(ranks),
+    )
+
+
+def _quantile(values: NDArray[np.float64], share: float) -> float:
+    """Quantile, NaN of nothing."""
+    return float(np.quantile(values, share)) if len(values) else math.nan
+
+
+def _jobs(results: Sequence[RunResult]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Measured and predicted times of every job with enough layouts to rank."""
+    jobs: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
+    for result in results:
+        if result.error is not None:
+            jobs[tuple(result.group[name] for name in _JOB_COLUMNS)].append(result)
+    pairs = [
+        (
+            np.array([r.measured_step_time_s for r in members], dtype=np.float64),
+            np.array([r.predicted_step_time_s for r in members], dtype=np.float64),
+        )
+        for members in jobs.values()
+        if len(members) >= FEWEST_LAYOUTS
+    ]
+    return [
+        (measured, predicted)
+        for measured, predicted in pairs
+        if np.ptp(measured) > 0 and np.ptp(predicted) > 0
+    ]
+
+
+def _spearman(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """Rank correlation; equal values share the mean of their ranks."""
+    return float(np.corrcoef(_ranks(measured), _ranks(predicted))[0, 1])
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from zero, ties averaged."""
+    ordered = np.sort(values)
+    below, upto = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    return np.asarray((below + upto - 1) / 2, dtype=np.float64)
+
+
+def _regret(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
+    """Slow-down of the layout predicted best over the one measured best."""
+    return float(measured[int(np.argmin(predicted))] / measured.min() - 1)

@@ -1,0 +1,221 @@
+"""Measured training runs: the CSV schema, and what each row says was run.
+
+One row is one measured step: sizes of the model, cluster, engine, layout, seconds per step and often peak
+memory. The schema is that of ``training_runs.csv``; optional columns may be missing or empty, and a row
+that says too little, or something the model cannot express, is unsupported with its reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodel.accuracy.csv_table import (
+    SURPLUS,
+    Row,
+    UnsupportedRunError,
+    count,
+    flag,
+    number,
+    read_table,
+    require_columns,
+)
+from costmodel.accuracy.run_layout import layout_of, recomputed_share
+from costmodel.accuracy.run_model import model_of
+from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import SoftwareStack, stack_of_framework, stacks
+from topology.base.errors import InputError
+from topology.base.units import GBIT, GIB
+from topology.builders import default_cluster
+from topology.catalog import cluster
+from topology.cluster import Cluster
+
+PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
+
+REQUIRED = (
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "sequence_length",
+    "gpu",
+    "num_gpus",
+    "global_batch_size",
+    "step_time_s",
+)
+NODE_GPUS = 8
+PROCESS_MEMORY_STACKS = ("megatron-deepspeed", "megatron-deepspeed-bigscience")  # logs print nvidia-smi
+ASYNC_TP_SHARE = 0.5  # of tensor-parallel transfers that torch's asynchronous TP hides
+_PRECISIONS: Mapping[str, TrainingPrecision] = {
+    "": "bf16",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "amp": "bf16",
+    "fp8": "fp8",
+    "mxfp8": "mxfp8",
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """One measured row, decoded.
+
+    Attributes:
+        name: The row's id.
+        source: Who published it.
+        framework: The engine as the row names it.
+        model: What was trained.
+        cluster: On what.
+        job: How long and how many sequences.
+        stack: The profile of the engine, with what the row says of attention and overlap.
+        layout: How it was split.
+        recomputed_share: Share of the layers recomputed in full.
+        step_time_s: Measured seconds per step.
+        peak_memory_bytes: Measured peak of a GPU, None where not published.
+        process_memory: That peak is of the whole process (``nvidia-smi``), not of the framework's allocator.
+        out_of_memory: The run did not fit.
+    """
+
+    name: str
+    source: str
+    framework: str
+    model: ModelSpec
+    cluster: Cluster
+    job: TrainingJob
+    stack: SoftwareStack
+    layout: ParallelLayout
+    recomputed_share: float
+    step_time_s: float | None
+    peak_memory_bytes: float | None
+    process_memory: bool
+    out_of_memory: bool
+
+
+def read_rows(path: Path | str) -> list[Row]:
+    """Rows of a CSV of training runs; raises `InputError` when the file holds none."""
+    table = read_table(path)
+    require_columns(table, REQUIRED[:-1], path, "training")
+    return list(table.rows)
+
+
+def shipped_runs() -> list[Row]:
+    """Published runs that the package itself carries, each with its source and address."""
+    return read_rows(PUBLISHED_RUNS)
+
+
+def read_run(row: Row, index: int = 0) -> TrainingRun:
+    """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
+    if row.get(SURPLUS):
+        raise UnsupportedRunError("more cells than columns: is a text with a comma unquoted?")
+    missing = [name for name in REQUIRED[:-1] if not row.get(name)]
+    if missing:
+        raise UnsupportedRunError(f"no {', '.join(missing)}")
+    adapter = _adapter(row)
+    if adapter:
+        raise UnsupportedRunError(f"{adapter} trains small matrices beside frozen weights")
+    layout = layout_of(row)
+    measured = row.get("step_time_s", "")
+    memory = row.get("peak_memory_gib", "")
+    out_of_memory = row.get("oom", "") in ("1", "1.0", "true", "True")
+    if not measured and not memory and not out_of_memory:
+        raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
+    stack = _stack(row)
+    if not row.get("sequence_parallel") and layout.tp > 1 and stack.sequence_parallel_default:
+        layout = replace(layout, sequence_parallel=True)
+    return TrainingRun(
+        name=row.get("id") or f"row {index + 1}",
+        source=row.get("source") or "unnamed",
+        framework=row.get("framework", ""),
+        model=model_of(row, stack),
+        cluster=_cluster(row, layout),
+        job=_job(row, layout),
+        stack=stack,
+        layout=layout,
+        recomputed_share=recomputed_share(row, layout),
+        step_time_s=number(row, "step_time_s") if measured else None,
+        peak_memory_bytes=number(row, "peak_memory_gib") * GIB if memory else None,
+        process_memory=stack.name in PROCESS_MEMORY_STACKS or "nvidia-smi" in row.get("note", "").lower(),
+        out_of_memory=out_of_memory,
+    )
+
+
+def _adapter(row: Row) -> str:
+    """The kind of adapter that a row's model, engine or note says it trains, if any."""
+    words = " ".join(row.get(name, "") for name in ("model", "framework", "note")).lower()
+    found = re.search(r"\b(q?lora|dora)\b", words.replace("_", " "))
+    return found.group(1) if found else ""
+
+
+def _stack(row: Row) -> SoftwareStack:
+    """The profile of the row's engine, with what the row says of its attention, overlap and launches."""
+    stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
+    note = row.get("note", "").lower()
+    if row.get("flash_attention"):
+        stack = replace(stack, flash_attention=flag(row, "flash_attention", default=True))
+    if "async tp" in note:
+        stack = replace(stack, tp_overlap_share=max(stack.tp_overlap_share, ASYNC_TP_SHARE))
+    if "token-drop" in note:
+        stack = replace(stack, drops_tokens=True)
+    if "_cg" in note or "cuda graph" in note:
+        stack = replace(stack, cuda_graphs=True)
+    if re.search(r"launch[ _]blocking", note):
+        stack = replace(stack, launch_blocking=True)
+    return stack
+
+
+def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:
+    """The first version of an engine, from this profile on, that has what the row uses."""
+    wants_fused = bool(row.get("flash_attention")) and flag(row, "flash_attention", default=True)
+    wants_selective = row.get("recompute") == "selective"
+    lacks = (wants_fused > stack.flash_attention) or (wants_selective > ("selective" in stack.recomputes))
+    return _version(stacks()[stack.successor], row) if lacks and stack.successor else stack
+
+
+def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
+    """Sequence length, batch and precision."""
+    batch = count(row, "global_batch_size")
+    if batch < layout.dp * layout.microbatch_size:
+        raise UnsupportedRunError(
+            f"global_batch_size {batch} < dp·microbatch_size = {layout.dp}·{layout.microbatch_size}"
+        )
+    name = row.get("precision", "").lower()
+    if name not in _PRECISIONS:
+        raise UnsupportedRunError(f"unknown precision {name!r}")
+    return TrainingJob(
+        sequence_length=count(row, "sequence_length"), global_batch_size=batch, precision=_PRECISIONS[name]
+    )
+
+
+def _cluster(row: Row, layout: ParallelLayout) -> Cluster:
+    """Where it ran: as a cluster file describes it, or the GPU's reference machine with the row's NICs."""
+    per_node = count(row, "gpus_per_node", NODE_GPUS)
+    nic = number(row, "nic_gbit_per_s_per_gpu", 0.0)
+    try:
+        if row.get("cluster"):
+            return cluster(row["cluster"], layout.num_gpus)
+        return _built(row["gpu"], layout.num_gpus, per_node, nic * GBIT or None)
+    except InputError as unknown:
+        raise UnsupportedRunError(f"{unknown.what}: {unknown.cause}") from unknown
+
+
+@functools.lru_cache(maxsize=512)
+def _built(gpu: str, gpus: int, per_node: int, nic_bytes_per_s: float | None) -> Cluster:
+    """A cluster, built once per kind."""
+    return default_cluster(gpu, gpus, gpus_per_node=per_node, nic_bandwidth_bytes_per_s=nic_bytes_per_s)
+
+
+def read_runs(rows: Sequence[Row]) -> list[TrainingRun | UnsupportedRunError]:
+    """Decode all rows, in order; those that cannot be predicted give their reason."""
+    decoded: list[TrainingRun | UnsupportedRunError] = []
+    for index, row in enumerate(rows):
+        try:
+            decoded.append(read_run(row, index))
+        except UnsupportedRunError as reason:
+            decoded.append(reason)
+    return decoded

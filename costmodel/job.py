@@ -1,0 +1,95 @@
+"""What is asked of a model: a training job or a serving job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from topology.base.errors import InputError
+
+TrainingPrecision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+Optimizer = Literal["adamw"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """One pre-training job: how long a sequence is, how many make a step, and what the user is bound by.
+
+    `global_batch_size` counts sequences. `total_tokens`, `deadline_s` and `budget_usd` are optional
+    limits that objectives other than the step time read.
+    """
+
+    sequence_length: int
+    global_batch_size: int
+    precision: TrainingPrecision = "bf16"
+    optimizer: Optimizer = "adamw"
+    total_tokens: int | None = None
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a job without tokens."""
+        _require_positive("training job", "sequence_length", self.sequence_length)
+        _require_positive("training job", "global_batch_size", self.global_batch_size)
+        for name in ("total_tokens", "deadline_s", "budget_usd"):
+            value = getattr(self, name)
+            if value is not None:
+                _require_positive("training job", name, value)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens consumed by one optimizer step."""
+        return self.sequence_length * self.global_batch_size
+
+    @property
+    def is_fp8(self) -> bool:
+        """Whether the linear layers multiply in eight bits or four."""
+        return self.precision in ("fp8", "mxfp8", "nvfp4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingJob:
+    """One serving workload: request shape, load, and the latency that must be kept.
+
+    Give either `request_rate_per_s` (open loop) or `concurrency` (closed loop, requests in flight).
+    `percentile` is the share of requests, in 0…100, that must meet `ttft_s`, `tpot_s` and `end_to_end_s`.
+    `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated
+    per step and accepted at rate `acceptance`.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    input_tokens_p99: int | None = None
+    output_tokens_p99: int | None = None
+    request_rate_per_s: float | None = None
+    concurrency: int | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    end_to_end_s: float | None = None
+    percentile: float = 99.0
+    kv_dtype: Literal["bf16", "fp8"] = "bf16"
+    weight_precision: Literal["bf16", "fp8", "fp4", "int8", "int4"] = "bf16"
+    cached_share: float = 0.0
+    draft_tokens: int = 0
+    acceptance: float = 0.0
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a job without tokens or load."""
+        _require_positive("serving job", "input_tokens", self.input_tokens)
+        _require_positive("serving job", "output_tokens", self.output_tokens)
+        for name in (
+            "request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "end_to_end_s", "percentile",
+            "burstiness",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None:
+                _require_positive("serving job", name, value)
+
+
+def _require_positive(what: str, name: str, value: float) -> None:
+    """Raise unless the value is a positive finite number."""
+    if not 0 < value < float("inf"):
+        raise InputError(
+            what=f"{what} is not possible", cause=f"{name} = {value}", fix=f"give a positive {name}"
+        )

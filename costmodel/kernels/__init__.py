@@ -1,0 +1,1 @@
+"""Seconds of one kernel or collective on one GPU, from measured tables."""

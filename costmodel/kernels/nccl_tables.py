@@ -1,0 +1,127 @@
+"""Seconds of a collective inside one node (scale-up domain), read off nccl-tests tables.
+
+Legend: n = members inside the node, B = message bytes (as in `costmodel.kernels.collectives`), busbw =
+traffic/time with traffic = 2(n−1)/n·B for an all-reduce and (n−1)/n·B otherwise. Tables hold 2, 4 and 8 GPUs
+on switched NVLink, and PCIe hosts; other scale-ups are carried over by their bandwidth.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.kernels.grids import Bools, Floats, Grid, interpolate, outside, stacked
+from costmodel.kernels.tables import Calibration
+from topology.fabric.hierarchy import Counts, Hierarchy, ring_bandwidth
+
+SAME_BANDWIDTH = 0.1  # data sheets round; a node this close to the measured one is the same
+AXES = ("nccl_gpus", "nccl_bytes")
+
+
+def node_seconds(
+    cal: Calibration, h: Hierarchy, op: str, message_bytes: Floats, members: Counts, stride: Counts
+) -> tuple[Floats, Bools]:
+    """Return seconds of a collective of `members` GPUs of one node, and where they were extrapolated.
+
+        t = t0 + (T(n, B) − t0)·(table's bandwidth)/(this node's)
+
+    Beyond the table's largest message time grows along its last interval; beyond its largest group traffic
+    grows as (n−1)/n and each further ring step adds α_in, paid in full only by large messages.
+    """
+    name, native = table_of(cal, h)
+    table_op, scale = _as_measured(op, h)
+    grid = cal.grid(name, f"nccl_{table_op}", AXES)
+    if grid is None:
+        raise LookupError(f"{name}.npz has no collectives")
+    n = np.maximum(np.where(op == "p2p", 2, members), 2).astype(np.float64)
+    b = np.maximum(message_bytes * scale, 1.0)
+    seconds, beyond = _table_seconds(grid, n, b)
+    seconds = seconds + _larger_group(cal, grid, op, n, seconds)
+    if not native:
+        floor = np.minimum(np.exp(grid.log_values.min()), seconds)
+        rate = _ring_inside(h, np.maximum(members, 2), stride)
+        seconds = floor + (seconds - floor) * cal.fits()["scaleup_bytes_per_s"][name] / rate
+    seconds = np.where(members > 1, seconds, 0.0)
+    return seconds, np.asarray(beyond | (not native))
+
+
+def _ring_inside(h: Hierarchy, members: Counts, stride: Counts) -> Floats:
+    """Return the bus bandwidth of a ring of members that share a node, whatever their group does outside it.
+
+    Members of a group that straddles nodes need not sit evenly inside one: they are spaced as widely as fits.
+    """
+    node = h.gpus_per_node
+    levels = tuple(level for level in h.levels if level.unit_gpus < node)
+    alone = replace(h, num_gpus=node, levels=levels)
+    return ring_bandwidth(alone, members, np.minimum(stride, np.maximum(1, node // members)))
+
+
+def node_source(cal: Calibration, h: Hierarchy) -> str:
+    """Return where in-node collective times of this hierarchy come from, for provenance."""
+    name, native = table_of(cal, h)
+    return f"nccl-tests table of {name}" + ("" if native else ", carried over by bandwidth")
+
+
+def table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
+    """Return the GPU whose collective tables stand for this node, and whether they were measured on it."""
+    key = ("nccl_table", h.gpu.name, h.scaleup.kind, str(h.scaleup.bandwidth_bytes_per_s))
+    if key not in cal.tables:
+        cal.tables[key] = _find_table(cal, h)
+    found: tuple[str, bool] = cal.tables[key]
+    return found
+
+
+def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
+    fits = cal.fits()
+    own, measured = h.gpu.name, fits["scaleup_bytes_per_s"]
+    if h.scaleup.kind == "pcie":
+        hosts = fits["pcie_tables"]
+        name = hosts["by_name"].get(own, hosts["default"])
+        return name, name == own
+    on_pcie = fits["pcie_tables"]["by_name"]
+    stand_ins = fits["stand_ins"]
+    nearest = own, stand_ins["by_name"].get(own), stand_ins["by_architecture"].get(h.gpu.architecture)
+    name = next((n for n in nearest if n in measured and n not in on_pcie), stand_ins["other"])
+    alike = np.isclose(h.scaleup.bandwidth_bytes_per_s, measured[name], rtol=SAME_BANDWIDTH)
+    return name, bool(alike and h.scaleup.kind == "nvswitch" and name == own)
+
+
+def _as_measured(op: str, h: Hierarchy) -> tuple[str, float]:
+    """Return the table an op is read from, and what its message is multiplied by there.
+
+    A p2p of B is half of a two-GPU all-to-all of 2B; a broadcast streams like an all-gather. NVSwitch
+    reductions (SHARP) exist only on switched NVLink: elsewhere an all-reduce is a reduce-scatter of 2B.
+    """
+    if op == "p2p":
+        return "all_to_all", 2.0
+    if op == "broadcast":
+        return "all_gather", 1.0
+    if op == "all_reduce" and h.scaleup.kind in ("nvlink-mesh", "nvlink-pairs"):
+        return "reduce_scatter", 2.0
+    return op, 1.0
+
+
+def _table_seconds(grid: Grid, n: Floats, b: Floats) -> tuple[Floats, Bools]:
+    """Return table seconds, continued linearly in bytes along the last interval."""
+    at = stacked(n, b)
+    beyond = outside(grid, at)
+    inside = np.exp(interpolate(grid, at))
+    largest = grid.last[1]
+    if not np.any(b > largest):
+        return inside, beyond
+    ends = stacked(n, np.full(np.shape(b), largest / 2))
+    slope = (inside - np.exp(interpolate(grid, ends))) / (largest / 2)
+    return inside + np.maximum(b - largest, 0.0) * slope, beyond
+
+
+def _larger_group(cal: Calibration, grid: Grid, op: str, n: Floats, seconds: Floats) -> Floats:
+    """Return the seconds that members beyond the largest measured group add."""
+    most = grid.last[0]
+    if not np.any(n > most):
+        return np.zeros(())
+    net = cal.network()
+    passes = 2.0 if op == "all_reduce" else 1.0
+    wider = np.maximum(n, most)
+    traffic = ((wider - 1) / wider) / ((most - 1) / most) - 1
+    steps = passes * (wider - most) * net["step_inside_s"]
+    saturation = seconds / (seconds + net["half_s"] + np.exp(grid.log_values.min()))
+    return np.asarray(seconds * traffic + steps * saturation)

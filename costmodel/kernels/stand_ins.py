@@ -1,0 +1,156 @@
+"""Which measured GEMM table stands for a (GPU, precision), and how to carry its times over.
+
+A GPU with its own table is read directly. Otherwise the table of the nearest measured GPU is used at equal
+utilisation: time above the launch floor scales with the ratio of the two rooflines,
+
+    t = t0 + (t_table − t0) · roof(wanted)/roof(table),   roof = max(flop/peak, bytes/bandwidth)
+
+and the same rule carries bf16 over to weight-only int8/int4 and fp8 over to fp4. It is applied once, at the
+nodes of the grid, and what falls along an axis is levelled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.kernels.grids import Floats, Grid, monotone
+from costmodel.kernels.tables import Calibration
+from topology.base.errors import InputError
+from topology.hardware.gpu import Gpu
+
+GEMM_AXES = ("gemm_m", "gemm_n", "gemm_k")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Operand widths of a GEMM: the table it is read from, the units it runs on, bytes per element."""
+
+    table: str
+    peak: str
+    weight_bytes: float
+    activation_bytes: float
+
+
+_BF16 = Precision(table="bf16", peak="bf16", weight_bytes=2, activation_bytes=2)
+_FP8 = Precision(table="fp8", peak="fp8", weight_bytes=1, activation_bytes=1)
+_FP4 = Precision(table="fp8", peak="fp4", weight_bytes=0.5 + 1 / 16, activation_bytes=0.5 + 1 / 16)
+_INT8 = Precision(table="bf16", peak="bf16", weight_bytes=1, activation_bytes=2)
+_INT4 = Precision(table="bf16", peak="bf16", weight_bytes=0.5 + 2 / 128, activation_bytes=2)
+PRECISIONS: Mapping[str, Precision] = {
+    "bf16": _BF16,
+    "fp16": _BF16,
+    "fp32": Precision(table="bf16", peak="fp32", weight_bytes=4, activation_bytes=4),
+    "tf32": Precision(table="bf16", peak="tf32", weight_bytes=4, activation_bytes=4),
+    "fp8": _FP8,
+    "mxfp8": _FP8,
+    "fp4": _FP4,
+    "nvfp4": _FP4,
+    "mxfp4": _FP4,
+    "int8": _INT8,
+    "int4": _INT4,
+}
+"""By dtype. int8 and int4 are weight-only: bf16 arithmetic on narrow weights with a scale per group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline:
+    """Peak arithmetic and memory rates of a GPU in one precision, and that precision's operand bytes."""
+
+    flop_per_s: float
+    bytes_per_s: float
+    precision: Precision
+
+    def seconds(self, m: Floats, n: Floats, k: Floats) -> Floats:
+        """Return max(flop/peak, bytes/bandwidth) of C[m,n] = A[m,k]·B[k,n]; C is written in two bytes."""
+        compute = m * n * k * (2 / self.flop_per_s)
+        moved = self.precision.activation_bytes * m * k + self.precision.weight_bytes * n * k + 2 * m * n
+        return np.maximum(compute, moved / self.bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reference:
+    """Log seconds of GEMMs of one (GPU, precision) on a grid; `exact` when measured on this very thing."""
+
+    grid: Grid
+    exact: bool
+    source: str
+
+
+def gemm_reference(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
+    """Return the table for GEMMs of `dtype` on `gpu`, remembered in `cal.tables`."""
+    key = ("gemm_reference", gpu.name, dtype)
+    if key not in cal.tables:
+        cal.tables[key] = _find(cal, gpu, dtype)
+    reference: Reference = cal.tables[key]
+    return reference
+
+
+def stand_in(cal: Calibration, gpu: Gpu) -> str:
+    """Return the measured GPU whose utilisation stands for `gpu`: itself, its twin, or its architecture's."""
+    fits = cal.fits()
+    if gpu.name in fits["gpus"]:
+        return gpu.name
+    stand_ins = fits["stand_ins"]
+    twin: str | None = stand_ins["by_name"].get(gpu.name)
+    nearest: str = stand_ins["by_architecture"].get(gpu.architecture, stand_ins["other"])
+    return twin or nearest
+
+
+def achievable(cal: Calibration, gpu: Gpu) -> float:
+    """Return the highest measured share of the bf16 peak that a large matmul reaches on `gpu`."""
+    fits = cal.fits()
+    measured: float | None = fits["achievable_share"].get(gpu.name)
+    return measured or fits["achievable_share"][stand_in(cal, gpu)]
+
+
+def precision_on(gpu: Gpu, dtype: str) -> Precision:
+    """Return how `gpu` runs `dtype`; without fp8 or fp4 units the narrow weights are widened to bf16."""
+    if dtype not in PRECISIONS:
+        known = ", ".join(sorted(PRECISIONS))
+        raise InputError(f"unknown precision {dtype}", f"kernels are known for {known}", "choose one")
+    precision = PRECISIONS[dtype]
+    if precision.peak == "fp4" and "fp4" not in gpu.peak_flop_per_s:
+        return _INT4
+    if precision.peak == "fp8" and "fp8" not in gpu.peak_flop_per_s:
+        return _INT8
+    return precision
+
+
+def _find(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
+    precision = precision_on(gpu, dtype)
+    name = stand_in(cal, gpu)
+    table = precision.table if f"gemm_{precision.table}" in cal.arrays(name) else "bf16"
+    grid = cal.grid(name, f"gemm_{table}", GEMM_AXES)
+    if grid is None:
+        raise InputError(f"no GEMM table of {name}", f"{cal.directory} lacks it", "reinstall meshplan")
+    exact = name == gpu.name and precision == PRECISIONS[table]
+    if exact:
+        return Reference(grid=grid, exact=True, source=f"GEMM {table} table of {name}, measured")
+    measured = cal.fits()["gpus"][name]
+    share = achievable(cal, gpu) / cal.fits()["achievable_share"][name]
+    wanted = Roofline(
+        flop_per_s=gpu.peak(precision.peak) * share,
+        bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        precision=precision,
+    )
+    base = Roofline(
+        flop_per_s=measured["peak_flop_per_s"][table],
+        bytes_per_s=measured["memory_bandwidth_bytes_per_s"],
+        precision=PRECISIONS[table],
+    )
+    source = f"GEMM {table} table of {name}, carried over at equal utilisation"
+    axes = [cal.arrays(name)[axis].astype(np.float64) for axis in GEMM_AXES]
+    carried = _carried_over(grid, axes, base, wanted, measured["launch_s"])
+    return Reference(grid=Grid.of(axes, carried), exact=False, source=source)
+
+
+def _carried_over(
+    grid: Grid, axes: Sequence[Floats], table: Roofline, wanted: Roofline, launch_s: float
+) -> Floats:
+    """Return log seconds at the nodes of a grid on other rooflines, kept rising along every axis."""
+    m, n, k = np.meshgrid(*axes, indexing="ij")
+    seconds = np.exp(grid.log_values.reshape(m.shape))
+    floor = np.minimum(launch_s, seconds)
+    ratio = wanted.seconds(m, n, k) / table.seconds(m, n, k)
+    return monotone(np.log(floor + (seconds - floor) * ratio), (0, 1, 2))

@@ -1,0 +1,1 @@
+"""Bytes of a stage: state, activations, and what a layer holds."""

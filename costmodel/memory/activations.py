@@ -1,0 +1,102 @@
+"""Bytes that one layer's forward pass leaves behind for its backward, under each recompute policy.
+
+Sums over the per-layer table, so that one description of a layer gives time and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import RECOMPUTES, Quantity
+from costmodel.ops.op import HALF_BYTES, Op, ShardShape
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+LINEAR = ("gemm", "grouped_gemm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShare:
+    """One rank's share of a layer, for one microbatch; arrays with one entry per distinct cut.
+
+    Attributes:
+        parameters: Parameters on the rank, routed experts excluded.
+        expert_parameters: Parameters of the rank's routed experts.
+        saved_bytes: Activations kept, one entry per policy of `layout.RECOMPUTES` (``full``: the layer's
+            input).
+        working_bytes: Largest set of temporaries while one operation runs backward.
+        matrix_parameters: Parameters of the distinct matrices of a layer: dense ones, and one expert's.
+    """
+
+    parameters: Floats
+    expert_parameters: Floats
+    saved_bytes: Floats
+    working_bytes: Floats
+    matrix_parameters: Floats
+
+
+def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> LayerShare:
+    """Sums over the operations of one layer (or of the embedding or the head), one entry per cut."""
+    experts = [op for op in ops if op.kind == "grouped_gemm"]
+    expert_parameters = _total([op.parameters for op in experts])
+    kept = [saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES]
+    zero = np.zeros(np.shape(shard.tp))
+    return LayerShare(
+        parameters=zero + _total([op.parameters for op in ops]) - expert_parameters,
+        expert_parameters=zero + expert_parameters,
+        saved_bytes=np.stack([zero + of_policy for of_policy in kept]),
+        working_bytes=zero + working_bytes(ops),
+        matrix_parameters=zero + _total([op.n * op.k for op in ops if op.kind in LINEAR]),
+    )
+
+
+def saved_bytes(ops: Sequence[Op], policy: str, shard: ShardShape, hidden_size: int) -> Quantity:
+    """Activations that stay between forward and backward of one microbatch of one layer, bytes.
+
+    Without fused attention, GQA or gating this is Korthikanti et al. 2022, equations 1–4 and table 2:
+    none T·H·(34 + 5·a·S/H), selective 34·T·H, each divided over tp as they state; full 2·T·H.
+
+    Args:
+        ops: The layer's operations.
+        policy: One of `layout.RECOMPUTES`.
+        shard: How the layer is cut.
+        hidden_size: H.
+
+    Returns:
+        Bytes on one rank.
+    """
+    if policy == "full":
+        return HALF_BYTES * shard.sharded_tokens * hidden_size
+    if policy == "selective":
+        return _total([op.saved_bytes_selective for op in ops])
+    if policy == "selective-op":
+        return _total([op.saved_bytes_op for op in ops])
+    return _total([op.saved_bytes for op in ops])
+
+
+def working_bytes(ops: Sequence[Op]) -> Quantity:
+    """Largest temporaries of one operation backward, in bytes.
+
+    A linear needs its whole input and the gradients of input and output; unfused attention needs the
+    gradients of the scores before and after softmax; attention of a split sequence the buffers of its
+    exchange.
+    """
+    sizes = [
+        HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in ops if op.kind in LINEAR
+    ]
+    unfused = [op for op in ops if op.kind == "attention" and not op.fused]
+    sizes += [2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens for op in unfused]
+    sizes += [op.working_bytes for op in ops]
+    largest: Quantity = 0.0
+    for size in sizes:
+        largest = np.maximum(largest, size)
+    return largest
+
+
+def _total(values: Sequence[Quantity]) -> Quantity:
+    """Sum of numbers and arrays."""
+    return sum(values, start=0.0)

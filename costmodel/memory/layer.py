@@ -1,0 +1,209 @@
+"""All that the memory of a stage is made of: per layer, per end, and per GPU; one entry per layout.
+
+Layouts that cut a layer the same way share one evaluation of the per-layer table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.job import TrainingJob
+from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Quantity, num_microbatches
+from costmodel.memory.activations import LayerShare, layer_share
+from costmodel.memory.state import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
+from costmodel.ops.shards import unique_shards
+from costmodel.pipeline.in_flight import in_flight
+from costmodel.stack import SoftwareStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMemory:
+    """One layer of a kind on one rank, for one microbatch.
+
+    Attributes:
+        state: Its parameters and their state.
+        saved_bytes: Activations kept until its backward under the layout's policy (``full``: as ``none``).
+        saved_bytes_recomputed: Activations kept if the whole layer is recomputed: its input.
+        working_bytes: Temporaries of its backward, weight-gradient scratch, and gathered sharded parameters.
+        recompute_working_bytes: Activations that exist while it is recomputed.
+    """
+
+    state: State
+    saved_bytes: Quantity
+    saved_bytes_recomputed: Quantity
+    working_bytes: Quantity
+    recompute_working_bytes: Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndMemory:
+    """The embedding or the head: its state, and what it holds at the peak (not multiplied by in-flight).
+
+    `recompute_room_bytes` of that are free again when layers are recomputed, so recomputing takes less more.
+    """
+
+    state: State
+    activation_bytes: Quantity
+    recompute_room_bytes: Quantity = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPieces:
+    """All that a stage's memory is made of, one entry per layout.
+
+    Attributes:
+        layers: One per run of `layer_runs`.
+        embedding: On the first stage.
+        head: On the last stage: logits and loss.
+        working_bytes: Temporaries of the largest layer, on every stage.
+        recompute_working_bytes: Added on a stage that recomputes any layer.
+        first_backward_relief: Share of a microbatch's activations that its gradients replace, see
+            `in_flight.held_microbatches`.
+        buffer_bytes: Gradient buckets, on every stage.
+        runtime_bytes: CUDA context and communicator buffers, on every GPU.
+        fragmentation: Reserved over allocated bytes of everything but the runtime.
+    """
+
+    layers: tuple[LayerMemory, ...]
+    embedding: EndMemory
+    head: EndMemory
+    working_bytes: Quantity
+    recompute_working_bytes: Quantity
+    first_backward_relief: Quantity
+    buffer_bytes: Quantity
+    runtime_bytes: Quantity
+    fragmentation: float
+
+
+def memory_pieces(
+    model: ModelSpec,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout | LayoutTable,
+    *,
+    ops: Sequence[Sequence[Op]] | None = None,
+) -> MemoryPieces:
+    """Everything the memory of any stage is made of; fields have one entry per layout.
+
+    Layouts that cut a layer the same way share one evaluation of the per-layer table: `ops`, when the caller
+    has it already, is that of a layer of every run, of the embedding and of the head.
+    """
+    table = LayoutTable.of([layout]) if isinstance(layout, ParallelLayout) else layout
+    shard, index = unique_shards(table, job)
+    each = bytes_per_parameter(table, stack, job)
+    context = _Context(model, job, stack, table, index, each)
+
+    def share(ops: Sequence[Op]) -> LayerShare:
+        """Sums over operations, once per distinct cut."""
+        return layer_share(ops, shard, model.hidden_size)
+
+    if ops is None:
+        layer = [layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)]
+        ops = (*layer, embedding_ops(model, stack, shard), head_ops(model, stack, shard))
+    *shares, embedding, head = (share(part) for part in ops)
+    layers = tuple(_layer_memory(of_run, context) for of_run in shares)
+    working = _largest([layer.working_bytes for layer in layers])
+    recompute_working = _largest([layer.recompute_working_bytes for layer in layers])
+    return MemoryPieces(
+        layers=layers,
+        embedding=_embedding_memory(embedding, context),
+        head=_head_memory(head, context, working, recompute_working),
+        working_bytes=working,
+        recompute_working_bytes=recompute_working,
+        first_backward_relief=_first_backward_relief(layers, stack),
+        buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),
+        runtime_bytes=stack.context_bytes + stack.communicator_bytes * _communicators(table),
+        fragmentation=stack.fragmentation,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What every piece reads: the question, the layouts, and how each cuts a layer."""
+
+    model: ModelSpec
+    job: TrainingJob
+    stack: SoftwareStack
+    table: LayoutTable
+    index: npt.NDArray[np.intp]
+    each: BytesPerParameter
+
+
+def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
+    """Pieces of one layer under each layout's own policy and sharding."""
+    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    policy = np.where(at.table.recompute == full, none, at.table.recompute)
+    parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
+    working = share.working_bytes + at.stack.gradient_scratch_bytes * share.matrix_parameters
+    return LayerMemory(
+        state=state_bytes(at.each, parameters, experts),
+        saved_bytes=share.saved_bytes[policy, at.index],
+        saved_bytes_recomputed=share.saved_bytes[full][at.index],
+        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack),
+        recompute_working_bytes=(share.saved_bytes[none] - share.saved_bytes[full])[at.index],
+    )
+
+
+def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:
+    """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance."""
+    shares = [np.minimum(1, layer.state.gradients_bytes / layer.saved_bytes) for layer in layers]
+    least: Quantity = np.minimum.reduce(shares) * stack.gradients_on_demand
+    return least
+
+
+def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
+    """The embedding: its table, and the dropout masks of the microbatches in flight on the first stage."""
+    table, parameters = at.table, share.parameters[at.index]
+    masks = share.saved_bytes[0][at.index]
+    if np.any(masks):
+        M = num_microbatches(table, at.job)
+        masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
+    unit = 0 if at.stack.reduces_by_unit else unit_bytes(parameters, table, at.stack)
+    return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=masks + unit)
+
+
+def _head_memory(
+    share: LayerShare, at: _Context, working: Quantity, recompute_working: Quantity
+) -> EndMemory:
+    """The head: its projection (a tied one is held again when pp > 1), the logits and their loss.
+
+    GPipe holds the softmax of every microbatch. Softly capped logits are kept for the cap's gradient.
+    Engines that reduce by unit have either the head's buffers or the `working` set of a layer with what it
+    recomputes, so only the excess of the former counts.
+    """
+    table, model = at.table, at.model
+    tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
+    parameters = share.parameters[at.index] + tied_copy
+    shards = table.tp if at.stack.vocab_parallel_loss else 1
+    logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
+    capped = HALF_BYTES * (model.final_logit_softcapping is not None)
+    loss = (at.stack.loss_bytes_per_logit + capped) * logits
+    unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.reduces_by_unit)
+    waiting = (num_microbatches(table, at.job) - 1) * (table.schedule == SCHEDULES.index("gpipe"))
+    held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits
+    peak, room = loss + unit, 0 * loss
+    if at.stack.reduces_by_unit:
+        peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
+        room = np.minimum(peak, recompute_working)
+    return EndMemory(
+        state=state_bytes(at.each, parameters), activation_bytes=peak + held, recompute_room_bytes=room
+    )
+
+
+def _communicators(table: LayoutTable) -> Quantity:
+    """Process groups with more than one rank on a GPU: one for each axis in use."""
+    axes = (table.tp, table.pp, table.dp, table.cp, table.ep, table.expert_tp)
+    return sum(((axis > 1).astype(np.float64) for axis in axes), start=0.0)
+
+
+def _largest(values: Sequence[Quantity]) -> Quantity:
+    """Entry-wise maximum of arrays."""
+    largest: Quantity = np.maximum.reduce([np.asarray(value) for value in values])
+    return largest

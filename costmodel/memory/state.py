@@ -1,0 +1,123 @@
+"""Bytes of parameters and their training state on one rank, under ZeRO sharding.
+
+Legend: ``w``, ``g``, ``o`` bytes per parameter of weights, gradients and optimizer; ``N`` ranks sharing a
+shard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.job import TrainingJob
+from costmodel.layout import LayoutTable, Quantity
+from costmodel.stack import SoftwareStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Persistent bytes of some parameters on one rank, after sharding."""
+
+    weights_bytes: Quantity
+    gradients_bytes: Quantity
+    optimizer_bytes: Quantity
+
+    @property
+    def total_bytes(self) -> Quantity:
+        """Weights, gradients and optimizer state."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BytesPerParameter:
+    """Bytes of state that one parameter of a rank leaves on it after sharding, one entry per layout."""
+
+    dense: State
+    expert: State
+
+
+def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> BytesPerParameter:
+    """State per parameter under each layout's ZeRO stage (Rajbhandari et al. 2020, figure 1), bytes.
+
+    ZeRO-1 divides o by N, ZeRO-2 also g, ZeRO-3 also w; a stack that gathers from its master weights keeps no
+    separate w at ZeRO-3. N is the shard degree for dense parameters, and its share of the expert replicas
+    for experts.
+
+    Args:
+        table: The layouts; zero_stage, shard_degree and expert replicas are read.
+        stack: Bytes per parameter.
+        job: Precision: eight-bit training keeps copies of the matrices.
+
+    Returns:
+        Bytes per dense and per expert parameter.
+    """
+    copies = table.dp * table.cp
+    dense_ranks = np.minimum(table.shard_degree, copies)
+    expert_ranks = np.maximum(1.0, table.expert_dp * (dense_ranks / copies))
+    stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
+    weight_bytes = stack.weight_bytes + stack.fp8_weight_copies * job.is_fp8
+    resident = 1 - stages[2] * stack.gathers_from_master
+
+    def after(ranks: npt.NDArray[Any]) -> State:
+        """Bytes per parameter when sharded state is divided over so many ranks."""
+        share = 1 / ranks
+        return State(
+            weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
+            gradients_bytes=stack.gradient_bytes * np.where(stages[1], share, 1.0),
+            optimizer_bytes=stack.optimizer_bytes * np.where(stages[0], share, 1.0),
+        )
+
+    return BytesPerParameter(dense=after(dense_ranks), expert=after(expert_ranks))
+
+
+def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters: Quantity = 0.0) -> State:
+    """Weights, gradients and optimizer state of a rank's parameters, in bytes.
+
+    Args:
+        each: From `bytes_per_parameter`.
+        parameters: Parameters of the rank that data parallelism replicates, experts excluded.
+        expert_parameters: Parameters of the rank's routed experts.
+
+    Returns:
+        The three parts, one entry per layout.
+    """
+    if not np.any(expert_parameters):
+        return State(**{part: parameters * getattr(each.dense, part) for part in _PARTS})
+    return State(
+        **{
+            part: parameters * getattr(each.dense, part) + expert_parameters * getattr(each.expert, part)
+            for part in _PARTS
+        }
+    )
+
+
+_PARTS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+
+
+def unit_bytes(
+    parameters: Quantity, table: LayoutTable, stack: SoftwareStack, *, prefetches: bool = True
+) -> Quantity:
+    """Transient bytes of one unit (a layer) around its compute.
+
+    At ZeRO-3 the unit's weights are gathered, the next one's too if prefetched, and its whole gradient
+    exists in the gather precision and in the reduction's before it is scattered. Engines that reduce by
+    unit have the first of these gradients at every stage, and the second from ZeRO-2 on; of the others this
+    is zero below ZeRO-3.
+
+    Args:
+        parameters: Parameters of the unit on a rank before sharding, experts included.
+        table: The layouts.
+        stack: Bytes per gathered and reduced parameter, and prefetching.
+        prefetches: Whether a unit of this size follows, to be prefetched where the stack does.
+
+    Returns:
+        Bytes, one entry per layout.
+    """
+    sharded = [np.greater_equal(table.zero_stage, stage) for stage in (2, 3)]
+    reduced, whole = (sharded[0], 1) if stack.reduces_by_unit else (sharded[1], sharded[1])
+    gathered = sharded[1] * stack.parameter_gather_bytes * (1 + (prefetches and stack.fsdp_prefetch))
+    per_parameter = gathered + whole * stack.parameter_gather_bytes + reduced * stack.gradient_reduce_bytes
+    return parameters * per_parameter

@@ -1,0 +1,1 @@
+"""Models: their shape, the catalog, and what a config.json says."""

@@ -1,0 +1,320 @@
+"""What a model is, in the words of a Hugging Face ``config.json``, and how many parameters that makes.
+
+A `ModelSpec` holds sizes, from which everything that costs (parameters per layer, runs of identical layers)
+is computed by pure functions, so that a published parameter count checks the whole description. The rest of
+it (rotary positions, epsilon, routing, …) costs nothing and decides what the model computes.
+
+Legend: ``H`` hidden size, ``F`` feed-forward size, ``a`` query heads, ``g`` key/value heads, ``d`` head size,
+``E`` experts, ``V`` vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from costmodel.models.rotary import Rotary
+from costmodel.models.routing import Routing
+from topology.base.errors import InputError
+
+AttentionKind = Literal["full", "sliding", "mla"]
+MlpKind = Literal["dense", "moe"]
+NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
+
+LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typing error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerKind:
+    """What distinguishes one transformer layer from another of the same model.
+
+    `sliding_share` is the fraction of the layers of this kind whose attention is windowed: alternating
+    patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers.
+    """
+
+    attention: AttentionKind
+    mlp: MlpKind
+    sliding_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRun:
+    """A run of `count` consecutive layers of one kind."""
+
+    kind: LayerKind
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """One decoder-only transformer.
+
+    MLA sizes (`kv_lora_rank` > 0) and expert sizes (`num_experts` > 0) are zero when the model has none.
+    `intermediate_size` is the feed-forward of dense layers; experts have `moe_intermediate_size`;
+    `shared_expert_size` is the feed-forward size of all shared experts of a layer together.
+    With `sliding_window_pattern` p > 0 every p-th layer has full attention and the others a window; with 0
+    the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 + weight.
+
+    No cost depends on these:
+
+    - `norm_epsilon`, `rotary`, `routing`, `activation` of the feed-forward. `swiglu_limit` clamps its two
+      parts and replaces silu(g)·u by g·sigmoid(1.702·g)·(u + 1) (gpt-oss).
+    - `query_pre_attn_scalar`: scores are divided by its square root; None: by that of the head's size.
+    - `attn_logit_softcapping`, `final_logit_softcapping`: c·tanh(x/c) of scores and logits, None without.
+    - `scale_embeddings`: embeddings are multiplied by √H.
+    - `router_aux_loss_coef`: weight of the loss that balances experts in training.
+    - `unmodelled`: settings of its ``config.json`` that change what it computes and that no field holds.
+      Such a model is planned and exported, but not built.
+    """
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    max_sequence_length: int
+    tie_word_embeddings: bool = False
+    gated_mlp: bool = True
+    norm: NormKind = "rmsnorm"
+    norm_epsilon: float = 1e-5
+    norms_per_layer: int = 2
+    rotary: Rotary = field(default_factory=Rotary)
+    learned_positions: int = 0
+    scale_embeddings: bool = False
+    activation: Activation = "silu"
+    swiglu_limit: float | None = None
+    qkv_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    query_pre_attn_scalar: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    attention_sinks: bool = False
+    sliding_window: int | None = None
+    num_sliding_layers: int = 0
+    sliding_window_pattern: int = 0
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    num_experts: int = 0
+    num_experts_per_token: int = 0
+    moe_intermediate_size: int = 0
+    shared_expert_size: int = 0
+    num_dense_layers: int = 0
+    routing: Routing = field(default_factory=Routing)
+    router_bias: bool = False
+    router_aux_loss_coef: float = 0.0
+    unmodelled: tuple[str, ...] = ()
+    source: str = ""
+    as_of: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that no model can have."""
+        _check_sizes(self)
+
+    @property
+    def is_moe(self) -> bool:
+        """Whether any layer has routed experts."""
+        return self.num_experts > 0
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether attention is multi-head latent attention."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def query_size(self) -> int:
+        """Width of all query heads of a layer together."""
+        return self.num_attention_heads * self.qk_head_dim
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query head (MLA: the part with and the part without rotary positions)."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.is_mla else self.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Width of one value head."""
+        return self.v_head_dim if self.is_mla else self.head_dim
+
+
+def is_sliding(model: ModelSpec, layer: int) -> bool:
+    """Whether the attention of a layer (from 0) is windowed.
+
+    >>> from costmodel.models.catalog import model
+    >>> [is_sliding(model("gpt-oss-20b"), layer) for layer in range(4)]
+    [True, False, True, False]
+    """
+    if model.sliding_window is None or not model.num_sliding_layers:
+        return False
+    if model.sliding_window_pattern:
+        return (layer + 1) % model.sliding_window_pattern != 0
+    return layer >= model.num_layers - model.num_sliding_layers
+
+
+def with_layers(model: ModelSpec, num_layers: int, num_dense_layers: int) -> ModelSpec:
+    """The same architecture with another number of layers: windows keep their pattern, or their share.
+
+    >>> from costmodel.models.catalog import model
+    >>> with_layers(model("gemma-3-1b"), 7, 0).num_sliding_layers
+    6
+    """
+    pattern = model.sliding_window_pattern
+    share = num_layers * model.num_sliding_layers // model.num_layers
+    return replace(
+        model,
+        num_layers=num_layers,
+        num_dense_layers=num_dense_layers,
+        num_sliding_layers=num_layers - num_layers // pattern if pattern else share,
+    )
+
+
+def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
+    """Runs of identical layers, first to last (dense layers lead in every catalogued mixture of experts).
+
+    >>> from costmodel.models.catalog import model
+    >>> [(run.kind.mlp, run.count) for run in layer_runs(model("deepseek-v3"))]
+    [('dense', 3), ('moe', 58)]
+    """
+    leading = model.num_dense_layers if model.is_moe else model.num_layers
+    share = model.num_sliding_layers / model.num_layers
+    attention: AttentionKind = "mla" if model.is_mla else ("sliding" if share > 0 else "full")
+    runs: tuple[tuple[MlpKind, int], ...] = (("dense", leading), ("moe", model.num_layers - leading))
+    return tuple(
+        LayerRun(kind=LayerKind(attention=attention, mlp=mlp, sliding_share=share), count=count)
+        for mlp, count in runs
+        if count > 0
+    )
+
+
+def norm_parameters(model: ModelSpec, width: int) -> int:
+    """Parameters of one normalisation over `width`: a scale, and a shift for layer norms."""
+    return width * (1 if model.norm.startswith("rms") else 2)
+
+
+def attention_parameters(model: ModelSpec) -> int:
+    """Parameters of one attention block, its biases, head norms and sinks included.
+
+    Grouped-query: H·(a + 2g)·d + a·d·H. Latent (DeepSeek-V2, arXiv 2405.04434 §2.1): the query goes through
+    rank q, keys and values through rank r plus a shared rotary key, each rank with its own norm.
+    """
+    H, a, g = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
+    if model.is_mla:
+        q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
+        query = H * q + q + q * model.query_size if q else H * model.query_size
+        key_value = H * (r + rope) + r + r * a * (model.qk_nope_head_dim + model.v_head_dim)
+        return query + key_value + a * model.v_head_dim * H
+    d = model.head_dim
+    weights = H * (a + 2 * g) * d + a * d * H
+    biases = (a + 2 * g) * d * model.qkv_bias + H * model.attention_output_bias
+    return weights + biases + 2 * d * model.qk_norm + a * model.attention_sinks
+
+
+def feed_forward_parameters(model: ModelSpec, width: int) -> int:
+    """Parameters of one feed-forward block of inner size `width`: 2 or, gated, 3 matrices."""
+    into = 2 if model.gated_mlp else 1
+    return (into + 1) * model.hidden_size * width + (into * width + model.hidden_size) * model.mlp_bias
+
+
+def expert_parameters(model: ModelSpec) -> int:
+    """Parameters of all routed experts of one layer together (what expert parallelism splits)."""
+    return model.num_experts * feed_forward_parameters(model, model.moe_intermediate_size)
+
+
+def router_parameters(model: ModelSpec) -> int:
+    """Parameters of the gate of one expert layer."""
+    return model.num_experts * (model.hidden_size + model.router_bias)
+
+
+def layer_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Parameters of one layer of this kind, all experts included."""
+    fixed = attention_parameters(model) + model.norms_per_layer * norm_parameters(model, model.hidden_size)
+    if kind.mlp == "dense":
+        return fixed + feed_forward_parameters(model, model.intermediate_size)
+    shared = feed_forward_parameters(model, model.shared_expert_size) if model.shared_expert_size else 0
+    return fixed + router_parameters(model) + shared + expert_parameters(model)
+
+
+def embedding_parameters(model: ModelSpec) -> int:
+    """Parameters of the token embedding and, where positions are learned, theirs."""
+    return (model.vocab_size + model.learned_positions) * model.hidden_size
+
+
+def head_parameters(model: ModelSpec) -> int:
+    """Parameters of the final norm and of the output projection (none of its own when tied)."""
+    projection = 0 if model.tie_word_embeddings else model.vocab_size * model.hidden_size
+    return projection + norm_parameters(model, model.hidden_size)
+
+
+def parameter_count(model: ModelSpec) -> int:
+    """All parameters of the model, as published (multi-token prediction modules excluded).
+
+    >>> from costmodel.models.catalog import model
+    >>> parameter_count(model("llama-3.1-70b"))
+    70553706496
+    """
+    layers = sum(run.count * layer_parameters(model, run.kind) for run in layer_runs(model))
+    return embedding_parameters(model) + layers + head_parameters(model)
+
+
+def active_parameter_count(model: ModelSpec) -> int:
+    """Parameters that one token passes through: only the chosen experts of each layer."""
+    if not model.is_moe:
+        return parameter_count(model)
+    idle = model.num_experts - model.num_experts_per_token
+    per_layer = idle * feed_forward_parameters(model, model.moe_intermediate_size)
+    return parameter_count(model) - per_layer * (model.num_layers - model.num_dense_layers)
+
+
+_POSITIVE = (
+    "num_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_sequence_length",
+)
+_MLA_SIZES = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
+
+
+def _check_sizes(model: ModelSpec) -> None:
+    """Raise an InputError for a size no model can have, or for sizes that contradict each other."""
+    required = _POSITIVE + _MLA_SIZES * model.is_mla + _EXPERT_SIZES * model.is_moe
+    for name in required:
+        value = getattr(model, name)
+        if not 0 < value <= LARGEST_SIZE:
+            raise _impossible(model, f"{name} = {value}", f"give {name} between 1 and {LARGEST_SIZE}")
+    a, g = model.num_attention_heads, model.num_key_value_heads
+    if a % g:
+        cause = f"num_attention_heads {a} is not a multiple of num_key_value_heads {g}"
+        raise _impossible(model, cause, "give a number of heads that the key/value heads divide")
+    if model.num_experts_per_token > model.num_experts:
+        cause = f"{model.num_experts_per_token} experts per token of {model.num_experts} experts"
+        raise _impossible(model, cause, "give num_experts_per_token of at most num_experts")
+    routing = model.routing
+    if model.num_experts % routing.n_group or not 1 <= routing.topk_group <= routing.n_group:
+        cause = (
+            f"{model.num_experts} experts in {routing.n_group} groups, {routing.topk_group} of them chosen"
+        )
+        raise _impossible(
+            model, cause, "give n_group that divides num_experts and topk_group of at most n_group"
+        )
+    for name in ("num_dense_layers", "num_sliding_layers"):
+        if not 0 <= getattr(model, name) <= model.num_layers:
+            cause = f"{name} {getattr(model, name)} of num_layers {model.num_layers}"
+            raise _impossible(model, cause, f"give {name} of at most num_layers")
+
+
+def _impossible(model: ModelSpec, cause: str, fix: str) -> InputError:
+    """Build the error for a model that cannot exist."""
+    return InputError(what=f"model {model.name!r} is not possible", cause=cause, fix=fix)

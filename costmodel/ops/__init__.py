@@ -1,0 +1,1 @@
+"""The per-layer table: what each op computes, moves and saves, per shard."""

@@ -1,0 +1,297 @@
+"""The attention block of a layer as operations: projections, positions, attention core, context exchange.
+
+Legend: ``T`` tokens of a rank, ``S`` sequence length, ``H`` hidden size, ``a`` query heads, ``g``
+key/value heads, ``d`` head size, ``q`` and ``r`` the query and key/value ranks of latent attention.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from costmodel.job import TrainingJob
+from costmodel.layout import CP_KINDS, Quantity
+from costmodel.models.spec import LayerKind, ModelSpec
+from costmodel.ops.op import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    Op,
+    ShardShape,
+    communicate,
+    elementwise,
+    enter_tensor_parallel,
+    gemm,
+    leave_tensor_parallel,
+    reduced_elements,
+)
+from costmodel.stack import SoftwareStack
+
+RING_ROWS = 0.75
+"""Share of a rank's rows that a step of a balanced causal ring touches: all of them when the keys come from
+an earlier rank, half when from a later one (zigzag chunks, Llama 3 §3.3.2); over the ranks both are as
+frequent.
+"""
+
+KEYS_AND_VALUES = 2  # messages of a context exchange
+QUERIES_AND_OUTPUT = 2  # further ones when heads are swapped for tokens
+
+
+def attended_pairs(query_tokens: Quantity, window: int | None = None) -> Quantity:
+    """Query–key pairs of one causal head over one sequence: S·w − w²/2 with w = min(S, window).
+
+    The diagonal is counted half, as in the S²/2 of published FLOP formulas.
+
+    >>> float(attended_pairs(4096.0)), float(attended_pairs(4096.0, 1024))
+    (8388608.0, 3670016.0)
+    """
+    w = query_tokens if window is None else np.minimum(query_tokens, window)
+    return query_tokens * w - w * w / 2
+
+
+def kind_pairs(model: ModelSpec, kind: LayerKind, sequence_length: Quantity) -> Quantity:
+    """Average causal pairs per head and sequence over the layers of a kind (windowed and full ones)."""
+    full = attended_pairs(sequence_length)
+    if kind.sliding_share == 0:
+        return full
+    windowed = attended_pairs(sequence_length, model.sliding_window)
+    return (1 - kind.sliding_share) * full + kind.sliding_share * windowed
+
+
+def attention_ops(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Give the attention block from the normed input to the summed output, without norm and residual."""
+    T, H, tp = shard.tokens, model.hidden_size, shard.tp
+    project = _latent_projections if model.is_mla else _grouped_projections
+    value_width = model.num_attention_heads * model.value_head_dim / tp
+    output = gemm(
+        "attention_output",
+        m=T,
+        n=H,
+        k=value_width,
+        dtype=linear_dtype(job),
+        bias=H * model.attention_output_bias,
+        saved_elements=T * value_width,
+        output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.keeps_partial_sums),
+    )
+    return (
+        *enter_tensor_parallel("attention", shard, H),
+        *project(model, job, stack, shard),
+        *_context_exchange(model, stack, shard),
+        *_core(model, kind, stack, shard),
+        output,
+        *leave_tensor_parallel("attention", shard, H),
+    )
+
+
+def linear_dtype(job: TrainingJob) -> str:
+    """What linear layers multiply in."""
+    if job.precision == "nvfp4":
+        return "fp4"
+    return "fp8" if job.is_fp8 else "bf16"
+
+
+def local_kv_heads(model: ModelSpec, tp: Quantity) -> Quantity:
+    """Key/value heads on a rank: g/tp, and one replica each when tp exceeds g."""
+    return np.maximum(model.num_key_value_heads / tp, 1)
+
+
+def _grouped_projections(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Query, key and value projections, head norms and rotary positions of grouped-query attention."""
+    T, H, d = shard.tokens, model.hidden_size, model.head_dim
+    heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
+    width = (heads + 2 * kv_heads) * d
+    qk_bytes = HALF_BYTES * T * (heads + kv_heads) * d
+    qkv = gemm(
+        "qkv",
+        m=T,
+        n=width,
+        k=H,
+        dtype=linear_dtype(job),
+        bias=width * model.qkv_bias,
+        saved_elements=shard.sharded_tokens * H,
+    )
+    norms = elementwise(
+        "qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=qk_bytes, parameters=2 * d, count=2
+    )
+    passes = 2 if stack.fused_elementwise else 4
+    positions = elementwise("rotary", traffic_bytes=passes * qk_bytes, count=2)
+    return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
+
+
+def _latent_projections(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Down- and up-projections of latent attention; the down-projections are replicated over tp."""
+    T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
+    rows = T if stack.gathers_before_latent else t
+    q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
+    heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(job)
+    query_width = heads * model.qk_head_dim
+    kv_width = heads * (model.qk_nope_head_dim + model.v_head_dim)
+    down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
+    norm = elementwise("kv_norm", traffic_bytes=4 * rows * r, saved_bytes=HALF_BYTES * rows * r, parameters=r)
+    up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
+    passes = 2 if stack.fused_elementwise else 4
+    rotary = elementwise("rotary", traffic_bytes=passes * HALF_BYTES * T * (2 * query_width), count=3)
+    if not q:
+        query: tuple[Op, ...] = (gemm("query", m=T, n=query_width, k=H, dtype=dtype, saved_elements=0),)
+    else:
+        query = (
+            gemm("query_down", m=rows, n=q, k=H, dtype=dtype, saved_elements=0),
+            elementwise(
+                "query_norm", traffic_bytes=4 * rows * q, saved_bytes=HALF_BYTES * rows * q, parameters=q
+            ),
+            gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=rows * q),
+        )
+    return (*query, down, norm, up, rotary)
+
+
+def attended_value_dim(model: ModelSpec, stack: SoftwareStack) -> int:
+    """Size of a value head as the attention kernel sees it."""
+    return max(model.qk_head_dim, model.value_head_dim) if stack.pads_value_heads else model.value_head_dim
+
+
+def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Exchange keys and values among context ranks (ring, all-gather), or heads for tokens (Ulysses).
+
+    Ring and all-gather move the keys and values of the whole sequence to every rank, and back again with
+    their gradients in the backward pass. The ring does so under the attention of the block before, and pays
+    for it by merging a partial output per block into an fp32 sum (arXiv 2310.01889; with a balanced causal
+    mask three quarters of the rows take part); the all-gather comes before all attention and needs no merge
+    (Llama 3, arXiv 2407.21783 §3.3.2). Ulysses sends each rank's q, k, v out and its output back (arXiv
+    2309.14509).
+    """
+    T, cp = shard.tokens, shard.cp
+    heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
+    if model.is_mla:
+        kv_heads = heads
+    dims = model.qk_head_dim + attended_value_dim(model, stack)
+    kv_bytes = HALF_BYTES * T * kv_heads * dims
+    q_and_out_bytes = HALF_BYTES * T * heads * dims
+    ring, ulysses, whole = (
+        shard.cp_kind == CP_KINDS.index(kind) for kind in ("ring", "ulysses", "allgather")
+    )
+    gathered = kv_bytes * cp * (cp > 1)
+    merged_elements = RING_ROWS * T * heads * attended_value_dim(model, stack) * (cp - 1)
+    swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
+    exchange = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES)
+    swap = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES + QUERIES_AND_OUTPUT)
+    return (
+        exchange("context_gather", "all_gather", size_bytes=gathered * ring),
+        exchange("context_regather", "all_gather", size_bytes=gathered * ring, phase="backward"),
+        exchange("context_gradient_scatter", "reduce_scatter", size_bytes=gathered * ring, phase="backward"),
+        elementwise(
+            "context_merge",
+            traffic_bytes=(HALF_BYTES + 2 * FLOAT_BYTES) * merged_elements * ring,
+            saved_bytes=0,
+        ),
+        exchange("context_first_gather", "all_gather", size_bytes=gathered * whole),
+        exchange("context_first_regather", "all_gather", size_bytes=gathered * whole, phase="backward"),
+        exchange("context_last_scatter", "reduce_scatter", size_bytes=gathered * whole, phase="backward"),
+        swap("context_swap", "all_to_all", size_bytes=swapped),
+        swap("context_gradient_swap", "all_to_all", size_bytes=swapped, phase="backward"),
+    )
+
+
+def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> Quantity:
+    """Buffers alive at the peak of the backward of attention whose sequence is split; 0 where it is whole.
+
+    With q, k, v, o the bytes of a rank's own queries, keys, values and output: the all-gather holds k and v
+    of the whole sequence and as many gradients beside those of q and o, 2·c·(k + v) + q + o; the ring a block
+    to send, one to receive, the gradients that travel with both and those of its own q, k, v, o,
+    5·(k + v) + q + o; Ulysses all gradients of the swapped q, k, v and one of q packed, received and joined,
+    (k + v) + 4·q.
+    """
+    T, cp = shard.tokens, shard.cp
+    heads = model.num_attention_heads / shard.tp
+    kv_heads = heads if model.is_mla else local_kv_heads(model, shard.tp)
+    value_dim = attended_value_dim(model, stack)
+    q, o = HALF_BYTES * T * heads * model.qk_head_dim, HALF_BYTES * T * heads * value_dim
+    kv = HALF_BYTES * T * kv_heads * (model.qk_head_dim + value_dim)
+    held = {"ring": 5 * kv + q + o, "ulysses": kv + 4 * q, "allgather": 2 * cp * kv + q + o}
+    total: Quantity = 0.0
+    for name, size in held.items():
+        total = total + size * (shard.cp_kind == CP_KINDS.index(name)) * (cp > 1)
+    return total
+
+
+def _kept_gathered_bytes(shard: ShardShape, kv_bytes: Quantity) -> Quantity:
+    """What attention keeps beyond a rank's own keys and values where those of all ranks were gathered.
+
+    (c − 1)·(k + v) + 2·S²/c: the other ranks' keys and values, and a half-precision mask of which of S keys
+    each of the rank's S/c queries sees.
+
+    Args:
+        shard: How the layer is cut.
+        kv_bytes: k + v, bytes of the rank's own keys and values.
+    """
+    gathers = (shard.cp_kind == CP_KINDS.index("allgather")) * (shard.cp > 1)
+    mask = HALF_BYTES * shard.sequence_length * shard.sequence_length / shard.cp
+    return gathers * ((shard.cp - 1) * kv_bytes + mask)
+
+
+def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
+
+    Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its
+    output is kept by the projection after it, unless that takes a part of a padded one or, after Ulysses, the
+    output swapped back. Unfused attention
+    keeps, per score, the softmax (2 bytes) and with dropout its mask (1) and output (2): 5·a·S²·B
+    (Korthikanti et al. 2022, §4.1).
+    """
+    T, S, tp = shard.tokens, shard.sequence_length, shard.tp
+    heads = model.num_attention_heads / tp
+    kv_heads = heads if model.is_mla else local_kv_heads(model, tp)
+    value_dim = attended_value_dim(model, stack)
+    dims = model.qk_head_dim + value_dim
+    swaps = (shard.cp_kind == CP_KINDS.index("ulysses")) * (shard.cp > 1)
+    ulysses = swaps * (shard.cp - 1) + 1
+    qkv_bytes = HALF_BYTES * T * (heads * model.qk_head_dim + kv_heads * dims)
+    out_bytes = HALF_BYTES * T * heads * value_dim
+    plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
+    pairs = kind_pairs(model, kind, S) if stack.flash_attention else S * S
+    scores = T * S * heads
+    kept = FLOAT_BYTES * T * heads if stack.flash_attention else HALF_BYTES * scores
+    core = Op(
+        name="attention",
+        kind="attention",
+        batch=shard.microbatch_size,
+        heads=heads / ulysses,
+        kv_heads=np.maximum(kv_heads / ulysses, 1),
+        query_tokens=S / shard.cp * ulysses,
+        kv_tokens=S,
+        head_dim=model.qk_head_dim,
+        value_head_dim=value_dim,
+        window=model.sliding_window if kind.sliding_share else None,
+        windowed_share=kind.sliding_share,
+        fused=stack.flash_attention,
+        flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
+        bytes=qkv_bytes + out_bytes + (0 if stack.flash_attention else 2 * HALF_BYTES * scores),
+        parameters=heads * model.attention_sinks,
+        saved_bytes=qkv_bytes
+        + kept
+        + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
+        + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.keeps_gathered_keys,
+        saved_bytes_selective=plain_qkv_bytes,
+        saved_bytes_op=out_bytes + kept,
+        working_bytes=_exchange_working_bytes(model, stack, shard),
+    )
+    if stack.flash_attention:
+        return (core,)
+    return (core, _softmax(scores, dropout=stack.dropout))
+
+
+def _softmax(scores: Quantity, *, dropout: bool) -> Op:
+    """Scale-mask-softmax over all scores, and attention dropout: its mask and output are kept."""
+    return Op(
+        name="softmax",
+        kind="elementwise",
+        count=1 + dropout,
+        bytes=scores * (4 + 5 * dropout),
+        saved_bytes=scores * 3 * dropout,
+        saved_bytes_op=0,
+    )

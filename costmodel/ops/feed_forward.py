@@ -1,0 +1,207 @@
+"""The feed-forward block of a layer as operations: dense, or routed and shared experts.
+
+Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` feed-forward size, ``E`` experts, ``K`` experts
+per token. Routing is taken as balanced: every expert receives the same number of tokens.
+"""
+
+from __future__ import annotations
+
+from costmodel.job import TrainingJob
+from costmodel.layout import Quantity
+from costmodel.models.spec import ModelSpec
+from costmodel.ops.attention import linear_dtype
+from costmodel.ops.op import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    Op,
+    ShardShape,
+    communicate,
+    elementwise,
+    enter_tensor_parallel,
+    gemm,
+    grouped_gemm,
+    leave_tensor_parallel,
+    reduced_elements,
+)
+from costmodel.stack import SoftwareStack
+
+MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_copy`
+
+
+def dense_ops(
+    model: ModelSpec, width: int, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Give a dense feed-forward of inner size `width`, cut over tp."""
+    return (
+        *enter_tensor_parallel("mlp", shard, model.hidden_size),
+        *_matrices(model, width, job, stack, shard, name="mlp"),
+        *leave_tensor_parallel("mlp", shard, model.hidden_size),
+    )
+
+
+def routed_tokens(model: ModelSpec, shard: ShardShape) -> Quantity:
+    """Token copies that the local experts of one rank process per microbatch, balanced: T/tp·expert_tp·K."""
+    return shard.tokens / shard.tp * shard.expert_tp * model.num_experts_per_token
+
+
+def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Give routed experts between dispatch and combine, and the shared experts beside them.
+
+    The experts of a layer live in the dp·cp·tp block: each rank routes T/tp of the tokens, sends K copies
+    over ``ep``, and gathers over ``expert_tp``, which cuts the matrices of an expert. Routing weights are
+    applied at the activation, so that combining keeps nothing.
+    """
+    H, t = model.hidden_size, shard.sharded_tokens
+    sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
+    kept = sent * (shard.ep > 1) * stack.keeps_partial_sums
+    moved = sent * _moves_per_copy(model, stack, shard)
+    router = gemm(
+        "router",
+        m=t,
+        n=model.num_experts,
+        k=H,
+        bias=model.num_experts * model.router_bias,
+        saved_elements=t * H,
+    )
+    gate = elementwise(
+        "gate",
+        traffic_bytes=3 * FLOAT_BYTES * t * model.num_experts,
+        saved_bytes=FLOAT_BYTES * t * model.num_experts,
+    )
+    shared = _shared(model, job, stack, shard)
+    return (
+        router,
+        gate,
+        elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
+        *_expert_traffic("dispatch", "all_gather", sent, shard, model),
+        *_weight_traffic(model, stack, shard),
+        *_experts(model, job, stack, shard),
+        *_expert_traffic("combine", "reduce_scatter", sent, shard, model),
+        elementwise("unpermute", traffic_bytes=moved, saved_bytes_op=kept),
+        *shared,
+    )
+
+
+def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> Quantity:
+    """Bytes moved to order tokens by expert, and likewise to put them back, over those of all K copies.
+
+    Where every expert is sent its own copy, tokens are copied by rank before the exchange (1 read, K writes)
+    and ordered by expert after it (K, K): 3 + 1/K, taken as 3 for any K, and with ep = 1 too. Where a token
+    is sent once to a rank, a single pass after the exchange reads the g·(1 − (1 − 1/g)^K) tokens that reach g
+    ranks and writes K copies. A move costs the same backward, while passes are charged double there, so 2/3
+    of it is charged forward:
+
+        moves = 2/3 · 3,   or   2/3 · (1 + g·(1 − (1 − 1/g)^K)/K)
+    """
+    K, g = model.num_experts_per_token, shard.ep
+    if not stack.dispatches_once_per_node:
+        return MOVES_OF_SEPARATE_COPIES
+    return 2 / 3 * (1 + g * (1 - (1 - 1 / g) ** K) / K)
+
+
+def _expert_traffic(
+    name: str, op: str, sent: Quantity, shard: ShardShape, model: ModelSpec
+) -> tuple[Op, ...]:
+    """All-to-all over ep and gather or scatter over expert_tp, forward, and their mirror images backward."""
+    crossing = sent * (shard.ep > 1)
+    gathered = HALF_BYTES * routed_tokens(model, shard) * model.hidden_size * (shard.expert_tp > 1)
+    gather = op == "all_gather"
+    return (
+        communicate(name, "all_to_all", "ep", crossing),
+        communicate(f"{name}_gradient", "all_to_all", "ep", crossing, "backward"),
+        communicate(
+            f"{name}_gather", "all_gather", "expert_tp", gathered, "forward" if gather else "backward"
+        ),
+        communicate(
+            f"{name}_scatter", "reduce_scatter", "expert_tp", gathered, "backward" if gather else "forward"
+        ),
+    )
+
+
+def _weight_traffic(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Routing weights on their way to the experts, and their gradients on the way back."""
+    if not stack.dispatches_weights:
+        return ()
+    sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * (shard.ep > 1)
+    return (
+        communicate("dispatch_weights", "all_to_all", "ep", sent),
+        communicate("dispatch_weights_gradient", "all_to_all", "ep", sent, "backward"),
+    )
+
+
+def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Grouped GEMMs of the local experts around their activation."""
+    H, F, gates = model.hidden_size, model.moe_intermediate_size / shard.expert_tp, 1 + model.gated_mlp
+    experts = model.num_experts / shard.ep
+    m = routed_tokens(model, shard) / experts
+    dtype, bias = linear_dtype(job), model.mlp_bias
+    return (
+        grouped_gemm("expert_up", experts=experts, m=m, n=gates * F, k=H, dtype=dtype, bias=gates * F * bias),
+        _activation(model, "expert_activation", m * experts * F, stack),
+        grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias),
+    )
+
+
+def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Shared experts: a dense feed-forward on every token, cut over tp; the router keeps its input."""
+    if not model.shared_expert_size:
+        return ()
+    return (
+        *enter_tensor_parallel("shared", shard, model.hidden_size),
+        *_matrices(model, model.shared_expert_size, job, stack, shard, name="shared", keeps_input=False),
+        *leave_tensor_parallel("shared", shard, model.hidden_size),
+    )
+
+
+def _matrices(
+    model: ModelSpec,
+    width: int,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    shard: ShardShape,
+    *,
+    name: str,
+    keeps_input: bool = True,
+) -> tuple[Op, ...]:
+    """Up-projection (and gate), activation, down-projection of one feed-forward on every token."""
+    T, H, F, gates = shard.tokens, model.hidden_size, width / shard.tp, 1 + model.gated_mlp
+    dtype, bias = linear_dtype(job), model.mlp_bias
+    return (
+        gemm(
+            f"{name}_up",
+            m=T,
+            n=gates * F,
+            k=H,
+            dtype=dtype,
+            bias=gates * F * bias,
+            saved_elements=shard.sharded_tokens * H * keeps_input,
+        ),
+        _activation(model, f"{name}_activation", T * F, stack),
+        gemm(
+            f"{name}_down",
+            m=T,
+            n=H,
+            k=F,
+            dtype=dtype,
+            bias=H * bias,
+            saved_elements=T * F,
+            output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.keeps_partial_sums),
+        ),
+    )
+
+
+def _activation(model: ModelSpec, name: str, elements: Quantity, stack: SoftwareStack) -> Op:
+    """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
+
+    Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
+    product pass of 2.
+    """
+    gates = 1 + model.gated_mlp
+    extra = 0 if stack.fused_elementwise else 1
+    activated = extra * stack.keeps_activated_gate * model.gated_mlp
+    return elementwise(
+        name,
+        traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),
+        saved_bytes=HALF_BYTES * elements * (gates + activated),
+        count=1 + extra,
+    )

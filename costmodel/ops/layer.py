@@ -1,0 +1,185 @@
+"""The per-layer table: every operation with its sizes, FLOPs, bytes, parameters and saved activations.
+
+One rank's share is described: pass a `ShardShape` of degrees (numbers, or arrays of many layouts) and every
+field of every `Op` broadcasts. With all degrees 1 the table is the whole layer, and its parameters sum to
+`spec.layer_parameters` exactly.
+
+Legend: ``T`` tokens of a rank, ``H`` hidden size, ``V`` vocabulary, ``S`` sequence length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from costmodel.job import TrainingJob
+from costmodel.layout import Quantity
+from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, norm_parameters
+from costmodel.ops.attention import attended_pairs, attention_ops
+from costmodel.ops.feed_forward import dense_ops, expert_ops
+from costmodel.ops.op import (
+    FLOAT_BYTES,
+    HALF_BYTES,
+    Op,
+    ShardShape,
+    communicate,
+    elementwise,
+    enter_tensor_parallel,
+    gemm,
+    leave_tensor_parallel,
+)
+from costmodel.stack import SoftwareStack
+
+__all__ = [
+    "Op",
+    "ShardShape",
+    "attended_pairs",
+    "communicate",
+    "embedding_ops",
+    "forward_flop",
+    "head_ops",
+    "layer_ops",
+    "model_flop_per_step",
+]
+
+
+def layer_ops(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
+    if kind.mlp == "dense":
+        feed_forward = dense_ops(model, model.intermediate_size, job, stack, shard)
+    else:
+        feed_forward = expert_ops(model, job, stack, shard)
+    after = model.norms_per_layer > 2
+    return (
+        _norm(model, "attention_norm", stack, shard, keeps_layer_input=True),
+        *_cast(model, "attention_cast", job, shard),
+        *attention_ops(model, kind, job, stack, shard),
+        *((_norm(model, "attention_post_norm", stack, shard),) if after else ()),
+        _residual(model, "attention_residual", stack, shard),
+        _norm(model, "mlp_norm", stack, shard),
+        *_cast(model, "mlp_cast", job, shard),
+        *feed_forward,
+        *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
+        _residual(model, "mlp_residual", stack, shard),
+    )
+
+
+def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout."""
+    T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
+    lookup = elementwise(
+        "embedding",
+        traffic_bytes=2 * HALF_BYTES * T * H,
+        saved_bytes=t * H * stack.dropout,
+        parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
+    )
+    return (lookup, *leave_tensor_parallel("embedding", shard, H))
+
+
+def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Final norm, output projection on a vocabulary shard, and fp32 loss of the last stage.
+
+    The projection of a tied model has no parameters of its own here. The loss reads the logits, writes
+    and reads their fp32 softmax.
+    """
+    T, H = shard.tokens, model.hidden_size
+    logits = T * model.vocab_size / shard.tp
+    projection = gemm(
+        "head",
+        m=T,
+        n=model.vocab_size / shard.tp,
+        k=H,
+        saved_elements=shard.sharded_tokens * H,
+        output_elements=0,
+    )
+    loss = elementwise(
+        "loss", traffic_bytes=logits * (HALF_BYTES + 2 * FLOAT_BYTES), saved_bytes=FLOAT_BYTES * logits
+    )
+    return (
+        _norm(model, "final_norm", stack, shard),
+        *enter_tensor_parallel("head", shard, H),
+        replace(projection, parameters=0.0) if model.tie_word_embeddings else projection,
+        loss,
+        *_loss_reductions(stack, shard),
+    )
+
+
+def _loss_reductions(stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Maximum, then chosen logit and sum of exponentials, of each token over the vocabulary's shards."""
+    if not stack.vocab_parallel_loss:
+        return ()
+    message = FLOAT_BYTES * shard.tokens * (shard.tp > 1)
+    return (
+        communicate("loss_maximum", "all_reduce", "tp", message),
+        communicate("loss_sums", "all_reduce", "tp", 2 * message),
+    )
+
+
+def forward_flop(ops: Sequence[Op]) -> Quantity:
+    """Floating-point operations of the forward pass of these operations on one rank."""
+    return sum((op.flop for op in ops), start=0.0)
+
+
+def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
+    """Model FLOPs of one training step: 3 × forward, causal attention counted once, nothing recomputed.
+
+    flop = 3·tokens·(2·matmul parameters active per token) + 3·attention, attention = 2·a·(d_qk + d_v)·pairs a
+    layer and sequence, pairs = S²/2 (or the window's). Embedding lookups are free; the head counts.
+    The palm-style convention (arXiv 2204.02311 appendix B) counts pairs = S² instead.
+
+    >>> from costmodel.models.catalog import model
+    >>> job = TrainingJob(sequence_length=8192, global_batch_size=1)
+    >>> round(model_flop_per_step(model("llama-3.1-8b"), job) / (6 * 8030261248 * 8192), 3)
+    1.068
+    """
+    from costmodel.stack import stack
+
+    shard = ShardShape(sequence_length=float(job.sequence_length))
+    ideal = stack("ideal")
+    layers = sum(
+        run.count * forward_flop(layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)
+    )
+    head = forward_flop(head_ops(model, ideal, shard))
+    return float(3 * job.global_batch_size * (layers + head))
+
+
+def _norm(
+    model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape, *, keeps_layer_input: bool = False
+) -> Op:
+    """Give a norm over the hidden size: reads, writes, keeps its input (unfused: through an fp32 copy)."""
+    size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
+    return elementwise(
+        name,
+        traffic_bytes=size * (2 if stack.fused_elementwise else 4),
+        saved_bytes=size,
+        saved_bytes_op=size if keeps_layer_input else 0,
+        parameters=norm_parameters(model, model.hidden_size),
+    )
+
+
+def _residual(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape) -> Op:
+    """Addition to the residual stream: 2 reads, 1 write, and with dropout a one-byte mask that is kept."""
+    elements = shard.sharded_tokens * model.hidden_size
+    return elementwise(
+        name, traffic_bytes=(3 * HALF_BYTES + stack.dropout) * elements, saved_bytes=elements * stack.dropout
+    )
+
+
+def _cast(model: ModelSpec, name: str, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:
+    """Quantisation of a block's inputs to eight bits: read two bytes, write the value and its transpose.
+
+    Both linears of the block are counted: their inputs have H and the inner width of the block.
+    """
+    if not job.is_fp8:
+        return ()
+    inner = model.num_attention_heads * model.value_head_dim
+    if name != "attention_cast":
+        inner = (
+            model.moe_intermediate_size * model.num_experts_per_token
+            if model.is_moe
+            else model.intermediate_size
+        )
+    elements = shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
+    return (elementwise(name, traffic_bytes=4 * elements, count=2),)

@@ -1,0 +1,248 @@
+"""One operation of a layer on one rank, and constructors giving its FLOPs, bytes and saved activations.
+
+Legend: ``B`` microbatch sequences, ``S`` sequence length, ``T`` = B·S/cp tokens of a rank, ``H`` hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.layout import Quantity
+
+OpKind = Literal["gemm", "grouped_gemm", "attention", "elementwise", "collective"]
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
+Axis = Literal["tp", "cp", "ep", "expert_tp"]
+Phase = Literal["forward", "backward"]
+
+HALF_BYTES = 2  # bf16 and fp16 activations
+FLOAT_BYTES = 4  # fp32
+LINEAR_INPUT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "fp4": 9 / 16, "fp32": 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardShape:
+    """What one rank sees of a layer: the degrees that cut it, and one microbatch.
+
+    `sequence_length` is that of the job (before cp); `cp_kind` is a code of `layout.CP_KINDS`. Fields are
+    numbers or arrays that broadcast together.
+    """
+
+    sequence_length: Quantity
+    tp: Quantity = 1
+    cp: Quantity = 1
+    ep: Quantity = 1
+    expert_tp: Quantity = 1
+    microbatch_size: Quantity = 1
+    sequence_parallel: Quantity = False
+    cp_kind: Quantity = 0
+
+    @property
+    def tokens(self) -> Quantity:
+        """Tokens of one microbatch on one rank: B·S/cp."""
+        return self.microbatch_size * self.sequence_length / self.cp
+
+    @property
+    def sequence_shards(self) -> Quantity:
+        """Ranks sharing the activations outside tensor-parallel regions: tp if sequence parallel, else 1."""
+        return self.sequence_parallel * (self.tp - 1) + 1
+
+    @property
+    def sharded_tokens(self) -> Quantity:
+        """Tokens of one microbatch on one rank outside tensor-parallel regions."""
+        return self.tokens / self.sequence_shards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of a forward pass on one rank; unused fields are zero.
+
+    A GEMM computes (m, k) @ (k, n), `count` times; its backward is the two GEMMs (m, n) @ (n, k) and
+    (k, m) @ (m, n), derived by the reader. A grouped GEMM runs `experts` of them with m rows each. `flop` and
+    `bytes` (HBM traffic) are those of the whole forward operation. `saved_bytes` is what autograd keeps
+    of the operation until its backward; the two fields after it say what stays under the recompute
+    policies ``selective`` (attention core recomputed) and ``selective-op`` (matmul outputs kept, the rest
+    recomputed); `working_bytes` are temporaries of the backward that the sizes do not tell, beside those
+    that `costmodel.memory.activations` derives. A collective has its `collective`, `axis` and
+    `collective_bytes` in the convention of `costmodel.kernels.collectives.collective_time`; `phase` says when
+    it runs.
+    """
+
+    name: str
+    kind: OpKind
+    dtype: str = "bf16"
+    count: Quantity = 1
+    m: Quantity = 0
+    n: Quantity = 0
+    k: Quantity = 0
+    experts: Quantity = 0
+    batch: Quantity = 0
+    heads: Quantity = 0
+    kv_heads: Quantity = 0
+    query_tokens: Quantity = 0
+    kv_tokens: Quantity = 0
+    head_dim: Quantity = 0
+    value_head_dim: Quantity = 0
+    window: int | None = None
+    windowed_share: float = 0.0
+    fused: bool = True
+    flop: Quantity = 0
+    bytes: Quantity = 0
+    parameters: Quantity = 0
+    saved_bytes: Quantity = 0
+    saved_bytes_selective: Quantity = 0
+    saved_bytes_op: Quantity = 0
+    working_bytes: Quantity = 0
+    collective: Collective | None = None
+    axis: Axis | None = None
+    collective_bytes: Quantity = 0
+    phase: Phase = "forward"
+
+
+def gemm(
+    name: str,
+    *,
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    dtype: str = "bf16",
+    bias: Quantity = 0,
+    saved_elements: Quantity,
+    output_elements: Quantity | None = None,
+) -> Op:
+    """Give a linear layer: 2·m·n·k FLOP, reading its input and weight and writing its output.
+
+    Args:
+        name: What the linear computes.
+        m: Tokens it runs on.
+        n: Output features of this rank.
+        k: Input features of this rank.
+        dtype: What it multiplies in; the saved input has that width.
+        bias: Bias parameters of this rank.
+        saved_elements: Elements of the input kept for the weight gradient (0 if another op keeps them).
+        output_elements: Elements of the output kept by ``selective-op``; m·n when not reduced over ranks.
+    """
+    width = LINEAR_INPUT_BYTES[dtype]
+    kept = m * n if output_elements is None else output_elements
+    saved = width * saved_elements
+    return Op(
+        name=name,
+        kind="gemm",
+        dtype=dtype,
+        m=m,
+        n=n,
+        k=k,
+        flop=2 * m * n * k,
+        bytes=width * (m * k + n * k) + HALF_BYTES * m * n,
+        parameters=n * k + bias,
+        saved_bytes=saved,
+        saved_bytes_selective=saved,
+        saved_bytes_op=HALF_BYTES * kept,
+    )
+
+
+def grouped_gemm(
+    name: str,
+    *,
+    experts: Quantity,
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    dtype: str = "bf16",
+    bias: Quantity = 0,
+) -> Op:
+    """Give the same linear layer of `experts` local experts, m tokens each; its inputs are saved."""
+    width = LINEAR_INPUT_BYTES[dtype]
+    saved = width * experts * m * k
+    return Op(
+        name=name,
+        kind="grouped_gemm",
+        dtype=dtype,
+        experts=experts,
+        m=m,
+        n=n,
+        k=k,
+        flop=2 * experts * m * n * k,
+        bytes=experts * (width * (m * k + n * k) + HALF_BYTES * m * n),
+        parameters=experts * (n * k + bias),
+        saved_bytes=saved,
+        saved_bytes_selective=saved,
+        saved_bytes_op=HALF_BYTES * experts * m * n,
+    )
+
+
+def elementwise(
+    name: str,
+    *,
+    traffic_bytes: Quantity,
+    saved_bytes: Quantity = 0,
+    parameters: Quantity = 0,
+    saved_bytes_op: Quantity = 0,
+    count: Quantity = 1,
+) -> Op:
+    """Give a memory-bound pass over activations of `traffic_bytes` reads and writes in `count` kernels."""
+    return Op(
+        name=name,
+        kind="elementwise",
+        count=count,
+        bytes=traffic_bytes,
+        parameters=parameters,
+        saved_bytes=saved_bytes,
+        saved_bytes_selective=saved_bytes,
+        saved_bytes_op=saved_bytes_op,
+    )
+
+
+def communicate(
+    name: str,
+    collective: Collective,
+    axis: Axis,
+    size_bytes: Quantity,
+    phase: Phase = "forward",
+    *,
+    count: int = 1,
+) -> Op:
+    """Give a collective over an axis of the layout: `size_bytes` in all, in `count` messages."""
+    return Op(
+        name=name,
+        kind="collective",
+        count=count,
+        collective=collective,
+        axis=axis,
+        collective_bytes=size_bytes,
+        phase=phase,
+    )
+
+
+def reduced_elements(shard: ShardShape, size: int, *, keeps_partial_sums: bool) -> Quantity:
+    """Elements that ``selective-op`` keeps of a projection summed over tp: the sum, and its part if kept."""
+    partial = (shard.tp > 1) * shard.sequence_parallel * keeps_partial_sums
+    return (shard.sharded_tokens + partial * shard.tokens) * size
+
+
+def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
+    """Collectives entering a tensor-parallel region (``g`` of Korthikanti et al. 2022, figure 5).
+
+    With sequence parallelism: all-gather forward; backward the reduce-scatter of its gradient, and the
+    all-gather that brings the saved shard back for the weight gradient. Without: all-reduce of the
+    gradient.
+    """
+    message = HALF_BYTES * shard.tokens * hidden_size * (shard.tp > 1)
+    sharded = message * shard.sequence_parallel
+    return (
+        communicate(f"{name}_gather", "all_gather", "tp", sharded),
+        communicate(f"{name}_regather", "all_gather", "tp", sharded, "backward"),
+        communicate(f"{name}_gradient_scatter", "reduce_scatter", "tp", sharded, "backward"),
+        communicate(f"{name}_gradient_reduce", "all_reduce", "tp", message - sharded, "backward"),
+    )
+
+
+def leave_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tuple[Op, ...]:
+    """Collectives leaving a tensor-parallel region (``ḡ`` of Korthikanti et al. 2022, figure 5)."""
+    message = HALF_BYTES * shard.tokens * hidden_size * (shard.tp > 1)
+    sharded = message * shard.sequence_parallel
+    return (
+        communicate(f"{name}_scatter", "reduce_scatter", "tp", sharded),
+        communicate(f"{name}_reduce", "all_reduce", "tp", message - sharded),
+        communicate(f"{name}_gradient_gather", "all_gather", "tp", sharded, "backward"),
+    )

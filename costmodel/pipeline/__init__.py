@@ -1,0 +1,1 @@
+"""Pipeline stages: schedules, bubbles, microbatches in flight, the event simulation."""

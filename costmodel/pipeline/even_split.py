@@ -1,0 +1,119 @@
+"""The even split: how layers spread over pipeline ranks when nobody has decided better.
+
+Layers spread as evenly as possible. Extra ones go to middle ranks, the later the better (they keep fewer
+microbatches in flight), then to the rank of the embedding, and to the rank of the head last of all: 126
+layers on 8 ranks are 15·1 + 16·6 + 15·1, as published 405B runs have it. Ranks with several chunks hold
+equal ones but for the first and the last of the model (`costmodel.pipeline.stages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.ops.shards import distinct_rows
+from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.pipeline.stages import (
+    V_SHAPED,
+    ends_shortage,
+    layers_of_chunks,
+    ranks_of_chunks,
+    runs_of_ranks,
+    shortage,
+)
+
+Vector = NDArray[np.float64]
+
+
+def even_split(runs: Sequence[int], layout: ParallelLayout) -> StageSplit:
+    """Layers of each run on each rank, as even as possible; recomputed if the layout says ``full``.
+
+    Args:
+        runs: Layers in each run of identical layers.
+        layout: How the job is split; pp, virtual_stages, schedule and recompute are read.
+
+    >>> even_split((10,), ParallelLayout(pp=4)).layers_of_stage
+    ((2,), (3,), (3,), (2,))
+    """
+    counts = runs_of_ranks(*_chunks(layout, sum(runs)), tuple(runs))
+    again = tuple(sum(row) if layout.recompute == "full" else 0 for row in counts)
+    return StageSplit(layers_of_stage=counts, recompute_of_stage=again)
+
+
+def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Rank and layers of every chunk."""
+    chunk_ranks = ranks_of_chunks(layout)
+    P, lack = layout.pp, ends_shortage(num_layers, len(chunk_ranks))
+    if len(chunk_ranks) > P and lack is not None:
+        each, _ = shortage(num_layers, len(chunk_ranks))
+        return chunk_ranks, (each - lack[0], *(each,) * (len(chunk_ranks) - 2), each - lack[1])
+    last = () if layout.schedule in V_SHAPED or P == 1 else (P - 1,)
+    preferred = [*range(P - 1 - len(last), 0, -1), 0, *last]
+    layers = [num_layers // P] * P
+    for rank in preferred[: num_layers % P]:
+        layers[rank] += 1
+    return chunk_ranks, layers_of_chunks(chunk_ranks, tuple(layers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTypes:
+    """Distinct kinds of pipeline rank under the even split of every layout.
+
+    Attributes:
+        layers: Layers of each run, shape (types, runs, layouts).
+        ranks: How many ranks are of this type (0 pads), shape (types, layouts).
+        first: 1 if the type holds the embedding, shape (types, layouts).
+        last: 1 if it holds the head, shape (types, layouts).
+        stage: Its earliest rank, which keeps most microbatches in flight, shape (types, layouts).
+    """
+
+    layers: Vector
+    ranks: Vector
+    first: Vector
+    last: Vector
+    stage: Vector
+
+
+def rank_types(runs: Sequence[int], table: LayoutTable) -> RankTypes:
+    """Kinds of pipeline rank of every layout; layouts with the same pipeline share them."""
+    chosen, index = distinct_rows([table.pp, table.virtual_stages, table.schedule])
+    pipelines = [_types_of(runs, _pipeline(table, int(row))) for row in chosen]
+    most = max(len(types) for types in pipelines)
+    width = len(runs) + 4
+    columns = np.zeros((len(pipelines), most, width))
+    for i, types in enumerate(pipelines):
+        columns[i, : len(types)] = types
+        columns[i, len(types) :] = [*types[0][:-4], 0, *types[0][-3:]]
+    spread = np.moveaxis(columns[index], 0, -1)
+    return RankTypes(
+        layers=spread[:, :-4],
+        ranks=spread[:, -4],
+        first=spread[:, -3],
+        last=spread[:, -2],
+        stage=spread[:, -1],
+    )
+
+
+def _pipeline(table: LayoutTable, row: int) -> ParallelLayout:
+    """What the even split of a row depends on."""
+    return ParallelLayout(
+        pp=int(table.pp[row]),
+        virtual_stages=int(table.virtual_stages[row]),
+        schedule=SCHEDULES[int(table.schedule[row])],
+    )
+
+
+def _types_of(runs: Sequence[int], layout: ParallelLayout) -> list[list[float]]:
+    """Rows of layers of each run, number of ranks, first, last, earliest rank."""
+    counts = even_split(runs, layout).layers_of_stage
+    head_rank = 0 if layout.schedule in V_SHAPED else layout.pp - 1
+    found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
+    for rank, row in enumerate(counts):
+        found.setdefault((row, rank == 0, rank == head_rank), []).append(rank)
+    return [
+        [*row, len(ranks), float(first), float(last), ranks[0]] for (row, first, last), ranks in found.items()
+    ]

@@ -1,0 +1,222 @@
+"""Event simulation of pipeline schedules, and the closed forms that bound them.
+
+The simulation is the truth about a schedule: every forward, input-gradient and weight-gradient pass of
+every stage and microbatch gets a start and an end, from the order in which its rank works and from when its
+inputs arrive. All schedules follow orders that are fixed before the step, as engines do.
+
+Legend: ``P`` ranks, ``V`` stages (chunks) of a rank, ``M`` microbatches; ``F``, ``B``, ``W`` seconds of the
+forward, the input gradient and the weight gradient of one stage; ``c`` seconds of a send between ranks. A
+stage is a chunk of the model, 0 first; schedules that do not split the backward run ``B + W`` as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from costmodel.layout import ParallelLayout, Schedule
+from costmodel.pipeline.stages import ranks_of_chunks
+from costmodel.pipeline.v_schedules import Kind, Pass, dualpipev_order, zbv_order
+from topology.base.errors import InputError
+
+NOT_YET = -1.0
+SPLITS_BACKWARD: tuple[Schedule, ...] = ("zb-h1", "zbv", "dualpipev")
+
+
+class Event(NamedTuple):
+    """One pass of one microbatch through one stage."""
+
+    rank: int
+    stage: int
+    microbatch: int
+    kind: Literal["F", "B", "W"]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """Durations by stage, in model order, and of a send between ranks.
+
+    Attributes:
+        forward_s: F of every stage.
+        input_s: B of every stage, the part of the backward that the previous stage waits for.
+        weight_s: W of every stage.
+        send_s: c, from the end of a pass on one rank to its arrival on another.
+    """
+
+    forward_s: tuple[float, ...]
+    input_s: tuple[float, ...]
+    weight_s: tuple[float, ...]
+    send_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """All passes of one step in order of their start, and when the last one ends."""
+
+    events: tuple[Event, ...]
+    makespan_s: float
+
+
+def simulate(layout: ParallelLayout, num_microbatches: int, seconds: StageSeconds) -> Timeline:
+    """Play one step of a schedule.
+
+    Args:
+        layout: pp, virtual_stages and schedule are read.
+        num_microbatches: M.
+        seconds: Durations of the pp·virtual_stages stages.
+
+    >>> ones = StageSeconds(forward_s=(1.0,) * 4, input_s=(1.0,) * 4, weight_s=(1.0,) * 4)
+    >>> simulate(ParallelLayout(pp=4), 8, ones).makespan_s
+    33.0
+    """
+    owner = ranks_of_chunks(layout)
+    if len(seconds.forward_s) != len(owner):
+        raise InputError(
+            what="durations do not match the stages",
+            cause=f"{len(seconds.forward_s)} durations, pp·virtual_stages = {len(owner)}",
+            fix="give one duration for every stage",
+        )
+    orders = [fixed_order(layout, num_microbatches, rank) for rank in range(layout.pp)]
+    return _timeline(_play_orders(layout, orders, num_microbatches, seconds))
+
+
+def fixed_order(layout: ParallelLayout, num_microbatches: int, rank: int) -> list[Pass]:
+    """Passes of one rank as (kind, stage, microbatch), in the order in which it runs them.
+
+    GPipe: all forwards, then all backwards. 1F1B: P − r forwards first (the last of them pairs with a
+    backward), then one backward for one forward. Interleaved: the same over microbatches in groups of P
+    that visit the chunks in turn, with 2(P − r − 1) + (V − 1)·P forwards first (Megatron-LM's interleaved
+    schedule). ZB-H1: 1F1B whose weight gradients follow their input gradients r microbatches later, so that
+    later ranks fill the drain with them (Qi et al. 2023, §3). ZBV and DualPipeV:
+    `costmodel.pipeline.v_schedules`.
+    """
+    P, V, M = layout.pp, layout.virtual_stages, num_microbatches
+    if layout.schedule == "zbv":
+        return zbv_order(P, M, rank)
+    if layout.schedule == "dualpipev":
+        return dualpipev_order(P, M, rank)
+    if layout.schedule == "gpipe":
+        return [("F", rank, m) for m in range(M)] + [("B", rank, m) for m in range(M)]
+    forwards = [(chunk * P + rank, m) for chunk, m in _visits(P, V, M)]
+    backwards = [((V - 1 - chunk) * P + rank, m) for chunk, m in _visits(P, V, M)]
+    ahead = P - rank - 1 if V == 1 else 2 * (P - rank - 1) + (V - 1) * P
+    warmup = min(ahead, len(forwards))
+    order: list[Pass] = [("F", *visit) for visit in forwards[:warmup]]
+    for place, backward in enumerate(backwards):
+        if warmup + place < len(forwards):
+            order.append(("F", *forwards[warmup + place]))
+        order.append(("B", *backward))
+        if layout.schedule == "zb-h1" and place >= rank:
+            order.append(("W", *backwards[place - rank]))
+    if layout.schedule == "zb-h1":
+        order += [("W", *visit) for visit in backwards[max(0, len(backwards) - rank) :]]
+    return order
+
+
+def _visits(P: int, V: int, M: int) -> list[tuple[int, int]]:
+    """(chunk, microbatch) as an interleaved schedule visits them: P microbatches, chunk after chunk."""
+    return [
+        (chunk, m) for group in range(0, M, P) for chunk in range(V) for m in range(group, min(group + P, M))
+    ]
+
+
+def _play_orders(
+    layout: ParallelLayout, orders: Sequence[list[Pass]], M: int, seconds: StageSeconds
+) -> list[Event]:
+    """Run fixed orders: each pass starts when its rank is free and its input has arrived."""
+    owner = ranks_of_chunks(layout)
+    durations = _durations(layout, seconds)
+    last, c = len(owner) - 1, seconds.send_s
+    done = {kind: [[NOT_YET] * M for _ in owner] for kind in "FBW"}
+    free, place = [0.0] * len(orders), [0] * len(orders)
+    events: list[Event] = []
+    waiting = list(range(len(orders)))
+    while waiting:
+        rank = waiting.pop()
+        order, at, now = orders[rank], place[rank], free[rank]
+        woken: set[int] = set()
+        while at < len(order):
+            kind, stage, m = order[at]
+            before = stage - 1 if kind == "F" else (stage + 1 if kind != "W" and stage < last else -1)
+            start = now
+            if before >= 0:
+                arrived = done[kind[0]][before][m]
+                if arrived == NOT_YET:
+                    break
+                if owner[before] != rank:
+                    arrived += c
+                start = max(start, arrived)
+            now = start + durations[kind][stage]
+            done[kind[0]][stage][m] = now
+            events += _events(rank, stage, m, kind, start, now, seconds)
+            after = stage + 1 if kind == "F" else stage - 1
+            if kind != "W" and 0 <= after <= last and owner[after] != rank:
+                woken.add(owner[after])
+            at += 1
+        place[rank], free[rank] = at, now
+        waiting += [other for other in woken if place[other] < len(orders[other]) and other not in waiting]
+    _require_finished(place, orders)
+    return events
+
+
+def _events(
+    rank: int, stage: int, m: int, kind: Kind, start_s: float, end_s: float, seconds: StageSeconds
+) -> list[Event]:
+    """A pass as events: both halves of a whole backward where the schedule splits others."""
+    if kind != "BW":
+        return [Event(rank, stage, m, kind, start_s, end_s)]
+    middle_s = start_s + seconds.input_s[stage]
+    return [Event(rank, stage, m, "B", start_s, middle_s), Event(rank, stage, m, "W", middle_s, end_s)]
+
+
+def _durations(layout: ParallelLayout, seconds: StageSeconds) -> dict[str, tuple[float, ...]]:
+    """Duration of every kind of pass by stage; B is the whole backward unless the schedule splits it."""
+    whole = tuple(b + w for b, w in zip(seconds.input_s, seconds.weight_s, strict=True))
+    inputs = seconds.input_s if layout.schedule in SPLITS_BACKWARD else whole
+    return {"F": seconds.forward_s, "B": inputs, "W": seconds.weight_s, "BW": whole}
+
+
+def _require_finished(place: Sequence[int], orders: Sequence[list[Pass]]) -> None:
+    """Refuse orders whose passes wait for each other."""
+    if any(at < len(order) for at, order in zip(place, orders, strict=True)):
+        raise InputError(
+            what="the schedule deadlocks",
+            cause="some passes wait for passes that come later on their own rank",
+            fix="make the number of microbatches a multiple of pp, or use schedule=1f1b",
+        )
+
+
+def _timeline(events: list[Event]) -> Timeline:
+    """Events in order of their start."""
+    events.sort(key=lambda event: (event.start_s, event.rank))
+    return Timeline(events=tuple(events), makespan_s=max(event.end_s for event in events))
+
+
+def makespan_bounds(
+    layout: ParallelLayout, num_microbatches: int, rank_s: Sequence[float]
+) -> tuple[float, float]:
+    """Lower and upper bound in seconds on a step of a schedule that does not split its backward.
+
+    lower = max_s (M·t_s + β·Σ_{j<s} t_j), upper = (M − β)·max t + β·Σ t, β = 1 for GPipe and 1F1B and 1/V
+    interleaved, where t_s is forward and backward of one microbatch on rank s, without sends. For equal
+    ranks both are (M + β·(P − 1))·t.
+
+    Args:
+        layout: virtual_stages and schedule are read.
+        num_microbatches: M.
+        rank_s: t of every rank.
+
+    >>> makespan_bounds(ParallelLayout(pp=4), 8, (3.0,) * 4)
+    (33.0, 33.0)
+
+    Source: derived in docs/cost-model.md, Pipeline schedules; random pipelines stay between them
+    (tests/oracle/costmodel/pipeline/test_simulator.py).
+    """
+    beta = 1.0 / layout.virtual_stages if layout.schedule == "interleaved" else 1.0
+    M, slowest = num_microbatches, max(rank_s)
+    before = [sum(rank_s[:s]) for s in range(len(rank_s))]
+    lower = max(M * t + beta * earlier for t, earlier in zip(rank_s, before, strict=True))
+    return lower, (M - beta) * slowest + beta * sum(rank_s)

@@ -1,0 +1,1 @@
+"""Serving: memory, step times, the request queue, and latency."""

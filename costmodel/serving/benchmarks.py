@@ -1,0 +1,83 @@
+"""What public serving benchmarks ask of a server, where tables of their results do not say it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILE = Path(__file__).parents[1] / "data" / "serving_benchmarks.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """A recipe in which an engine looks for new requests every so many steps (SGLang's receive interval).
+
+    `steps_from_concurrency` are pairs of the fewest concurrent requests and the steps.
+    """
+
+    engine: str
+    gpus: tuple[str, ...]
+    steps_from_concurrency: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingBenchmark:
+    """A benchmark's client and recipes.
+
+    Attributes:
+        lengths: Nominal input and output tokens of its scenarios.
+        lowest_share: Shortest request over the nominal length; lengths are uniform in between.
+        polling: Engines that it makes look for requests less often than every step.
+        source: Where it says so.
+        as_of: When that was read.
+    """
+
+    lengths: tuple[tuple[int, int], ...]
+    lowest_share: float
+    polling: tuple[Polling, ...]
+    source: str
+    as_of: str
+
+
+@functools.cache
+def serving_benchmarks() -> Mapping[str, ServingBenchmark]:
+    """The known benchmarks by name.
+
+    >>> list(serving_benchmarks())
+    ['inferencemax']
+    """
+    from topology.base.decode import read_toml, structure
+
+    return {
+        name: structure(entry, ServingBenchmark, f"{_FILE.name}: {name}")
+        for name, entry in read_toml(_FILE).items()
+    }
+
+
+def benchmark_of(input_tokens: int, output_tokens: int) -> ServingBenchmark | None:
+    """The benchmark with this scenario, if one is known.
+
+    >>> benchmark_of(1024, 8192).lowest_share, benchmark_of(1000, 500)
+    (0.8, None)
+    """
+    known = serving_benchmarks().values()
+    return next((one for one in known if (input_tokens, output_tokens) in one.lengths), None)
+
+
+def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int) -> int:
+    """Steps between two looks of the engine for new requests; 1 where no recipe says otherwise.
+
+    >>> known = serving_benchmarks()["inferencemax"]
+    >>> [polling_steps(known, "sglang", "b200-sxm", many) for many in (8, 64)]
+    [10, 30]
+    >>> polling_steps(known, "sglang", "h200-sxm", 64)
+    1
+    """
+    for recipe in benchmark.polling if benchmark else ():
+        if recipe.engine == engine and gpu in recipe.gpus:
+            return max(
+                (least, steps) for least, steps in recipe.steps_from_concurrency if concurrency >= least
+            )[1]
+    return 1

@@ -1,0 +1,50 @@
+"""Seconds of one decode step by what they are spent on, for saying what a deployment is bound by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.kernels.tables import Calibration
+from costmodel.models.spec import layer_runs
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.ops import (
+    ACTIVATION_BYTES,
+    all_reduce_s,
+    decode_attention_s,
+    dispatch_s,
+    experts_s,
+    feed_forward_s,
+    head_s,
+    projections_s,
+    small_kernels,
+)
+from costmodel.serving.step import host_s
+
+
+def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context: float) -> dict[str, float]:
+    """Seconds of one decode round of `batch` requests with `context` cached tokens each, by part.
+
+    They sum to the round.
+
+    Every stage of a pipeline works on its own microbatch, so a round is the sum over stages.
+    """
+    layout, stack = deployment.layout, deployment.stack
+    rank = -(-batch // layout.attention_dp)
+    m = np.array([float(max(-(-rank // layout.pp), 1))])
+    row = m * deployment.model.hidden_size * ACTIVATION_BYTES
+    reduce_s = float(all_reduce_s(cal, deployment, row)[0])
+    parts = dict.fromkeys(
+        ("weights", "experts", "attention", "communication", "head", "small kernels", "host"), 0.0
+    )
+    for run in layer_runs(deployment.model):
+        block = float((projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m))[0])
+        experts = float(experts_s(cal, deployment, m)[0]) if run.kind.mlp == "moe" else 0.0
+        moved = reduce_s + (float(dispatch_s(cal, deployment, m)[0]) if run.kind.mlp == "moe" else reduce_s)
+        parts["weights"] += run.count * (block - experts - moved)
+        parts["experts"] += run.count * experts
+        parts["communication"] += run.count * moved
+        parts["small kernels"] += run.count * small_kernels(deployment.model, run.kind) * stack.kernel_s
+    parts["attention"] = layout.pp * float(decode_attention_s(cal, deployment, m, context)[0])
+    parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp
+    parts["host"] = float(host_s(stack, np.array([float(rank)]), np.array([sum(parts.values())]))[0])
+    return parts

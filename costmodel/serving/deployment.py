@@ -1,0 +1,176 @@
+"""What is deployed: a model in some precision, split over GPUs in some layout, run by an engine.
+
+Legend: tp tensor-parallel, pp pipeline stages, attention_dp ranks that each hold whole attention and share
+the experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/ep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.models.spec import LayerKind, ModelSpec
+from costmodel.serving.engine import ServingStack
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import Hierarchy
+
+Weights = Literal["bf16", "fp8", "int8", "int4", "fp4"]
+KvDtype = Literal["bf16", "fp8"]
+
+WEIGHTS: tuple[Weights, ...] = ("bf16", "fp8", "int8", "int4", "fp4")
+QUANTISED_BLOCK = (
+    32  # weights that share one scale in 4-bit formats, on average over AWQ (128), MXFP4 (32), NVFP4 (16)
+)
+_WEIGHT_BYTES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLayout:
+    """How one replica is split over GPUs."""
+
+    tp: int = 1
+    pp: int = 1
+    attention_dp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse degrees that do not divide one another."""
+        for name in ("tp", "pp", "attention_dp", "ep"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    what="the serving layout is not possible",
+                    cause=f"{name} = {getattr(self, name)}",
+                    fix=f"give {name} of at least 1",
+                )
+        if self.stage_gpus % self.ep:
+            raise InputError(
+                what="the serving layout is not possible",
+                cause=f"ep = {self.ep} does not divide tp·attention_dp = {self.stage_gpus}",
+                fix="choose ep among the divisors of tp·attention_dp",
+            )
+
+    @property
+    def stage_gpus(self) -> int:
+        """GPUs of one pipeline stage."""
+        return self.tp * self.attention_dp
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.stage_gpus * self.pp
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that split one expert."""
+        return self.stage_gpus // self.ep
+
+    @property
+    def label(self) -> str:
+        """Short name, such as tp8 or tp4·pp2 or dp8·ep8."""
+        parts = (("tp", self.tp), ("pp", self.pp), ("dp", self.attention_dp), ("ep", self.ep))
+        return "·".join(f"{name}{degree}" for name, degree in parts if degree > 1) or "tp1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One replica: model, precision, layout, engine, and the fabric it runs on."""
+
+    model: ModelSpec
+    hierarchy: Hierarchy
+    layout: ServingLayout
+    stack: ServingStack
+    weights: Weights = "bf16"
+    kv_dtype: KvDtype = "bf16"
+    cached_share: float = 0.0
+    draft_tokens: int = 0
+    acceptance: float = 0.0
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of one number in the KV cache."""
+        return 1.0 if self.kv_dtype == "fp8" else 2.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected tokens of a request per decode step with `draft_tokens` n speculated at acceptance rate α.
+
+        (1 − αⁿ⁺¹)/(1 − α) (Leviathan et al. 2023, arXiv 2211.17192, eq. 1); 1 without speculation.
+        """
+        n, a = self.draft_tokens, self.acceptance
+        return 1.0 if n == 0 else (n + 1.0 if a >= 1 else (1 - a ** (n + 1)) / (1 - a))
+
+
+PUBLISHED_WEIGHTS: Mapping[str, Weights] = {
+    "deepseek-v3": "fp8", "deepseek-r1": "fp8", "kimi-k2": "fp8", "minimax-m2": "fp8",
+    "gpt-oss-20b": "fp4", "gpt-oss-120b": "fp4",
+}  # fmt: skip
+"""Models whose original checkpoint is quantised, and to what (their pages at huggingface.co)."""
+
+
+def published_weights(model: ModelSpec) -> Weights:
+    """Precision of a model's original checkpoint.
+
+    >>> from costmodel.models.catalog import model
+    >>> published_weights(model("deepseek-r1")), published_weights(model("70b"))
+    ('fp8', 'bf16')
+    """
+    return PUBLISHED_WEIGHTS.get(model.name, "bf16")
+
+
+def dtype_of(deployment: Deployment, part: Literal["attention", "mlp", "experts", "head"]) -> str:
+    """Number format in which a part of the model multiplies.
+
+    Published quantised checkpoints keep the output projection in bf16; the 4-bit floating-point checkpoints
+    of mixtures of experts (gpt-oss MXFP4, DeepSeek-R1 NVFP4) quantise the feed-forward blocks and leave
+    attention in bf16.
+    """
+    if part == "head":
+        return "bf16"
+    if deployment.weights == "fp4" and part == "attention" and deployment.model.is_moe:
+        return "bf16"
+    return deployment.weights
+
+
+def weight_bytes(dtype: str) -> float:
+    """Bytes of one stored weight, with the scales of block-quantised formats (one byte per block).
+
+    >>> weight_bytes("fp8"), weight_bytes("fp4")
+    (1.0, 0.53125)
+    """
+    scale = 1 / QUANTISED_BLOCK if dtype in ("int4", "fp4") else 0.0
+    return _WEIGHT_BYTES[dtype] + scale
+
+
+def stage_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Layers of each pipeline stage, as even as they go, the surplus on the middle stages.
+
+    The first and the last stage also hold the embedding and the output projection, so they get no surplus
+    layer.
+
+    >>> from costmodel.models.catalog import model
+    >>> stage_layers(model("llama-3.1-70b"), 4), stage_layers(model("deepseek-v3"), 4)
+    ((20, 20, 20, 20), (15, 16, 15, 15))
+    """
+    base, surplus = divmod(model.num_layers, pp)
+    order = sorted(range(pp), key=lambda s: (s in (0, pp - 1), s))
+    takes = set(order[:surplus])
+    return tuple(base + (s in takes) for s in range(pp))
+
+
+def kv_token_bytes_per_layer(deployment: Deployment) -> float:
+    """Bytes of KV cache of one token in one layer on one GPU.
+
+    Grouped-query: 2·g·d·bytes/min(tp, g) (heads are replicated once tp exceeds them); latent attention stores
+    (r + rope) numbers once per rank, whatever tp (DeepSeek-V2, arXiv 2405.04434, §2.1).
+    """
+    model, tp = deployment.model, deployment.layout.tp
+    if model.is_mla:
+        return (model.kv_lora_rank + model.qk_rope_head_dim) * deployment.kv_bytes
+    heads = max(model.num_key_value_heads / tp, 1)
+    return heads * (model.qk_head_dim + model.value_head_dim) * deployment.kv_bytes
+
+
+def sliding_share(kind: LayerKind) -> float:
+    """Share of layers of this kind whose attention sees only a window."""
+    return kind.sliding_share if kind.attention == "sliding" else 0.0

@@ -1,0 +1,147 @@
+"""Inference engines: how they schedule, what their launches and reductions cost, what memory they keep.
+
+Each field of `ServingStack` has a physical meaning; the values are data (``data/serving_stacks.toml``) with
+the measurements they were fitted on.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+_FILE = Path(__file__).parents[1] / "data" / "serving_stacks.toml"
+ALIASES = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
+ROUTER = "dynamo-"  # a router in front of an engine, which some tables name together with it
+FractionOf = Literal["memory", "static", "free"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingStack:
+    """One inference engine as the cost model sees it.
+
+    Attributes:
+        name: The name users give to ``--engine``.
+        mixed: Prompt tokens and decoding requests share a step (otherwise prompts run alone, first).
+        chunked: A prompt may span several steps.
+        lagged: The next step is prepared while one runs, so a step's tokens are seen one step later.
+        token_budget: Most tokens of a step on one rank, by default.
+        max_batch: Most requests decoding at once, by default.
+        output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
+        kv_block_tokens: Tokens of one page of the KV cache.
+        memory_fraction: The engine's memory setting, by default.
+        fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
+            memory that is free for the cache.
+        workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
+        host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
+        scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
+        hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
+            every version does.
+        host_s_per_request: The same, per decoding request.
+        hides_requests: That work happens while a step runs, so only what exceeds the step is added.
+        kernel_s: Time of one small kernel in a captured graph (norm, rotary, quantisation, cache write,
+        routing …).
+        eager_layer_s: Host time to launch one layer without a graph; prompt steps are at least this long.
+        all_reduce_s: Latency of the engine's own all-reduce over NVLink, per participating pair of barriers.
+        attention_s: Latency of one decode attention in a captured graph, before it reads anything.
+        attention_share: Decode attention of the engine over the tabulated kernel's time beyond its launch.
+        expert_share: Expert kernels of the engine over the tabulated ones.
+        mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
+        sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
+            under sustained full power.
+        eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
+        request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
+        response_s: Time from a request's first token until its client sees it (streaming).
+        transfer_s: Latency to hand a finished prompt to a decode pool, without the bytes.
+        source: What the numbers were fitted on.
+        as_of: When.
+    """
+
+    name: str
+    mixed: bool
+    chunked: bool
+    lagged: bool
+    token_budget: int
+    max_batch: int
+    output_reserve: float
+    kv_block_tokens: int
+    memory_fraction: float
+    fraction_of: FractionOf
+    workspace_bytes: float
+    host_s: float
+    scheduling_s: float
+    hides_scheduling_since: str
+    host_s_per_request: float
+    hides_requests: bool
+    kernel_s: float
+    eager_layer_s: float
+    all_reduce_s: float
+    attention_s: float
+    attention_share: float
+    expert_share: float
+    mxfp4_share: float
+    sustained: float
+    eight_bit_cache: bool
+    request_s: float
+    response_s: float
+    transfer_s: float
+    source: str
+    as_of: str
+
+
+@functools.cache
+def serving_stacks() -> Mapping[str, ServingStack]:
+    """Every engine profile by name.
+
+    >>> sorted(serving_stacks())
+    ['sglang', 'trtllm', 'vllm']
+    """
+    from topology.base.decode import read_toml, structure
+
+    document = read_toml(_FILE)
+    return {
+        name: structure(
+            {"name": name, **document["every_engine"], **entry}, ServingStack, f"{_FILE.name}: {name}"
+        )
+        for name, entry in document["engines"].items()
+    }
+
+
+def serving_stack(name: str) -> ServingStack:
+    """Give the engine profile of this lenient name.
+
+    >>> serving_stack("TRT-LLM").name, serving_stack("dynamo-sglang").name
+    ('trtllm', 'sglang')
+    """
+    from topology.base.names import resolve
+
+    stacks = serving_stacks()
+    return stacks[resolve(name.lower().removeprefix(ROUTER), tuple(stacks), "engine", ALIASES)]
+
+
+def at_version(stack: ServingStack, version: str) -> ServingStack:
+    """The profile of an older version of its engine; unknown versions are current ones.
+
+    >>> stack = serving_stack("vllm")
+    >>> [at_version(stack, v).host_s > stack.host_s for v in ("0.12.0", "0.18.0", "")]
+    [True, False, False]
+    >>> at_version(stack, "0.12.0").lagged, at_version(stack, "0.18.0").lagged
+    (False, True)
+    """
+    numbers, since = _numbers(version), _numbers(stack.hides_scheduling_since)
+    if not since or not numbers or numbers >= since:
+        return stack
+    return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Leading numbers of a version, such as (0, 12) of 0.12.0rc1.
+
+    >>> _numbers("0.12.0rc1"), _numbers("gpt-oss-dev")
+    ((0, 12), ())
+    """
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else ()

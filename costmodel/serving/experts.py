@@ -1,0 +1,211 @@
+"""Seconds of the routed experts of one layer.
+
+Measured kernels where the shape was measured, carried over elsewhere.
+
+The fused expert kernels of the engines neither stream weights nor multiply as well as plain GEMMs do, and
+by how much depends on the shape. So the closed form of `kernels.moe_ffn` is multiplied by measured/modelled
+of the nearest measured shape, at the same rows per expert:
+
+    t = model(shape, tokens) · measured(near, tokens')/model(near, tokens'),   tokens'·k'/E' = tokens·k/E
+
+which is the measurement itself when the shape is in the table.
+
+Legend: ``H`` hidden, ``F`` width of an expert, ``k`` experts per token, ``E`` experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from costmodel.kernels.compute import moe_ffn
+from costmodel.kernels.grids import Floats, KernelTime, floats
+from costmodel.kernels.stand_ins import stand_in
+from costmodel.kernels.tables import Calibration
+from topology.hardware.gpu import Gpu
+
+ROUTING_SKEW: Final = 0.5
+"""Popularity of experts falls as rank^−0.5 between the ranks that split them. Fitted on the rows of
+serving_runs.csv with expert parallelism; the tables' rank^−1.01 would load the busiest of 32 ranks six times
+the mean, which trained routers and the engines' load balancers avoid."""
+TABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "bf16": ("bfloat16",),
+    "fp16": ("bfloat16",),
+    "fp8": ("fp8_block",),
+    "mxfp8": ("fp8_block",),
+    "fp4": ("nvfp4", "w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
+    "int4": ("int4_wo", "w4a16_mxfp4"),
+    "int8": ("fp8_block",),
+}
+"""Measured kernels that stand for a number format, best first; a shape in an earlier one is preferred."""
+OTHERWISE: Final[Mapping[str, str]] = {"fp8": "fp8", "bfloat16": "bf16"}
+"""Kernels that stand in where a GPU's tables have none of the above, and their own number format, in which
+they are compared with the closed form. The per-tensor fp8 kernels come last: on Hopper they were measured at
+two to three times bf16 of the same shape, which no engine would choose."""
+WEIGHT_ONLY_FP4: Final = ("w4a16_mxfp4", "int4_wo")
+"""The same for fp4 weights on GPUs without fp4 units."""
+
+MXFP4: Final = "w4a16_mxfp4"
+Measured = tuple[tuple[int, ...], Floats, str]
+
+NATIVE_FP4_GAIN: Final = 0.56
+"""Time of a kernel that multiplies fp4 natively over one of the same shape that unpacks to bf16, with few
+rows per expert: the median of nvfp4 over int4_wo in the tables of b200-sxm, gb200, b300-sxm and gb300 at up
+to 96 tokens (0.50 to 0.60). With many rows it is the ratio of the peaks."""
+
+SAME_MODEL, SPLIT = 4.0, 1.0  # weight of a different model shape against a different split, in log distance
+
+
+def routed_experts(
+    cal: Calibration,
+    gpu: Gpu,
+    dtype: str,
+    *,
+    tokens: ArrayLike,
+    hidden_size: int,
+    intermediate_size: int,
+    top_k: int,
+    num_experts: int,
+    moe_tp: int = 1,
+    moe_ep: int = 1,
+    mxfp4_share: float = 1.0,
+) -> KernelTime:
+    """Seconds of the gated experts on the busiest rank; `tokens` are those of all ranks that share them.
+
+    Args:
+        cal: tables.
+        gpu: the GPU.
+        dtype: bf16, fp8, fp4, int8 or int4.
+        tokens: tokens entering the layer, any shape.
+        hidden_size: H.
+        intermediate_size: F of a whole expert.
+        top_k: k.
+        num_experts: E.
+        moe_tp: ranks that split one expert.
+        moe_ep: ranks that split the set of experts.
+        mxfp4_share: time of the engine's MXFP4 kernels over the tabulated ones.
+    """
+    shape = (hidden_size, intermediate_size, top_k, num_experts, moe_tp)
+    crowded = floats(tokens) * chance_load(floats(tokens) * top_k / moe_ep, moe_ep)
+    modelled = _modelled(cal, gpu, dtype, crowded, shape, moe_ep)
+    found = _nearest(cal, gpu, dtype, shape)
+    if found is None:
+        return modelled
+    near, log_seconds, table = found
+    share = mxfp4_share if table == MXFP4 else 1.0
+    table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
+    rows = np.clip(
+        floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1]
+    )
+    measured = share * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
+    own = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
+    if near == shape and own == dtype and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
+        beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
+        return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
+    ratio = measured / _modelled(cal, gpu, own, rows, near, 1).seconds
+    source = f"experts carried over from H={near[0]} F={near[1]} k={near[2]} E={near[3]} tp={near[4]}"
+    return KernelTime(
+        seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
+    )
+
+
+def chance_load(rows: Floats, ranks: int) -> Floats:
+    """Rows of the busiest rank over the mean when chance alone decides where they go.
+
+    1 + √(2·ln(ranks)/rows): the expected maximum of `ranks` Poisson counts, in the Gaussian limit.
+
+    >>> chance_load(np.array([16.0, 1600.0]), 8).round(2).tolist()
+    [1.51, 1.05]
+    """
+    return np.asarray(1 + np.sqrt(2 * np.log(ranks) / np.maximum(rows, 1.0)))
+
+
+def _modelled(
+    cal: Calibration, gpu: Gpu, dtype: str, tokens: Floats, shape: tuple[int, ...], ep: int
+) -> KernelTime:
+    """Closed form of the experts of a shape."""
+    hidden, inner, top_k, experts, tp = shape
+    return moe_ffn(
+        cal,
+        gpu,
+        dtype,
+        tokens=tokens,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        top_k=top_k,
+        num_experts=experts,
+        moe_tp=tp,
+        moe_ep=ep,
+        skew=ROUTING_SKEW,
+    )
+
+
+def _table_name(cal: Calibration, gpu: Gpu) -> str:
+    """Name of the expert table of a GPU, or of the GPU that stands for it."""
+    return f"moe-{stand_in(cal, gpu)}"
+
+
+def _nearest(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:
+    """The measured shape nearest to `shape` in log distance, with its log seconds and its table.
+
+    Remembered in `cal.tables`.
+    """
+    key = ("moe", gpu.name, dtype, *(str(size) for size in shape))
+    if key not in cal.tables:
+        cal.tables[key] = _search(cal, gpu, dtype, shape)
+    found: Measured | None = cal.tables[key]
+    return found
+
+
+def _search(cal: Calibration, gpu: Gpu, dtype: str, shape: tuple[int, ...]) -> Measured | None:
+    """Search the tables of `dtype` for the nearest shape."""
+    name = _table_name(cal, gpu)
+    arrays = _remembered(cal, name)
+    if not arrays:
+        return None
+    weight = np.array([SAME_MODEL] * 4 + [SPLIT])
+    distance = np.abs(np.log(arrays["shapes"] / np.array(shape, dtype=float))) @ weight
+    tables = _tables(gpu, dtype)
+    if not np.isin(arrays["dtypes"], tables).any():
+        tables = tuple(OTHERWISE)
+    for rank, table in enumerate(tables):
+        distance = np.where(arrays["dtypes"] == table, distance + 1e-3 * rank, distance)
+    known = np.isin(arrays["dtypes"], tables)
+    if not known.any():
+        return None
+    best = int(np.where(known, distance, np.inf).argmin())
+    log_seconds = arrays["log_seconds"][best].astype(float)
+    table = str(arrays["dtypes"][best])
+    if table == MXFP4 and "fp4" in gpu.peak_flop_per_s:
+        log_seconds = log_seconds + np.log(_native_gain(gpu, arrays["tokens"], log_seconds))
+    return tuple(int(size) for size in arrays["shapes"][best]), log_seconds, table
+
+
+def _tables(gpu: Gpu, dtype: str) -> tuple[str, ...]:
+    """The measured kernels that stand for a number format on a GPU, best first."""
+    native = dtype != "fp4" or "fp4" in gpu.peak_flop_per_s
+    return TABLES.get(dtype, ()) if native else WEIGHT_ONLY_FP4
+
+
+def _native_gain(gpu: Gpu, tokens: Floats, log_seconds: Floats) -> Floats:
+    """Time of a native fp4 kernel over that of one that unpacks to bf16, by tokens.
+
+    gain = g·(1 − c) + (bf16 peak/fp4 peak)·c,   c = arithmetic's share of the time: what the largest batch
+    costs per token, over what this one costs
+    """
+    per_token = log_seconds - np.log(tokens)
+    arithmetic = np.exp(np.minimum(per_token[-1] - per_token, 0.0))
+    gain = NATIVE_FP4_GAIN * (1 - arithmetic) + gpu.peak("bf16") / gpu.peak("fp4") * arithmetic
+    return np.asarray(gain, dtype=np.float64)
+
+
+def _remembered(cal: Calibration, name: str) -> Mapping[str, Floats]:
+    """Arrays of a table, decompressed once."""
+    key = ("moe", name)
+    if key not in cal.tables:
+        cal.tables[key] = {member: cal.arrays(name)[member] for member in cal.arrays(name)}
+    arrays: Mapping[str, Floats] = cal.tables[key]
+    return arrays

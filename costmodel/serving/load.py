@@ -1,0 +1,253 @@
+"""The requests a serving fleet receives: when they arrive, how long they are, and how a trace file says so.
+
+A `Load` is either open (arrival times are given) or closed (`concurrency` requests are always in flight;
+the next one is sent when one finishes). Everything is drawn from a seed, so the same question has the same
+answer.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.base.errors import InputError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NORMAL_P99 = 2.3263478740408408  # 99th percentile of the standard normal distribution
+TRACE_COLUMNS = {
+    "arrival_s": ("arrival_s", "arrived_at", "timestamp"),
+    "input_tokens": ("input_tokens", "contexttokens", "num_prefill_tokens", "input_length"),
+    "output_tokens": ("output_tokens", "generatedtokens", "num_decode_tokens", "output_length"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Tokens of one side of a request: their nominal number, and how it spreads.
+
+    `p99` gives a log-normal with `mean` and that 99th percentile; `lowest_share` a uniform distribution from
+    that share of `mean` up to `mean` itself (how benchmark clients randomise); neither gives a constant.
+    """
+
+    mean: float
+    p99: float | None = None
+    lowest_share: float | None = None
+
+    def draw(self, count: int, rng: np.random.Generator) -> Ints:
+        """Draw `count` lengths in tokens, each at least one."""
+        if self.p99 is not None and self.p99 > self.mean:
+            mu, sigma = lognormal_parameters(self.mean, self.p99)
+            drawn = rng.lognormal(mu, sigma, count)
+        elif self.lowest_share is not None:
+            drawn = rng.uniform(self.lowest_share * self.mean, self.mean, count)
+        else:
+            drawn = np.full(count, self.mean)
+        return np.maximum(np.rint(drawn), 1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Requests in order of arrival, and how they are sent.
+
+    `arrival_s` is empty in a closed loop, where `concurrency` says how many are in flight.
+    `cached_tokens` are prompt tokens whose KV a prefix cache already holds.
+    """
+
+    input_tokens: Ints
+    output_tokens: Ints
+    cached_tokens: Ints
+    arrival_s: Floats
+    concurrency: int | None = None
+
+    def __len__(self) -> int:
+        """Count of requests."""
+        return len(self.input_tokens)
+
+
+def lognormal_parameters(mean: float, p99: float) -> tuple[float, float]:
+    """Location and scale of the log-normal with this mean and 99th percentile.
+
+    ln mean = μ + σ²/2 and ln p99 = μ + z·σ, hence σ = z − √(z² − 2·ln(p99/mean)), z the normal 99th
+    percentile. Beyond p99/mean = exp(z²/2) ≈ 15 no log-normal exists; the widest one is returned.
+
+    >>> mu, sigma = lognormal_parameters(500.0, 2000.0)
+    >>> round(float(np.exp(mu + sigma**2 / 2))), round(float(np.exp(mu + NORMAL_P99 * sigma)))
+    (500, 2000)
+    """
+    inside = max(NORMAL_P99**2 - 2 * float(np.log(p99 / mean)), 0.0)
+    sigma = NORMAL_P99 - inside**0.5
+    return float(np.log(mean)) - sigma**2 / 2, sigma
+
+
+def open_load(
+    *,
+    rate_per_s: float,
+    count: int,
+    inputs: Lengths,
+    outputs: Lengths,
+    cached_share: float = 0.0,
+    burstiness: float = 1.0,
+    seed: int = 0,
+) -> Load:
+    """Requests arriving at a mean rate.
+
+    `burstiness` is the coefficient of variation of the gaps (1 = Poisson).
+
+    Gaps are gamma distributed with shape 1/burstiness², as in the benchmark clients of vLLM and SGLang.
+    """
+    if not 0 < rate_per_s < float("inf"):
+        raise InputError(
+            what="no load to serve",
+            cause=f"the request rate is {rate_per_s} per second",
+            fix="give a positive rate, such as --rate 20/s",
+        )
+    rng = np.random.default_rng(seed)
+    shape = 1.0 / burstiness**2
+    gaps = rng.gamma(shape, 1.0 / (rate_per_s * shape), count)
+    drawn_inputs, drawn_outputs = inputs.draw(count, rng), outputs.draw(count, rng)
+    return Load(
+        input_tokens=drawn_inputs,
+        output_tokens=drawn_outputs,
+        cached_tokens=_cached(drawn_inputs, cached_share),
+        arrival_s=np.cumsum(gaps),
+    )
+
+
+def closed_load(
+    *,
+    concurrency: int,
+    count: int,
+    inputs: Lengths,
+    outputs: Lengths,
+    cached_share: float = 0.0,
+    seed: int = 0,
+) -> Load:
+    """`count` requests of which `concurrency` are always in flight.
+
+    All start together, as benchmark clients do.
+    """
+    rng = np.random.default_rng(seed)
+    drawn_inputs, drawn_outputs = inputs.draw(count, rng), outputs.draw(count, rng)
+    return Load(
+        input_tokens=drawn_inputs,
+        output_tokens=drawn_outputs,
+        cached_tokens=_cached(drawn_inputs, cached_share),
+        arrival_s=np.empty(0),
+        concurrency=concurrency,
+    )
+
+
+def thin(load: Load, replicas: int, which: int = 0) -> Load:
+    """The share of an open load that one of `replicas` receives under round-robin routing."""
+    pick = slice(which, None, replicas)
+    return Load(
+        input_tokens=load.input_tokens[pick],
+        output_tokens=load.output_tokens[pick],
+        cached_tokens=load.cached_tokens[pick],
+        arrival_s=load.arrival_s[pick],
+        concurrency=load.concurrency,
+    )
+
+
+def read_trace(path: Path) -> Load:
+    """Read a trace: a CSV with columns arrival_s, input_tokens, output_tokens and, optionally, cached_tokens.
+
+    The column names of the Azure and Mooncake traces are understood too. Times may be numbers of seconds or
+    ISO timestamps; they are shifted to start at zero. Every bad row is named by its line.
+    """
+    rows = _trace_rows(path)
+    columns = _trace_columns(path, rows[0])
+    values: dict[str, list[float]] = {name: [] for name in columns}
+    for line, row in enumerate(rows, start=2):
+        for name, column in columns.items():
+            values[name].append(
+                _trace_number(path, line, column, row[column] or "", time=name == "arrival_s")
+            )
+    order = np.argsort(np.array(values["arrival_s"]), kind="stable")
+    arrival = np.array(values["arrival_s"])[order]
+    cached = values.get("cached_tokens", [0.0] * len(rows))
+    return Load(
+        input_tokens=np.array(values["input_tokens"], dtype=np.int64)[order],
+        output_tokens=np.array(values["output_tokens"], dtype=np.int64)[order],
+        cached_tokens=np.array(cached, dtype=np.int64)[order],
+        arrival_s=arrival - arrival[0],
+    )
+
+
+def mean_rate_per_s(load: Load) -> float:
+    """Requests per second of an open load over the time it spans."""
+    span = float(load.arrival_s[-1] - load.arrival_s[0]) if len(load.arrival_s) > 1 else 0.0
+    return len(load) / span if span > 0 else float("inf")
+
+
+def _cached(inputs: Ints, share: float) -> Ints:
+    """Prompt tokens held by the prefix cache; the last token of a prompt is always computed."""
+    return np.asarray(np.minimum(np.floor(inputs * share), inputs - 1), dtype=np.int64)
+
+
+def _trace_rows(path: Path) -> list[dict[str, str | None]]:
+    """Rows of the file as dictionaries, with lower-case column names."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [{(k or "").strip().lower(): v for k, v in row.items()} for row in csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise InputError(
+            what=f"cannot read the trace {path}", cause=str(problem), fix="give a readable CSV file in UTF-8"
+        ) from problem
+    if not rows:
+        raise InputError(
+            what=f"the trace {path} has no requests", cause="no row below the header", fix=_TRACE_FIX
+        )
+    return rows
+
+
+_TRACE_FIX = "write a CSV with the columns arrival_s,input_tokens,output_tokens"
+
+
+def _trace_columns(path: Path, row: dict[str, str | None]) -> dict[str, str]:
+    """Which column of the file holds which quantity."""
+    found = {
+        name: next((alias for alias in aliases if alias in row), "")
+        for name, aliases in TRACE_COLUMNS.items()
+    }
+    missing = [name for name, column in found.items() if not column]
+    if missing:
+        raise InputError(
+            what=f"the trace {path} is malformed",
+            cause=f"no column {', '.join(missing)} among {', '.join(sorted(row))}",
+            fix=_TRACE_FIX,
+        )
+    return found | ({"cached_tokens": "cached_tokens"} if "cached_tokens" in row else {})
+
+
+def _trace_number(path: Path, line: int, column: str, text: str, *, time: bool) -> float:
+    """One number of the trace: tokens are whole and positive, times are finite."""
+    try:
+        value = _time_s(text) if time else float(int(text))
+    except ValueError:
+        value = float("nan")
+    if not np.isfinite(value) or (not time and value < (0 if column == "cached_tokens" else 1)):
+        kind = "a time in seconds" if time else "a positive whole number of tokens"
+        raise InputError(
+            what=f"the trace {path} is malformed",
+            cause=f"line {line}: {column} = {text!r} is not {kind}",
+            fix=_TRACE_FIX,
+        )
+    return value
+
+
+def _time_s(text: str) -> float:
+    """Seconds of a number or of an ISO timestamp."""
+    try:
+        return float(text)
+    except ValueError:
+        from datetime import UTC, datetime
+
+        moment = datetime.fromisoformat(text.strip()[:26])
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()

@@ -1,0 +1,155 @@
+"""Memory of one GPU of a replica: weights, workspace, and what is left for the KV cache, in tokens.
+
+    kv_tokens = cache / bytes of a token on the fullest stage,   cache by what the engine's fraction is of:
+    memory: fraction·memory − weights − context − activations      (vLLM)
+    static: fraction·memory − weights − context                    (SGLang: activations come out of the rest)
+    free:   fraction·(memory − weights − context − activations)    (TensorRT-LLM)
+
+Legend: ``H`` hidden, ``V`` vocabulary, ``m`` tokens of the largest step.
+"""
+
+from __future__ import annotations
+
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.spec import (
+    LayerKind,
+    ModelSpec,
+    attention_parameters,
+    expert_parameters,
+    feed_forward_parameters,
+    layer_runs,
+    norm_parameters,
+    router_parameters,
+)
+from costmodel.serving.deployment import (
+    Deployment,
+    dtype_of,
+    kv_token_bytes_per_layer,
+    sliding_share,
+    stage_layers,
+    weight_bytes,
+)
+
+SAMPLING_BYTES = 22.0
+"""Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
+probabilities. Engines profile their memory with a batch that does all of it."""
+MOST_SAMPLED = 1024  # requests that engines sample at once, by default, on large GPUs
+NORM_BYTES = 2.0  # norms and the router stay in bf16
+
+
+def weights_bytes(deployment: Deployment) -> float:
+    """Bytes of weights on the fullest GPU of a replica.
+
+    Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
+    split over tp; a tied matrix is stored once without a pipeline).
+    """
+    model, layout = deployment.model, deployment.layout
+    per_layer = _mean_layer_bytes(deployment)
+    vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp
+    layers = stage_layers(model, layout.pp)
+    if layout.pp == 1:
+        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2)
+    ends = max(layers[0], layers[-1]) * per_layer + vocabulary
+    return max(ends, max(layers) * per_layer)
+
+
+def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
+    """Bytes of one layer's weights on one GPU."""
+    model, layout = deployment.model, deployment.layout
+    attention = attention_parameters(model)
+    latent = _replicated_latent_parameters(model)
+    on_rank = ((attention - latent) / layout.tp + latent) * weight_bytes(dtype_of(deployment, "attention"))
+    fixed = on_rank + model.norms_per_layer * norm_parameters(model, model.hidden_size) * NORM_BYTES
+    narrow = weight_bytes(dtype_of(deployment, "mlp"))
+    if kind.mlp == "dense":
+        return fixed + feed_forward_parameters(model, model.intermediate_size) / layout.tp * narrow
+    shared = feed_forward_parameters(model, model.shared_expert_size) if model.shared_expert_size else 0
+    experts = expert_parameters(model) / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
+    return fixed + experts + shared / layout.tp * narrow + router_parameters(model) * NORM_BYTES
+
+
+def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
+    """Bytes of activations of the largest step and of sampling the largest batch, on one GPU.
+
+    The fused expert kernels keep every routed copy of a token's output until they are summed.
+    """
+    model, layout = deployment.model, deployment.layout
+    copies = model.num_experts_per_token if model.is_moe else 0
+    inner = copies * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    width = (4 + copies) * model.hidden_size + 2 * (model.query_size + 2 * inner) / layout.tp
+    rows = min(max_batch, MOST_SAMPLED) / layout.attention_dp
+    return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
+
+
+def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) -> float:
+    """Bytes of KV cache of one token on the fullest GPU, averaged over a request of `context` tokens.
+
+    Sliding-window layers keep at most their window (the engines' hybrid cache managers free the rest).
+    """
+    model = deployment.model
+    kept = 0.0
+    for run in layer_runs(model):
+        share = sliding_share(run.kind)
+        window = min((model.sliding_window or context) / context, 1.0) if context < float("inf") else 0.0
+        kept += run.count * ((1 - share) + share * window)
+    fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
+    return kept * fullest * kv_token_bytes_per_layer(deployment)
+
+
+def kv_capacity_tokens(
+    deployment: Deployment,
+    *,
+    token_budget: int,
+    max_batch: int,
+    memory_fraction: float | None = None,
+    context: float,
+) -> int:
+    """Tokens the KV cache of one replica holds (0 when the weights leave no room)."""
+    parts = memory_breakdown(
+        deployment, token_budget=token_budget, max_batch=max_batch, memory_fraction=memory_fraction
+    )
+    ranks = deployment.layout.attention_dp
+    block = deployment.stack.kv_block_tokens
+    tokens = parts.kv_cache_bytes / kv_bytes_per_token(deployment, context)
+    return max(int(tokens // block), 0) * block * ranks
+
+
+def memory_breakdown(
+    deployment: Deployment, *, token_budget: int, max_batch: int, memory_fraction: float | None = None
+) -> MemoryBreakdown:
+    """Bytes of the fullest GPU by use; the KV cache takes what the engine's memory fraction leaves."""
+    stack, memory = deployment.stack, deployment.hierarchy.gpu.memory_bytes
+    fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
+    weights = weights_bytes(deployment)
+    activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
+    held = weights + stack.workspace_bytes
+    free = memory - held - activations
+    cache = {
+        "memory": fraction * memory - held - activations,
+        "static": min(fraction * memory - held, free),
+        "free": fraction * free,
+    }[stack.fraction_of]
+    return MemoryBreakdown(
+        weights_bytes=weights,
+        gradients_bytes=0.0,
+        optimizer_bytes=0.0,
+        activations_bytes=activations,
+        kv_cache_bytes=max(cache, 0.0),
+        buffers_bytes=0.0,
+        overhead_bytes=stack.workspace_bytes,
+    )
+
+
+def _mean_layer_bytes(deployment: Deployment) -> float:
+    """Bytes of one layer's weights on one GPU, averaged over the kinds of layers."""
+    runs = layer_runs(deployment.model)
+    total = sum(run.count * layer_weights_bytes(deployment, run.kind) for run in runs)
+    return total / deployment.model.num_layers
+
+
+def _replicated_latent_parameters(model: ModelSpec) -> int:
+    """Parameters of latent attention's down-projections, which every tensor-parallel rank holds whole."""
+    if not model.is_mla:
+        return 0
+    H, q, r, rope = model.hidden_size, model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
+    return H * (q + r + rope) + q + r

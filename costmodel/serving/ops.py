@@ -1,0 +1,291 @@
+"""Seconds of the parts of one engine step on one pipeline stage, for arrays of token counts.
+
+Linear parts (GEMMs, experts, reductions, small kernels) depend on the tokens of the step; attention depends
+on the requests and their contexts. All functions broadcast over arrays, so one call tabulates a whole
+curve.
+
+Legend: ``m`` tokens of one rank in the step, ``H`` hidden, ``F`` feed-forward, ``a`` query heads, ``g``
+key/value heads, ``d`` head size, ``r`` latent rank, ``V`` vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.kernels import compute
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import Calibration
+from costmodel.models.spec import LayerKind, ModelSpec, layer_runs
+from costmodel.serving.deployment import (
+    Deployment,
+    dtype_of,
+    kv_token_bytes_per_layer,
+    sliding_share,
+    weight_bytes,
+)
+from costmodel.serving.experts import routed_experts
+from topology.base.units import MIB
+
+Floats = NDArray[np.float64]
+
+ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
+CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
+
+
+def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, captured: bool) -> Floats:
+    """Seconds of all layers of the slowest stage without attention, at `tokens` per rank.
+
+    Σ over layers of attention projections, feed-forward or experts, tensor-parallel reductions and small
+    kernels. Steps outside a captured graph are at least as long as their launches (layers · eager_layer_s).
+    """
+    m = np.asarray(tokens, dtype=np.float64)
+    stack, share = deployment.stack, 1 / deployment.layout.pp
+    total, layers = np.zeros_like(m), 0.0
+    for run in layer_runs(deployment.model):
+        one = projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m)
+        one = one + small_kernels(deployment.model, run.kind) * stack.kernel_s
+        one = one + elementwise_s(deployment, m)
+        total = total + one * run.count * share
+        layers += run.count * share
+    return total if captured else np.maximum(total, layers * stack.eager_layer_s)
+
+
+def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
+    """Seconds of the output projection, the gather of its logits, and sampling from them.
+
+    For `rows` positions.
+    """
+    model, tp = deployment.model, deployment.layout.tp
+    n = np.asarray(rows, dtype=np.float64)
+    product = _gemm(
+        cal, deployment, dtype_of(deployment, "head"), n, model.vocab_size / tp, model.hidden_size
+    )
+    gather = collective_time(
+        cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1
+    )
+    sampling = compute.elementwise(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
+    return np.asarray(product + gather + sampling, dtype=np.float64)
+
+
+def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
+    """Seconds of one layer's attention projections and the reduction after them."""
+    model, tp, dtype = deployment.model, deployment.layout.tp, dtype_of(deployment, "attention")
+    shapes = _latent_shapes(model, tp) if model.is_mla else _grouped_shapes(model, tp)
+    seconds = sum((_gemm(cal, deployment, dtype, m, n, k) for n, k in shapes), start=np.zeros_like(m))
+    return seconds + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
+
+
+def feed_forward_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
+    """Seconds of one layer's feed-forward block, dense or experts, and its communication."""
+    model, tp = deployment.model, deployment.layout.tp
+    if kind.mlp == "dense":
+        dense = _dense_s(cal, deployment, m, model.intermediate_size, tp)
+        return dense + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
+    router = _gemm(cal, deployment, "bf16", m, model.num_experts, model.hidden_size)
+    shared = _dense_s(cal, deployment, m, model.shared_expert_size, tp) if model.shared_expert_size else 0.0
+    return router + shared + experts_s(cal, deployment, m) + dispatch_s(cal, deployment, m)
+
+
+def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
+    """Seconds of the routed experts of one layer on the busiest rank.
+
+    Tokens of all attention-data-parallel ranks.
+    """
+    model, layout = deployment.model, deployment.layout
+    seconds = routed_experts(
+        cal,
+        deployment.hierarchy.gpu,
+        dtype_of(deployment, "experts"),
+        tokens=m * layout.attention_dp,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.moe_intermediate_size,
+        top_k=model.num_experts_per_token,
+        num_experts=model.num_experts,
+        moe_tp=layout.expert_tp,
+        moe_ep=layout.ep,
+        mxfp4_share=deployment.stack.mxfp4_share,
+    ).seconds
+    return seconds * deployment.stack.expert_share
+
+
+def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
+    """Seconds to bring tokens to their experts and back.
+
+    With tensor-parallel attention every rank has every token: one all-reduce of the outputs. With attention
+    data parallelism the cheaper of all-gather + reduce-scatter of all tokens, and all-to-all of the chosen
+    copies.
+    """
+    model, layout, h = deployment.model, deployment.layout, deployment.hierarchy
+    row = model.hidden_size * ACTIVATION_BYTES
+    if layout.attention_dp == 1:
+        return all_reduce_s(cal, deployment, m * row)
+    size, everything = layout.stage_gpus, m * layout.attention_dp * row
+    gathered = collective_time(cal, h, "all_gather", everything, size, 1)
+    gathered = gathered + collective_time(cal, h, "reduce_scatter", everything, size, 1)
+    copies = m / layout.tp * min(model.num_experts_per_token, layout.ep) * row
+    narrow = min(weight_bytes(dtype_of(deployment, "experts")), ACTIVATION_BYTES) / ACTIVATION_BYTES
+    there = collective_time(cal, h, "all_to_all", copies * max(narrow, 0.5), size, 1)
+    exchanged = there + collective_time(cal, h, "all_to_all", copies, size, 1)
+    return np.asarray(np.minimum(gathered, exchanged), dtype=np.float64)
+
+
+def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats) -> Floats:
+    """Seconds of an all-reduce over the tensor-parallel group.
+
+    NCCL, or the engine's own kernel for small messages.
+
+    Own kernel, one NVLink domain: latency + bytes·min(n − 1, 2·(n − 1)/n·…)/bandwidth, one-shot (every rank
+    reads all others) or two-shot (reduce-scatter then all-gather), whichever is shorter.
+    """
+    n, h, stack = deployment.layout.tp, deployment.hierarchy, deployment.stack
+    if n == 1:
+        return np.zeros_like(message_bytes)
+    nccl = collective_time(cal, h, "all_reduce", message_bytes, n, 1)
+    if n > h.gpus_per_node:
+        return nccl
+    rate = h.scaleup.bandwidth_bytes_per_s
+    one_shot = stack.all_reduce_s + message_bytes * (n - 1) / rate
+    two_shot = 2 * stack.all_reduce_s + message_bytes * 2 * (n - 1) / n / rate
+    own = np.minimum(one_shot, two_shot)
+    return np.where(message_bytes <= CUSTOM_ALL_REDUCE_MOST_BYTES, np.minimum(nccl, own), nccl)
+
+
+def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
+    """Seconds of one layer's memory-bound passes.
+
+    Two norms with residuals (4·H each way), rotary, activation.
+    """
+    model, tp = deployment.model, deployment.layout.tp
+    inner = (
+        model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
+    )
+    per_token = 8 * model.hidden_size + (2 * model.query_size + 3 * inner) / tp
+    rate = deployment.hierarchy.gpu.memory_bandwidth_bytes_per_s
+    return np.asarray(m * per_token * ACTIVATION_BYTES / rate, dtype=np.float64)
+
+
+def small_kernels(model: ModelSpec, kind: LayerKind) -> int:
+    """Kernels of one layer besides GEMMs, attention and reductions.
+
+    Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input. Latent
+    attention adds two norms, the two absorbed products, the rotary part's split and concatenation; experts
+    add the gate's softmax and top-k, sorting, permutation, the weighted sum and the addition of shared
+    experts.
+    """
+    return 6 + 2 * model.qk_norm + 6 * (kind.attention == "mla") + 6 * (kind.mlp == "moe")
+
+
+def decode_attention_s(
+    cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike
+) -> Floats:
+    """Seconds of decode attention of one stage, `batch` requests per rank with `context` tokens each.
+
+    A call in a captured graph costs the engine's latency and its share of what the table's kernel takes
+    beyond the launch that it was timed with.
+    """
+    model, layout, stack = deployment.model, deployment.layout, deployment.stack
+    launch = compute.decode_launch_s(cal, deployment.hierarchy.gpu)
+    total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
+    for run in layer_runs(model):
+        windowed = sliding_share(run.kind)
+        full = _decode_layer_s(cal, deployment, batch, context)
+        if windowed and model.sliding_window:
+            near = _decode_layer_s(cal, deployment, batch, np.minimum(context, model.sliding_window))
+            full = (1 - windowed) * full + windowed * near
+        streamed = stack.attention_share * np.maximum(full - launch, 0.0)
+        total = total + (stack.attention_s + streamed) * run.count / layout.pp
+    return total
+
+
+def prefill_attention_s(
+    cal: Calibration, deployment: Deployment, query: ArrayLike, past: ArrayLike
+) -> Floats:
+    """Seconds of prefill attention of one stage for one prompt chunk of `query` tokens after `past` ones."""
+    model, layout = deployment.model, deployment.layout
+    q, seen = np.asarray(query, dtype=np.float64), np.asarray(query, dtype=np.float64) + np.asarray(past)
+    heads: dict[str, Any] = {
+        "batch": 1,
+        "heads": model.num_attention_heads / layout.tp,
+        "kv_heads": max(model.num_key_value_heads / layout.tp, 1),
+        "query_tokens": q,
+        "kv_tokens": seen,
+        "head_dim": (model.qk_head_dim + model.value_head_dim) / 2,
+    }
+    gpu = deployment.hierarchy.gpu
+    full = compute.attention_prefill(cal, gpu, **heads).seconds
+    total = np.zeros_like(full)
+    for run in layer_runs(model):
+        windowed, one = sliding_share(run.kind), full
+        if windowed and model.sliding_window:
+            near = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
+            one = (1 - windowed) * full + windowed * near
+        total = total + one * run.count / layout.pp
+    return total
+
+
+def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:
+    """Decode attention of one layer; latent attention is one shared key/value head read by all query heads.
+
+    A latent entry of r + rope numbers takes the place of keys and values of a head half as wide. Its
+    products are 2·heads·(2r + rope) FLOP per cached number, enough to be bound by compute when a rank holds
+    all heads.
+    """
+    model, tp, gpu = deployment.model, deployment.layout.tp, deployment.hierarchy.gpu
+    width = kv_token_bytes_per_layer(deployment) / deployment.kv_bytes
+    heads = model.num_attention_heads / tp
+    kv_heads = 1.0 if model.is_mla else max(model.num_key_value_heads / tp, 1)
+    seconds = compute.attention_decode(
+        cal,
+        gpu,
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        kv_tokens=context,
+        head_dim=width / 2 / kv_heads,
+        kv_dtype_bytes=deployment.kv_bytes,
+    ).seconds
+    if not model.is_mla:
+        return seconds
+    flop = (
+        2
+        * np.asarray(batch)
+        * np.asarray(context)
+        * heads
+        * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
+    )
+    return np.asarray(np.maximum(seconds, flop / (LATENT_EFFICIENCY * gpu.peak("bf16"))), dtype=np.float64)
+
+
+LATENT_EFFICIENCY = 0.6
+"""Share of the bf16 peak that public latent-attention decode kernels reach (FlashMLA: 660 of 989 TFLOP/s)."""
+
+
+def _dense_s(cal: Calibration, deployment: Deployment, m: Floats, width: float, tp: int) -> Floats:
+    """Seconds of a feed-forward block of inner size `width`."""
+    model, dtype = deployment.model, dtype_of(deployment, "mlp")
+    into = (2 if model.gated_mlp else 1) * width / tp
+    up = _gemm(cal, deployment, dtype, m, into, model.hidden_size)
+    return up + _gemm(cal, deployment, dtype, m, model.hidden_size, width / tp)
+
+
+def _grouped_shapes(model: ModelSpec, tp: int) -> tuple[tuple[float, float], ...]:
+    """(n, k) of the query-key-value and output projections of one rank."""
+    kv = max(model.num_key_value_heads / tp, 1) * (model.qk_head_dim + model.value_head_dim)
+    output = model.num_attention_heads * model.value_head_dim / tp
+    return (model.query_size / tp + kv, model.hidden_size), (model.hidden_size, output)
+
+
+def _latent_shapes(model: ModelSpec, tp: int) -> tuple[tuple[float, float], ...]:
+    """(n, k) of one rank's latent attention: down-projections on every rank, heads split over ranks."""
+    H, q, r, rope = model.hidden_size, model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
+    heads = model.num_attention_heads / tp
+    query = ((q + r + rope, H), (model.query_size / tp, q)) if q else ((model.query_size / tp + r + rope, H),)
+    return (*query, (heads * (model.qk_nope_head_dim + model.v_head_dim), r), (H, heads * model.v_head_dim))
+
+
+def _gemm(cal: Calibration, deployment: Deployment, dtype: str, m: Floats, n: float, k: float) -> Floats:
+    """Seconds of one projection on the deployment's GPU."""
+    return compute.gemm(cal, deployment.hierarchy.gpu, dtype, m, n, k).seconds

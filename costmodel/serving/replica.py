@@ -1,0 +1,329 @@
+"""One simulated replica of an engine that batches continuously.
+
+Every engine step serves prompt chunks and one token of each decoding request. Between two events (an
+arrival that can be admitted, a request that finishes, a full KV cache) the batch does not change, so any
+number of decode steps is one jump in closed form; that is why a simulated request costs microseconds. What
+an engine's scheduler does differently is in `Scheduler`: whether prompts share steps with decoding
+requests, whether they are cut into chunks, how much of the output it reserves in the cache before it admits
+a request.
+
+Legend: ``b`` decoding requests, ``K`` tokens in their caches, ``g`` tokens per request and step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import ceil, sqrt
+
+import numpy as np
+
+from costmodel.serving.load import Load
+from costmodel.serving.step_table import StepTimes
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    """How an engine forms a step, and what it has room for.
+
+    `token_budget` is the most tokens of one step and rank, `mixed` whether prompt tokens and decoding
+    requests share a step, `chunked` whether a prompt may span steps, `output_reserve` the share of the
+    outputs still to come that admission keeps free in the KV cache (1 never preempts, 0 relies on
+    preemption). `lagged` engines prepare the next step while one runs, so the tokens of a step are seen
+    when the next one ends.
+    """
+
+    token_budget: int
+    max_batch: int
+    kv_capacity_tokens: int
+    mixed: bool = True
+    chunked: bool = True
+    output_reserve: float = 0.0
+    kv_block_tokens: int = 16
+    lagged: bool = False
+
+
+class Replica:
+    """The state of one simulated replica; `advance` performs its next event."""
+
+    __slots__ = (
+        "_admitted", "_batch", "_context", "_decoding_kv", "_finish_step", "_heap", "_held", "_kv",
+        "_left", "_memo", "_prefilling", "_remaining", "_rules", "_running", "_stall",
+        "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
+        "busy_s", "clock", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions",
+        "prefilled_tokens", "steps", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, times: StepTimes, rules: Scheduler, load: Load) -> None:
+        """An idle replica at time zero; `load` gives the lengths of the requests it may be sent."""
+        count, g = len(load), times.tokens_per_step
+        self._times, self._rules = times, rules
+        self._left: list[int] = (load.input_tokens - load.cached_tokens).tolist()
+        self._context: list[int] = load.input_tokens.tolist()
+        self._steps_left: list[int] = (1 + np.ceil((load.output_tokens - 1) / g)).astype(int).tolist()
+        self._finish_step, self._start_step, self._held = [-1] * count, [0] * count, [0.0] * count
+        self._heap: list[tuple[int, int]] = []
+        self._admitted: list[int] = []
+        self._prefilling: deque[int] = deque()
+        self._step = self._batch = self._running = 0
+        self._kv = self._decoding_kv = self._remaining = self._stall = 0.0
+        self._memo: dict[tuple[int, int], float] = {}
+        self._unseen: list[int] = []
+        self._unseen_done: list[int] = []
+        self.waiting: deque[int] = deque()
+        self.first_token_s, self.finish_s, self.admitted_s = [NEVER] * count, [NEVER] * count, [NEVER] * count
+        self.finished: list[int] = []
+        self.steps: list[tuple[float, int, int]] = []
+        self.preemptions = self.prefilled_tokens = 0
+        self.clock = self.peak_kv = self.busy_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether the replica has nothing to do."""
+        return not (self._batch or self._prefilling or self.waiting or self._unseen_done)
+
+    @property
+    def load(self) -> int:
+        """Requests the replica has, waiting or running."""
+        return self._running + len(self.waiting)
+
+    def advance(self, horizon_s: float = NEVER) -> None:
+        """Perform the next step, or the decode steps up to the next event but not (much) past the horizon."""
+        grown = self._batch * self._times.tokens_per_step
+        if self._kv + grown > self._rules.kv_capacity_tokens and self._running > 1:
+            self._preempt()
+        elif self._prefilling or self._admit():
+            self._prefill_step()
+        elif self._batch:
+            self._decode_jump(horizon_s)
+        elif self._unseen or self._unseen_done:
+            self._show(self.clock)
+        elif horizon_s > self.clock:
+            self.clock = horizon_s
+
+    def _admit(self) -> bool:
+        """Move the oldest waiting request into prefill if a slot and the cache have room for it.
+
+        A prompt that was computed elsewhere goes straight to decoding.
+        """
+        while self.waiting and self._has_room(self.waiting[0]):
+            i = self.waiting.popleft()
+            held = self._rounded(self._context[i])
+            self._admitted.append(i)
+            self._held[i] = held
+            self._kv += held
+            self.peak_kv = max(self.peak_kv, self._kv)
+            self._running += 1
+            self._remaining += self._steps_left[i]
+            if self.admitted_s[i] == NEVER:
+                self.admitted_s[i] = self.clock
+            if self._left[i]:
+                self._prefilling.append(i)
+                return True
+            self._start_decoding(i, self.clock)
+        return False
+
+    def _has_room(self, i: int) -> bool:
+        """Whether a slot is free.
+
+        The cache holds request i besides what the running ones may still need.
+        """
+        rules = self._rules
+        running = self._running
+        if running >= rules.max_batch:
+            return False
+        growth = rules.output_reserve * (self._remaining + self._steps_left[i]) * self._times.tokens_per_step
+        needed = max(growth, rules.kv_block_tokens * running)
+        return self._kv + self._rounded(self._context[i]) + needed <= rules.kv_capacity_tokens
+
+    def _rounded(self, tokens: int) -> float:
+        """Tokens of the cache blocks that hold `tokens`."""
+        block = self._rules.kv_block_tokens
+        return float(-(-tokens // block) * block)
+
+    def _prefill_step(self) -> None:
+        """Run one step that holds prompt tokens, with the decoding requests if the engine mixes them."""
+        rules, times = self._rules, self._times
+        riders = self._batch if rules.mixed else 0
+        tokens, largest, attention, widest, done = self._fill(rules.token_budget * times.ranks - riders)
+        per_rank = max(-(-tokens // times.ranks), largest) - (-riders // (times.ranks * times.stages))
+        prompt_s = times.linear_at(per_rank) + max(attention / times.ranks, widest)
+        rider_s = 0.0
+        if riders:
+            kv_s = (
+                times.decode_attention_s[riders]
+                + times.decode_attention_s_per_token[riders] * self._decoding_kv
+            )
+            rider_s = kv_s / times.stages + (1 - 1 / times.stages) * (times.graph_linear_s[riders] + kv_s)
+        self.clock += prompt_s + rider_s
+        self.busy_s += prompt_s + rider_s * self._stages_used(riders)
+        self._show(self.clock)
+        self.prefilled_tokens += tokens
+        if riders:
+            self.steps.append((prompt_s + rider_s, 1, riders))
+            self._decoded(1)
+        else:
+            self._stall += prompt_s
+        for i in done:
+            self._start_decoding(i, self.clock + (times.stages - 1) * prompt_s)
+
+    def _fill(self, budget: int) -> tuple[int, int, float, float, list[int]]:
+        """Prompt chunks of one step.
+
+        Their tokens, the largest chunk, attention in all and of the widest, who is done.
+        """
+        rules = self._rules
+        tokens, largest, attention, widest, done = 0, 0, 0.0, 0.0, []
+        while (budget > 0 or not tokens) and (self._prefilling or self._admit()):
+            i = self._prefilling[0]
+            left = self._left[i]
+            room = max(min(budget, rules.token_budget), 1) if rules.chunked else left
+            if not rules.chunked and tokens and left > budget:
+                break
+            chunk = min(left, room)
+            seconds = self._attention_s(chunk, self._context[i] - left)
+            tokens, budget, attention = tokens + chunk, budget - chunk, attention + seconds
+            largest, widest = max(largest, chunk), max(widest, seconds)
+            self._left[i] = left - chunk
+            if left > chunk:
+                break
+            done.append(self._prefilling.popleft())
+        return tokens, largest, attention, widest, done
+
+    def _attention_s(self, chunk: int, past: int) -> float:
+        """Prefill attention of a chunk, remembered for all within sixteen tokens of it."""
+        key = (chunk >> 4, past >> 4)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._times.prefill_attention.at(chunk, past)
+        return found
+
+    def _start_decoding(self, i: int, first_s: float) -> None:
+        """A prompt is computed: emit its first token, and decode the rest."""
+        if self.first_token_s[i] == NEVER:
+            self.first_token_s[i] = first_s
+            self._unseen.append(i)
+        self._steps_left[i] -= 1
+        self._remaining -= 1
+        self._start_step[i] = self._step
+        self._finish_step[i] = self._step + self._steps_left[i]
+        if self._steps_left[i] == 0:
+            self._release(i)
+            self._finish(i, first_s)
+            return
+        self._batch += 1
+        self._decoding_kv += self._context[i]
+        heappush(self._heap, (self._finish_step[i], i))
+
+    def _decode_jump(self, horizon_s: float) -> None:
+        """Take decode steps until a request finishes, the cache is full.
+
+        Or the horizon can bring an admission.
+        """
+        times, rules, b = self._times, self._rules, self._batch
+        self._drop_stale()
+        k = self._heap[0][0] - self._step
+        grown = b * times.tokens_per_step
+        room = int((rules.kv_capacity_tokens - self._kv) // grown)
+        k = max(min(k, room), 1)
+        if self._unseen_done:
+            k = 1
+        slope = times.decode_attention_s_per_token[b]
+        first = times.graph_linear_s[b] + times.decode_attention_s[b] + slope * self._decoding_kv
+        curve = slope * grown / 2
+        if horizon_s < NEVER and not self.waiting and self._running < rules.max_batch:
+            wait = max(horizon_s - self.clock, 0.0)
+            k = min(k, max(ceil(2 * wait / (first + sqrt(first * first + 4 * curve * wait))), 1))
+        seconds = k * first + curve * k * (k - 1)
+        self._show(self.clock + first)
+        self.clock += seconds
+        self.busy_s += seconds * self._stages_used(b)
+        if self._stall:
+            self.steps.append((first + self._stall, 1, b))
+            self._stall = 0.0
+            if k > 1:
+                self.steps.append(((seconds - first) / (k - 1), k - 1, b))
+        else:
+            self.steps.append((seconds / k, k, b))
+        self._decoded(k)
+
+    def _stages_used(self, batch: int) -> float:
+        """Share of the pipeline's stages that work at a time: fewer requests than stages leave some idle."""
+        return min(batch, self._times.stages) / self._times.stages
+
+    def _decoded(self, k: int) -> None:
+        """Account for k decode steps of the whole batch, and finish the requests that are through."""
+        grown = k * self._batch * self._times.tokens_per_step
+        self._step += k
+        self._kv += grown
+        self._decoding_kv += grown
+        self._remaining -= k * self._batch
+        self.peak_kv = max(self.peak_kv, self._kv)
+        heap = self._heap
+        while heap and heap[0][0] <= self._step:
+            step, i = heappop(heap)
+            if step == self._finish_step[i]:
+                self._stop_decoding(i)
+                self._finish_step[i] = -1
+                self._finish(i, self.clock)
+
+    def _finish(self, i: int, at_s: float) -> None:
+        """A request has its last token.
+
+        The client sees it now, or with a lagged engine after the next step.
+        """
+        self.finish_s[i] = at_s
+        (self._unseen_done if self._rules.lagged else self.finished).append(i)
+
+    def _show(self, at_s: float) -> None:
+        """Let the clients of a lagged engine see the tokens of the previous step."""
+        if self._rules.lagged:
+            for i in self._unseen:
+                self.first_token_s[i] = max(self.first_token_s[i], at_s)
+            for i in self._unseen_done:
+                self.finish_s[i] = max(self.finish_s[i], at_s)
+                self.finished.append(i)
+            self._unseen_done.clear()
+        self._unseen.clear()
+
+    def _stop_decoding(self, i: int) -> None:
+        """Take a request out of the batch and its tokens out of the cache."""
+        grown = (self._step - self._start_step[i]) * self._times.tokens_per_step
+        self._batch -= 1
+        self._decoding_kv -= self._context[i] + grown
+        self._kv -= grown
+        self._release(i)
+
+    def _release(self, i: int) -> None:
+        """Free the cache blocks of a prompt."""
+        self._kv -= self._held[i]
+        self._running -= 1
+        if self._admitted[-1] == i:
+            self._admitted.pop()
+
+    def _drop_stale(self) -> None:
+        """Forget completions of requests that were preempted since."""
+        heap = self._heap
+        while heap[0][0] != self._finish_step[heap[0][1]]:
+            heappop(heap)
+
+    def _preempt(self) -> None:
+        """Send the youngest decoding request back to the head of the queue.
+
+        It recomputes its context later.
+        """
+        while self._finish_step[self._admitted[-1]] <= self._step:
+            self._admitted.pop()
+        i = self._admitted[-1]
+        steps_left = self._finish_step[i] - self._step
+        context = self._context[i] + ceil((self._step - self._start_step[i]) * self._times.tokens_per_step)
+        self._stop_decoding(i)
+        self._finish_step[i] = -1
+        self._remaining -= steps_left
+        self._left[i] = self._context[i] = context
+        self._steps_left[i] = steps_left
+        self.waiting.appendleft(i)
+        self.preemptions += 1

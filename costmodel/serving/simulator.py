@@ -1,0 +1,169 @@
+"""Event simulation of one replica under a load: from step times to latencies.
+
+Open loads arrive at their times; in a closed loop the next request is sent when one finishes. The replica
+itself, with what its scheduler does, is in `costmodel.serving.replica`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.serving.load import Load
+from costmodel.serving.replica import NEVER, Replica, Scheduler
+from costmodel.serving.step_table import StepTimes
+from topology.base.errors import InputError
+
+Floats = NDArray[np.float64]
+GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps."""
+
+    arrival_s: Floats
+    first_token_s: Floats
+    finish_s: Floats
+    output_tokens: NDArray[np.int64]
+    step_s: Floats
+    step_count: Floats
+    step_batch: Floats
+    preemptions: int
+    prefilled_tokens: int
+    peak_kv_tokens: float
+    busy_s: float
+    admitted_s: Floats
+
+    @property
+    def ttft_s(self) -> Floats:
+        """Time to first token of each request."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def end_to_end_s(self) -> Floats:
+        """Time from arrival to last token of each request."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Mean time per output token after the first; not a number for requests of one token."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(
+                (self.finish_s - self.first_token_s)
+                / np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+            )
+
+    @property
+    def makespan_s(self) -> float:
+        """Time of the last token."""
+        return float(self.finish_s.max())
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Output tokens per second of the replica over the whole run."""
+        return float(self.output_tokens.sum()) / self.makespan_s
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the run in which a pipeline stage computed, averaged over the stages."""
+        return self.busy_s / self.makespan_s
+
+    @property
+    def mean_queue(self) -> float:
+        """Requests waiting for admission, averaged over time."""
+        return float((self.admitted_s - self.arrival_s).sum()) / self.makespan_s
+
+
+def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
+    """Serve the whole load on one replica and return when every request got its first and last token.
+
+    Open loads arrive at their times; in a closed loop the next request is sent when one finishes.
+    Every request is served and every token counted exactly once (property-tested).
+    """
+    _check_fits(times, rules, load)
+    replica = Replica(times, rules, load)
+    arrival_s = (_drive_closed if load.concurrency else _drive_open)(
+        replica, load, outside_s(times.request_s, len(load))
+    )
+    finish_s = np.asarray(replica.finish_s)
+    steps = np.array(replica.steps or [(0.0, 0, 0)], dtype=float)
+    return Simulation(
+        arrival_s=np.asarray(arrival_s),
+        first_token_s=np.minimum(np.asarray(replica.first_token_s) + times.response_s, finish_s),
+        finish_s=finish_s,
+        admitted_s=np.asarray(replica.admitted_s),
+        output_tokens=load.output_tokens,
+        step_s=steps[:, 0],
+        step_count=steps[:, 1],
+        step_batch=steps[:, 2],
+        preemptions=replica.preemptions,
+        prefilled_tokens=replica.prefilled_tokens,
+        peak_kv_tokens=replica.peak_kv,
+        busy_s=replica.busy_s,
+    )
+
+
+def _drive_open(replica: Replica, load: Load, outside: Floats) -> list[float]:
+    """Send the requests at their arrival times; each reaches the engine after its time outside."""
+    ready = load.arrival_s + outside
+    order: list[int] = np.argsort(ready, kind="stable").tolist()
+    sent: list[float] = ready[order].tolist()
+    count, upcoming = len(load), 0
+    while len(replica.finished) < count:
+        while upcoming < count and sent[upcoming] <= replica.clock:
+            replica.waiting.append(order[upcoming])
+            upcoming += 1
+        replica.advance(sent[upcoming] if upcoming < count else NEVER)
+    return list(load.arrival_s)
+
+
+def _drive_closed(replica: Replica, load: Load, outside: Floats) -> list[float]:
+    """Keep `concurrency` requests in flight: a finished request sends the next one."""
+    count, seen = len(load), 0
+    delay: list[float] = outside.tolist()
+    arrival_s = [0.0] * min(load.concurrency or 1, count)
+    upcoming = [(delay[i], i) for i in range(len(arrival_s))]
+    heapify(upcoming)
+    while len(replica.finished) < count:
+        while upcoming and upcoming[0][0] <= replica.clock:
+            replica.waiting.append(heappop(upcoming)[1])
+        replica.advance(upcoming[0][0] if upcoming else NEVER)
+        for i in replica.finished[seen:]:
+            if len(arrival_s) < count:
+                heappush(upcoming, (replica.finish_s[i] + delay[len(arrival_s)], len(arrival_s)))
+                arrival_s.append(replica.finish_s[i])
+        seen = len(replica.finished)
+    return arrival_s
+
+
+def outside_s(request_s: float, count: int) -> Floats:
+    """Seconds from sending a request until the engine has it.
+
+    0…2·request_s, spread evenly by a golden-ratio sequence.
+
+    Tokenising and routing take different times; without that spread, requests of equal length that finish
+    in the same step would be sent, admitted and finished together for ever.
+    """
+    return np.asarray(2 * request_s * ((np.arange(count) * GOLDEN) % 1.0), dtype=np.float64)
+
+
+def _check_fits(times: StepTimes, rules: Scheduler, load: Load) -> None:
+    """Refuse a load with a request that could never be admitted, and tables shorter than the batch."""
+    block = rules.kv_block_tokens
+    longest = int((load.input_tokens + load.output_tokens).max()) + block
+    if longest > rules.kv_capacity_tokens:
+        raise InputError(
+            what="the KV cache cannot hold one request",
+            cause=f"one needs {longest} tokens, the cache holds {rules.kv_capacity_tokens}",
+            fix="use more GPUs per replica, a smaller weight precision or an fp8 KV cache",
+        )
+    if rules.max_batch > times.max_batch:
+        raise InputError(
+            what="the step times do not cover the batch",
+            cause=f"up to {rules.max_batch} requests, step times for {times.max_batch}",
+            fix="tabulate step times for the scheduler's largest batch",
+        )

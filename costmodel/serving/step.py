@@ -1,0 +1,147 @@
+"""From a deployment to the step times its replica is simulated with, and to the limits of its throughput.
+
+The per-step model adds the parts of `costmodel.serving.ops`; this file tabulates them over batch sizes and
+contexts, once per deployment, in the form the simulation reads (`StepTimes`).
+
+Legend: ``b`` decoding requests of the replica, ``K`` tokens in their caches, ``m`` tokens of one rank in a
+step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import ServingStack
+from costmodel.serving.ops import ACTIVATION_BYTES, decode_attention_s, head_s, linear_s, prefill_attention_s
+from costmodel.serving.step_table import AttentionGrid, StepTimes
+
+Floats = NDArray[np.float64]
+
+
+def step_times(
+    cal: Calibration,
+    deployment: Deployment,
+    *,
+    max_batch: int,
+    token_budget: int,
+    input_tokens: int,
+    output_tokens: int,
+) -> StepTimes:
+    """Tabulate the steps of one replica for batches up to `max_batch` and steps up to `token_budget` tokens.
+
+    Attention is linearised in the cached tokens around the contexts of the job (input … input + output).
+    """
+    layout, stack = deployment.layout, deployment.stack
+    width = 1 + deployment.draft_tokens
+    per_rank = -(-max_batch // layout.attention_dp)
+    largest = max(token_budget, per_rank * width) + per_rank * width
+    linear = prompt_linear_s(cal, deployment, largest)
+    graph, attention, slope = decode_tables(cal, deployment, per_rank, input_tokens, output_tokens)
+    ranks = np.arange(max_batch + 1)
+    rank_of = -(-ranks // layout.attention_dp)
+    cached = ranks / layout.attention_dp * (input_tokens + output_tokens / 2)
+    host = host_s(
+        stack, rank_of.astype(np.float64), graph[rank_of] + attention[rank_of] + slope[rank_of] * cached
+    )
+    return StepTimes(
+        linear_s=tuple(linear.tolist()),
+        graph_linear_s=tuple((graph[rank_of] + host).tolist()),
+        decode_attention_s=tuple(attention[rank_of].tolist()),
+        decode_attention_s_per_token=tuple((slope[rank_of] / layout.attention_dp).tolist()),
+        prefill_attention=prompt_attention(cal, deployment, input_tokens),
+        ranks=layout.attention_dp,
+        stages=layout.pp,
+        tokens_per_step=deployment.tokens_per_step,
+        request_s=stack.request_s,
+        response_s=stack.response_s,
+    )
+
+
+def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:
+    """Host seconds that a decode step of `step_s` on the GPU does not hide, with `requests` on a rank.
+
+    host = fixed + per request · requests, of which engines that work on requests during a step add only what
+    exceeds it.
+    """
+    per_request = stack.host_s_per_request * requests
+    return stack.host_s + (np.maximum(per_request - step_s, 0.0) if stack.hides_requests else per_request)
+
+
+def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int) -> Floats:
+    """Seconds of the linear part of a step with prompt tokens, at 0…`largest` tokens of one rank.
+
+    Shape (largest+1,).
+    """
+    knots = token_knots(largest)
+    stack = deployment.stack
+    seconds = stack.sustained * linear_s(cal, deployment, knots, captured=False)
+    seconds = seconds + head_s(cal, deployment, np.minimum(knots, 32))
+    seconds = seconds + stack.host_s + stage_send_s(cal, deployment, knots)
+    return spread(knots, seconds, largest)
+
+
+def decode_tables(
+    cal: Calibration, deployment: Deployment, per_rank: int, input_tokens: int, output_tokens: int
+) -> tuple[Floats, Floats, Floats]:
+    """Linear seconds, attention intercept.
+
+    Attention slope per cached token of a decode round, by requests per rank.
+
+    A pipeline of p stages works on p microbatches at once: a round is p times the slowest stage at b/p
+    requests.
+    """
+    pp, width = deployment.layout.pp, 1 + deployment.draft_tokens
+    knots = token_knots(per_rank)
+    micro = np.maximum(np.ceil(knots / pp), 1)
+    rows = micro * width
+    stage = linear_s(cal, deployment, rows, captured=True) + stage_send_s(cal, deployment, rows)
+    linear = pp * stage + head_s(cal, deployment, rows)
+    near, far = max(input_tokens, 1), max(input_tokens + output_tokens, input_tokens + 2)
+    at_near = pp * decode_attention_s(cal, deployment, micro, near)
+    at_far = pp * decode_attention_s(cal, deployment, micro, far)
+    slope = np.maximum(at_far - at_near, 0.0) / (knots * (far - near))
+    intercept = np.maximum(at_near - slope * knots * near, 0.0)
+    return spread(knots, linear, per_rank), spread(knots, intercept, per_rank), spread(knots, slope, per_rank)
+
+
+def prompt_attention(cal: Calibration, deployment: Deployment, input_tokens: int) -> AttentionGrid:
+    """Prefill attention of the slowest stage on a grid of chunk and past tokens up to twice the prompt."""
+    top = max(2 * input_tokens, 4096)
+    query = np.unique(np.rint(np.geomspace(1, top, 24)))
+    past = np.concatenate([[0.0], np.unique(np.rint(np.geomspace(64, top, 16)))])
+    seconds = prefill_attention_s(cal, deployment, query[:, None], past[None, :])
+    seconds = seconds * deployment.stack.sustained
+    return AttentionGrid(
+        query_tokens=tuple(query.tolist()),
+        past_tokens=tuple(past.tolist()),
+        seconds=tuple(tuple(row) for row in seconds.tolist()),
+    )
+
+
+def stage_send_s(cal: Calibration, deployment: Deployment, tokens: Floats) -> Floats:
+    """Seconds to send a stage's activations to the next one; zero without a pipeline."""
+    layout = deployment.layout
+    if layout.pp == 1:
+        return np.zeros_like(tokens)
+    message = tokens * deployment.model.hidden_size * ACTIVATION_BYTES / layout.tp
+    return collective_time(cal, deployment.hierarchy, "p2p", message, 2, layout.stage_gpus)
+
+
+def token_knots(largest: int) -> Floats:
+    """Token counts at which a curve up to `largest` is evaluated.
+
+    Every small one, then about eight an octave.
+    """
+    if largest <= 1:
+        return np.array([1.0])
+    grid = np.geomspace(1, largest, 1 + 6 * int(np.ceil(np.log2(largest))))
+    return np.unique(np.rint(grid))
+
+
+def spread(knots: Floats, values: Floats, largest: int) -> Floats:
+    """Values at every whole number 0…largest, linear between knots."""
+    return np.interp(np.arange(largest + 1), knots, values)

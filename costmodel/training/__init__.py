@@ -1,0 +1,1 @@
+"""Seconds, bands and scores of a training step."""

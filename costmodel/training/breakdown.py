@@ -1,0 +1,167 @@
+"""Where the seconds of one step go: parts of the pacing rank, bubble and tail, which sum to the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.estimate import TimeBreakdown
+from costmodel.layout import RECOMPUTES
+from costmodel.pipeline.in_flight import holds_ends
+from costmodel.pipeline.stage_costs import (
+    StageCosts,
+    StageSplit,
+    microbatch_seconds,
+    recomputed_layers,
+    step_time,
+    tail_seconds,
+)
+from costmodel.training.constants import Constants
+from costmodel.training.layer_time import layer_step
+from costmodel.training.raw_times import Features, PartTimes
+from costmodel.training.step_time import step_stretch
+
+NOTHING = 1e-9
+"""Share of the step below which a difference of two sums is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PerMicrobatch:
+    """Seconds of one microbatch on the pacing rank, by part; `moving` is all communication by axis."""
+
+    recompute: float
+    tp: float
+    cp: float
+    ep: float
+    dp: float
+    host: float
+    moving_tp: float
+    moving_cp: float
+    moving_ep: float
+
+
+def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSplit) -> TimeBreakdown:
+    """Parts of the step of the only layout of these features; `compute_s` is what the other parts leave.
+
+    Args:
+        f: Raw times of one layout.
+        c: Constants.
+        costs: What the stage solver saw of it.
+        split: Layers and recomputed layers of every rank.
+    """
+    seconds = microbatch_seconds(costs, split)
+    pacing = int(np.argmax(seconds))
+    M, total = costs.num_microbatches, step_time(costs, split)
+    part = _pacing_rank(f, c, costs, split, pacing)
+    tail = tail_seconds(costs, split)
+    update = _update_seconds(f, c, split, int(np.argmax(tail)))
+    dp = M * part.dp + max(0.0, float(tail.max()) - update)
+    moving = {axis: M * getattr(part, f"moving_{axis}") for axis in ("tp", "cp", "ep")}
+    shown = {axis: M * getattr(part, axis) for axis in moving}
+    fixed_s = float(f.environment.level) * c.step_fixed_s
+    moving["dp"], shown["dp"] = _replica_seconds(f, c, split, pacing, M), dp
+    others = TimeBreakdown(
+        compute_s=0.0,
+        recompute_s=M * part.recompute,
+        tp_s=shown["tp"],
+        cp_s=shown["cp"],
+        ep_s=shown["ep"],
+        pp_s=costs.constant_s - fixed_s,
+        dp_s=dp,
+        bubble_s=costs.bubble_weight * float(seconds.sum() - seconds.max()),
+        optimizer_s=update,
+        host_s=M * part.host + fixed_s,
+        hidden_s=_hidden(moving, shown, total),
+    )
+    values = {name: getattr(others, name) for name in others.__slots__}
+    return TimeBreakdown(**{**values, "compute_s": total - others.total_s})
+
+
+def _pacing_rank(
+    f: Features, c: Constants, costs: StageCosts, split: StageSplit, rank: int
+) -> _PerMicrobatch:
+    """Add up the layers and ends of one rank by part."""
+    layers = split.layers_of_stage[rank]
+    again = recomputed_layers(costs, split)[rank]
+    stretch = _stretch(f, c)
+    policy = int(f.layout_numbers.recompute[0])
+    policy = 0 if policy == RECOMPUTES.index("full") else policy
+    sums = dict.fromkeys(_PerMicrobatch.__slots__, 0.0)
+    for run, count in enumerate(layers):
+        step = layer_step(f.runs[run], f, c)
+        one = {name: float(getattr(step, f"{name}_s")[0]) for name in ("tp", "cp", "ep")}
+        plain = float(step.forward_s[0] + step.backward_s[0, 0])
+        repeated = float(step.forward_s[0] + step.backward_s[policy, 0]) - plain
+        for name, value in one.items():
+            sums[name] += stretch * count * value
+            sums[f"moving_{name}"] += stretch * count * _transfer_seconds(f.runs[run], c, name)
+        sums["host"] += stretch * count * max(0.0, plain - float(step.compute_s[0]) - sum(one.values()))
+        sums["dp"] += count * (costs.layer_s[run] - stretch * (plain + repeated))
+        sums["recompute"] += stretch * count * repeated + float(again[run]) * costs.recompute_s[run]
+    traffic = _microbatch_traffic(f, c)
+    sums["dp"] += stretch * float(traffic[:-2].max())
+    for held, end, exchange in zip(
+        _ends_held(f, split, rank), (f.embedding, f.head), traffic[-2:], strict=True
+    ):
+        sums["tp"] += held * stretch * float(layer_step(end, f, c).tp_s[0])
+        sums["moving_tp"] += held * stretch * _transfer_seconds(end, c, "tp")
+        sums["dp"] += held * stretch * float(exchange)
+    return _PerMicrobatch(**sums)
+
+
+def _stretch(f: Features, c: Constants) -> float:
+    """Factor on the times of this step."""
+    return float(step_stretch(f.layout_numbers.nodes[0], f.environment.level, c))
+
+
+def _ends_held(f: Features, split: StageSplit, rank: int) -> tuple[float, float]:
+    """1 where the rank holds the embedding, and 1 where it holds the head."""
+    first, last = holds_ends(f.layout_numbers.schedule[0], len(split.layers_of_stage), rank)
+    return float(first), float(last)
+
+
+def _transfer_seconds(part: PartTimes, c: Constants, axis: str) -> float:
+    """Collectives of one axis in a layer or an end, exposed or not."""
+    names = [name for name in part.transfers.__slots__ if name.startswith(f"{axis}_")]
+    return c.scaleup_in_step * sum(float(getattr(part.transfers, name)[0]) for name in names)
+
+
+def _traffic_factor(f: Features, c: Constants) -> float:
+    """Replica traffic in a step over the same alone."""
+    return c.network_in_step if float(f.traffic.network[0]) else c.scaleup_in_step
+
+
+def _microbatch_traffic(f: Features, c: Constants) -> NDArray[np.float64]:
+    """One gathering and one reduction of every layer and end in a microbatch (zero below ZeRO-2)."""
+    once: NDArray[np.float64] = (f.traffic.microbatch_gather_s + f.traffic.microbatch_reduce_s)[:, 0]
+    return _traffic_factor(f, c) * once
+
+
+def _update_seconds(f: Features, c: Constants, split: StageSplit, rank: int) -> float:
+    """Optimizer step of one rank."""
+    e, held = f.environment, _held(split, f, rank) @ f.traffic.updated_parameters[:, 0]
+    return float(e.level * c.optimizer_bytes * held / e.memory_bandwidth_bytes_per_s)
+
+
+def _held(split: StageSplit, f: Features, rank: int) -> NDArray[np.float64]:
+    """How many layers of every run, and which of the two ends, a rank holds."""
+    return np.array([*split.layers_of_stage[rank], *_ends_held(f, split, rank)], dtype=np.float64)
+
+
+def _replica_seconds(f: Features, c: Constants, split: StageSplit, rank: int, M: int) -> float:
+    """Gradient and parameter traffic of one rank in a step, exposed or not; layers are gathered twice."""
+    t, held = f.traffic, _held(split, f, rank)
+    once = t.step_reduce_s[:, 0] + t.step_gather_s[:, 0]
+    once[-2:] += t.tied_s[0]
+    layers = held.copy()
+    layers[-2:] = 0
+    each = held @ _microbatch_traffic(f, c) + _traffic_factor(f, c) * (layers @ t.microbatch_gather_s[:, 0])
+    return _stretch(f, c) * float(_traffic_factor(f, c) * (held @ once) + M * each)
+
+
+def _hidden(moving: dict[str, float], shown: dict[str, float], total: float) -> dict[str, float]:
+    """Communication that runs under compute, by axis: what moves and does not show; traces are left out."""
+    hidden = {axis: moving[axis] - shown[axis] for axis in moving}
+    return {axis: seconds for axis, seconds in hidden.items() if seconds > NOTHING * total}

@@ -1,0 +1,88 @@
+"""Constants of the training cost model, each with its unit, meaning and what it was fitted on.
+
+They say what kernels measured alone cannot: how a step differs from its parts. All are global; nothing here
+depends on a row, a source or a model. Properties of one engine are fields of `costmodel.stack.SoftwareStack`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILE = Path(__file__).parents[1] / "data" / "constants.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One number of ``constants.toml``."""
+
+    value: float
+    unit: str
+    meaning: str
+    fitted_on: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Values of ``constants.toml`` by name; their meaning stands there."""
+
+    gemm_in_step: float
+    throttle_exponent: float
+    power_cap_exponent: float
+    blackwell_gemm: float
+    weight_gradient_gemm: float
+    fp8_gemm: float
+    fp4_wide_share: float
+    fp4_wide_cost: float
+    grouped_gemm: float
+    attention_backward: float
+    batched_matmul: float
+    batched_matmul_head_exponent: float
+    misaligned_head: float
+    scores_in_step: float
+    score_backward: float
+    elementwise_in_step: float
+    elementwise_backward: float
+    loss_passes: float
+    accumulation_bytes_fused: float
+    accumulation_bytes: float
+    scaleup_in_step: float
+    socket_skew_s: float
+    network_in_step: float
+    contention: float
+    gradient_window: float
+    p2p_exposed: float
+    p2p_latency_s: float
+    p2p_overlapped: float
+    optimizer_bytes: float
+    step_fixed_s: float
+    jitter: float
+    host_backward: float
+    graph_host: float
+    blocking_host: float
+    expert_host_s: float
+    routing_wait_s: float
+    operation_recompute: float
+    reference_watts_per_flop_per_s: float
+
+
+@functools.cache
+def described_constants() -> Mapping[str, Constant]:
+    """Every constant with its unit, meaning and origin, in the order of the file."""
+    from topology.base.decode import read_toml, structure
+
+    return {
+        name: structure(entry, Constant, f"{_FILE.name}: {name}") for name, entry in read_toml(_FILE).items()
+    }
+
+
+@functools.cache
+def default_constants() -> Constants:
+    """Shipped values.
+
+    >>> 1.0 <= default_constants().gemm_in_step <= 1.3
+    True
+    """
+    return Constants(**{name: constant.value for name, constant in described_constants().items()})

@@ -1,0 +1,139 @@
+"""Seconds that replicas spend exchanging gradients and parameters, per layer and for the ends of the model.
+
+ZeRO 0 all-reduces gradients once a step. ZeRO 1 reduce-scatters them and gathers updated parameters. ZeRO 2
+scatters gradients in every microbatch, ZeRO 3 also gathers parameters before every use. With a shard degree
+below the number of replicas (HSDP) each shard is then all-reduced among the replicas that hold it.
+
+Traffic once per step travels in buckets, so its cost per byte is that of the whole stage's message and linear
+in layers; traffic in every microbatch travels one layer at a time. Nothing fitted enters here.
+
+Legend: ``K`` runs of layers; parts are the runs, then the embedding, then the head, so arrays have ``K + 2``
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable
+from costmodel.stack import SoftwareStack
+from costmodel.training.rank_strides import Counts
+from topology.fabric.hierarchy import Hierarchy, crosses_node
+
+Vector = NDArray[np.float64]
+SHARDS_GRADIENTS = 2  # the ZeRO stage from which gradients leave in every microbatch
+SHARDS_PARAMETERS = 3  # the ZeRO stage from which parameters are gathered before every use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientTraffic:
+    """Seconds of gradient and parameter traffic alone; rows are parts, columns layouts.
+
+    Attributes:
+        step_reduce_s: Gradient reduction of one layer (or end), once a step.
+        step_gather_s: All-gather of its updated parameters, once a step.
+        microbatch_reduce_s: Gradient reduction in every microbatch.
+        microbatch_gather_s: All-gather of its parameters before each use in every microbatch.
+        updated_parameters: Parameters the rank updates after sharding.
+        tied_s: Shape (layouts,): summing the gradients of tied embeddings held on two ranks, an all-reduce
+            that sends the message once each way.
+        network: Shape (layouts,): 1 where the replicas of a rank sit on several nodes.
+    """
+
+    step_reduce_s: Vector
+    step_gather_s: Vector
+    microbatch_reduce_s: Vector
+    microbatch_gather_s: Vector
+    updated_parameters: Vector
+    tied_s: Vector
+    network: Vector
+
+
+def gradient_traffic(
+    cal: Calibration,
+    hierarchy: Hierarchy,
+    stack: SoftwareStack,
+    table: LayoutTable,
+    strides: Mapping[str, Counts],
+    *,
+    dense: Vector,
+    expert: Vector,
+    layers: Sequence[int],
+    tied_parameters: Vector,
+) -> GradientTraffic:
+    """Seconds of the traffic between replicas.
+
+    Args:
+        cal: Tables.
+        hierarchy: The cluster.
+        stack: Bytes per communicated gradient and parameter.
+        table: The layouts.
+        strides: From `rank_strides.axis_strides`.
+        dense: Parameters per rank of one layer of each run, the embedding, the head; shape (K + 2, layouts).
+        expert: The same for routed experts.
+        layers: Layers of each run.
+        tied_parameters: Parameters per rank of a tied embedding that two pipeline ranks hold, else 0.
+    """
+    copies = table.dp * table.cp
+    shards = np.minimum(table.shard_degree, copies)
+    expert_copies = table.expert_dp
+    expert_shards = np.maximum(1, expert_copies * shards // np.maximum(1, copies))
+    per_unit = table.zero_stage >= SHARDS_GRADIENTS
+    counts = np.array([*layers, 1, 1], dtype=np.float64)[:, None]
+    groups = (
+        _Replicas(dense, copies, shards, strides["data"]),
+        _Replicas(expert, expert_copies, expert_shards, strides["expert_data"]),
+    )
+    reduce_s, gather_s, updated = (np.zeros_like(dense) for _ in range(3))
+    for group in groups:
+        if not group.parameters.any():
+            continue
+        bucket = (counts * group.parameters).sum(axis=0) / table.pp
+        unit = np.where(per_unit, group.parameters, bucket)
+        share = group.parameters / np.maximum(unit, 1e-30)
+        reduce_s += share * _reduce(cal, hierarchy, table, group, unit * stack.gradient_reduce_bytes)
+        gathered = unit * stack.parameter_gather_bytes * (table.zero_stage > 0)
+        gather_s += share * collective_time(
+            cal, hierarchy, "all_gather", gathered, group.shards, group.stride
+        )
+        updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
+    each_use = table.zero_stage >= SHARDS_PARAMETERS
+    tied = tied_parameters * stack.gradient_reduce_bytes * (table.pp > 1)
+    return GradientTraffic(
+        step_reduce_s=np.where(per_unit, 0.0, reduce_s),
+        step_gather_s=np.where(each_use, 0.0, gather_s),
+        microbatch_reduce_s=np.where(per_unit, reduce_s, 0.0),
+        microbatch_gather_s=np.where(each_use, gather_s, 0.0),
+        updated_parameters=updated,
+        tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
+        network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Replicas:
+    """Parameters of a rank, and the ranks that hold copies of them."""
+
+    parameters: Vector
+    copies: Counts
+    shards: Counts
+    stride: Counts
+
+
+def _reduce(
+    cal: Calibration, hierarchy: Hierarchy, table: LayoutTable, group: _Replicas, message_bytes: Vector
+) -> Vector:
+    """Sum gradients: all-reduce, or reduce-scatter and all-reduce of each shard among its replicas."""
+    sharded = table.zero_stage > 0
+    outer = np.where(sharded, group.copies // np.maximum(1, group.shards), group.copies)
+    outer_stride = np.where(sharded, group.stride * group.shards, group.stride)
+    whole = message_bytes / np.where(sharded, group.shards, 1)
+    scattered = message_bytes * sharded
+    seconds: Vector = collective_time(cal, hierarchy, "all_reduce", whole, outer, outer_stride)
+    return seconds + collective_time(cal, hierarchy, "reduce_scatter", scattered, group.shards, group.stride)

@@ -1,0 +1,246 @@
+"""The full estimate of one layout: time, band, memory, money, energy, what binds, what was assumed."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown, per_billion_tokens, usd, watt_hours
+from costmodel.job import TrainingJob
+from costmodel.kernels.stand_ins import gemm_reference, stand_in
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, memory_pieces, stage_memory
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.attention import linear_dtype
+from costmodel.ops.layer import forward_flop, model_flop_per_step
+from costmodel.ops.op import ShardShape
+from costmodel.ops.shards import unique_shards
+from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
+from costmodel.stack import SoftwareStack
+from costmodel.stack import stack as stack_named
+from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
+from costmodel.training.breakdown import time_breakdown
+from costmodel.training.constants import Constants, default_constants
+from costmodel.training.raw_times import Features, features_of, ops_of_parts
+from costmodel.training.stages import stage_costs_of
+from costmodel.training.step_time import compose
+from topology.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is estimated."""
+
+    model: ModelSpec
+    cluster: Cluster
+    job: TrainingJob
+    stack: SoftwareStack
+    layout: ParallelLayout
+    cal: Calibration
+    paid_gpus: int
+
+
+def estimate(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    cal: Calibration,
+    split: StageSplit | None = None,
+    *,
+    constants: Constants | None = None,
+    paid_gpus: int | None = None,
+) -> Estimate:
+    """Estimate one layout.
+
+    Args:
+        model: The model.
+        cluster: Where it runs.
+        job: What is asked.
+        stack: The training engine.
+        layout: How the job is split; taken as legal (`planner.rules.check`).
+        cal: Kernel and collective tables.
+        split: Layers and recomputed layers of every rank; the even split by default.
+        constants: Constants of the composition, the shipped ones by default.
+        paid_gpus: GPUs that are paid for, by default all of the cluster, whether they work or idle.
+    """
+    c = constants or default_constants()
+    runs = [run.count for run in layer_runs(model)]
+    table = LayoutTable.of([layout])
+    ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
+    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
+    pieces = memory_pieces(model, job, stack, table, ops=ops)
+    columns = compose(features, c)
+    costs = stage_costs_of(columns, pieces, layout, job, runs, cluster.gpu.memory_bytes)
+    split = split or even_split(runs, layout)
+    question = _Question(
+        model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
+        paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
+    )  # fmt: skip
+    time = time_breakdown(features, c, costs, split)
+    doubts = _doubts(question, features, float(columns.host_share[0]))
+    return _answer(question, doubts, costs, split, time, rank_memory(pieces, layout, costs, split))
+
+
+def rank_memory(
+    pieces: MemoryPieces, layout: ParallelLayout, costs: StageCosts, split: StageSplit
+) -> tuple[MemoryBreakdown, ...]:
+    """Peak memory of every pipeline rank."""
+    again, code = recomputed_layers(costs, split), SCHEDULES.index(layout.schedule)
+    ranks = []
+    for rank, layers in enumerate(split.layers_of_stage):
+        first, last = holds_ends(code, layout.pp, rank)
+        memory = stage_memory(
+            pieces,
+            layers=layers,
+            recomputed=[float(count) for count in again[rank]],
+            in_flight=costs.in_flight[rank],
+            first=float(first),
+            last=float(last),
+        )
+        ranks.append(memory)
+    return tuple(ranks)
+
+
+def _answer(
+    q: _Question,
+    doubts: Doubts,
+    costs: StageCosts,
+    split: StageSplit,
+    time: TimeBreakdown,
+    memory: tuple[MemoryBreakdown, ...],
+) -> Estimate:
+    """Put the estimate together from its parts."""
+    seconds = step_time(costs, split)
+    lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
+    peak = max(stage.total_bytes for stage in memory)
+    memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
+    gpus, tokens = q.paid_gpus, q.job.tokens_per_step
+    mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
+    price = q.cluster.spec.usd_per_gpu_hour
+    dollars = None if price is None else float(usd(seconds, gpus, price))
+    energy = float(watt_hours(seconds, q.layout.num_gpus, q.cluster.gpu.tdp_w))
+    return Estimate(
+        time=time,
+        step_time_s=seconds,
+        lower_s=lower_s,
+        upper_s=upper_s,
+        memory_by_stage=memory,
+        peak_memory_bytes=peak,
+        memory_lower_bytes=memory_lower,
+        memory_upper_bytes=memory_upper,
+        mfu=mfu,
+        hfu=mfu * (1 + _recomputed_share(q, costs, split) / 3),
+        tokens_per_s_per_gpu=tokens / seconds / gpus,
+        usd_per_step=dollars,
+        usd_per_billion_tokens=None if dollars is None else float(per_billion_tokens(dollars, tokens)),
+        wh_per_step=energy,
+        wh_per_billion_tokens=float(per_billion_tokens(energy, tokens)),
+        bound_by=_bound_by(time),
+        assumptions=_assumptions(q),
+        provenance=_provenance(q, doubts),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
+    """FLOPs of the model per step; estimates of one job share them."""
+    return model_flop_per_step(model, job)
+
+
+def _recomputed_share(q: _Question, costs: StageCosts, split: StageSplit) -> float:
+    """FLOPs repeated over those of a forward pass: whole layers, attention cores, or some products."""
+    forward, layers, cores = _forward_flop(q.model, q.job)
+    if q.layout.recompute == "full":
+        return float(recomputed_layers(costs, split).sum(axis=0) @ np.array(layers)) / forward
+    runs = np.array(costs.runs, dtype=np.float64)
+    if q.layout.recompute == "selective":
+        return float(runs @ np.array(cores)) / forward
+    if q.layout.recompute == "selective-op":
+        return default_constants().operation_recompute * float(runs @ np.subtract(layers, cores)) / forward
+    return 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def _forward_flop(model: ModelSpec, job: TrainingJob) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """FLOPs of one sequence: of a forward pass, of a layer of each run, of its attention core."""
+    shard = ShardShape(sequence_length=float(job.sequence_length))
+    ops = ops_of_parts(model, job, stack_named("ideal"), shard)
+    layers = tuple(float(forward_flop(part)) for part in ops)
+    cores = tuple(float(forward_flop([op for op in part if op.kind == "attention"])) for part in ops)
+    counts = [run.count for run in layer_runs(model)]
+    whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1]
+    return whole, layers[: len(counts)], cores[: len(counts)]
+
+
+def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
+    """What makes this estimate less sure."""
+    share = float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
+    tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
+    return Doubts(
+        untabled_gpu=not tabled,
+        extrapolated_share=share if tabled else 0.0,
+        experts=q.model.is_moe,
+        host_share=host_share,
+        eight_bit=q.job.is_fp8,
+        unmeasured_stack=not q.stack.calibrated,
+    )
+
+
+def _bound_by(time: TimeBreakdown) -> str:
+    """The largest part of the step in words, and the largest overhead beside it."""
+    parts = {name: getattr(time, name) for name in PART_NAMES}
+    largest = max(parts, key=lambda name: parts[name])
+    if largest != "compute_s":
+        return PART_NAMES[largest]
+    overhead = max((name for name in parts if name != "compute_s"), key=lambda name: parts[name])
+    return f"compute, then {PART_NAMES[overhead]}"
+
+
+def _assumptions(q: _Question) -> tuple[str, ...]:
+    """What was taken for granted."""
+    lines = [
+        f"software stack {q.stack.name}: {q.stack.description}",
+        f"MFU = 3 × forward FLOP with causal attention counted once, over the dense {q.job.precision} peak",
+        "energy at the GPUs' design power",
+    ]
+    if q.model.is_moe:
+        lines.append("tokens are routed evenly to experts")
+    if q.cluster.spec.usd_per_gpu_hour is not None:
+        lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
+    return (*lines, *q.cluster.notes)
+
+
+def _steps(count: int) -> str:
+    """How many measured steps, in words."""
+    return "1 measured step" if count == 1 else f"{count:,} measured steps"
+
+
+def _level_deviation(stack: SoftwareStack) -> float | None:
+    """What the user's own runs leave in doubt of the level, None without any."""
+    return None if stack.measured is None else stack.measured.deviation
+
+
+def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
+    """Where calibrated numbers came from, and what was extrapolated."""
+    dtype = linear_dtype(q.job)
+    lines = [
+        gemm_reference(q.cal, q.cluster.gpu, dtype).source,
+        f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",
+        "step constants: costmodel/data/constants.toml",
+    ]
+    if (own := q.stack.measured) is not None:
+        lines.append(f"times ×{own.level:.3f}, the level of {_steps(own.runs)} of your own ({own.name})")
+    used = [m for m in q.cal.measurements if m.gpu == q.cluster.gpu.name]
+    if used:
+        kinds = ", ".join(sorted({m.what for m in used}))
+        lines.append(f"{len(used)} measurements of your own ({kinds}), {max(m.when for m in used)}")
+    if doubts.extrapolated_share > 0:
+        share = 100 * doubts.extrapolated_share
+        lines.append(f"{share:.0f} % of the matrix-product time was read outside the measured shapes")
+    return tuple(lines)

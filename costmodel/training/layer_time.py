@@ -1,0 +1,255 @@
+"""Time of one layer, and of the embedding and the head, inside a step: raw times joined by the constants.
+
+The equations, for every placed cut:
+
+    GPU forward   = products + attention + passes + exposed tp, cp, ep transfers
+    GPU backward  = input and weight gradients + attention backward + passes + accumulation
+                    + exposed tp, cp, ep transfers
+    layer         = max(GPU, host) for each direction, rounded off where both are close, or GPU + host
+                    where launches block; then waits that neither hides
+
+Legend: ``c`` constants, ``e`` environment, ``k`` kernels, ``t`` transfers; arrays end in the placed-cut axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.layout import Quantity
+from costmodel.training.constants import Constants
+from costmodel.training.raw_times import Features, PartTimes
+from costmodel.training.slowdowns import Environment
+
+Vector = NDArray[np.float64]
+
+SHARPNESS = 16
+"""Exponent of the smooth maximum of GPU and host time: equal times cost 2^(1/16), 4 % more than either.
+
+Chosen, not fitted and without a published source: a thousand launches fit into the queue of a GPU, those of
+several layers, so the slower of the two sets the pace of a microbatch and hardly ever waits for the other.
+"""
+
+BACKWARD_PRODUCTS = 2  # matrix products of unfused attention backward for each of its forward ones
+
+GRADIENT_SUMS = 1 / 2  # of the sharded transfers of a backward: the other half gathers gradients
+
+TP_SYNCHRONISATIONS = 2  # blocking tensor-parallel collectives of a layer in one direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStep:
+    """One layer and microbatch inside a step; one entry per placed cut.
+
+    Attributes:
+        forward_s: Forward.
+        backward_s: Backward by recompute policy, shape (policies, cuts), policies as in `layout.RECOMPUTES`.
+        forward_share: Share of the kernels of the forward in those of forward and backward together.
+        weight_share: Share of the weight-gradient part in forward and backward together (what zero-bubble
+            moves).
+        compute_s: Kernels of forward and backward.
+        tp_s: Exposed tensor-parallel time in both.
+        cp_s: Exposed context-parallel time in both.
+        ep_s: Exposed expert time in both.
+        recomputed_s: Kernels repeated by each policy, shape (policies, cuts).
+        host_s: Host time to launch both, and to wait for the routing of tokens.
+    """
+
+    forward_s: Vector
+    backward_s: Vector
+    forward_share: Vector
+    weight_share: Vector
+    compute_s: Vector
+    tp_s: Vector
+    cp_s: Vector
+    ep_s: Vector
+    recomputed_s: Vector
+    host_s: Vector
+
+
+def smooth_max(a: Quantity, b: Quantity) -> Vector:
+    """Larger of two times, rounded off where they are close: (aˢ + bˢ)^(1/s), s the sharpness.
+
+    >>> round(float(smooth_max(1.0, 0.9)), 4)
+    1.0107
+    """
+    larger = np.maximum(np.maximum(a, b), 1e-30)
+    return np.asarray(larger * ((a / larger) ** SHARPNESS + (b / larger) ** SHARPNESS) ** (1 / SHARPNESS))
+
+
+def compute_slowdown(e: Environment, c: Constants) -> Quantity:
+    """Compute time at the clocks sustained in training over those of short measurements (A100 = 1).
+
+    slowdown = max(1, reference W per flop/s ÷ this chip's)^g · (power cap)^−h
+    """
+    hunger = np.maximum(1.0, c.reference_watts_per_flop_per_s / e.watts_per_flop_per_s)
+    return hunger**c.throttle_exponent * e.power_cap ** (-c.power_cap_exponent)
+
+
+def product_factor(e: Environment, c: Constants) -> Quantity:
+    """Time of matrix products in a step over their tables."""
+    wide = c.fp4_wide_share * (c.fp4_wide_cost * e.fp4_over_fp8 - 1)
+    narrow = np.where(e.fp8, c.fp8_gemm, 1.0) * np.where(e.fp4_over_fp8, 1 + wide, 1.0)
+    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_time_ratio * narrow
+    return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0)
+
+
+def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
+    """Time of one layer (or of an end) in a step, for every placed cut."""
+    k, e = part.kernels, f.environment
+    products = product_factor(e, c)
+    experts = products * c.grouped_gemm
+    attention_f, attention_b = _attention(part, e, c)
+    passes = c.elementwise_in_step * k.elementwise_s
+    weight = products * c.weight_gradient_gemm * k.weight_gradient_s + experts * k.grouped_weight_gradient_s
+    inputs = products * k.input_gradient_s + experts * k.grouped_input_gradient_s
+    forward = products * k.forward_s + experts * k.grouped_forward_s + attention_f + passes
+    backward = inputs + attention_b + c.elementwise_backward * passes + weight + _accumulation(part, f, c)
+    tp_f, tp_b = _tensor_transfers(part, f, c, inputs, weight)
+    cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
+    ep_f, ep_b = _expert_transfers(part, f, c, forward, backward)
+    gpu_f, gpu_b = forward + tp_f + cp_f + ep_f, backward + tp_b + cp_b + ep_b
+    host_f, host_b = _host(part, f, c)
+    skipped = e.early_stop_recompute * products * k.last_forward_s
+    wait = c.routing_wait_s * k.routed * (1 - e.static_experts)
+    skew = _socket_skew(f, c)
+    some = c.operation_recompute
+    waited_again = np.stack([0 * wait, 0 * wait, some * skew, wait + skew])
+    repeated = np.stack([
+        np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
+    ])  # fmt: skip
+    host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
+    return LayerStep(
+        forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
+        backward_s=_launched(gpu_b + repeated, host_b + host_again, e, c) + skew + waited_again,
+        forward_share=forward / np.maximum(forward + backward, 1e-30),
+        weight_share=weight / np.maximum(forward + backward, 1e-30),
+        compute_s=forward + backward,
+        tp_s=tp_f + tp_b + 2 * skew,
+        cp_s=cp_f + cp_b,
+        ep_s=ep_f + ep_b,
+        recomputed_s=repeated,
+        host_s=host_f + host_b + wait,
+    )
+
+
+def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, Vector]:
+    """Attention core forward and backward: fused kernel, or batched products and passes over the scores."""
+    k = part.kernels
+    fused = k.fused_attention_s * e.attention_slowdown * compute_slowdown(e, c)
+    efficiency = c.batched_matmul * e.head_share**c.batched_matmul_head_exponent
+    products = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
+    scores = c.scores_in_step * k.scores_s
+    forward = fused + products + scores
+    backward = c.attention_backward * fused + BACKWARD_PRODUCTS * products + c.score_backward * scores
+    return forward, backward
+
+
+def _accumulation(part: PartTimes, f: Features, c: Constants) -> Vector:
+    """Adding a microbatch's weight gradients to those of the step: memory traffic per parameter."""
+    k, e = part.kernels, f.environment
+    unfused = c.accumulation_bytes * (1 - 0.5 * f.single)
+    per_parameter = np.where(e.accumulation_fused, c.accumulation_bytes_fused, unfused)
+    return np.asarray(
+        (k.dense_parameters + k.expert_parameters) * per_parameter / e.memory_bandwidth_bytes_per_s
+    )
+
+
+def _tensor_transfers(
+    part: PartTimes, f: Features, c: Constants, inputs: Vector, weight: Vector
+) -> tuple[Vector, Vector]:
+    """Exposed tensor-parallel time: chunks of sharded transfers hide under their product, all-reduces do not.
+
+    Chunks are copied from GPU to GPU, so a group that spans scale-up domains hides none. The backward's
+    second gather (for the weight gradient) runs under the input gradient. The sum of a block's input gradient
+    (an all-reduce, or one of the two sharded transfers of the backward) runs under the weight gradient where
+    the engine lets it.
+    """
+    t, e = part.transfers, f.environment
+    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, c.scaleup_in_step * e.tp_slowdown
+    forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
+    backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    summed = slowdown * (exposed * GRADIENT_SUMS * t.tp_sharded_backward_s + t.tp_whole_backward_s)
+    hidden = e.overlaps_gradient_sum * (1 - c.contention) * np.minimum(summed, weight)
+    return forward, backward - hidden + np.maximum(0.0, slowdown * t.tp_regather_s - inputs)
+
+
+def _socket_skew(f: Features, c: Constants) -> Vector:
+    """Wait of a layer in one direction for the last launch of its tensor-parallel collectives, as exposed.
+
+    The processes of a group that sits on both CPU sockets of a host launch apart, and neither kernels nor
+    launches of the others go on meanwhile; hosts of one socket have no such groups.
+    """
+    exposed = 1 - f.environment.tp_overlap_share * f.tp_inside
+    return np.asarray(exposed * TP_SYNCHRONISATIONS * c.socket_skew_s * f.over_sockets)
+
+
+def _launched(kernels: Vector, host: Vector, e: Environment, c: Constants) -> Vector:
+    """Time of kernels that a host launches: it runs ahead of them, or waits for each where launches block."""
+    return np.where(e.launch_blocking, kernels + c.blocking_host * host, smooth_max(kernels, host))
+
+
+def _context_transfers(
+    part: PartTimes, e: Environment, c: Constants, attention_f: Vector, attention_b: Vector
+) -> tuple[Vector, Vector]:
+    """Exposed context-parallel time: rings hide under attention of the previous block, head swaps do not."""
+    t = part.transfers
+
+    def exposed(transfer: Vector, attention: Vector) -> Vector:
+        hidden = np.minimum(transfer, attention)
+        return transfer - e.cp_overlap * (1 - c.contention) * hidden
+
+    rings = (c.scaleup_in_step * t.cp_forward_s, c.scaleup_in_step * t.cp_backward_s)
+    swaps = (c.scaleup_in_step * t.cp_swap_forward_s, c.scaleup_in_step * t.cp_swap_backward_s)
+    return exposed(rings[0], attention_f) + swaps[0], exposed(rings[1], attention_b) + swaps[1]
+
+
+def _expert_transfers(
+    part: PartTimes, f: Features, c: Constants, forward: Vector, backward: Vector
+) -> tuple[Vector, Vector]:
+    """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
+
+    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, 1 in a schedule that pairs
+    forwards with backwards for that very purpose.
+
+    Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) section 3.2.1.
+    """
+    t, share = part.transfers, np.maximum(f.environment.expert_overlap_share, f.paired)
+
+    def exposed(transfer: Vector, kernels: Vector) -> Vector:
+        return np.asarray(transfer - share * (1 - c.contention) * np.minimum(transfer, kernels))
+
+    alone_f, alone_b = (c.scaleup_in_step * seconds for seconds in (t.ep_forward_s, t.ep_backward_s))
+    return exposed(alone_f, forward), exposed(alone_b, backward)
+
+
+def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
+    """Host time to launch a layer forward and backward."""
+    e = f.environment
+    launch = (
+        e.host_s_per_layer * np.where(e.cuda_graphs, c.graph_host, 1.0)
+        + c.expert_host_s * part.kernels.routed
+    )
+    collectives = TP_SYNCHRONISATIONS * e.host_s_per_collective * (f.tp > 1)
+    return launch + collectives, c.host_backward * launch + collectives
+
+
+def head_seconds(f: Features, c: Constants) -> Vector:
+    """Final norm, output projection and loss of one microbatch, forward and backward; per placed cut."""
+    step = layer_step(f.head, f, _without_loss_passes(c))
+    return np.asarray(step.compute_s + step.tp_s)
+
+
+def _without_loss_passes(c: Constants) -> Constants:
+    """The same constants with the memory passes of the loss in place of those of a layer."""
+    return replace(
+        c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes, fp8_gemm=1.0, fp4_wide_share=0.0
+    )
+
+
+def embedding_seconds(f: Features, c: Constants) -> Vector:
+    """Token embedding of one microbatch, forward and backward; per placed cut."""
+    step = layer_step(f.embedding, f, c)
+    return np.asarray(step.compute_s + step.tp_s)

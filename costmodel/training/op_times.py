@@ -1,0 +1,305 @@
+"""Seconds that the operations of a layer take alone: kernels from tables, collectives on the hierarchy.
+
+Nothing fitted enters here. `kernel_times` depends only on how a layer is cut, `transfer_times` also on where
+the members of a group sit; both take arrays, one entry per distinct cut, and are summed into few totals that
+`costmodel.training.layer_time` turns into the time of a layer inside a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.compute import attention_prefill, elementwise, gemm, grouped_gemm
+from costmodel.kernels.tables import Calibration
+from costmodel.ops.op import Op
+from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
+from topology.hardware.gpu import Gpu
+
+CONTEXT_EXPOSED = (
+    "context_swap",
+    "context_gradient_swap",
+    "context_first_gather",
+    "context_first_regather",
+    "context_last_scatter",
+)
+"""Context exchanges that attention must wait for: head swaps, and gathering all keys and values at once."""
+
+Vector = NDArray[np.float64]
+Columns = TypeVar("Columns")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTimes:
+    """Seconds of the kernels of one layer, one microbatch, one rank; every field has one entry per cut.
+
+    Attributes:
+        forward_s: Matrix products of the forward pass.
+        input_gradient_s: Matrix products of the gradient with respect to the inputs.
+        weight_gradient_s: The same with respect to the weights.
+        last_forward_s: The last matrix product of the forward pass (skipped by an early-stopping recompute).
+        grouped_forward_s: Expert products of the forward pass.
+        grouped_input_gradient_s: Expert products of the input gradient.
+        grouped_weight_gradient_s: Expert products of the weight gradient.
+        fused_attention_s: Fused attention forward.
+        batched_matmul_s: The two products of unfused attention at the peak rate.
+        scores_s: Memory passes over the scores of unfused attention.
+        elementwise_s: Memory passes of norms, activations, residuals, casts and permutations.
+        dense_parameters: Parameters of the rank outside routed experts.
+        expert_parameters: Parameters of its routed experts.
+        routed: 1 if tokens are routed to experts, else 0.
+        extrapolated_share: Share of the matrix-product time that was read outside its table.
+    """
+
+    forward_s: Vector
+    input_gradient_s: Vector
+    weight_gradient_s: Vector
+    last_forward_s: Vector
+    grouped_forward_s: Vector
+    grouped_input_gradient_s: Vector
+    grouped_weight_gradient_s: Vector
+    fused_attention_s: Vector
+    batched_matmul_s: Vector
+    scores_s: Vector
+    elementwise_s: Vector
+    dense_parameters: Vector
+    expert_parameters: Vector
+    routed: Vector
+    extrapolated_share: Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferTimes:
+    """Seconds of the collectives of one layer and microbatch; every field has one entry per placed cut.
+
+    Sharded ones are the all-gathers and reduce-scatters of sequence parallelism, whole ones the all-reduces
+    of plain tensor parallelism. `tp_regather_s` brings saved inputs back for the weight gradient.
+    """
+
+    tp_sharded_forward_s: Vector
+    tp_sharded_backward_s: Vector
+    tp_regather_s: Vector
+    tp_whole_forward_s: Vector
+    tp_whole_backward_s: Vector
+    cp_forward_s: Vector
+    cp_backward_s: Vector
+    cp_swap_forward_s: Vector
+    cp_swap_backward_s: Vector
+    ep_forward_s: Vector
+    ep_backward_s: Vector
+
+
+def take(columns: Columns, index: NDArray[Any]) -> Columns:
+    """Entries of every field of a dataclass of vectors."""
+    kind: Any = type(columns)
+    chosen: Columns = kind(**{field.name: getattr(columns, field.name)[index] for field in fields(kind)})
+    return chosen
+
+
+def kernel_times(
+    cal: Calibration, gpu: Gpu, parts: Sequence[Sequence[Op]], size: int
+) -> tuple[KernelTimes, ...]:
+    """Seconds of the kernels of each part (a layer, the embedding, the head), for `size` cuts.
+
+    Matrix products of all parts share their table look-ups.
+    """
+    gemms = [[op for op in ops if op.kind == "gemm"] for ops in parts]
+    found = _products(cal, gpu, [op for part in gemms for op in part], size)
+    starts = np.cumsum([0, *(len(part) for part in gemms)])
+    return tuple(
+        _kernel_times(cal, gpu, ops, size, found[:, :, start : start + len(part)])
+        for ops, part, start in zip(parts, gemms, starts, strict=False)
+    )
+
+
+def _kernel_times(cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int, products: Vector) -> KernelTimes:
+    """Sums over the operations of one part; `products` as from `_products`."""
+    grouped = _grouped(cal, gpu, [op for op in ops if op.kind == "grouped_gemm"], size)
+    attention = [op for op in ops if op.kind == "attention"]
+    fused = [_fused_attention(cal, gpu, op) for op in attention if op.fused]
+    unfused = [op for op in attention if not op.fused]
+    scores = [op.bytes for op in unfused] + [op.bytes for op in ops if op.name == "softmax"]
+    passes = [op.bytes for op in ops if op.kind == "elementwise" and op.name != "softmax"]
+    experts = [op.parameters for op in ops if op.kind == "grouped_gemm"]
+    others = [op.parameters for op in ops if op.kind != "grouped_gemm"]
+    forward, inputs, weights = products[0].sum(axis=1)
+    total = np.maximum(forward + inputs + weights, 1e-30)
+    moved = np.stack([_sum(scores, size), _sum(passes, size)])
+    scores_s, passes_s = elementwise(cal, gpu, moved).seconds
+    return KernelTimes(
+        forward_s=forward,
+        input_gradient_s=inputs,
+        weight_gradient_s=weights,
+        last_forward_s=products[0, 0, -1] if products.shape[2] else np.zeros(size),
+        grouped_forward_s=grouped[0],
+        grouped_input_gradient_s=grouped[1],
+        grouped_weight_gradient_s=grouped[2],
+        fused_attention_s=_sum(fused, size),
+        batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
+        scores_s=scores_s,
+        elementwise_s=passes_s,
+        dense_parameters=_sum(others, size),
+        expert_parameters=_sum(experts, size),
+        routed=np.full(size, float(bool(experts))),
+        extrapolated_share=products[1].sum(axis=(0, 1)) / total,
+    )
+
+
+def transfer_times(
+    cal: Calibration,
+    hierarchy: Hierarchy,
+    parts: Sequence[Sequence[Op]],
+    index: NDArray[np.intp],
+    group_size: Mapping[str, Vector],
+    group_stride: Mapping[str, Vector],
+    *,
+    destinations: int = 0,
+) -> tuple[TransferTimes, ...]:
+    """Seconds of the collectives of each part (a layer, the embedding, the head).
+
+    Args:
+        cal: Tables.
+        hierarchy: The cluster.
+        parts: Operations of each part, one entry per cut.
+        index: For every placed cut, its cut.
+        group_size: Members of a group, by axis, one entry per placed cut.
+        group_stride: GPUs between members, by axis, one entry per placed cut.
+        destinations: Experts of a token, where an engine sends it once to each node that holds some of them;
+            0 where every expert is sent its own copy.
+    """
+    names = [field.name for field in fields(TransferTimes)]
+    totals = [{name: np.zeros(len(index)) for name in names} for _ in parts]
+    collectives = [
+        (part, op)
+        for part, ops in enumerate(parts)
+        for op in ops
+        if op.kind == "collective" and np.any(op.collective_bytes)
+    ]
+    for name in sorted({str(op.collective) for _, op in collectives}):
+        alike = [(part, op) for part, op in collectives if op.collective == name]
+        message = np.stack([_full(op.collective_bytes, index) for _, op in alike])
+        size = np.stack([group_size[str(op.axis)] for _, op in alike])
+        stride = np.stack([group_stride[str(op.axis)] for _, op in alike])
+        if name == "all_to_all" and destinations:
+            seconds = dispatch_time(cal, hierarchy, message, size, stride, destinations)
+        else:
+            seconds = collective_time(cal, hierarchy, name, message, size, stride)
+        for (part, op), row in zip(alike, seconds, strict=True):
+            totals[part][_total_of(op)] += row
+    return tuple(TransferTimes(**total) for total in totals)
+
+
+def dispatch_time(
+    cal: Calibration, hierarchy: Hierarchy, message: Vector, size: Vector, stride: Vector, destinations: int
+) -> Vector:
+    """Seconds of an expert all-to-all that sends a token once to every node, and there once to every GPU.
+
+    t = max(network(B·d(N)/K), in-node(B·d(g)/K)),   d(x) = x·(1 − (1 − 1/x)^K)
+
+    d is the expected number of the N nodes, or g GPUs, that hold the K experts of an evenly routed token.
+
+    Args:
+        cal: Tables.
+        hierarchy: The cluster.
+        message: B, bytes of all K copies that a GPU sends.
+        size: Members of a group.
+        stride: GPUs between members.
+        destinations: K.
+
+    Source: DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP and HybridEP dispatch so.
+    """
+    members, gaps = (np.asarray(a, dtype=np.int64) for a in (size, stride))
+    nodes = nodes_spanned(hierarchy, members, gaps)
+    inside = members_per_unit(members, gaps, hierarchy.gpus_per_node)
+
+    def sent(places: Counts) -> Vector:
+        """Bytes that reach so many places, each of which is sent a token at most once."""
+        return np.asarray(message * places * (1 - (1 - 1 / places) ** destinations) / destinations)
+
+    crossing = collective_time(cal, hierarchy, "all_to_all", sent(nodes) * (nodes > 1), size, stride)
+    return np.maximum(crossing, collective_time(cal, hierarchy, "all_to_all", sent(members), inside, stride))
+
+
+def _total_of(op: Op) -> str:
+    """Name of the total of `TransferTimes` that a collective belongs to."""
+    if op.axis == "tp":
+        if op.name.endswith("_regather"):
+            return "tp_regather_s"
+        return f"tp_{'whole' if op.collective == 'all_reduce' else 'sharded'}_{op.phase}_s"
+    if op.axis == "cp":
+        return f"cp_{'swap_' if op.name in CONTEXT_EXPOSED else ''}{op.phase}_s"
+    return f"ep_{op.phase}_s"
+
+
+def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:
+    """Matrix products of a layer and of its backward, one table look-up per data type.
+
+    Returns:
+        Seconds, and those read outside the measured shapes; shape (2, forward · input gradient · weight
+        gradient, products, cuts).
+    """
+    seconds = np.zeros((2, 3, len(gemms), size))
+    for dtype in sorted({op.dtype for op in gemms}):
+        rows = [i for i, op in enumerate(gemms) if op.dtype == dtype]
+        m, n, k = (np.stack([_full(getattr(gemms[i], side), size) for i in rows]) for side in "mnk")
+        found = gemm(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
+        seconds[0][:, rows], seconds[1][:, rows] = found.seconds, found.seconds * found.extrapolated
+    return seconds
+
+
+def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:
+    """Expert products forward, input gradient and weight gradient, shape (3, cuts)."""
+    total = np.zeros((3, size))
+    for op in gemms:
+        m, n, k = _full(op.m, size), _full(op.n, size), _full(op.k, size)
+        sides = np.stack([n, k]), np.stack([k, n])
+        rows = np.maximum(m, 1e-9)
+        forward, backward = grouped_gemm(cal, gpu, op.dtype, rows, *sides, op.experts).seconds
+        total += np.stack([forward, backward, backward])
+    return total
+
+
+def _fused_attention(cal: Calibration, gpu: Gpu, op: Op) -> Vector:
+    """Fused attention forward; windowed and full layers of one kind are averaged.
+
+    A context rank computes 1/cp of the square: balanced orders give every rank the same causal pairs.
+    """
+    share = np.asarray(op.kv_tokens, dtype=np.float64) / op.query_tokens
+    windows = ((1 - op.windowed_share, None), (op.windowed_share, op.window))
+    seconds: Vector = np.zeros(1)
+    for weight, window in windows:
+        if weight > 0:
+            alone = attention_prefill(
+                cal,
+                gpu,
+                batch=op.batch,
+                heads=op.heads,
+                kv_heads=op.kv_heads,
+                query_tokens=op.kv_tokens,
+                kv_tokens=op.kv_tokens,
+                head_dim=(np.asarray(op.head_dim) + op.value_head_dim) / 2,
+                window=window,
+            )
+            seconds = seconds + weight * alone.seconds / share
+    return seconds
+
+
+def _full(value: Any, index: NDArray[np.intp] | int) -> Vector:
+    """`value` as a vector: as long as given, or its entries at an index."""
+    array = np.asarray(value, dtype=np.float64)
+    if isinstance(index, int):
+        return np.broadcast_to(array.reshape(-1) if array.ndim else array, (index,))
+    return array.reshape(-1)[index] if array.size > 1 else np.full(len(index), float(array.reshape(-1)[0]))
+
+
+def _sum(values: Sequence[Any], size: int) -> Vector:
+    """Sum of numbers and arrays, as a vector."""
+    total = np.zeros(size)
+    for value in values:
+        total += value
+    return total

@@ -1,0 +1,241 @@
+"""Everything about a set of layouts that the composition needs and that no fitted constant changes.
+
+Costs are evaluated once per distinct cut of a layer, once per distinct placement of such a cut, and once per
+distinct way of replicating it, then gathered; that is how half a million layouts a second are possible, and
+why a fit can evaluate the whole set of measured runs in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import SCHEDULES, LayoutTable, num_microbatches
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.op import HALF_BYTES, Op, ShardShape
+from costmodel.ops.shards import distinct_rows, unique_shards
+from costmodel.stack import SoftwareStack
+from costmodel.training.data_parallel import GradientTraffic, gradient_traffic
+from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, take, transfer_times
+from costmodel.training.rank_strides import axis_strides
+from costmodel.training.slowdowns import Environment, environment_of
+from topology.cluster import Cluster
+from topology.fabric.hierarchy import Hierarchy, crosses_node
+
+Vector = NDArray[np.float64]
+Index = NDArray[np.intp]
+PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
+SOCKET_GPUS = 4
+"""GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
+
+Source: topology of the DGX A100 and DGX H100 (NVIDIA's user guides); hosts with four GPUs or fewer are taken
+as one socket's, whatever their scale-up domain.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTimes:
+    """A run of identical layers, the embedding, or the head: kernels and transfers by placed cut."""
+
+    kernels: KernelTimes
+    transfers: TransferTimes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Raw times of a set of layouts of one job.
+
+    Attributes:
+        environment: Properties of the stack, the GPU and the model that scale times.
+        runs: One per run of identical layers; fields have one entry per placed cut.
+        embedding: The token embedding.
+        head: The final norm, the output projection and the loss.
+        hidden_elements: Per placed cut: elements of a microbatch's hidden states on a rank.
+        single: Per placed cut: 1 where a step has one microbatch, so that nothing is accumulated.
+        paired: Per placed cut: 1 where a forward runs beside the backward of another microbatch.
+        tp: Per placed cut: tensor-parallel degree.
+        tp_inside: Per placed cut: 1 where tensor-parallel groups stay inside a scale-up domain.
+        over_sockets: Per placed cut: 1 where tensor-parallel groups sit on both CPU sockets of a host.
+        cut: For every layout, its placed cut.
+        traffic: Data-parallel traffic by replication, shape (runs + 2, replications).
+        send_s: Per replication: latency of a pipeline send.
+        send_s_per_byte: Per replication: what each further byte adds.
+        replication: For every layout, its entry in `traffic`.
+        layout_numbers: Columns of the layouts that the composition reads.
+    """
+
+    environment: Environment
+    runs: tuple[PartTimes, ...]
+    embedding: PartTimes
+    head: PartTimes
+    hidden_elements: Vector
+    single: Vector
+    paired: Vector
+    tp: Vector
+    tp_inside: Vector
+    over_sockets: Vector
+    cut: Index
+    traffic: GradientTraffic
+    send_s: Vector
+    send_s_per_byte: Vector
+    replication: Index
+    layout_numbers: LayoutNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutNumbers:
+    """Columns of layouts as the composition reads them, one entry per layout."""
+
+    pp: Vector
+    virtual_stages: Vector
+    num_microbatches: Vector
+    nodes: Vector
+    schedule: NDArray[np.int64]
+    recompute: NDArray[np.int64]
+    sequence_parallel: Vector
+    zero_stage: NDArray[np.int64]
+
+
+def features_of(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    table: LayoutTable,
+    cal: Calibration,
+    *,
+    transfers: bool = True,
+    ops: Sequence[Sequence[Op]] | None = None,
+) -> Features:
+    """Raw times of these layouts.
+
+    Args:
+        model: The model.
+        cluster: Where it runs.
+        job: What is asked.
+        stack: The training engine.
+        table: The layouts.
+        cal: Kernel and collective tables.
+        transfers: False as if the collectives of a layer were free.
+        ops: `ops_of_parts` of the distinct cuts of the table, when the caller has them already.
+    """
+    hierarchy = cluster.hierarchy
+    shard, shard_of = unique_shards(table, job)
+    parts = ops_of_parts(model, job, stack, shard) if ops is None else ops
+    kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
+    strides = axis_strides(table)
+    M = num_microbatches(table, job)
+    single, paired = M == 1, (table.schedule == SCHEDULES.index("dualpipev")) & (table.pp > 1)
+    first, cut = _distinct([shard_of, strides["tp"], strides["cp"], strides["ep"], single + 2 * paired])
+    placed = table.take(first)
+    sizes = {axis: getattr(placed, axis).astype(float) for axis in ("tp", "cp", "ep", "expert_tp")}
+    gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
+    own = shard_of[first]
+    paid = parts if transfers else ((),) * len(parts)
+    sent_once = model.num_experts_per_token * stack.dispatches_once_per_node
+    moves = transfer_times(cal, hierarchy, paid, own, sizes, gaps, destinations=sent_once)
+    times = [
+        PartTimes(kernels=take(alone, own), transfers=moved)
+        for alone, moved in zip(kernels, moves, strict=True)
+    ]
+    traffic, sends, replication = _replication(model, hierarchy, stack, table, cal, shard_of, kernels)
+    return Features(
+        environment=environment_of(model, cluster, job, stack, cal),
+        runs=tuple(times[:-2]),
+        embedding=times[-2],
+        head=times[-1],
+        hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.hidden_size,
+        single=single[first].astype(np.float64),
+        paired=paired[first].astype(np.float64),
+        tp=placed.tp.astype(np.float64),
+        tp_inside=np.where(crosses_node(hierarchy, placed.tp, strides["tp"][first]), 0.0, 1.0),
+        over_sockets=((placed.tp > SOCKET_GPUS) & (hierarchy.gpus_per_host > SOCKET_GPUS)).astype(np.float64),
+        cut=cut,
+        traffic=traffic,
+        send_s=sends[0],
+        send_s_per_byte=sends[1],
+        replication=replication,
+        layout_numbers=_layout_numbers(table, M, hierarchy),
+    )
+
+
+def ops_of_parts(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[tuple[Op, ...], ...]:
+    """Operations of a layer of every run, then of the embedding, then of the head."""
+    return (
+        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
+        embedding_ops(model, stack, shard),
+        head_ops(model, stack, shard),
+    )
+
+
+def _layout_numbers(table: LayoutTable, M: NDArray[np.int64], hierarchy: Hierarchy) -> LayoutNumbers:
+    """Columns of a table as the composition reads them."""
+    return LayoutNumbers(
+        pp=table.pp.astype(np.float64),
+        virtual_stages=table.virtual_stages.astype(np.float64),
+        num_microbatches=M.astype(np.float64),
+        nodes=np.maximum(1.0, table.num_gpus / hierarchy.gpus_per_node),
+        schedule=table.schedule,
+        recompute=table.recompute,
+        sequence_parallel=(table.sequence_parallel & (table.tp > 1)).astype(np.float64),
+        zero_stage=table.zero_stage,
+    )
+
+
+def _replication(
+    model: ModelSpec,
+    hierarchy: Hierarchy,
+    stack: SoftwareStack,
+    table: LayoutTable,
+    cal: Calibration,
+    shard_of: Index,
+    kernels: Sequence[KernelTimes],
+) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
+    """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
+    columns = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "zero_stage", "shard_degree", "axis_order")
+    first, replication = _distinct([getattr(table, name) for name in columns])
+    ways = table.take(first)
+    strides = axis_strides(ways)
+    own = shard_of[first]
+    tied = model.tie_word_embeddings * model.vocab_size * model.hidden_size / ways.tp
+    dense = np.stack([part.dense_parameters[own] for part in kernels])
+    dense[-1] += tied * (ways.pp > 1)
+    traffic = gradient_traffic(
+        cal,
+        hierarchy,
+        stack,
+        ways,
+        strides,
+        dense=dense,
+        expert=np.stack([part.expert_parameters[own] for part in kernels]),
+        layers=[run.count for run in layer_runs(model)],
+        tied_parameters=tied,
+    )
+    probes = np.array(PROBE_BYTES)[:, None] * (ways.pp > 1)
+    small, large = collective_time(cal, hierarchy, "p2p", probes, ways.pp, strides["pp"])
+    slope = (large - small) / (PROBE_BYTES[1] - PROBE_BYTES[0])
+    return traffic, (np.maximum(0.0, small - slope * PROBE_BYTES[0]), slope), replication
+
+
+def _distinct(columns: list[NDArray[Any]]) -> tuple[Index, Index]:
+    """First row of every distinct combination, and for each row the index of its own."""
+    if len(columns[0]) == 1:
+        return np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp)
+    return distinct_rows(columns)
+
+
+def stage_message_bytes(features: Features) -> Vector:
+    """Bytes of the hidden states that a rank sends to the next stage, per layout."""
+    shards = np.where(features.environment.p2p_sharded, 1.0, features.layout_numbers.sequence_parallel)
+    ranks = shards * (features.tp[features.cut] - 1) + 1
+    return np.asarray(HALF_BYTES * features.hidden_elements[features.cut] / ranks)

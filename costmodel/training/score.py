@@ -1,0 +1,202 @@
+"""The training step: scores of many layouts.
+
+They, the costs of one layout for the stage solver (`costmodel.training.stages`), and its full estimate
+(`costmodel.training.estimate`) compose the same raw times with the same constants, so that the score of a
+layout under the even split, the step of its `StageCosts` under that split, and the printed estimate are one
+number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import RECOMPUTES, LayoutTable, num_microbatches
+from costmodel.memory.stage import (
+    MemoryPieces,
+    held_microbatches,
+    memory_form,
+    memory_pieces,
+    stage_total_bytes,
+)
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.shards import unique_shards
+from costmodel.pipeline.even_split import RankTypes, rank_types
+from costmodel.stack import SoftwareStack
+from costmodel.training.constants import Constants, default_constants
+from costmodel.training.raw_times import Features, features_of, ops_of_parts
+from costmodel.training.step_time import CostColumns, compose
+from topology.cluster import Cluster
+
+Vector = NDArray[np.float64]
+Columns = TypeVar("Columns")
+TABLE_ROWS = 2**15  # layouts read from tables at a time: their columns stay in the cache
+BLOCK_ROWS = 2**13  # layouts composed at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingScores:
+    """Scores of a table of layouts, one entry per layout.
+
+    Attributes:
+        step_time_s: Step under the even split, every layer recomputed where the layout says ``full``.
+        peak_memory_bytes: Fullest rank under the even split.
+        peak_allocated_bytes: The part of it that the framework's allocator hands out.
+        host_share: Host time of a layer over the time of the layer, at most 1.
+        extrapolated_share: Share of matrix-product time that was read outside the measured shapes.
+    """
+
+    step_time_s: Vector
+    peak_memory_bytes: Vector
+    peak_allocated_bytes: Vector
+    host_share: Vector
+    extrapolated_share: Vector
+
+
+def evaluate(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layouts: LayoutTable,
+    cal: Calibration,
+    *,
+    constants: Constants | None = None,
+    recomputed_share: Vector | None = None,
+) -> TrainingScores:
+    """Score layouts: step time and memory of the even split.
+
+    Args:
+        model: The model.
+        cluster: Where it runs.
+        job: What is asked.
+        stack: The training engine.
+        layouts: The layouts; they are taken as legal (`planner.rules.check`).
+        cal: Kernel and collective tables.
+        constants: Constants of the composition, the shipped ones by default.
+        recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
+            says ``full``.
+    """
+    c, again = constants or default_constants(), recomputed_share
+    if again is None:
+        again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    parts = [
+        _scores(model, cluster, job, stack, layouts.take(slice(start, start + TABLE_ROWS)), cal,
+                constants=c, recomputed_share=again[start : start + TABLE_ROWS])
+        for start in range(0, max(1, len(layouts)), TABLE_ROWS)
+    ]  # fmt: skip
+    names = [field.name for field in fields(TrainingScores)]
+    return TrainingScores(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _scores(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layouts: LayoutTable,
+    cal: Calibration,
+    *,
+    constants: Constants,
+    recomputed_share: Vector,
+) -> TrainingScores:
+    """Scores of one part of a table; arguments as `evaluate`."""
+    runs = [run.count for run in layer_runs(model)]
+    ops = ops_of_parts(model, job, stack, unique_shards(layouts, job)[0])
+    features = features_of(model, cluster, job, stack, layouts, cal, ops=ops)
+    types, again = rank_types(runs, layouts), recomputed_share
+    pieces = memory_pieces(model, job, stack, layouts, ops=ops)
+    peak = _even_peak_bytes(pieces, types, again, layouts, job)
+    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, max(1, len(layouts)), BLOCK_ROWS)]
+    parts = [_time_scores(features, types, again, constants, rows) for rows in blocks]
+    step_s, host_share = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return TrainingScores(
+        step_time_s=step_s,
+        peak_memory_bytes=peak,
+        peak_allocated_bytes=(peak - pieces.runtime_bytes) / pieces.fragmentation,
+        host_share=host_share,
+        extrapolated_share=features.runs[-1].kernels.extrapolated_share[features.cut],
+    )
+
+
+def _time_scores(
+    features: Features,
+    types: RankTypes,
+    recomputes: Vector,
+    c: Constants,
+    rows: slice,
+) -> tuple[Vector, Vector]:
+    """Step time and host share of some rows, few enough to stay in the cache."""
+    some = replace(
+        features,
+        cut=features.cut[rows],
+        replication=features.replication[rows],
+        layout_numbers=_rows(features.layout_numbers, rows),
+    )
+    costs = compose(some, c)
+    step_s = even_step_seconds(costs, _rows(types, rows), recomputes[rows])
+    return step_s, costs.host_share
+
+
+def _rows(columns: Columns, rows: slice) -> Columns:
+    """Some layouts of a dataclass whose arrays all end in the layout axis."""
+    kind: Any = type(columns)
+    values = {field.name: getattr(columns, field.name)[..., rows] for field in fields(kind)}
+    chosen: Columns = kind(**values)
+    return chosen
+
+
+def even_step_seconds(costs: CostColumns, types: RankTypes, recomputes: Vector) -> Vector:
+    """Seconds of a step under the even split; the arithmetic of `stage_costs.step_time`, for many layouts.
+
+    Args:
+        costs: Composed costs.
+        types: Kinds of rank of the even split.
+        recomputes: 1 where all layers are recomputed.
+    """
+    per_layer = costs.layer_s + recomputes * costs.recompute_s
+    slowest, total, tail = (np.zeros_like(recomputes) for _ in range(3))
+    for i, ranks in enumerate(types.ranks):
+        layers, first, last = types.layers[i], types.first[i], types.last[i]
+        seconds = _dot(layers, per_layer) + costs.every_s + first * costs.first_s + last * costs.last_s
+        np.maximum(slowest, seconds, out=slowest)
+        total += ranks * seconds
+        for form, of_first, of_last in zip(
+            costs.tail_layer_s, costs.tail_first_s, costs.tail_last_s, strict=True
+        ):
+            np.maximum(tail, _dot(layers, form) + first * of_first + last * of_last, out=tail)
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    return np.asarray(M * slowest + beta * (total - slowest) + tail + costs.constant_s)
+
+
+def _dot(layers: Vector, per_layer: Vector) -> Vector:
+    """Sum over runs of layers times their cost."""
+    total = layers[0] * per_layer[0]
+    for run in range(1, len(per_layer)):
+        total += layers[run] * per_layer[run]
+    return np.asarray(total)
+
+
+def _even_peak_bytes(
+    pieces: MemoryPieces, types: RankTypes, recomputes: Vector, layouts: LayoutTable, job: TrainingJob
+) -> Vector:
+    """Bytes of the fullest rank under the even split."""
+    peak, form = np.zeros(len(layouts)), memory_form(pieces)
+    code, pp, chunks = layouts.schedule, layouts.pp, layouts.virtual_stages
+    M = num_microbatches(layouts, job)
+    for i in range(len(types.ranks)):
+        total = stage_total_bytes(
+            form,
+            layers=list(types.layers[i]),
+            recomputed=list(types.layers[i] * recomputes),
+            in_flight=held_microbatches(pieces.first_backward_relief, code, pp, chunks, M, types.stage[i]),
+            first=types.first[i],
+            last=types.last[i],
+        )
+        np.maximum(peak, total, out=peak)
+    return peak

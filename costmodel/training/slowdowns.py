@@ -1,0 +1,131 @@
+"""Properties of a stack, a GPU and a model that scale times: plain numbers that runs can be compared in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.stand_ins import stand_in
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import Quantity
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import SoftwareStack
+from topology.cluster import Cluster
+from topology.hardware.gpu import Gpu
+
+FULL_HEAD = 128  # head size at which matrix units are filled
+PEER_TO_PEER = (
+    "nvswitch",
+    "nvlink-mesh",
+)  # links over which one GPU writes another's memory beside its kernels
+HEAD_STEP = 8  # head sizes in multiples of this use tensor cores for every operand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Numbers of one (model, GPU, job, stack); flags are 0 or 1. Fields of the stack mean the same here.
+
+    Attributes:
+        watts_per_flop_per_s: Design power over bf16 peak of this part, at least that of the part whose tables
+            are used.
+        power_cap: This part's design power per peak over that of the part whose tables are used, at most 1;
+            1 where this part's own sustained rate was measured, which has the cap in it.
+        blackwell: 1 on Blackwell.
+        fp8: 1 if linear layers multiply in eight bits or four.
+        fp4_over_fp8: Peak in four bits over that in eight if they multiply in four, else 0.
+        head_share: min(head size, 128)/128.
+        head_misaligned: 1 if the head size is not a multiple of 8.
+        product_time_ratio: Matrix products of the stack on this GPU over the tables'.
+        attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
+        memory_bandwidth_bytes_per_s: Of the GPU.
+        static_experts: 1 if the shapes of expert products are known without asking the GPU.
+        level: Factor on every time of a step, from the user's own runs of the stack.
+    """
+
+    tp_overlap_share: Quantity
+    expert_overlap_share: Quantity
+    cp_overlap: Quantity
+    gradient_overlap: Quantity
+    parameter_overlap: Quantity
+    fsdp_prefetch: Quantity
+    fsdp_exposed_share: Quantity
+    p2p_overlap: Quantity
+    p2p_sharded: Quantity
+    early_stop_recompute: Quantity
+    accumulation_fused: Quantity
+    cuda_graphs: Quantity
+    launch_blocking: Quantity
+    overlaps_gradient_sum: Quantity
+    host_s_per_layer: Quantity
+    host_s_per_collective: Quantity
+    host_s_per_microbatch: Quantity
+    product_time_ratio: Quantity
+    tp_slowdown: Quantity
+    attention_slowdown: Quantity
+    watts_per_flop_per_s: Quantity
+    power_cap: Quantity
+    blackwell: Quantity
+    fp8: Quantity
+    fp4_over_fp8: Quantity
+    head_share: Quantity
+    head_misaligned: Quantity
+    memory_bandwidth_bytes_per_s: Quantity
+    static_experts: Quantity
+    level: Quantity = 1.0
+
+
+_STACK_FIELDS = (
+    "expert_overlap_share",
+    "cp_overlap",
+    "gradient_overlap",
+    "parameter_overlap",
+    "fsdp_prefetch",
+    "fsdp_exposed_share",
+    "p2p_overlap",
+    "p2p_sharded",
+    "early_stop_recompute",
+    "accumulation_fused",
+    "cuda_graphs",
+    "launch_blocking",
+    "overlaps_gradient_sum",
+    "host_s_per_layer",
+    "host_s_per_collective",
+    "host_s_per_microbatch",
+    "tp_slowdown",
+    "level",
+)
+
+
+def environment_of(
+    model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, cal: Calibration
+) -> Environment:
+    """Numbers that scale the times of this job."""
+    gpu = cluster.gpu
+    table_part = _table_part(cal, gpu)
+    intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
+    modern = gpu.architecture not in ("volta", "ampere", "ada")
+    blackwell = gpu.architecture == "blackwell"
+    newer = gpu.architecture == "hopper" and not job.is_fp8
+    return Environment(
+        **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
+        tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
+        product_time_ratio=stack.product_time_ratio * (stack.hopper_bf16_products if newer else 1.0),
+        attention_slowdown=stack.attention_slowdown_hopper if modern else stack.attention_slowdown,
+        watts_per_flop_per_s=max(intensity, own),
+        power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
+        blackwell=float(blackwell),
+        fp8=float(job.is_fp8),
+        fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),
+        head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
+        head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
+        memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        static_experts=float(stack.drops_tokens or (stack.static_experts_blackwell and blackwell)),
+    )
+
+
+def _table_part(cal: Calibration, gpu: Gpu) -> Gpu:
+    """GPU whose measured tables stand for this one."""
+    from topology.catalog import gpu as catalogued
+
+    name = stand_in(cal, gpu)
+    return gpu if name == gpu.name else catalogued(name)

@@ -1,0 +1,109 @@
+"""Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.memory.stage import (
+    MemoryPieces,
+    held_microbatches,
+    holds_ends,
+    memory_pieces,
+)
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.shards import unique_shards
+from costmodel.pipeline.stage_costs import StageCosts
+from costmodel.stack import SoftwareStack
+from costmodel.training.constants import Constants, default_constants
+from costmodel.training.raw_times import features_of, ops_of_parts
+from costmodel.training.step_time import CostColumns, compose
+from topology.cluster import Cluster
+
+Vector = NDArray[np.float64]
+
+
+def stage_costs(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    cal: Calibration,
+    *,
+    constants: Constants | None = None,
+) -> StageCosts:
+    """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
+    table = LayoutTable.of([layout])
+    ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
+    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
+    costs = compose(features, constants or default_constants())
+    pieces = memory_pieces(model, job, stack, table, ops=ops)
+    return stage_costs_of(
+        costs, pieces, layout, job, [run.count for run in layer_runs(model)], cluster.gpu.memory_bytes
+    )
+
+
+def stage_costs_of(
+    costs: CostColumns,
+    pieces: MemoryPieces,
+    layout: ParallelLayout,
+    job: TrainingJob,
+    runs: Sequence[int],
+    capacity_bytes: float,
+) -> StageCosts:
+    """Costs of the only layout of these columns, as plain numbers."""
+    ranks = range(layout.pp)
+    code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
+    ends = [tuple(float(flag) for flag in holds_ends(code, layout.pp, s)) for s in ranks]
+    grown, relief = pieces.fragmentation, _number(pieces.first_backward_relief)
+    first_state, last_state = pieces.embedding.state.total_bytes, pieces.head.state.total_bytes
+    first_kept, last_kept = pieces.embedding.activation_bytes, pieces.head.activation_bytes
+    return StageCosts(
+        runs=tuple(runs),
+        layer_s=_numbers(costs.layer_s),
+        recompute_s=_numbers(costs.recompute_s),
+        static_bytes=tuple(grown * _number(layer.state.total_bytes) for layer in pieces.layers),
+        saved_bytes=tuple(grown * _number(layer.saved_bytes) for layer in pieces.layers),
+        saved_bytes_recomputed=tuple(
+            grown * _number(layer.saved_bytes_recomputed) for layer in pieces.layers
+        ),
+        fixed_s=tuple(_number(costs.every_s + f * costs.first_s + la * costs.last_s) for f, la in ends),
+        fixed_static_bytes=tuple(grown * _number(f * first_state + la * last_state) for f, la in ends),
+        fixed_activation_bytes=tuple(grown * _number(f * first_kept + la * last_kept) for f, la in ends),
+        in_flight=tuple(
+            float(held_microbatches(relief, code, layout.pp, layout.virtual_stages, M, s)) for s in ranks
+        ),
+        working_bytes=grown * _number(pieces.working_bytes + pieces.buffer_bytes)
+        + _number(pieces.runtime_bytes),
+        recompute_working_bytes=tuple(
+            grown * _number(pieces.recompute_working_bytes - la * pieces.head.recompute_room_bytes)
+            for _, la in ends
+        ),
+        tail_layer_s=tuple(_numbers(form) for form in costs.tail_layer_s),
+        tail_fixed_s=tuple(
+            tuple(_number(f * first + la * last) for f, la in ends)
+            for first, last in zip(costs.tail_first_s, costs.tail_last_s, strict=True)
+        ),
+        num_microbatches=M,
+        bubble_weight=_number(costs.bubble_weight),
+        forward_share=_number(costs.forward_share),
+        weight_share=_number(costs.weight_share),
+        constant_s=_number(costs.constant_s),
+        capacity_bytes=capacity_bytes,
+    )
+
+
+def _number(value: object) -> float:
+    """The only entry of a vector, or the number itself."""
+    return float(np.asarray(value, dtype=np.float64).reshape(-1)[0])
+
+
+def _numbers(rows: Vector) -> tuple[float, ...]:
+    """First entry of every row."""
+    return tuple(float(row[0]) for row in rows)

@@ -1,0 +1,197 @@
+"""From the time of a layer to the time of a step, for many layouts before their layers are split.
+
+One code path serves the scalar estimate (arrays of length one), the scoring of many layouts, and the fit of
+the constants over all measured runs. The equations:
+
+    ZeRO-3 layer  = max(layer, parameter traffic) + share · min(layer, parameter traffic)
+    tail          = reduction and gathering not hidden under the last backward and first forward,
+                    then the optimizer
+
+Legend: ``K`` runs of layers, ``c`` constants, ``e`` environment; arrays end in the layout axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
+from costmodel.pipeline.bubble import SPLIT_BACKWARDS, waited_sends
+from costmodel.training.constants import Constants
+from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step
+from costmodel.training.raw_times import Features, stage_message_bytes
+from costmodel.training.slowdowns import Environment
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostColumns:
+    """The fields of `StageCosts` that concern time, for many layouts: the last axis is the layout.
+
+    `first_s`, `last_s` and `every_s` are seconds per microbatch of the rank with the embedding, the rank with
+    the head, and every rank.
+    """
+
+    layer_s: Vector
+    recompute_s: Vector
+    first_s: Vector
+    last_s: Vector
+    every_s: Vector
+    tail_layer_s: Vector
+    tail_first_s: Vector
+    tail_last_s: Vector
+    num_microbatches: Vector
+    bubble_weight: Vector
+    forward_share: Vector
+    weight_share: Vector
+    constant_s: Vector
+    stretch: Vector
+    host_share: Vector
+
+
+def bubble_weight(f: Features, step: LayerStep) -> Vector:
+    """Share of the other ranks' time left as bubble by each layout's schedule.
+
+    GPipe and 1F1B 1; interleaved 1/V; ZB-H1, ZBV and DualPipeV by how forward, input gradient and weight
+    gradient share a microbatch (`costmodel.pipeline.bubble`).
+
+    Args:
+        f: Raw times.
+        step: A layer, for the shares of F and W.
+    """
+    n, F, W = f.layout_numbers, step.forward_share[f.cut], step.weight_share[f.cut]
+    share = np.where(n.schedule == SCHEDULES.index("interleaved"), 1 / n.virtual_stages, 1.0)
+    for name, closed_form in SPLIT_BACKWARDS.items():
+        at = np.flatnonzero(n.schedule == SCHEDULES.index(name))
+        if len(at):
+            share[at] = closed_form(n.pp[at], n.num_microbatches[at], F[at], W[at])
+    return share
+
+
+def step_stretch(nodes: Quantity, level: Quantity, c: Constants) -> Vector:
+    """Factor on the times of a step: the level of the user's own runs, and stragglers among nodes.
+
+    stretch = level · (1 + jitter · log₂ nodes)
+    """
+    return np.asarray(level * (1 + c.jitter * np.log2(nodes)))
+
+
+def compose(f: Features, c: Constants) -> CostColumns:
+    """Time costs of every layout, before its layers are split over pipeline ranks."""
+    numbers, e, traffic = f.layout_numbers, f.environment, _scaled_traffic(f, c)
+    steps = [layer_step(part, f, c) for part in f.runs]
+    none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    base = np.where(numbers.recompute == full, 0, numbers.recompute)
+    stretch = step_stretch(numbers.nodes, e.level, c)
+    layer_s, extra_s, forward_s, backward_s = [], [], [], []
+    for run, step in enumerate(steps):
+        forward = _with_parameters(step.forward_s[f.cut], traffic.gather[run], e)
+        exchange = traffic.gather[run] + traffic.scatter[run]
+        backward = _with_parameters(step.backward_s[base, f.cut], exchange, e)
+        again = _with_parameters(step.backward_s[full, f.cut], exchange, e)
+        forward_s.append(forward)
+        backward_s.append(_with_parameters(step.backward_s[none, f.cut], exchange, e))
+        layer_s.append(stretch * (forward + backward))
+        extra_s.append(stretch * (again - backward))
+    first = embedding_seconds(f, c)[f.cut] + traffic.gather[-2] + traffic.scatter[-2]
+    last = head_seconds(f, c)[f.cut] + traffic.gather[-1] + traffic.scatter[-1]
+    edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0) + e.host_s_per_microbatch
+    tail = _tail(f, c, traffic, np.stack(forward_s), np.stack(backward_s))
+    return CostColumns(
+        layer_s=np.stack(layer_s),
+        recompute_s=np.stack(extra_s),
+        first_s=stretch * first,
+        last_s=stretch * last,
+        every_s=stretch * edges,
+        tail_layer_s=tail[0],
+        tail_first_s=tail[1],
+        tail_last_s=tail[2],
+        num_microbatches=numbers.num_microbatches,
+        bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
+        forward_share=steps[-1].forward_share[f.cut],
+        weight_share=steps[-1].weight_share[f.cut],
+        constant_s=stretch * _sends(f, c) + e.level * c.step_fixed_s,
+        stretch=stretch,
+        host_share=_host_share(steps[-1])[f.cut],
+    )
+
+
+def _host_share(step: LayerStep) -> Vector:
+    """Host time of a layer over the time of the layer, at most 1."""
+    return np.asarray(np.minimum(1.0, step.host_s / (step.forward_s + step.backward_s[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """Data-parallel seconds inside a step, shape (runs + 2, layouts): every microbatch, then once a step."""
+
+    gather: Vector
+    scatter: Vector
+    step_gather: Vector
+    step_reduce: Vector
+    tied: Vector
+    updated: Vector
+
+
+def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
+    """Gather every layout's traffic, scaled from the collective alone to the collective in a step."""
+    t, at = f.traffic, f.replication
+    factor = np.where(t.network, c.network_in_step, c.scaleup_in_step)
+    return _Traffic(
+        gather=(factor * t.microbatch_gather_s)[:, at],
+        scatter=(factor * t.microbatch_reduce_s)[:, at],
+        step_gather=(factor * t.step_gather_s)[:, at],
+        step_reduce=(factor * t.step_reduce_s)[:, at],
+        tied=(factor * t.tied_s)[at],
+        updated=t.updated_parameters[:, at],
+    )
+
+
+def _with_parameters(layer: Vector, exchange: Vector, e: Environment) -> Vector:
+    """Time of a layer beside the traffic of its parameters (zero below ZeRO-2)."""
+    share = np.where(e.fsdp_prefetch, e.fsdp_exposed_share, 1.0)
+    return np.asarray(np.maximum(layer, exchange) + share * np.minimum(layer, exchange))
+
+
+def _tail(
+    f: Features, c: Constants, traffic: _Traffic, forward_s: Vector, backward_s: Vector
+) -> tuple[Vector, Vector, Vector]:
+    """Linear forms of the time after the last microbatch: per layer, first rank, last rank.
+
+    Reduction R hides under the last backward B, and gathering A under the first forward F, as far as they
+    overlap: exposed = κ·R + (1 − κ)·max(0, R − w·B) and likewise for A, so the tail is the largest of four
+    linear forms. What is recomputed is no part of B: it delays gradients by as much as it hides. With
+    interleaving the early chunks finish early: the window holds 1 + P(V − 1)/V
+    microbatches instead of one, with P at most M.
+    """
+    e, n = f.environment, f.layout_numbers
+    interleaved = n.schedule == SCHEDULES.index("interleaved")
+    in_window = np.minimum(n.pp, n.num_microbatches) * (n.virtual_stages - 1) / n.virtual_stages
+    window = c.gradient_window * (1 + np.where(interleaved, in_window, 0.0))
+    stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
+    stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
+    stretch = step_stretch(n.nodes, e.level, c)
+    update = e.level * c.optimizer_bytes / e.memory_bandwidth_bytes_per_s * traffic.updated
+    R, A = traffic.step_reduce, traffic.step_gather
+    every = stays_r * R + stays_a * A
+    every[-2:] += traffic.tied
+    shown_r, shown_a = (1 - stays_r) * R, (1 - stays_a) * A
+    shown_r[:-2] -= (1 - stays_r) * window * backward_s
+    shown_a[:-2] -= (1 - stays_a) * window * forward_s
+    forms = np.stack([every, every + shown_a, every + shown_r, every + shown_a + shown_r])
+    forms *= stretch
+    forms += update
+    return forms[:, :-2], forms[:, -2], forms[:, -1]
+
+
+def _sends(f: Features, c: Constants) -> Vector:
+    """Exposed pipeline sends of a step; a stack that overlaps interleaved sends shows a part of them."""
+    e, n = f.environment, f.layout_numbers
+    alone = f.send_s[f.replication] + f.send_s_per_byte[f.replication] * stage_message_bytes(f)
+    one = c.p2p_exposed * alone + c.p2p_latency_s
+    P, M, V = n.pp, n.num_microbatches, n.virtual_stages
+    shown = np.where(e.p2p_overlap, c.p2p_overlapped, 1.0)
+    return np.asarray(one * waited_sends(P, M, V, shown))

@@ -1,0 +1,1 @@
+"""Process groups, sharded tensors, and the collectives between them."""

@@ -1,0 +1,185 @@
+"""Tensor and sequence parallelism: where activations change hands, and modules that hold a shard of a matrix.
+
+A parameter split over the ``tp`` axis is a DTensor, so FSDP and checkpoints know its global shape; compute
+takes its local part. The two ends of every split region are one function each, Megatron's f and g (Shoeybi
+2019 §3, Korthikanti 2022 §4.2.2): `enter` brings every rank the full sequence, `leave` sums the partial
+results.
+
+Legend: ``B`` sequences, ``S`` sequence length, ``H`` hidden size, ``V`` vocabulary, ``t`` tensor-parallel
+degree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from executor.comm.collectives import Group, all_gather, all_reduce, reduce_scatter
+
+SEQUENCE = 1  # activations are (B, S, H)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorAxis:
+    """This rank's place on the tp axis; `sequence_parallel` splits activations between regions."""
+
+    group: Group
+    size: int
+    rank: int
+    sequence_parallel: bool
+
+
+def local(parameter: torch.Tensor) -> torch.Tensor:
+    """Give the part of a parameter that this rank computes with."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
+class _GatherSequence(torch.autograd.Function):
+    """All-gather along the sequence; the gradient is summed and scattered back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return all_gather(x, SEQUENCE, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return reduce_scatter(gradients[0], SEQUENCE, ctx.group), None
+
+
+class _ScatterSequence(torch.autograd.Function):
+    """Sum partial results and keep this rank's part of the sequence; the gradient is gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return reduce_scatter(x, SEQUENCE, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return all_gather(gradients[0], SEQUENCE, ctx.group), None
+
+
+class _Copy(torch.autograd.Function):
+    """Identity whose gradient is summed over the group (Megatron's f)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return all_reduce(gradients[0], ctx.group), None
+
+
+class _Reduce(torch.autograd.Function):
+    """Sum over the group whose gradient is the identity (Megatron's g)."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        return all_reduce(x, group)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+def enter(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
+    """Begin a region split over `axis`: every rank gets all of (B, S, H)."""
+    if axis is None or axis.size == 1:
+        return x
+    result: torch.Tensor = (_GatherSequence if axis.sequence_parallel else _Copy).apply(x, axis.group)
+    return result
+
+
+def leave(x: torch.Tensor, axis: TensorAxis | None) -> torch.Tensor:
+    """End a region split over `axis`: partial (B, S, H) are summed (S/t stays when sequence parallel)."""
+    if axis is None or axis.size == 1:
+        return x
+    result: torch.Tensor = (_ScatterSequence if axis.sequence_parallel else _Reduce).apply(x, axis.group)
+    return result
+
+
+class VocabEmbedding(nn.Embedding):
+    """Token embedding over the rows of the table that this rank holds."""
+
+    axis: TensorAxis | None = None
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Look tokens up, absent rows counting as zero, and sum over the axis."""
+        table = local(self.weight)
+        if self.axis is None or self.axis.size == 1:
+            return functional.embedding(tokens, table)
+        start, _ = chunk_bounds(self.num_embeddings, self.axis.size, self.axis.rank)
+        inside = (tokens >= start) & (tokens < start + table.shape[0])
+        rows = functional.embedding(torch.where(inside, tokens - start, 0), table)
+        return leave(rows * inside.unsqueeze(-1), self.axis)
+
+
+def chunk_bounds(length: int, parts: int, index: int) -> tuple[int, int]:
+    """Start and end of part `index` when `length` is cut as ``torch.chunk`` cuts it: ceil(length/parts) each.
+
+    >>> [chunk_bounds(10, 4, i) for i in range(4)]
+    [(0, 3), (3, 6), (6, 9), (9, 10)]
+    """
+    step = -(-length // parts)
+    return min(index * step, length), min((index + 1) * step, length)
+
+
+class _VocabCrossEntropy(torch.autograd.Function):
+    """Negative log-likelihood per token over logits whose vocabulary is split; saves one fp32 softmax."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, start: int, group: Group | None
+    ) -> torch.Tensor:
+        scores = logits.to(torch.float32, copy=True)
+        peak = scores.amax(-1)
+        peak = peak if group is None else all_reduce(peak, group, "max")
+        scores.sub_(peak.unsqueeze(-1))
+        inside = (targets >= start) & (targets < start + logits.shape[-1])
+        column = torch.where(inside, targets - start, 0)
+        chosen = scores.gather(-1, column.unsqueeze(-1)).squeeze(-1) * inside
+        scores.exp_()
+        total = scores.sum(-1)
+        if group is not None:
+            chosen, total = all_reduce(torch.stack((chosen, total)), group).unbind(0)
+        scores.div_(total.unsqueeze(-1))
+        ctx.save_for_backward(scores, column, inside)
+        ctx.dtype = logits.dtype
+        return total.log() - chosen
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        probability, column, inside = ctx.saved_tensors
+        gradient = probability.mul_(gradients[0].unsqueeze(-1))  # the graph is used once: no second copy
+        hit = torch.where(inside, gradients[0], 0.0).unsqueeze(-1)
+        gradient.scatter_add_(-1, column.unsqueeze(-1), -hit)
+        return gradient.to(ctx.dtype), None, None, None
+
+
+def token_losses(
+    logits: torch.Tensor, targets: torch.Tensor, axis: TensorAxis | None, vocab_size: int
+) -> torch.Tensor:
+    """Negative log-likelihood of each target, nats, fp32; the vocabulary may be split over `axis`.
+
+    nll = log Σ_v exp(z_v) − z_target, with the sum taken over every rank's part of V.
+
+    Args:
+        logits: (B, S, V/t) of this rank.
+        targets: (B, S) token ids.
+        axis: The axis the vocabulary is split over, or None.
+        vocab_size: V.
+    """
+    split = axis is not None and axis.size > 1
+    start = chunk_bounds(vocab_size, axis.size, axis.rank)[0] if axis is not None and split else 0
+    result: torch.Tensor = _VocabCrossEntropy.apply(
+        logits, targets, start, axis.group if axis and split else None
+    )
+    return result

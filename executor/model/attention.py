@@ -1,0 +1,313 @@
+"""Attention of a sequence, whole or split over the context-parallel axis (ring, Ulysses, all-gathered keys).
+
+Ring and all-gather cut the sequence into 2·c chunks and give rank r chunks r and 2c−1−r ("zigzag"), so that
+causal work is equal on every rank (Llama 3 §3.3.2); Ulysses (Jacobs 2023) needs contiguous parts, and
+trades heads for sequence with two all-to-alls.
+
+Legend: ``B`` sequences, ``S`` sequence length, ``h`` query heads, ``g`` key/value heads, ``d`` head size,
+``c`` ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from executor.comm.collectives import Group, all_gather, all_to_all, reduce_scatter
+from executor.model import attention_blocks
+from executor.model.capped_attention import attend_capped
+from executor.model.norms import soft_cap
+from executor.model.windowed_attention import attend_window
+
+SEQUENCE = 2  # inside this file activations are (B, h, S, d)
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextAxis:
+    """This rank's place on the context-parallel axis and how keys meet queries there."""
+
+    group: Group
+    size: int
+    rank: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What becomes of q·k before and in the softmax; see `attend`."""
+
+    scale: float
+    window: int | None = None
+    sinks: torch.Tensor | None = None
+    cap: float | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether scores are only scaled and causal."""
+        return self.window is None and self.sinks is None and self.cap is None
+
+
+def sequence_positions(length: int, size: int, rank: int, kind: str) -> torch.Tensor:
+    """Positions of the tokens that one rank of the axis holds, shape (S/c,).
+
+    >>> sequence_positions(8, 2, 0, "ring").tolist(), sequence_positions(8, 2, 1, "ulysses").tolist()
+    ([0, 1, 6, 7], [4, 5, 6, 7])
+    """
+    if kind == "ulysses" or size == 1:
+        part = length // size
+        return torch.arange(rank * part, (rank + 1) * part)
+    chunks = torch.arange(length).view(2 * size, length // (2 * size))
+    return torch.cat((chunks[rank], chunks[2 * size - 1 - rank]))
+
+
+def attend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    sinks: torch.Tensor | None = None,
+    cap: float | None = None,
+    context: ContextAxis | None = None,
+) -> torch.Tensor:
+    """Causal attention of q (B, S/c, h, d) on k, v (B, S/c, g, d), result (B, S/c, h, d of v).
+
+    `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in
+    the softmax but carries no value; `cap` is the soft cap of scores. None of them has a ring kernel here, so
+    such layers gather keys instead.
+    """
+    width = v.shape[-1]
+    if width < q.shape[-1]:  # MLA: flash kernels want one head size
+        v = functional.pad(v, (0, q.shape[-1] - width))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    scores = Scores(scale=scale, window=window, sinks=sinks, cap=cap)
+    if context is None or context.size == 1:
+        out = _whole(q, k, v, scores)
+    elif context.kind == "ulysses":
+        out = _ulysses(q, k, v, scores, context)
+    elif context.kind == "ring" and scores.is_plain:
+        out = _Ring.apply(q, k, v, scale, context)
+    else:
+        out = _gathered(q, k, v, scores, context)
+    return out.transpose(1, 2)[..., :width]
+
+
+def _whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> torch.Tensor:
+    """Attention when this rank has the whole sequence."""
+    length, window = q.shape[SEQUENCE], scores.window
+    if replace(scores, window=None).is_plain and (window is None or window >= length):
+        return functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scores.scale, enable_gqa=True
+        )
+    if scores.cap is None:
+        return attend_window(q, k, v, scale=scores.scale, window=window, sinks=scores.sinks)
+    positions = torch.arange(length, device=q.device)
+    return _masked(q, k, v, scores, _visible(positions, positions, window))
+
+
+def _visible(queries: torch.Tensor, keys: torch.Tensor, window: int | None) -> torch.Tensor:
+    """Which keys each query may see, (q, k) booleans: the past, and at most `window` of it."""
+    age = queries[:, None] - keys[None, :]
+    return age >= 0 if window is None else (age >= 0) & (age < window)
+
+
+def _masked(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: Scores,
+    visible: torch.Tensor,
+) -> torch.Tensor:
+    """Attention under an explicit mask, with sinks and a soft cap where there are any."""
+    if scores.sinks is None:
+        if scores.cap is not None:
+            return attend_capped(q, k, v, visible, scale=scores.scale, cap=scores.cap)
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, scale=scores.scale, enable_gqa=True
+        )
+    repeat = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
+    logits = soft_cap((q @ k.transpose(-1, -2)).float() * scores.scale, scores.cap)
+    logits = logits.masked_fill(~visible, NEVER)
+    sink = scores.sinks.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
+    weights = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
+    return weights.to(v.dtype) @ v
+
+
+# ── all-gathered keys ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class _GatherKeys(torch.autograd.Function):
+    """All-gather along the sequence; gradients of every rank's queries are summed back to the owner."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return all_gather(x, SEQUENCE, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return reduce_scatter(gradients[0], SEQUENCE, ctx.group), None
+
+
+def _gathered(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: Scores,
+    context: ContextAxis,
+) -> torch.Tensor:
+    """Gather all keys and values, attend the local queries to them under a position mask."""
+    length = q.shape[SEQUENCE] * context.size
+    owned = [sequence_positions(length, context.size, rank, context.kind) for rank in range(context.size)]
+    keys = torch.cat(owned).to(q.device)
+    visible = _visible(owned[context.rank].to(q.device), keys, scores.window)
+    every_k, every_v = _GatherKeys.apply(k, context.group), _GatherKeys.apply(v, context.group)
+    return _masked(q, every_k, every_v, scores, visible)
+
+
+# ── Ulysses ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _SwapHeadsAndSequence(torch.autograd.Function):
+    """All-to-all from (B, h, S/c, d) to (B, h/c, S, d), or back; its gradient is the opposite exchange."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group, to_heads: bool) -> torch.Tensor:
+        ctx.group, ctx.to_heads = group, to_heads
+        return _exchange(x, group, to_heads=to_heads)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _exchange(gradients[0], ctx.group, to_heads=not ctx.to_heads), None, None
+
+
+def _exchange(x: torch.Tensor, group: Group, *, to_heads: bool) -> torch.Tensor:
+    """Split one of (heads, sequence) over the ranks and join the other."""
+    cut, join = (1, SEQUENCE) if to_heads else (SEQUENCE, 1)
+    ranks = dist.get_world_size(group)
+    parts = torch.stack(x.chunk(ranks, cut))
+    return torch.cat(all_to_all(parts, None, None, group).unbind(0), join)
+
+
+def _ulysses(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scores: Scores,
+    context: ContextAxis,
+) -> torch.Tensor:
+    """Trade sequence for heads, attend to whole sequences, trade back."""
+    q, k, v = (_SwapHeadsAndSequence.apply(x, context.group, True) for x in (q, k, v))  # noqa: FBT003
+    if scores.sinks is not None:
+        scores = replace(scores, sinks=scores.sinks.chunk(context.size)[context.rank])
+    out = _whole(q, k, v, scores)
+    result: torch.Tensor = _SwapHeadsAndSequence.apply(out, context.group, False)  # noqa: FBT003
+    return result
+
+
+# ── ring ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _start_shift(tensors: list[torch.Tensor], axis: ContextAxis) -> tuple[list[torch.Tensor], list[Any]]:
+    """Begin sending `tensors` to the next rank of the ring and receiving those of the previous one."""
+    after = dist.get_global_rank(axis.group, (axis.rank + 1) % axis.size)
+    before = dist.get_global_rank(axis.group, (axis.rank - 1) % axis.size)
+    arriving = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
+    sends = [dist.P2POp(dist.isend, x, after, axis.group) for x in tensors]
+    receives = [dist.P2POp(dist.irecv, x, before, axis.group) for x in arriving]
+    return arriving, dist.batch_isend_irecv(sends + receives)
+
+
+def _wait(work: list[Any]) -> None:
+    """Wait for a shift."""
+    for one in work:
+        one.wait()
+
+
+def _visible_part(source: int, rank: int, length: int) -> tuple[slice, slice, bool]:
+    """Queries and keys that meet on `rank` when it holds the keys of `source`, and whether causally.
+
+    With zigzag chunks (r, 2c−1−r): own keys are causal; earlier ranks' first chunk is seen by all queries;
+    all keys of later ranks are seen by the second chunk of queries alone.
+    """
+    half = length // 2
+    if source == rank:
+        return slice(None), slice(None), True
+    if source < rank:
+        return slice(None), slice(0, half), False
+    return slice(half, None), slice(None), False
+
+
+class _Ring(torch.autograd.Function):
+    """Zigzag ring attention: keys and values travel, partial results are merged by their log-sum-exp."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: ContextAxis
+    ) -> torch.Tensor:
+        out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        lse = torch.full(q.shape[:-1], NEVER, dtype=torch.float32, device=q.device)
+        states = []
+        keys, values = k.contiguous(), v.contiguous()
+        for step in range(axis.size):
+            last = step == axis.size - 1
+            arriving, work = ([], []) if last else _start_shift([keys, values], axis)
+            queries, seen, causal = _visible_part(
+                (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
+            )
+            block = attention_blocks.forward(
+                q[:, :, queries], keys[:, :, seen], values[:, :, seen], scale, causal=causal
+            )
+            states.append(block.state)
+            out[:, :, queries], lse[:, :, queries] = attention_blocks.merge(
+                out[:, :, queries], lse[:, :, queries], block
+            )
+            _wait(work)
+            keys, values = (keys, values) if last else arriving
+        result = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, result, lse)
+        ctx.scale, ctx.axis, ctx.states = scale, axis, states
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        axis, scale = ctx.axis, ctx.scale
+        dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+        own: tuple[torch.Tensor, ...] = ()
+        held = [k.contiguous(), v.contiguous()]
+        moving: list[torch.Tensor] = []  # gradients of the keys held: they travel with them and end at home
+        for step in range(axis.size):
+            if step:
+                arriving, work = _start_shift([*held, *(moving if step > 1 else ())], axis)
+                _wait(work)
+                held = arriving[:2]
+                moving = arriving[2:] or [torch.zeros_like(x) for x in held]
+            queries, seen, causal = _visible_part(
+                (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
+            )
+            part = tuple(x.contiguous() for x in (q[:, :, queries], held[0][:, :, seen], held[1][:, :, seen]))
+            block = attention_blocks.Block(
+                out[:, :, queries].contiguous(), lse[:, :, queries].contiguous(), ctx.states[step]
+            )
+            d_q, *d_held = attention_blocks.backward(
+                gradients[0][:, :, queries].contiguous(), part, block, scale, causal=causal
+            )
+            dq[:, :, queries] += d_q
+            if step == 0:
+                own = tuple(d_held)
+                continue
+            for total, more in zip(moving, d_held, strict=True):
+                total[:, :, seen] += more
+        if axis.size > 1:
+            moving, work = _start_shift(moving, axis)
+            _wait(work)
+            own = tuple(mine + theirs for mine, theirs in zip(own, moving, strict=True))
+        return dq.to(q.dtype), own[0], own[1], None, None

@@ -1,0 +1,134 @@
+"""Which tensors of a published state dict make one parameter here, family by family.
+
+Most names are the same. Experts are published one by one (`mlp.experts.7.up_proj.weight`, Mixtral
+`block_sparse_moe.experts.7.w3.weight`) or with gate and up in one tensor; gpt-oss interleaves the two and
+stores matrices input first, as GPT-2 does.
+
+Legend: ``E`` experts, ``F`` inner size, ``H`` hidden size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from costmodel.models.spec import ModelSpec
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Source(NamedTuple):
+    """Published tensors of one parameter, and how they become it."""
+
+    names: tuple[str, ...]
+    assemble: Callable[[Tensors], torch.Tensor]
+
+
+_RENAMED = (
+    (".mlp.gate.", ".block_sparse_moe.gate."),  # Mixtral
+    (".mlp.gate.", ".mlp.router."),  # gpt-oss
+)
+_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+_GPT2 = {
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "self_attn.o_proj": "attn.c_proj",
+    "mlp.up_proj": "mlp.c_fc",
+    "mlp.down_proj": "mlp.c_proj",
+}
+_GPT2_ENDS = {"embed_tokens": "wte", "embed_positions": "wpe", "norm": "ln_f"}
+
+
+def plain_names(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same tensors without the prefix of the text part of a larger model; GPT-2's always with its own."""
+    found = {}
+    for name, tensor in state.items():
+        plain = name.replace("model.language_model.", "model.").removeprefix("language_model.")
+        bare = re.match(r"(wte|wpe|h|ln_f)\.", plain)
+        found[f"transformer.{plain}" if bare else plain] = tensor
+    return found
+
+
+def source_of(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> Source | None:
+    """The tensors of a state dict (of plain names) that make a parameter, None when some are missing."""
+    return next(
+        (found for found in _candidates(name, spec, state) if all(n in state for n in found.names)), None
+    )
+
+
+def _candidates(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> Iterator[Source]:
+    """Ways in which families publish a parameter."""
+    if ".mlp.experts." in name:
+        yield from _experts(name, spec, state)
+        return
+    yield Source((name,), _first)
+    for ours, theirs in _RENAMED:
+        if ours in name:
+            yield Source((name.replace(ours, theirs),), _first)
+    if spec.learned_positions:
+        yield from _gpt2(name)
+
+
+def _experts(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> Iterator[Source]:
+    """Experts of a layer: one by one, or stacked in one of two orders."""
+    prefix, projection = name.rsplit(".", 1)
+    if f"{prefix}.up_proj" in state:  # as they are here
+        yield Source((name,), _first)
+        return
+    suffix = "_bias" if projection.endswith("_bias") else ""
+    projection = projection.removesuffix("_bias")
+    kind, layer, every = suffix[1:] or "weight", prefix.removesuffix(".mlp.experts"), range(spec.num_experts)
+    yield Source(tuple(f"{prefix}.{e}.{projection}.{kind}" for e in every), torch.stack)
+    theirs = f"{layer}.block_sparse_moe.experts"
+    yield Source(tuple(f"{theirs}.{e}.{_MIXTRAL[projection]}.{kind}" for e in every), torch.stack)
+    half = ("gate_proj", "up_proj").index(projection) if projection != "down_proj" else None
+    whole = f"{prefix}.{'down_proj' if half is None else 'gate_up_proj'}{suffix}"
+    interleaved = spec.swiglu_limit is not None
+    yield Source((whole,), _from_interleaved(half, suffix) if interleaved else _from_halves(half))
+
+
+def _from_interleaved(half: int | None, suffix: str) -> Callable[[Tensors], torch.Tensor]:
+    """gpt-oss: (E, H, 2·F) with gate and up in turn, (E, F, H), and biases."""
+
+    def assemble(tensors: Tensors) -> torch.Tensor:
+        part = tensors[0] if half is None else tensors[0][..., half::2]
+        return part if suffix else part.transpose(-1, -2)
+
+    return assemble
+
+
+def _from_halves(half: int | None) -> Callable[[Tensors], torch.Tensor]:
+    """Version 5 of transformers: (E, 2·F, H) with gate before up."""
+
+    def assemble(tensors: Tensors) -> torch.Tensor:
+        return tensors[0] if half is None else tensors[0].chunk(2, 1)[half]
+
+    return assemble
+
+
+def _gpt2(name: str) -> Iterator[Source]:
+    """GPT-2: short names, q, k and v in one matrix, matrices stored input first."""
+    inside = re.match(r"model\.layers\.(\d+)\.(.*)\.(weight|bias)$", name)
+    if inside is None:
+        end = re.match(r"model\.(\w+)\.(weight|bias)$", name)
+        if end is not None:
+            yield Source((f"transformer.{_GPT2_ENDS[end[1]]}.{end[2]}",), _first)
+        return
+    layer, part, kind = inside.groups()
+    third = {f"self_attn.{letter}_proj": place for place, letter in enumerate("qkv")}.get(part)
+    theirs = f"transformer.h.{layer}.{'attn.c_attn' if third is not None else _GPT2[part]}.{kind}"
+    is_matrix = kind == "weight" and "layernorm" not in part
+
+    def assemble(tensors: Tensors) -> torch.Tensor:
+        tensor = tensors[0] if third is None else tensors[0].chunk(3, -1)[third]
+        return tensor.t() if is_matrix else tensor
+
+    yield Source((theirs,), assemble)
+
+
+def _first(tensors: Tensors) -> torch.Tensor:
+    """A parameter published as it is."""
+    return tensors[0]

@@ -1,0 +1,291 @@
+"""Projections by the part of a weight that this rank holds, able to put their weight gradients off.
+
+Zero-bubble schedules compute the gradient of the input at once (``I``) and those of the weights when the
+pipeline would idle (``W``). A stage owns one `DelayedGradients`; while it is recording, the backward of a
+projection returns the input's gradient and leaves the product for the weight in its list (Qi 2023 §2). What
+waits is no larger than the activations it replaces: with sequence parallelism both the inputs and the output
+gradients of a region wait as this rank's part of the sequence, and are gathered again for the product.
+
+Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from executor.comm.collectives import all_gather, reduce_scatter
+from executor.comm.tensor_parallel import SEQUENCE, TensorAxis, enter, leave, local
+
+Product = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
+"""Parameters and their gradients, computed when called."""
+
+
+class DelayedGradients:
+    """Weight-gradient products of a stage that wait; `recording` says whether to add to them."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self._products: deque[Product] = deque()
+
+    def add(self, product: Product) -> None:
+        """Put one product off."""
+        self._products.append(product)
+
+    def take(self) -> deque[Product]:
+        """Hand over what has been put off so far."""
+        products, self._products = self._products, deque()
+        return products
+
+
+def accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add a gradient of this rank's part to the parameter's gradient; call it without recording a graph."""
+    if isinstance(parameter, DTensor):
+        gradient = DTensor.from_local(
+            gradient,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad += gradient
+
+
+class _Leaf(NamedTuple):
+    """A parameter that autograd shall not see as an input."""
+
+    parameter: torch.Tensor
+
+
+class _DelayedLinear(torch.autograd.Function):
+    """x·Wᵀ whose weight gradient may be put off."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, leaf: _Leaf, delayed: DelayedGradients
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.parameter, ctx.delayed = leaf.parameter, delayed
+        return functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        gradient = gradients[0]
+
+        def product() -> torch.Tensor:
+            return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+
+        if not ctx.delayed.recording:
+            return gradient @ weight, product(), None, None
+        parameter = ctx.parameter
+        ctx.delayed.add(lambda: [(parameter, product())])
+        return gradient @ weight, None, None, None
+
+
+def project(x: torch.Tensor, parameter: torch.Tensor, delayed: DelayedGradients | None) -> torch.Tensor:
+    """Multiply rows x (…, k) by a weight parameter (n, k)."""
+    if delayed is None:
+        return functional.linear(x, local(parameter))
+    result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), _Leaf(parameter), delayed)
+    return result
+
+
+class Linear(nn.Linear):
+    """A projection by the rows of its weight that this rank holds (column-parallel when split)."""
+
+    delayed: DelayedGradients | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project the last dimension."""
+        if self.delayed is None:
+            return functional.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
+        y = project(x, self.weight, self.delayed)
+        return y if self.bias is None else y + local(self.bias)
+
+
+class _ScatteredProjection(torch.autograd.Function):
+    """x·Wᵀ summed over the axis, of which this rank keeps its part of the sequence, as of the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        leaf: _Leaf,
+        axis: TensorAxis,
+        delayed: DelayedGradients,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.parameter, ctx.axis, ctx.delayed = leaf.parameter, axis, delayed
+        return reduce_scatter(functional.linear(x, weight), SEQUENCE, axis.group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        part, axis, parameter = gradients[0], ctx.axis, ctx.parameter
+        whole = all_gather(part, SEQUENCE, axis.group)
+
+        def product(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
+
+        if not ctx.delayed.recording:
+            return whole @ weight, product(whole), None, None, None
+        ctx.delayed.add(lambda: [(parameter, product(all_gather(part, SEQUENCE, axis.group)))])
+        return whole @ weight, None, None, None, None
+
+
+class RowLinear(nn.Linear):
+    """A projection by the columns of its weight that this rank holds, summed before the bias."""
+
+    axis: TensorAxis | None = None
+    delayed: DelayedGradients | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Project the last dimension and leave the split region."""
+        axis, delayed = self.axis, self.delayed
+        if delayed is not None and axis is not None and axis.size > 1 and axis.sequence_parallel:
+            y = _ScatteredProjection.apply(x, local(self.weight), _Leaf(self.weight), axis, delayed)
+        else:
+            y = leave(project(x, self.weight, delayed), axis)
+        return y if self.bias is None else y + local(self.bias)
+
+
+class _GatheredProjections(torch.autograd.Function):
+    """Projections of a sequence whose parts are gathered; keeps this rank's part and gathers it again.
+
+    The second gather, for the weights' gradients, is the price of keeping S/t instead of S rows (Korthikanti
+    2022 §4.2.2).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, leaves: tuple[_Leaf, ...], axis: TensorAxis, delayed: Any, *weights: Any
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.save_for_backward(x, *weights)
+        ctx.leaves, ctx.axis, ctx.delayed = leaves, axis, delayed
+        whole = all_gather(x, SEQUENCE, axis.group)
+        rows, shape = whole.flatten(0, -2), whole.shape[:-1]
+        return tuple((rows @ weight.t()).unflatten(0, shape) for weight in weights)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        x, *weights = ctx.saved_tensors
+        leaves, axis, delayed = ctx.leaves, ctx.axis, ctx.delayed
+        d_x = reduce_scatter(_sum_of_products(gradients, weights), SEQUENCE, axis.group)
+
+        def products() -> list[torch.Tensor]:
+            whole = all_gather(x, SEQUENCE, axis.group).flatten(0, -2)
+            return [gradient.flatten(0, -2).t() @ whole for gradient in gradients]
+
+        if delayed is not None and delayed.recording:
+            parameters = [leaf.parameter for leaf in leaves]
+            delayed.add(lambda: list(zip(parameters, products(), strict=True)))
+            return (d_x, None, None, None, *(None for _ in weights))
+        return (d_x, None, None, None, *products())
+
+
+def _sum_of_products(rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Σ rows_i (…, n_i) times matrix_i (n_i, k), accumulated in place."""
+    total = rows[0].flatten(0, -2) @ matrices[0]
+    for row, matrix in zip(rows[1:], matrices[1:], strict=True):
+        total.addmm_(row.flatten(0, -2), matrix)
+    return total.unflatten(0, rows[0].shape[:-1])
+
+
+def project_together(
+    x: torch.Tensor, linears: Sequence[Linear], axis: TensorAxis | None
+) -> list[torch.Tensor]:
+    """Begin a split region with several projections of the same rows x (B, S, k)."""
+    if axis is None or axis.size == 1 or not axis.sequence_parallel:
+        x = enter(x, axis)
+        return [Linear.forward(linear, x) for linear in linears]
+    weights = [linear.weight for linear in linears]
+    results = _GatheredProjections.apply(
+        x, tuple(_Leaf(w) for w in weights), axis, linears[0].delayed, *(local(w) for w in weights)
+    )
+    return [
+        y if linear.bias is None else y + local(linear.bias)
+        for y, linear in zip(results, linears, strict=True)
+    ]
+
+
+class Head(Linear):
+    """The projection onto the vocabulary: a split region of its own, left with logits still split."""
+
+    axis: TensorAxis | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits (B, S, V/t) of hidden states."""
+        (logits,) = project_together(x, (self,), self.axis)
+        return logits
+
+
+class _Grouped(torch.autograd.Function):
+    """Products of consecutive groups of rows, each with its own matrix."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, leaf: _Leaf, counts: list[int], delayed: Any
+    ) -> torch.Tensor:
+        ctx.save_for_backward(rows, weight)
+        ctx.parameter, ctx.counts, ctx.delayed = leaf.parameter, counts, delayed
+        return _group_products(rows, weight.transpose(-1, -2), counts)
+
+    @staticmethod
+    def backward(
+        ctx: Any, *gradients: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None, None]:
+        rows, weight = ctx.saved_tensors
+        gradient, counts = gradients[0].contiguous(), ctx.counts
+
+        def product() -> torch.Tensor:
+            return _group_weights(rows, gradient, counts)
+
+        d_rows = _group_products(gradient, weight, counts)
+        if ctx.delayed is None or not ctx.delayed.recording:
+            return d_rows, product(), None, None, None
+        parameter = ctx.parameter
+        ctx.delayed.add(lambda: [(parameter, product())])
+        return d_rows, None, None, None, None
+
+
+def _group_products(rows: torch.Tensor, matrices: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    """Rows of group e times matrix e: (Σ counts, k), (E, k, n) → (Σ counts, n)."""
+    if _equal(counts):
+        return torch.bmm(rows.view(len(counts), counts[0], -1), matrices).flatten(0, 1)
+    return torch.cat([part @ matrices[e] for e, part in enumerate(rows.split(counts))])
+
+
+def _equal(counts: list[int]) -> bool:
+    """Whether all groups have the same number of rows, at least one."""
+    return counts[0] > 0 and len(set(counts)) == 1
+
+
+def _group_weights(rows: torch.Tensor, gradient: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    """Gradient of each group's matrix: (Σ counts, k), (Σ counts, n) → (E, n, k)."""
+    if _equal(counts):
+        shape = (len(counts), counts[0], -1)
+        return torch.bmm(gradient.view(shape).transpose(-1, -2), rows.view(shape))
+    pairs = zip(gradient.split(counts), rows.split(counts), strict=True)
+    return torch.stack([g.t() @ r for g, r in pairs])
+
+
+def grouped(
+    rows: torch.Tensor, parameter: torch.Tensor, counts: list[int], delayed: DelayedGradients | None
+) -> torch.Tensor:
+    """Multiply the `counts[e]` consecutive rows of each expert by its matrix (n, k): (Σ counts, n)."""
+    result: torch.Tensor = _Grouped.apply(
+        rows.contiguous(), local(parameter), _Leaf(parameter), counts, delayed
+    )
+    return result

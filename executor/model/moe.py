@@ -1,0 +1,335 @@
+"""Mixture of experts: a router, stacked experts, and the all-to-all that takes tokens to them.
+
+Experts are split over the ``ep`` axis (whole experts) and over ``expert_tp`` (each expert's inner size). No
+token is ever dropped: ranks exchange exactly the rows that were routed, so a split run computes what one
+process computes.
+
+Legend: ``T`` tokens of a rank, ``H`` hidden size, ``F`` inner size of an expert, ``E`` experts, ``K``
+experts per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from costmodel.models.routing import Routing
+from costmodel.models.spec import ModelSpec
+from executor.comm.collectives import Group, all_gather, all_to_all, reduce_scatter
+from executor.comm.tensor_parallel import local
+from executor.model.gating import activate, gate_of, weighted_gated
+from executor.model.linear import DelayedGradients, Linear, grouped
+from executor.model.load_balance import Balance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertAxis:
+    """This rank's place among the ranks that share one set of experts."""
+
+    group: Group
+    size: int
+    rank: int
+    tensor_group: Group
+    tensor_size: int
+
+
+class _AllToAll(torch.autograd.Function):
+    """Exchange rows; the gradient makes the opposite journey."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, received: list[int], sent: list[int], group: Group
+    ) -> torch.Tensor:
+        ctx.received, ctx.sent, ctx.group = received, sent, group
+        return all_to_all(x, received, sent, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return all_to_all(gradients[0], ctx.sent, ctx.received, ctx.group), None, None, None
+
+
+class _GatherRows(torch.autograd.Function):
+    """All-gather rows over expert_tp; gradients are summed and scattered."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return all_gather(x, 0, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return reduce_scatter(gradients[0], 0, ctx.group), None
+
+
+class _ScatterRows(torch.autograd.Function):
+    """Sum partial rows over expert_tp and keep this rank's; gradients are gathered."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return reduce_scatter(x, 0, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return all_gather(gradients[0], 0, ctx.group), None
+
+
+class _SumRows(torch.autograd.Function):
+    """Sum rows into the tokens they came from, keeping only where they go (torch's own keeps the rows)."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, source: torch.Tensor, tokens: int) -> torch.Tensor:
+        ctx.save_for_backward(source)
+        return rows.new_zeros(tokens, rows.shape[-1]).index_add_(0, source, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (source,) = ctx.saved_tensors
+        return gradients[0].index_select(0, source), None, None
+
+
+class Router(Linear):
+    """Scores tokens by expert and chooses the K best of each (`costmodel.models.routing.Routing`).
+
+    With `balanced`, tokens go round-robin whatever their scores: shapes are then known without data, as
+    tracing and one-rank measurements need (losses mean nothing).
+    """
+
+    balanced: bool = False
+
+    def __init__(self, spec: ModelSpec) -> None:
+        selects = spec.routing.bias_selects
+        super().__init__(spec.hidden_size, spec.num_experts, bias=spec.router_bias and not selects)
+        self.routing = spec.routing
+        self.e_score_correction_bias = (
+            nn.Parameter(torch.zeros(spec.num_experts), requires_grad=False) if selects else None
+        )
+
+    def route(self, tokens: torch.Tensor, chosen: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Weights (T, K) and experts (T, K) of each token (T, H), and its probabilities (T, E)."""
+        routing, logits = self.routing, self(tokens).float()
+        score = logits.sigmoid() if routing.scoring_func == "sigmoid" else functional.softmax(logits, -1)
+        if not self.balanced:
+            expert = eligible(score.detach(), self.e_score_correction_bias, routing).topk(chosen, -1).indices
+        else:
+            count = tokens.shape[0] * chosen
+            expert = (torch.arange(count, device=tokens.device) % self.out_features).view(-1, chosen)
+        weight = score.gather(-1, expert)
+        if routing.norm_topk_prob:
+            weight = weight / weight.sum(-1, keepdim=True)
+        if routing.routed_scaling_factor != 1.0:
+            weight = weight * routing.routed_scaling_factor
+        probability = score / score.sum(-1, keepdim=True) if routing.scoring_func == "sigmoid" else score
+        return weight, expert, probability
+
+
+def eligible(score: torch.Tensor, bias: torch.Tensor | None, routing: Routing) -> torch.Tensor:
+    """Scores (T, E) to choose by: with the bias, and −∞ outside of each token's best groups.
+
+    >>> groups = Routing(n_group=2, topk_group=1)
+    >>> eligible(torch.tensor([[0.1, 0.2, 0.4, 0.3]]), None, groups).tolist()[0][:2]
+    [-inf, -inf]
+    """
+    score = score if bias is None else score + bias
+    if routing.topk_group == routing.n_group:
+        return score
+    groups = score.unflatten(-1, (routing.n_group, -1))
+    best = groups.amax(-1) if bias is None else groups.topk(2, -1).values.sum(-1)
+    kept = torch.zeros_like(best, dtype=torch.bool)
+    kept.scatter_(-1, best.topk(routing.topk_group, -1).indices, value=True)
+    return groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
+
+
+class Experts(nn.Module):
+    """The experts of one layer, stacked: gate and up (E, F, H), down (E, H, F), and biases."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        E, H, inner = spec.num_experts, spec.hidden_size, spec.moe_intermediate_size
+        self.gate_proj = nn.Parameter(torch.empty(E, inner, H)) if spec.gated_mlp else None
+        self.up_proj = nn.Parameter(torch.empty(E, inner, H))
+        self.down_proj = nn.Parameter(torch.empty(E, H, inner))
+        wide = spec.mlp_bias
+        self.gate_proj_bias = nn.Parameter(torch.zeros(E, inner)) if wide and spec.gated_mlp else None
+        self.up_proj_bias = nn.Parameter(torch.zeros(E, inner)) if wide else None
+        self.down_proj_bias = nn.Parameter(torch.zeros(E, H)) if wide else None
+        self.gating = gate_of(spec)
+        self.axis: ExpertAxis | None = None
+        self.delayed: DelayedGradients | None = None
+
+    def forward(self, rows: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        """Apply expert e to its `counts[e]` consecutive rows, each weighted by its routing `weight`.
+
+        Weights enter at the activation: applied to the result, that would have to be kept for their
+        gradient. With expert_tp the result is a partial sum.
+        """
+        share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
+        up = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
+        if self.gate_proj is None:
+            inner = activate(up, self.gating.activation) * weight.unsqueeze(-1)
+        else:
+            gate = self._multiply(rows, counts, self.gate_proj, self.gate_proj_bias)
+            inner = weighted_gated(gate, up, weight, self.gating)
+        out = grouped(inner, self.down_proj, counts, self.delayed)
+        if self.down_proj_bias is None:
+            return out
+        biased: torch.Tensor = _WeightedBias.apply(out, local(self.down_proj_bias), weight / share, counts)
+        return biased
+
+    def _multiply(
+        self, rows: torch.Tensor, counts: list[int], weight: nn.Parameter, bias: nn.Parameter | None
+    ) -> torch.Tensor:
+        """Multiply each expert's rows by its matrix and add its bias."""
+        result = grouped(rows, weight, counts, self.delayed)
+        return result if bias is None else result + local(bias)[_expert_of_row(counts, rows.device)]
+
+
+class _WeightedBias(torch.autograd.Function):
+    """Rows plus their expert's bias times their routing weight; no row of biases is kept for the backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, counts: list[int]
+    ) -> torch.Tensor:
+        ctx.save_for_backward(bias, weight)
+        ctx.counts = counts
+        return rows + bias[_expert_of_row(counts, rows.device)] * weight.unsqueeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        bias, weight = ctx.saved_tensors
+        rows, weights = gradients[0].split(ctx.counts), weight.to(gradients[0].dtype).split(ctx.counts)
+        d_bias = torch.stack([part.t().mv(scale) for part, scale in zip(rows, weights, strict=True)])
+        d_weight = torch.cat([part.mv(bias[e].to(part.dtype)) for e, part in enumerate(rows)])
+        return gradients[0], d_bias.to(bias.dtype), d_weight.to(weight.dtype), None
+
+
+def _expert_of_row(counts: list[int], device: torch.device) -> torch.Tensor:
+    """Local expert of each row when rows are grouped by expert."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts), output_size=sum(counts))
+    return labels.to(device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Rows this rank sends to each rank of ``ep``, and rows it gets: by sending rank and local expert."""
+
+    sent: list[int]
+    arriving: list[list[int]]
+
+
+class MoE(nn.Module):
+    """Router, routed experts and the shared expert of one layer.
+
+    With sequence parallelism every rank routes its own part of the sequence, so tokens are never computed
+    twice.
+    """
+
+    def __init__(self, spec: ModelSpec, shared_experts: nn.Module | None) -> None:
+        super().__init__()
+        self.gate = Router(spec)
+        self.experts = Experts(spec)
+        self.shared_experts = shared_experts
+        self.chosen = spec.num_experts_per_token
+        self.balance: Balance | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Mix the experts of each token of x (B, S, H)."""
+        tokens = x.flatten(0, -2)
+        axis = self.experts.axis
+        weight, expert, probability = self.gate.route(tokens, self.chosen)
+        if self.balance is not None and not self.gate.balanced:
+            by_sequence = (part.unflatten(0, x.shape[:-1]) for part in (probability, expert))
+            weight = self.balance.attach(weight, *by_sequence)
+        if axis is not None and axis.tensor_size > 1:
+            tokens, weight = (_GatherRows.apply(t, axis.tensor_group) for t in (tokens, weight))
+            expert = all_gather(expert, 0, axis.tensor_group)
+        out = self._routed(tokens, weight.to(x.dtype), expert)
+        if axis is not None and axis.tensor_size > 1:
+            out = _ScatterRows.apply(out, axis.tensor_group)
+        out = out.view_as(x)
+        return out if self.shared_experts is None else out + self.shared_experts(x)
+
+    def _routed(self, tokens: torch.Tensor, weight: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
+        """Sort rows by expert, take them there and back, and sum each token's K weighted results."""
+        order = torch.argsort(expert.flatten(), stable=True)
+        source = order // self.chosen
+        rows = self._visit(tokens[source], weight.flatten()[order], self._traffic(expert))
+        result: torch.Tensor = _SumRows.apply(rows, source, tokens.shape[0])
+        return result
+
+    def _traffic(self, expert: torch.Tensor) -> Traffic:
+        """Ask every rank how many rows it sends; balanced routing is known without asking."""
+        axis, experts = self.experts.axis, self.gate.out_features
+        ranks = 1 if axis is None else axis.size
+        if self.gate.balanced:
+            return balanced_traffic(expert.numel(), experts, ranks, 0 if axis is None else axis.rank)
+        counts = torch.bincount(expert.flatten(), minlength=experts)
+        arriving = counts if axis is None else all_to_all(counts, None, None, axis.group)
+        return Traffic(
+            sent=counts.view(ranks, -1).sum(1).tolist(), arriving=arriving.view(ranks, -1).tolist()
+        )
+
+    def _visit(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
+        """Send rows (sorted by expert) to the ranks that own their experts, compute, and bring them back."""
+        axis = self.experts.axis
+        per_expert = [sum(counts) for counts in zip(*traffic.arriving, strict=True)]
+        if axis is None or axis.size == 1:
+            result: torch.Tensor = self.experts(rows, weight, per_expert)
+            return result
+        received = [sum(counts) for counts in traffic.arriving]
+        here, weight = (
+            _AllToAll.apply(x, received, traffic.sent, axis.group) for x in (rows, weight.contiguous())
+        )
+        order = _by_expert(traffic.arriving).to(rows.device)
+        done = self.experts(here[order], weight[order], per_expert)
+        back = torch.argsort(order)
+        returned: torch.Tensor = _AllToAll.apply(done[back], traffic.sent, received, axis.group)
+        return returned
+
+
+def balanced_traffic(rows: int, experts: int, ranks: int, rank: int) -> Traffic:
+    """Traffic when every rank routes its rows round-robin.
+
+    >>> balanced_traffic(10, 4, 2, 0)
+    Traffic(sent=[6, 4], arriving=[[3, 3], [3, 3]])
+    """
+    counts = [rows // experts + (e < rows % experts) for e in range(experts)]
+    here = experts // ranks
+    by_rank = [counts[r * here : (r + 1) * here] for r in range(ranks)]
+    return Traffic(sent=[sum(part) for part in by_rank], arriving=[by_rank[rank]] * ranks)
+
+
+def _by_expert(arriving: list[list[int]]) -> torch.Tensor:
+    """Order that turns rows grouped by (source rank, expert) into rows grouped by expert."""
+    flat = [count for counts in arriving for count in counts]
+    experts = torch.arange(len(arriving[0])).repeat(len(arriving))
+    label = experts.repeat_interleave(torch.tensor(flat), output_size=sum(flat))
+    return torch.argsort(label, stable=True)
+
+
+def balance_routers(
+    model: nn.Module,
+    spec: ModelSpec,
+    *,
+    coefficient: float | None,
+    sequence_length: int,
+    global_batch_size: int,
+    groups: tuple[Group, ...] = (),
+) -> Balance | None:
+    """Balance every router of a model or stage; None without experts or with a coefficient of zero."""
+    coefficient = spec.router_aux_loss_coef if coefficient is None else coefficient
+    if not spec.is_moe or coefficient == 0:
+        return None
+    layers = spec.num_layers - spec.num_dense_layers
+    balance = Balance(
+        weight=coefficient / (layers * global_batch_size), sequence_length=sequence_length, groups=groups
+    )
+    for module in model.modules():
+        if isinstance(module, MoE):
+            module.balance = balance
+    return balance

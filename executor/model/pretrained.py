@@ -1,0 +1,164 @@
+"""Hugging Face state dicts: read, checked to be of the very model, and looked up by parameter."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import torch
+
+from costmodel.models.hf_config import read_config
+from costmodel.models.spec import ModelSpec
+from executor.model.hf_names import source_of
+from topology.base.errors import InputError
+
+_QUANTISED = (".weight_scale_inv", ".weight_scale", "_blocks", "_scales", ".qweight", ".absmax")
+_BUFFERS = r"rotary_emb\.inv_freq$|^transformer\.h\.\d+\.attn\.(masked_)?bias$"  # older versions wrote them
+_OTHER_PARTS = r"(^|\.)(vision_tower|multi_modal_projector)\."  # of a model whose text part this is
+
+
+def whole_parameter(
+    state: Mapping[str, torch.Tensor], name: str, shape: torch.Size, spec: ModelSpec
+) -> torch.Tensor:
+    """Find the value of one parameter in a state dict of plain names; its shape must be the model's."""
+    source = source_of(name, spec, state)
+    if source is None:
+        raise InputError(
+            what=f"the state dict has no {name}",
+            cause=f"{len(state)} tensors, first {next(iter(state), 'none')!r}",
+            fix="load a state dict of the same model family, with its full Hugging Face names",
+        )
+    found = source.assemble([state[part] for part in source.names])
+    if found.shape != shape:
+        raise InputError(
+            what=f"{name} does not fit the model",
+            cause=f"shape {tuple(found.shape)}, the model needs {tuple(shape)}",
+            fix="load the state dict of this very model",
+        )
+    return found
+
+
+def check_used(state: Mapping[str, torch.Tensor], spec: ModelSpec, names: Iterable[str]) -> None:
+    """Refuse a state dict with tensors that the model would leave out, or that are not plain numbers.
+
+    Args:
+        state: Tensors by plain name.
+        spec: The whole model.
+        names: All its parameters.
+    """
+    packed = [name for name in state if name.endswith(_QUANTISED)]
+    if packed:
+        raise InputError(
+            what="the state dict is quantised",
+            cause=f"{len(packed)} tensors of scales or packed numbers, first {packed[0]!r}",
+            fix="convert it to bf16 with the tool of its publisher and load that",
+        )
+    sources = [source_of(name, spec, state) for name in names]
+    used = {part for source in sources if source is not None for part in source.names}
+    left = [name for name in state if name not in used and not _may_be_left(name, spec, state)]
+    if left:
+        raise InputError(
+            what=f"the state dict holds more than {spec.name} computes with",
+            cause=f"{len(left)} tensors have no place in it, first {left[0]!r}",
+            fix="plan with the config.json that was published with these weights",
+        )
+
+
+def _may_be_left(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a tensor does not belong to the language model proper: buffers, images, tokens ahead."""
+    if re.search(_BUFFERS, name) or re.search(_OTHER_PARTS, name):
+        return True
+    if name == "lm_head.weight":
+        return spec.tie_word_embeddings
+    layer = re.match(r"model\.layers\.(\d+)\.", name)
+    ahead = layer is not None and int(layer[1]) >= spec.num_layers
+    return ahead and f"{layer[0]}eh_proj.weight" in state if layer else False
+
+
+def pretrained_state(path: Path, spec: ModelSpec) -> Mapping[str, torch.Tensor]:
+    """Read a state dict for a model; a config.json beside it must describe the very same one."""
+    config = (path if path.is_dir() else path.parent) / "config.json"
+    if config.is_file():
+        differences = differing(spec, read_config(config))
+        if differences:
+            raise InputError(
+                what=f"the pretrained weights are not those of {spec.name}",
+                cause=f"{config} differs in {'; '.join(differences)}",
+                fix=f"plan again with --model {config}",
+            )
+    return read_state_dict(path)
+
+
+_NOT_COMPUTED = {"name", "source", "as_of", "max_sequence_length", "router_aux_loss_coef"}
+
+
+def differing(planned: object, published: object, prefix: str = "") -> list[str]:
+    """Settings in which two models compute differently, each with the planned and the published value.
+
+    >>> from costmodel.models.catalog import model
+    >>> differing(model("llama-3-8b"), model("llama-2-7b"))[-1]
+    'rotary.theta (planned 500000.0, published 10000.0)'
+    """
+    found: list[str] = []
+    for field in fields(planned):  # type: ignore[arg-type]
+        mine, theirs = getattr(planned, field.name), getattr(published, field.name)
+        if field.name in _NOT_COMPUTED or mine == theirs:
+            continue
+        if is_dataclass(mine) and type(mine) is type(theirs):
+            found += differing(mine, theirs, f"{prefix}{field.name}.")
+        else:
+            found.append(f"{prefix}{field.name} (planned {mine!r}, published {theirs!r})")
+    return found
+
+
+def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
+    """Read a ``.safetensors`` file, a folder of them, or a file written by ``torch.save``."""
+    try:
+        if path.is_dir():
+            files = sorted(path.glob("*.safetensors"))
+            return {name: tensor for file in files for name, tensor in _read_safetensors(file).items()}
+        if path.suffix == ".safetensors":
+            return _read_safetensors(path)
+        state: Mapping[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        raise InputError(
+            what=f"pretrained weights {path} cannot be read",
+            cause=str(error).splitlines()[0],
+            fix="give a .safetensors file, a folder of them, or a state dict saved by torch.save",
+        ) from error
+    return state
+
+
+_SAFETENSORS_TYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+}
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """Map the tensors of a safetensors file: 8 bytes of header length, a JSON header, then the data."""
+    with path.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(length))
+    raw = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)[8 + length :]
+    header.pop("__metadata__", None)
+    for name, entry in header.items():
+        if entry["dtype"] not in _SAFETENSORS_TYPES:
+            raise ValueError(f"{name} has numbers of type {entry['dtype']}: convert them to bf16")
+    return {
+        name: raw[slice(*entry["data_offsets"])]
+        .clone()
+        .view(_SAFETENSORS_TYPES[entry["dtype"]])
+        .view(entry["shape"])
+        for name, entry in header.items()
+    }

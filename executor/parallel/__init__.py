@@ -1,0 +1,1 @@
+"""A layout made real: sharded weights, wrapped layers, pipeline programs."""

@@ -1,0 +1,379 @@
+"""A pipeline rank: its stages of the model, and the program of computations and messages it runs each step.
+
+One path serves every layout: without pipeline parallelism the program is that of one stage (forward,
+backward, next microbatch). Losses are sums over tokens scaled by the caller, so gradients of microbatches
+simply add.
+
+Legend: ``M`` microbatches, ``B`` sequences of one, ``S`` sequence length of this rank, ``H`` hidden size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.fsdp import FSDPModule
+
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec
+from executor import torch_internals
+from executor.comm.collectives import Group
+from executor.comm.mesh import Meshes
+from executor.model.linear import DelayedGradients, Linear, Product, RowLinear, accumulate
+from executor.model.load_balance import Balance
+from executor.model.moe import Experts, balance_routers
+from executor.model.transformer import CausalLM, build_model
+from executor.parallel.parallelize import COMPUTE_DTYPES, Precision, parallelize
+from executor.parallel.programs import SPLIT_BACKWARD, Action, Step, consumer, programs, stages_of_rank
+from topology.base.errors import InputError
+
+MOST_SENDS = (
+    2  # under way at once; messages leave in the order of a common clock, so waiting for old ones is safe
+)
+
+LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""(output of the last stage, targets) → scalar, already this microbatch's share of the global mean."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Stage:
+    """One stage: consecutive layers, with the embedding on the first and the loss on the last."""
+
+    index: int
+    module: CausalLM
+    delayed: DelayedGradients | None = None
+    balance: Balance | None = None
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Parameters of this rank's part of the stage."""
+        return list(self.module.parameters())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """When one computation ran, after its inputs had arrived; seconds of a monotonic clock."""
+
+    action: Action
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Pipeline:
+    """This rank's stages and everything a step needs to run them."""
+
+    spec: ModelSpec
+    layout: ParallelLayout
+    meshes: Meshes
+    stages: tuple[Stage, ...]
+    program: tuple[Step, ...]
+    num_stages: int
+    hidden_shape: tuple[int, int, int]
+    hidden_dtype: torch.dtype
+    device: torch.device
+    spans: list[Span] | None = field(default=None)
+    after_compute: Callable[[], None] | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank embeds tokens."""
+        return self.stages[0].index == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank computes the loss."""
+        return any(stage.index == self.num_stages - 1 for stage in self.stages)
+
+
+def even_split(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage when no plan says otherwise: even, earlier stages taking the remainder.
+
+    >>> even_split(10, 4)
+    (3, 3, 2, 2)
+    """
+    base, more = divmod(num_layers, stages)
+    return tuple(base + (index < more) for index in range(stages))
+
+
+def build_pipeline(
+    spec: ModelSpec,
+    layout: ParallelLayout,
+    meshes: Meshes,
+    *,
+    sequence_length: int,
+    num_microbatches: int,
+    layers_of_stage: Sequence[int] | None = None,
+    recompute_of_stage: Sequence[int] | None = None,
+    precision: Precision = "bf16",
+    router_loss: float | None = None,
+    device: torch.device,
+) -> Pipeline:
+    """Build this rank's stages, without values (see `executor.parallel.weights.initialize`), and its program.
+
+    Args:
+        spec: The whole model.
+        layout: How to split it.
+        meshes: From `build_meshes` of the same layout.
+        sequence_length: Tokens of a whole sequence.
+        num_microbatches: M.
+        layers_of_stage: Layers of each of the pp·V stages in model order; even by default.
+        recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
+        precision: What passes compute in.
+        router_loss: Coefficient of the routers' balancing loss; the model's own by default.
+        device: Where the stages live.
+    """
+    total = layout.pp * layout.virtual_stages
+    split = tuple(layers_of_stage or even_split(spec.num_layers, total))
+    _check_split(spec, split, total)
+    ends = [sum(split[: i + 1]) for i in range(total)]
+    rank = meshes.coordinate("pp")
+    mine = stages_of_rank(layout.schedule, layout.pp, layout.virtual_stages, rank)
+    recompute = _recompute_counts(layout, [split[index] for index in mine], recompute_of_stage, rank)
+    stages = []
+    for index, recomputed in zip(mine, recompute, strict=True):
+        layers = range(ends[index] - split[index], ends[index])
+        module = build_model(spec, layers=layers, first=index == 0, last=index == total - 1)
+        parallelize(
+            module,
+            layout,
+            meshes,
+            sequence_length=sequence_length,
+            recompute_layers=recomputed,
+            precision=precision,
+        )
+        balance = balance_routers(
+            module,
+            spec,
+            coefficient=router_loss,
+            sequence_length=sequence_length,
+            global_batch_size=num_microbatches * layout.microbatch_size * layout.dp,
+            groups=_sequence_groups(layout, meshes),
+        )
+        stages.append(Stage(index=index, module=module, delayed=_delay(module, layout), balance=balance))
+    parts = layout.cp * (layout.tp if layout.sequence_parallel else 1)
+    return Pipeline(
+        spec=spec,
+        layout=layout,
+        meshes=meshes,
+        stages=tuple(stages),
+        program=programs(layout.schedule, layout.pp, layout.virtual_stages, num_microbatches)[rank],
+        num_stages=total,
+        hidden_shape=(layout.microbatch_size, sequence_length // parts, spec.hidden_size),
+        hidden_dtype=COMPUTE_DTYPES[precision],
+        device=device,
+    )
+
+
+def _sequence_groups(layout: ParallelLayout, meshes: Meshes) -> tuple[Group, ...]:
+    """Groups whose ranks hold parts of one sequence where routers see it."""
+    split = {"tp": layout.tp > 1 and layout.sequence_parallel, "cp": layout.cp > 1}
+    return tuple(meshes.group(axis) for axis, splits in split.items() if splits)
+
+
+def _check_split(spec: ModelSpec, split: tuple[int, ...], total: int) -> None:
+    """Refuse a split that is not one of this model over these stages."""
+    if len(split) == total and sum(split) == spec.num_layers and min(split) >= 0:
+        return
+    raise InputError(
+        what="layers_of_stage does not split this model",
+        cause=f"{list(split)} over {total} stages, {spec.num_layers} layers",
+        fix=f"give {total} numbers that sum to {spec.num_layers}",
+    )
+
+
+def _recompute_counts(
+    layout: ParallelLayout, layers: list[int], recompute_of_stage: Sequence[int] | None, rank: int
+) -> list[int]:
+    """Recomputed layers of each of this rank's stages, taken in model order.
+
+    The planner counts layers that are recomputed in full; the selective policies apply to every layer.
+    """
+    if layout.recompute != "full":
+        return [0] * len(layers) if layout.recompute == "none" else layers
+    left = sum(layers) if recompute_of_stage is None else recompute_of_stage[rank]
+    counts = []
+    for count in layers:
+        counts.append(min(left, count))
+        left -= counts[-1]
+    return counts
+
+
+def _delay(module: CausalLM, layout: ParallelLayout) -> DelayedGradients | None:
+    """Let the projections of a stage put weight gradients off when its schedule splits the backward."""
+    if layout.schedule not in SPLIT_BACKWARD:
+        return None
+    delayed = DelayedGradients()
+    for part in module.modules():
+        if isinstance(part, (Linear, RowLinear, Experts)):
+            part.delayed = delayed
+    return delayed
+
+
+class _Run:
+    """State of one step on this rank: activations in flight, messages under way, and backwards done."""
+
+    def __init__(
+        self, pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+    ) -> None:
+        self.pipeline, self.tokens, self.targets, self.loss_function = pipeline, tokens, targets, loss
+        self.stage = {stage.index: stage for stage in pipeline.stages}
+        self.microbatches = tokens.shape[0]
+        self.flying: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
+        self.inputs: dict[Action, tuple[torch.Tensor, Any]] = {}
+        self.outgoing: dict[Action, torch.Tensor] = {}
+        self.products: dict[tuple[int, int], deque[Product]] = {}
+        self.sent: deque[tuple[torch.Tensor, Any]] = deque()
+        self.done: dict[int, int] = dict.fromkeys(self.stage, 0)
+        self.loss = torch.zeros((), device=pipeline.device)
+        self.ready_s = 0.0
+
+    def receive(self, action: Action, peer: int) -> None:
+        """Start receiving what `action` computes on another rank."""
+        buffer = torch.empty(
+            self.pipeline.hidden_shape, dtype=self.pipeline.hidden_dtype, device=self.pipeline.device
+        )
+        work = dist.irecv(buffer, group=self.pipeline.meshes.group("pp"), group_src=peer)
+        follower = consumer(action, self.pipeline.num_stages)
+        if follower is None:
+            raise RuntimeError(f"nothing waits for {action}")
+        self.inputs[follower] = (buffer, work)
+
+    def send(self, action: Action, peer: int) -> None:
+        """Start sending the result of `action`."""
+        tensor = self.outgoing.pop(action)
+        while len(self.sent) >= MOST_SENDS:
+            self.sent.popleft()[1].wait()
+        self.sent.append((tensor, dist.isend(tensor, group=self.pipeline.meshes.group("pp"), group_dst=peer)))
+
+    def deliver(self, action: Action, result: torch.Tensor) -> None:
+        """Keep a result for its message, or hand it to the next stage when that is on this rank too."""
+        follower = consumer(action, self.pipeline.num_stages)
+        if follower is None:
+            return
+        if follower.stage in self.stage:
+            self.inputs[follower] = (result, None)
+        else:
+            self.outgoing[action] = result.contiguous()
+
+    def arrived(self, action: Action) -> torch.Tensor:
+        """Take the input of a computation, waiting for its message."""
+        tensor, work = self.inputs.pop(action)
+        if work is not None:
+            work.wait()
+        self.ready_s = time.perf_counter()
+        return tensor
+
+    def forward(self, action: Action) -> None:
+        """Compute a stage on a microbatch; on the last stage, its loss."""
+        _, index, microbatch = action
+        x = self.tokens[microbatch] if index == 0 else self.arrived(action).detach().requires_grad_()
+        y = self.stage[index].module(x)
+        if index == self.pipeline.num_stages - 1:
+            y = self.loss_function(y, self.targets[microbatch])
+            self.loss += y.detach()
+        self.flying[index, microbatch] = (x, get_gradient_edge(y))  # not y: its values are no longer needed
+        self.deliver(action, y.detach())
+
+    def backward(self, action: Action) -> None:
+        """Compute gradients of a stage: all of them, or (``I``) all but the products that can wait."""
+        kind, index, microbatch = action
+        stage = self.stage[index]
+        x, y = self.flying.pop((index, microbatch))
+        gradient = None
+        if index < self.pipeline.num_stages - 1:
+            gradient = self.arrived(Action("B", index, microbatch))
+        last = self._count(index) if kind == "B" else False
+        _set_gradient_reduction(stage.module, self.pipeline.layout, last=last)
+        with _recording(stage.delayed, on=kind == "I"):
+            torch.autograd.backward((y,), None if gradient is None else (gradient,))
+        if kind == "I" and stage.delayed is not None:
+            self.products[index, microbatch] = stage.delayed.take()
+        if x.grad is not None:
+            self.deliver(action, x.grad)
+
+    def weights(self, action: Action) -> None:
+        """Compute the weight gradients that were put off, each added and forgotten before the next."""
+        products = self.products.pop((action.stage, action.microbatch))
+        settle = torch_internals.gradient_settler(self.stage[action.stage].module)
+        with torch.no_grad():  # inputs remember how they were made; their products need not
+            while products:
+                for parameter, gradient in products.popleft()():
+                    accumulate(parameter, gradient)
+                    settle(parameter)
+        self._count(action.stage)
+
+    def _count(self, index: int) -> bool:
+        """Count a finished backward; whether it was the stage's last."""
+        self.done[index] += 1
+        return self.done[index] == self.microbatches
+
+
+@contextlib.contextmanager
+def _recording(delayed: DelayedGradients | None, *, on: bool) -> Iterator[None]:
+    """Put weight gradients off within the context."""
+    if delayed is not None:
+        delayed.recording = on
+    yield
+    if delayed is not None:
+        delayed.recording = False
+
+
+def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last: bool) -> None:
+    """Tell FSDP what to do after this backward, by ZeRO stage.
+
+    Every backward counts as the last to FSDP: buffers of a reduction then do not outlive its microbatch,
+    and nothing is prefetched in the order of an earlier one. Gradients are reduced after the last microbatch
+    (0, 1) or after every one (2, 3); weights stay gathered until the last microbatch (0, 1, 2) or not at all
+    (3). Split backwards always reduce at the end.
+    """
+    split = layout.schedule in SPLIT_BACKWARD
+    if layout.pp > 1:
+        torch_internals.forget_forwards(module)
+    module.set_is_last_backward(not split)
+    module.set_requires_gradient_sync(not split and (last or layout.zero_stage >= 2))
+    module.set_reshard_after_backward(not split and (last or layout.zero_stage >= 3))
+
+
+def run_step(
+    pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+) -> torch.Tensor:
+    """Run forward and backward of a step's microbatches; gradients are left reduced over data-parallel ranks.
+
+    Args:
+        pipeline: From `build_pipeline`.
+        tokens: (M, B, S) token ids of this rank (read on the first stage, shapes everywhere).
+        targets: (M, B, S) next tokens (read on the last stage).
+        loss: Turns the last stage's output into this microbatch's share of the loss.
+
+    Returns:
+        Sum of this rank's shares of the loss; zero unless it holds the last stage.
+    """
+    run = _Run(pipeline, tokens, targets, loss)
+    compute = {"F": run.forward, "B": run.backward, "I": run.backward, "W": run.weights}
+    for what, action, peer in ((step.what, step.action, step.peer) for step in pipeline.program):
+        if what == "receive":
+            run.receive(action, peer)
+        elif what == "send":
+            run.send(action, peer)
+        else:
+            start = time.perf_counter()
+            compute[action.kind](action)
+            if pipeline.after_compute is not None:
+                pipeline.after_compute()
+            if pipeline.spans is not None:
+                start = max(start, run.ready_s)  # waiting for a message is not computing
+                pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
+    if pipeline.layout.schedule in SPLIT_BACKWARD:
+        for stage in pipeline.stages:
+            torch_internals.reduce_gradients(stage.module)
+    for _, work in run.sent:
+        work.wait()
+    return run.loss

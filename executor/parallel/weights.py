@@ -1,0 +1,108 @@
+"""Values of parameters: drawn by name so that every layout starts alike, or taken from a state dict.
+
+A parameter is drawn whole from a generator seeded by its name, then cut to this rank's part: no rank ever
+holds more than one whole parameter, and nothing is communicated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import nn
+
+from executor.comm.mesh import Meshes
+from executor.comm.tensor_parallel import local
+from executor.model.hf_names import plain_names
+from executor.model.pretrained import check_used, whole_parameter
+from executor.model.transformer import CausalLM, build_model, norm_offset
+from executor.parallel.parallelize import cut, state_cuts_of
+
+INITIAL_STD = 0.02
+
+
+def initial_value(name: str, shape: torch.Size, seed: int, offset: float = 0.0) -> torch.Tensor:
+    """Whole initial value, fp32 on the host: norms one, biases and sinks zero, matrices N(0, 0.02²)."""
+    if re.search(r"norm\.weight$|layernorm\.weight$", name):
+        return torch.ones(shape, device="cpu") - offset
+    if re.search(r"bias$|sinks$", name):
+        return torch.zeros(shape, device="cpu")
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randn(shape, generator=generator, device="cpu") * INITIAL_STD
+
+
+def named_state(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters by the names they have in the whole model; a tied head goes by the name of the embedding."""
+    yield from model.named_parameters()
+
+
+def state_name(model: CausalLM, name: str) -> str:
+    """Name under which a value is drawn and stored: a tied head of a later stage is the embedding."""
+    if name == "lm_head.weight" and model.spec.tie_word_embeddings:
+        return "model.embed_tokens.weight"
+    return name
+
+
+def materialize(model: CausalLM, device: torch.device) -> None:
+    """Give a model built on ``meta`` real storage, values undefined."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        model.to_empty(device=device)
+        model.tie_weights()
+    if model.positions is not None:
+        model.positions = model.positions.to(device)
+
+
+def fill(model: CausalLM, meshes: Meshes | None, value: Callable[[str, torch.Size], torch.Tensor]) -> None:
+    """Set every parameter to this rank's part of `value(name, whole shape)`."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            stored = state_name(model, name)
+            whole = value(stored, parameter.shape)
+            mine = whole if meshes is None else cut(whole, state_cuts_of(name, meshes))
+            local(parameter).copy_(mine)
+
+
+def initialize(model: CausalLM, meshes: Meshes | None, *, seed: int, device: torch.device) -> None:
+    """Materialise the model and draw its initial values, the same whatever the layout."""
+    materialize(model, device)
+    offset = norm_offset(model.spec)
+    fill(model, meshes, lambda name, shape: initial_value(name, shape, seed, offset))
+
+
+def load_state_dict(
+    model: CausalLM, meshes: Meshes | None, state: Mapping[str, torch.Tensor], *, device: torch.device
+) -> None:
+    """Materialise the model and copy this rank's part of a whole Hugging Face state dict into it."""
+    spec, plain = model.spec, plain_names(state)
+    check_used(plain, spec, (name for name, _ in build_model(spec).named_parameters()))
+    materialize(model, device)
+    fill(model, meshes, lambda name, shape: whole_parameter(plain, name, shape, spec))
+
+
+Part = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], torch.Tensor]
+"""One rank's part of a parameter: whole shape, cuts, values."""
+
+
+def parts(model: CausalLM, meshes: Meshes, *, gradients: bool = False) -> dict[str, Part]:
+    """Take this rank's part of every parameter (or gradient), with what puts them together."""
+    found: dict[str, Part] = {}
+    for name, parameter in model.named_parameters():
+        value = parameter.grad if gradients else parameter
+        if value is not None:
+            mine = local(value).detach().clone()
+            found[state_name(model, name)] = (tuple(parameter.shape), state_cuts_of(name, meshes), mine)
+    return found
+
+
+def assemble(ranks: list[dict[str, Part]]) -> dict[str, torch.Tensor]:
+    """Put the parts of all ranks together into whole tensors, in one process."""
+    whole: dict[str, torch.Tensor] = {}
+    for rank in ranks:
+        for name, (shape, cuts, values) in rank.items():
+            mine = torch.as_tensor(values)
+            target = whole.setdefault(name, torch.full(shape, float("nan"), dtype=mine.dtype))
+            cut(target, cuts).copy_(mine)
+    return whole

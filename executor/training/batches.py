@@ -1,0 +1,48 @@
+"""From a global batch to what one rank computes on: its sequences, its part of each, its share of the loss.
+
+Legend: ``M`` microbatches, ``B`` sequences of one, ``S`` sequence length.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from executor.comm.tensor_parallel import token_losses
+from executor.parallel.pipeline import LossFunction, Pipeline
+
+
+def sequences_of_rank(global_batch_size: int, dp: int, rank: int) -> range:
+    """Which sequences of a global batch a data-parallel rank computes: a consecutive block.
+
+    >>> sequences_of_rank(8, 4, 1)
+    range(2, 4)
+    """
+    share = global_batch_size // dp
+    return range(rank * share, (rank + 1) * share)
+
+
+def microbatches(pipeline: Pipeline, sequences: torch.Tensor) -> torch.Tensor:
+    """Cut this rank's sequences (M·B, S) into microbatches of its part of the sequence, (M, B, S/cp)."""
+    positions = pipeline.stages[0].module.positions
+    if positions is not None:
+        sequences = sequences[:, positions.to(sequences.device)]
+    return sequences.unflatten(0, (-1, pipeline.layout.microbatch_size)).to(pipeline.device)
+
+
+def my_microbatches(
+    pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's microbatches of a whole global batch (sequences, S) of tokens and targets."""
+    mine = sequences_of_rank(tokens.shape[0], pipeline.layout.dp, pipeline.meshes.coordinate("dp"))
+    rows = slice(mine.start, mine.stop)
+    return microbatches(pipeline, tokens[rows]), microbatches(pipeline, targets[rows])
+
+
+def mean_loss(pipeline: Pipeline, tokens_per_step: int) -> LossFunction:
+    """Loss function of the last stage: a microbatch's share of the mean over all tokens of the step."""
+    axis, vocab_size = pipeline.stages[-1].module.axis, pipeline.spec.vocab_size
+
+    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return token_losses(logits, targets, axis, vocab_size).sum() / tokens_per_step
+
+    return loss

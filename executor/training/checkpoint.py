@@ -1,0 +1,282 @@
+"""Checkpoints that survive anything: asynchronous, atomic, checksummed, and loadable into any other layout.
+
+A checkpoint is a folder ``step-00000042`` of torch's distributed checkpoint files plus ``manifest.json``
+with the size and SHA-256 of each. It is written under another name and renamed once complete, so a folder
+of that name is whole unless the disk has damaged it, which the checksums tell. Tensors are stored under
+their names in the whole model, so any layout can load them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import threading
+import time
+import warnings
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.tensor import DTensor
+
+from executor.training.optimizer import ShardedAdamW, Slot
+from executor.training.settings import write_json
+
+MANIFEST = "manifest.json"
+WRITING = ".writing-"
+_NAME = re.compile(r"step-(\d+)$")
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint holds: training had finished `step` steps and consumed `samples` sequences."""
+
+    step: int
+    samples: int
+    files: tuple[StoredFile, ...]
+    torch_version: str
+
+
+def folder_of_step(root: Path, step: int) -> Path:
+    """Folder of the checkpoint after `step` steps."""
+    return root / f"step-{step:08d}"
+
+
+def steps_on_disk(root: Path) -> list[int]:
+    """Steps with a complete checkpoint folder, newest first."""
+    found = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def digest(path: Path) -> StoredFile:
+    """Size and checksum of a file."""
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            total.update(block)
+    return StoredFile(name=path.name, size_bytes=path.stat().st_size, sha256=total.hexdigest())
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Manifest of a checkpoint, None if it is missing or damaged."""
+    from topology.base.decode import structure
+    from topology.base.errors import InputError
+
+    try:
+        data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return structure(data, Manifest, str(folder / MANIFEST))
+    except (OSError, ValueError, InputError):
+        return None
+
+
+def intact(folder: Path, files: tuple[StoredFile, ...]) -> bool:
+    """Whether files are there with the size and checksum they were written with."""
+    try:
+        return all(digest(folder / stored.name) == stored for stored in files)
+    except OSError:
+        return False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A checkpoint being written."""
+
+    step: int
+    samples: int
+    folder: Path
+    result: Future[list[StoredFile]]
+    started_s: float
+
+
+class Checkpointer:
+    """Writes and reads the checkpoints of one run; every rank makes the same calls in the same order."""
+
+    def __init__(self, root: Path, optimizer: ShardedAdamW, *, keep: int) -> None:
+        self.root, self.optimizer, self.keep = root, optimizer, keep
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.control = dist.new_group(backend="gloo")
+        self.writers = dist.new_group(backend="gloo")
+        self.pending: _Pending | None = None
+        self.last_step = -1
+        self.write_s = 0.0
+        if self.rank == 0:
+            root.mkdir(parents=True, exist_ok=True)
+            for leftover in root.glob(f"{WRITING}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        dist.barrier(group=self.control)
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def save(self, step: int, samples: int) -> str | None:
+        """Copy the state aside and start writing it; returns why the previous write failed, if it did."""
+        failure = self.finish()
+        folder = self.root / f"{WRITING}{folder_of_step(self.root, step).name}"
+        if self.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        dist.barrier(group=self.control)
+        result: Future[list[StoredFile]] = Future()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            staged = dcp.async_save(self._state(), checkpoint_id=folder, process_group=self.writers)
+        threading.Thread(target=self._write, args=(staged, folder, result), daemon=True).start()
+        self.pending = _Pending(
+            step=step, samples=samples, folder=folder, result=result, started_s=time.monotonic()
+        )
+        return failure
+
+    def _write(self, staged: Any, folder: Path, result: Future[list[StoredFile]]) -> None:
+        """Wait for torch to write, then take the checksums of this rank's files."""
+        try:
+            staged.result()
+            mine = [path for path in sorted(folder.iterdir()) if self._is_mine(path.name)]
+            result.set_result([digest(path) for path in mine])
+        except BaseException as error:  # noqa: BLE001 - torch's CheckpointException is one; reported in `_complete`
+            result.set_exception(error)
+
+    def _is_mine(self, name: str) -> bool:
+        """Whether this rank wrote a file: data is ``__rank_part.distcp``, rank 0 writes the rest."""
+        data = re.match(r"__(\d+)_", name)
+        return int(data[1]) == self.rank if data else self.rank == 0
+
+    def poll(self) -> str | None:
+        """Complete the pending checkpoint if every rank has written; returns why it failed, if it did."""
+        if self.pending is None:
+            return None
+        done = torch.tensor([int(self.pending.result.done())])
+        dist.all_reduce(done, op=dist.ReduceOp.MIN, group=self.control)
+        return self._complete() if int(done) else None
+
+    def finish(self) -> str | None:
+        """Wait for the pending checkpoint and complete it; returns why it failed, if it did."""
+        return None if self.pending is None else self._complete()
+
+    def _complete(self) -> str | None:
+        """Agree on the outcome; rank 0 writes the manifest and gives the folder its name."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return None
+        error = pending.result.exception()
+        mine = None if error is not None else pending.result.result()
+        gathered: list[Any] = [None] * self.ranks
+        dist.all_gather_object(gathered, (mine, _reason(error)), group=self.control)
+        failure = next((reason for _, reason in gathered if reason is not None), None)
+        outcome = [failure]
+        if self.rank == 0:
+            files = tuple(stored for found, _ in gathered for stored in found or ())
+            outcome = [failure if failure is not None else self._publish(pending, files)]
+            if outcome[0] is not None:
+                shutil.rmtree(pending.folder, ignore_errors=True)
+        dist.broadcast_object_list(outcome, src=0, group=self.control)
+        if outcome[0] is None:
+            self.last_step = pending.step
+            self.write_s = time.monotonic() - pending.started_s
+        return outcome[0]
+
+    def _publish(self, pending: _Pending, files: tuple[StoredFile, ...]) -> str | None:
+        """Write the manifest, rename the folder, and drop checkpoints beyond the last few."""
+        manifest = Manifest(
+            step=pending.step, samples=pending.samples, files=files, torch_version=torch.__version__
+        )
+        try:
+            write_json(pending.folder / MANIFEST, manifest)
+            final = folder_of_step(self.root, pending.step)
+            shutil.rmtree(final, ignore_errors=True)
+            pending.folder.rename(final)
+        except OSError as error:
+            return _reason(error)
+        for step in steps_on_disk(self.root)[self.keep :]:
+            shutil.rmtree(folder_of_step(self.root, step), ignore_errors=True)
+        return None
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def load_latest(self) -> tuple[Manifest | None, tuple[int, ...]]:
+        """Load the newest whole checkpoint; returns its manifest and the steps of damaged newer ones."""
+        damaged: list[int] = []
+        steps = [steps_on_disk(self.root)]
+        dist.broadcast_object_list(steps, src=0, group=self.control)
+        for step in steps[0]:
+            folder = folder_of_step(self.root, step)
+            manifest = read_manifest(folder)
+            good = manifest is not None and intact(folder, manifest.files[self.rank :: self.ranks])
+            agreed = torch.tensor([int(good)])
+            dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=self.control)
+            if int(agreed) and manifest is not None:
+                self._load(folder, manifest.step)
+                self.last_step = manifest.step
+                return manifest, tuple(damaged)
+            damaged.append(step)
+        return None, tuple(damaged)
+
+    def _load(self, folder: Path, step: int) -> None:
+        """Fill parameters and optimizer state in place from a checkpoint of any layout."""
+        for slot in self.optimizer.slots:
+            self.optimizer.adamw.state[slot.part] = {
+                "step": torch.tensor(float(step), device=slot.part.device),
+                "exp_avg": torch.zeros_like(slot.part),
+                "exp_avg_sq": torch.zeros_like(slot.part),
+            }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.load(self._state(), checkpoint_id=folder, process_group=self.control)
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        """Parameters and moments by name: this rank's parts, with their place in the whole."""
+        state: dict[str, torch.Tensor] = {}
+        for slot in self.optimizer.slots:
+            state[f"model.{slot.name}"] = _placed(slot, slot.part.detach())
+            moments = self.optimizer.adamw.state.get(slot.part, {})
+            for name in ("exp_avg", "exp_avg_sq"):
+                value = moments.get(name)
+                state[f"{name}.{slot.name}"] = _placed(
+                    slot, torch.zeros_like(slot.part) if value is None else value
+                )
+        return state
+
+
+def _placed(slot: Slot, part: torch.Tensor) -> torch.Tensor:
+    """Give a tensor of this rank's part the placement of its parameter."""
+    parameter = slot.parameter
+    if not isinstance(parameter, DTensor):
+        return part
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+SHORT_WRITE = "inline_container.cc"  # torch's archive writer finds fewer bytes than it wrote
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """One line that says why writing failed, the disk's own words where there are any."""
+    if error is None:
+        return None
+    failures = getattr(error, "failures", None)  # torch's CheckpointException keeps one exception per rank
+    chain = [next(iter(failures.values()))[0] if failures else error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(before)
+    found = next((seen for seen in chain if isinstance(seen, OSError)), chain[0])
+    if SHORT_WRITE in str(found):
+        return "a file was not written whole, as on a full disk"
+    return f"{type(found).__name__}: {(str(found).splitlines() or [''])[0]}"

@@ -1,0 +1,337 @@
+"""The training loop of one rank: from a plan and settings to finished steps, whatever happens on the way.
+
+Everything that decides the numbers is a function of the step: data order, learning rate, initial values. A
+run that was interrupted therefore continues as if it had not been, on the same layout or another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.comm.mesh import build_meshes
+from executor.model.pretrained import pretrained_state
+from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
+from executor.parallel.weights import initialize, load_state_dict
+from executor.training import batches, data
+from executor.training.checkpoint import Checkpointer
+from executor.training.checkpoint_interval import best_interval_steps
+from executor.training.gradients import clip, finish_gradients, total_norm
+from executor.training.metrics import Reporter, StepMetrics
+from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
+from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, Status, write_json
+from planner.plan import Plan
+from topology.base.errors import InputError
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
+MOST_CHECKPOINT_STEPS = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """Everything one rank trains with."""
+
+    settings: RunSettings
+    plan: Plan
+    pipeline: Pipeline
+    optimizer: ShardedAdamW
+    schedule: OptimizerSettings
+    source: data.TokenSource
+    checkpointer: Checkpointer
+    reporter: Reporter | None
+    stop_requested: bool = field(default=False)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of one step."""
+        return self.plan.request.job.global_batch_size
+
+    def say(self, message: str) -> None:
+        """Tell the user, once."""
+        if self.reporter is not None:
+            self.reporter.say(message)
+
+
+class NotFiniteError(InputError):
+    """The loss or its gradient stopped being a number."""
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """Device of this rank: its GPU when there are GPUs and nothing else was asked for."""
+    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
+        if local_rank >= torch.cuda.device_count():
+            raise InputError(
+                what="there are more ranks on this node than GPUs",
+                cause=f"local rank {local_rank}, {torch.cuda.device_count()} GPUs",
+                fix="start as many ranks per node as it has GPUs, or use --device cpu",
+            )
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """What a device calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def device_memory_bytes(device: torch.device) -> float:
+    """Memory of a GPU as its driver gives it; 0 for a CPU."""
+    return float(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 0.0
+
+
+def check_world(plan: Plan, world_size: int) -> None:
+    """Refuse to start a plan on another number of ranks than it was made for."""
+    if world_size != plan.layout.num_gpus:
+        raise InputError(
+            what="the number of ranks is not that of the plan",
+            cause=f"{world_size} ranks were started, dp·cp·tp·pp = {plan.layout.num_gpus}",
+            fix=f"start {plan.layout.num_gpus} ranks, or plan again for {world_size} GPUs",
+        )
+
+
+def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
+    """Build this rank's part of the model, its data and its checkpoints; the process group exists already."""
+    spec, layout, job = plan.request.model, plan.layout, plan.request.job
+    meshes = build_meshes(layout, device.type, experts=spec.is_moe)
+    microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
+    pipeline = build_pipeline(
+        spec,
+        layout,
+        meshes,
+        sequence_length=job.sequence_length,
+        num_microbatches=microbatches,
+        layers_of_stage=plan.layers_of_stage,
+        recompute_of_stage=plan.recompute_of_stage,
+        precision=settings.precision,
+        router_loss=settings.router_loss,
+        device=device,
+    )
+    state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
+    for stage in pipeline.stages:
+        if state is None:
+            initialize(stage.module, meshes, seed=settings.seed, device=device)
+        else:
+            load_state_dict(stage.module, meshes, state, device=device)
+    schedule = OptimizerSettings(
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        warmup_steps=settings.warmup_steps,
+        total_steps=settings.steps,
+        clip_norm=settings.clip_norm,
+    )
+    optimizer = ShardedAdamW(pipeline, schedule)
+    folder = Path(settings.folder)
+    leads = dist.get_rank() == 0
+    return Trainer(
+        settings=settings,
+        plan=plan,
+        pipeline=pipeline,
+        optimizer=optimizer,
+        schedule=schedule,
+        source=data.open_source(
+            settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
+        ),
+        checkpointer=Checkpointer(folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints),
+        reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
+    )
+
+
+def train(trainer: Trainer) -> Status:
+    """Run the remaining steps; returns how the run ended."""
+    manifest, damaged = trainer.checkpointer.load_latest()
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts != "0":
+        trainer.say(f"a rank died: all are started again (time {restarts})")
+    start = 0 if manifest is None else manifest.step
+    for step in damaged:
+        trainer.say(f"checkpoint of step {step} is damaged, using an older one")
+    if manifest is not None:
+        trainer.say(f"resuming after step {start}, {manifest.samples} samples seen")
+    every = trainer.settings.checkpoint_every or FIRST_CHECKPOINT_STEPS
+    next_checkpoint = start + every
+    step = start
+    with _stop_on_sigterm(trainer):
+        while step < trainer.settings.steps:
+            with _profiled(trainer, step):
+                metrics, stop = _train_step(trainer, step)
+            step += 1
+            if trainer.reporter is not None:
+                trainer.reporter.step(metrics)
+            if stop:
+                break
+            _warn(trainer, trainer.checkpointer.poll())
+            if step >= next_checkpoint and step < trainer.settings.steps:
+                _warn(trainer, trainer.checkpointer.save(step, step * trainer.global_batch_size))
+                next_checkpoint = step + _interval(trainer, metrics.step_time_s)
+        _final_checkpoint(trainer, step)
+    if trainer.reporter is not None:
+        trainer.reporter.close()
+    finished = step == trainer.settings.steps
+    device = trainer.pipeline.device
+    return Status(
+        state="finished" if finished else "stopped",
+        step=step,
+        device=device_name(device),
+        device_memory_bytes=device_memory_bytes(device),
+    )
+
+
+def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
+    """One optimizer step; also whether any rank has been asked to stop."""
+    pipeline, job = trainer.pipeline, trainer.plan.request.job
+    begin = time.perf_counter()
+    tokens, targets = _microbatches(trainer, step)
+    share = run_step(pipeline, tokens, targets, batches.mean_loss(pipeline, job.tokens_per_step))
+    finish_gradients(pipeline)
+    norm = total_norm(pipeline)
+    router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
+    others = torch.tensor((router, float(trainer.stop_requested))).to(share)
+    shared = torch.cat(((share / pipeline.layout.tp).view(1), others))
+    dist.all_reduce(shared)
+    loss, router, stops = shared.tolist()
+    rate = learning_rate(trainer.schedule, step)
+    if not (math.isfinite(loss) and math.isfinite(float(norm))):
+        raise NotFiniteError(
+            what=f"training stopped at step {step + 1}: the loss is not finite",
+            cause=f"loss {loss}, gradient norm {float(norm)}, learning rate {rate:g}",
+            fix=f"lower --learning-rate or check the data; the checkpoint after step "
+            f"{max(trainer.checkpointer.last_step, 0)} is intact",
+        )
+    clip(pipeline, norm, trainer.schedule.clip_norm)
+    trainer.optimizer.step(rate)
+    seconds = time.perf_counter() - begin
+    estimate = trainer.plan.estimate
+    metrics = StepMetrics(
+        step=step + 1,
+        loss=loss,
+        router_loss=router,
+        gradient_norm=float(norm),
+        learning_rate=rate,
+        step_time_s=seconds,
+        predicted_step_time_s=estimate.step_time_s,
+        tokens_per_s=job.tokens_per_step / seconds,
+        mfu=estimate.mfu * estimate.step_time_s / seconds,
+        peak_memory_bytes=_peak_memory_bytes(pipeline.device),
+        samples=(step + 1) * trainer.global_batch_size,
+    )
+    return metrics, stops > 0
+
+
+def _microbatches(trainer: Trainer, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's microbatches of a step; ranks without embedding or loss read nothing."""
+    pipeline, layout = trainer.pipeline, trainer.pipeline.layout
+    share = batches.sequences_of_rank(trainer.global_batch_size, layout.dp, pipeline.meshes.coordinate("dp"))
+    if not (pipeline.is_first or pipeline.is_last):
+        empty = torch.zeros(len(share), trainer.plan.request.job.sequence_length, dtype=torch.long)
+        tokens = targets = empty
+    else:
+        first = step * trainer.global_batch_size
+        inputs, following = data.batch(trainer.source, range(first + share.start, first + share.stop))
+        tokens, targets = torch.from_numpy(inputs.copy()), torch.from_numpy(following.copy())
+    return batches.microbatches(pipeline, tokens), batches.microbatches(pipeline, targets)
+
+
+def _interval(trainer: Trainer, step_s: float) -> int:
+    """Steps until the next checkpoint: as asked, or what Young and Daly suggest for the measured cost."""
+    if trainer.settings.checkpoint_every:
+        return trainer.settings.checkpoint_every
+    cost = trainer.checkpointer.write_s
+    steps = FIRST_CHECKPOINT_STEPS
+    if cost:
+        steps = min(MOST_CHECKPOINT_STEPS, best_interval_steps(step_s, cost, trainer.plan.layout.num_gpus))
+    agreed = torch.tensor([steps])
+    dist.broadcast(agreed, src=0, group=trainer.checkpointer.control)
+    return int(agreed)
+
+
+def _final_checkpoint(trainer: Trainer, step: int) -> None:
+    """Write the last checkpoint and wait for it; failing now would lose work, so it is an error."""
+    _warn(trainer, trainer.checkpointer.finish())
+    if trainer.checkpointer.last_step == step:
+        return
+    _warn(trainer, trainer.checkpointer.save(step, step * trainer.global_batch_size))
+    failure = trainer.checkpointer.finish()
+    if failure is not None:
+        raise InputError(
+            what=f"the checkpoint after step {step} could not be written",
+            cause=failure,
+            fix=f"see that {trainer.checkpointer.root} can be written, with space, and start again: "
+            f"it resumes after step {max(trainer.checkpointer.last_step, 0)}",
+        )
+
+
+def _warn(trainer: Trainer, failure: str | None) -> None:
+    """Say that a checkpoint failed; training goes on and tries again at the next interval."""
+    if failure is not None:
+        trainer.say(
+            f"warning: a checkpoint could not be written ({failure}); the one after step "
+            f"{max(trainer.checkpointer.last_step, 0)} is kept and the next will be tried on time"
+        )
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm(trainer: Trainer) -> Iterator[None]:
+    """Turn SIGTERM and SIGUSR1 (Slurm's warning) into a request that all ranks agree on after the step."""
+
+    def request(_signal: int, _frame: FrameType | None) -> None:
+        trainer.stop_requested = True
+
+    before = {name: signal.signal(name, request) for name in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+@contextlib.contextmanager
+def _profiled(trainer: Trainer, step: int) -> Iterator[None]:
+    """Record a torch profiler trace of the step that was asked for, one file per rank."""
+    if trainer.settings.profile_step != step + 1:
+        yield
+        return
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+    with profile(activities=activities) as recorded:
+        yield
+    recorded.export_chrome_trace(str(Path(trainer.settings.folder) / f"trace-rank{dist.get_rank()}.json"))
+
+
+def _peak_memory_bytes(device: torch.device) -> float:
+    """Peak memory of this rank: what the allocator held on a GPU, the process's resident set on a CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+
+
+def start_process_group(device: torch.device, environment: dict[str, str]) -> None:
+    """Join the other ranks, with gloo beside NCCL so that checkpoints can talk while training does."""
+    options: dict[str, Any] = {"timeout": COLLECTIVE_TIMEOUT}
+    backend = "gloo"
+    if device.type == "cuda":
+        backend, options["device_id"] = "cpu:gloo,cuda:nccl", device
+    dist.init_process_group(
+        backend, rank=int(environment["RANK"]), world_size=int(environment["WORLD_SIZE"]), **options
+    )
+
+
+def record_status(settings: RunSettings, status: Status) -> None:
+    """Leave word of how the run stands for the launcher."""
+    write_json(Path(settings.folder) / STATUS_FILE, status)

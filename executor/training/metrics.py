@@ -1,0 +1,122 @@
+"""What a run says while it trains: a progress line, JSON lines, TensorBoard, Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from executor.training.settings import METRICS_FILE
+from topology.base.units import format_bytes, format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """Measurements of one optimizer step; `mfu` counts FLOPs as the plan's estimate does.
+
+    `loss` is the mean over tokens; `router_loss` is what balancing experts adds to it.
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    step_time_s: float
+    predicted_step_time_s: float
+    tokens_per_s: float
+    mfu: float
+    peak_memory_bytes: float
+    samples: int
+    router_loss: float = 0.0
+
+
+def progress_line(metrics: StepMetrics, steps: int) -> str:
+    """One line of progress.
+
+    >>> progress_line(StepMetrics(step=1, loss=2.5, gradient_norm=1.0, learning_rate=1e-3, step_time_s=0.5,
+    ...     predicted_step_time_s=0.4, tokens_per_s=1234.5, mfu=0.4, peak_memory_bytes=0.0, samples=8), 10)
+    'step 1/10  loss 2.5000  norm 1.00  1,234 tokens/s  MFU 40.0%  step 500 ms (predicted 400 ms)'
+    """
+    memory = f"  memory {format_bytes(metrics.peak_memory_bytes)}" if metrics.peak_memory_bytes else ""
+    router = f"  router {metrics.router_loss:.4f}" if metrics.router_loss else ""
+    took, predicted = format_seconds(metrics.step_time_s), format_seconds(metrics.predicted_step_time_s)
+    return (
+        f"step {metrics.step}/{steps}  loss {metrics.loss:.4f}{router}  norm {metrics.gradient_norm:.2f}  "
+        f"{int(metrics.tokens_per_s):,} tokens/s  MFU {metrics.mfu:.1%}{memory}  "
+        f"step {took} (predicted {predicted})"
+    )
+
+
+class Reporter:
+    """Writes the metrics of one run; only rank 0 has one."""
+
+    def __init__(self, folder: Path, steps: int, *, wandb: bool) -> None:
+        self.steps = steps
+        self.lines = (folder / METRICS_FILE).open("a", encoding="utf-8")
+        self.board = _board(folder / "tensorboard")
+        self.wandb = _wandb(folder) if wandb else None
+
+    def step(self, metrics: StepMetrics) -> None:
+        """Report one step everywhere."""
+        values = asdict(metrics)
+        self._append(json.dumps(values))
+        for name, value in values.items():
+            if self.board is not None and name != "step":
+                self.board.add_scalar(name, value, metrics.step)
+        if self.wandb is not None:
+            self.wandb.log(values, step=metrics.step)
+        self._line(progress_line(metrics, self.steps))
+
+    def _append(self, line: str) -> None:
+        """Add a line to the metrics file; a full disk must not end the training that fills it."""
+        try:
+            self.lines.write(f"{line}\n")
+            self.lines.flush()
+        except OSError as error:
+            self.say(f"warning: {self.lines.name} could not be written ({error})")
+
+    def say(self, message: str) -> None:
+        """Tell the user something that is not a step."""
+        sys.stderr.write(f"{message}\n")
+        sys.stderr.flush()
+
+    def _line(self, text: str) -> None:
+        """Overwrite the progress line on a terminal, append elsewhere."""
+        terminal = sys.stderr.isatty()
+        sys.stderr.write(f"\r\033[K{text}" if terminal else f"{text}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Leave complete files behind."""
+        self.lines.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def _board(folder: Path) -> Any:
+    """TensorBoard writer, None where tensorboard is not installed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder))
+
+
+def _wandb(folder: Path) -> Any:
+    """Weights & Biases run; asking for it without having it is an error."""
+    from topology.base.errors import InputError
+
+    try:
+        import wandb
+    except ImportError as error:
+        raise InputError(
+            what="Weights & Biases is not installed",
+            cause=str(error),
+            fix="pip install wandb, or drop --wandb",
+        ) from error
+    return wandb.init(project="meshplan", dir=str(folder))

@@ -1,0 +1,99 @@
+"""AdamW on the parts of parameters that this rank stores, and the learning-rate schedule.
+
+The optimizer sees plain tensors (the local part of each sharded parameter), which is faster than
+dispatching every update through DTensor and lets parameters of different meshes share one optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from executor.comm.tensor_parallel import local
+from executor.parallel.pipeline import Pipeline
+from executor.parallel.weights import state_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW, warm-up and cosine decay.
+
+    `learning_rate` rises linearly for `warmup_steps`, then follows a cosine to `final_fraction` of itself at
+    `total_steps`. Weight decay applies to matrices only.
+    """
+
+    learning_rate: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    warmup_steps: int = 0
+    total_steps: int = 0
+    final_fraction: float = 0.1
+    clip_norm: float = 1.0
+
+
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
+    """Learning rate of a step (from 0): linear warm-up, then cosine (Loshchilov & Hutter 2017, eq. 5).
+
+    >>> s = OptimizerSettings(learning_rate=1.0, warmup_steps=2, total_steps=4, final_fraction=0.0)
+    >>> [round(learning_rate(s, step), 3) for step in range(5)]
+    [0.5, 1.0, 1.0, 0.5, 0.0]
+    """
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    if settings.total_steps <= settings.warmup_steps:
+        return settings.learning_rate
+    done = min(1.0, (step - settings.warmup_steps) / (settings.total_steps - settings.warmup_steps))
+    floor = settings.final_fraction
+    return settings.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """One parameter as the optimizer sees it, and the plain tensor of this rank's part."""
+
+    name: str
+    parameter: nn.Parameter
+    part: nn.Parameter
+
+
+class ShardedAdamW:
+    """AdamW over the local parts of a pipeline rank's parameters."""
+
+    def __init__(self, pipeline: Pipeline, settings: OptimizerSettings) -> None:
+        self.settings = settings
+        self.slots = tuple(self._slots(pipeline))
+        decayed = [slot.part for slot in self.slots if slot.parameter.dim() > 1]
+        plain = [slot.part for slot in self.slots if slot.parameter.dim() <= 1]
+        groups = [
+            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        self.adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.epsilon,
+            fused=True,
+        )
+
+    @staticmethod
+    def _slots(pipeline: Pipeline) -> Iterable[Slot]:
+        for stage in pipeline.stages:
+            for name, parameter in stage.module.named_parameters():
+                part = nn.Parameter(local(parameter).detach())
+                yield Slot(name=state_name(stage.module, name), parameter=parameter, part=part)
+
+    def step(self, rate: float) -> None:
+        """Update every parameter from its gradient at this learning rate, then forget gradients."""
+        for group in self.adamw.param_groups:
+            group["lr"] = rate
+        for slot in self.slots:
+            slot.part.grad = None if slot.parameter.grad is None else local(slot.parameter.grad)
+        self.adamw.step()
+        for slot in self.slots:
+            slot.part.grad = slot.parameter.grad = None

@@ -1,0 +1,80 @@
+"""What a training run was asked to do, as one file that the launcher writes and every worker reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from topology.base.decode import read_json, structure, unstructure
+
+RUN_FILE = "run.json"
+STATUS_FILE = "status.json"
+CHECKPOINTS = "checkpoints"
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """One training run.
+
+    `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
+    and Daly suggest. `router_loss` weighs the routers' balancing loss, None for the model's own weight.
+    """
+
+    folder: str
+    plan_file: str
+    steps: int
+    data: str = "synthetic"
+    pretrained: str | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "bf16"
+    seed: int = 0
+    learning_rate: float = 3e-4
+    warmup_steps: int = 0
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    router_loss: float | None = None
+    checkpoint_every: int = 0
+    keep_checkpoints: int = 3
+    profile_step: int | None = None
+    wandb: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """How far a run got, or why it stopped: `state` is running, stopped (asked to), finished or error.
+
+    `device` is what the first rank ran on: ``cpu``, or its GPU's own name, with that GPU's memory.
+    """
+
+    state: Literal["running", "stopped", "finished", "error"]
+    step: int = 0
+    what: str = ""
+    cause: str = ""
+    fix: str = ""
+    device: str = ""
+    device_memory_bytes: float = 0.0
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a dataclass as JSON so that readers see the old file or the new one, never half of one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(unstructure(value), stream, indent=2)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def read_settings(path: Path) -> RunSettings:
+    """Read a run's settings."""
+    return structure(read_json(path), RunSettings, str(path))
+
+
+def read_status(folder: Path) -> Status | None:
+    """Read how far a run got, None before it has said anything."""
+    path = folder / STATUS_FILE
+    return structure(read_json(path), Status, str(path)) if path.exists() else None

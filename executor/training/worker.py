@@ -1,0 +1,124 @@
+"""The process of one rank, started by torchrun: ``python -m executor.training.worker RUN.json``.
+
+A wrong input is written to the run's status and ends the run on every rank, also after torchrun has
+restarted them; a crash is left to torchrun, which restarts from the last good checkpoint. What a crash was is
+told in a line; its traceback goes to a file, because every rank that waited for a killed one has the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from executor.training.settings import RunSettings, Status, read_settings, read_status
+from topology.base.errors import InputError
+
+RANKS_FOLDER = ".ranks"
+FAILED = 1
+LAUNCHER = "MESHPLAN_LAUNCHER"  # set by `plan run`
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
+
+
+def main(arguments: list[str]) -> int:
+    """Train as the settings file says; returns the exit code of this rank."""
+    settings = read_settings(Path(arguments[0]))
+    status = read_status(Path(settings.folder))
+    if status is not None and status.state == "error":
+        return 0
+    with _present(Path(settings.folder)):
+        try:
+            return _run(settings)
+        except InputError as error:
+            _record_error(settings, error)
+            if LAUNCHER not in os.environ:  # which says it once, for all ranks
+                sys.stderr.write(f"{error}\n")
+        except Exception as error:  # noqa: BLE001 - whatever it is, torchrun restarts and the file tells
+            sys.stderr.write(f"{crash_line(error, _keep_traceback(Path(settings.folder)))}\n")
+        sys.stderr.flush()
+    os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
+
+
+def _run(settings: RunSettings) -> int:
+    """Join the group, train, record the outcome."""
+    import torch
+    import torch.distributed as dist
+
+    from executor.torch_internals import quiet_known_warnings
+    from executor.training import loop
+    from planner.plan import from_json
+    from topology.base.decode import read_text
+
+    quiet_known_warnings()
+    plan = from_json(read_text(settings.plan_file), settings.plan_file)
+    environment = dict(os.environ)
+    loop.check_world(plan, int(environment["WORLD_SIZE"]))
+    device = loop.choose_device(settings.device, int(environment["LOCAL_RANK"]))
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
+    loop.start_process_group(device, environment)
+    status = loop.train(loop.prepare(settings, plan, device))
+    if dist.get_rank() == 0:
+        loop.record_status(settings, status)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def crash_line(error: Exception, kept_in: str) -> str:
+    """One line for what ended a rank.
+
+    >>> crash_line(RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:37772."), "e.log")
+    'rank 0 lost another rank and stops; see e.log'
+    >>> crash_line(ValueError("odd"), "e.log")
+    'rank 0 stops: ValueError: odd; see e.log'
+    """
+    rank = f"rank {os.environ.get('RANK', '0')}"
+    text = (str(error).splitlines() or [""])[0]
+    if any(sign in text for sign in LOST_PEER):
+        return f"{rank} lost another rank and stops; see {kept_in}"
+    return f"{rank} stops: {type(error).__name__}: {text}; see {kept_in}"
+
+
+def _keep_traceback(folder: Path) -> str:
+    """Add the exception under way to this rank's file of errors; where it is."""
+    path = folder / f"errors-rank{os.environ.get('RANK', '0')}.log"
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(f"{traceback.format_exc()}\n")
+    except OSError:
+        return f"the message above\n{traceback.format_exc()}"  # a full disk must not hide the reason
+    return str(path)
+
+
+def _record_error(settings: RunSettings, error: InputError) -> None:
+    """Write why the run ended, unless another rank already has."""
+    from executor.training.loop import record_status
+
+    status = read_status(Path(settings.folder))
+    if status is None or status.state != "error":
+        record_status(settings, Status(state="error", what=error.what, cause=error.cause, fix=error.fix))
+
+
+@contextlib.contextmanager
+def _present(folder: Path) -> Iterator[None]:
+    """Keep a file while this rank lives: one that is left behind tells which rank was killed.
+
+    SIGTERM while a rank is starting is torchrun's, on behalf of another rank: it goes, but in order.
+    """
+    mark = folder / RANKS_FOLDER / os.environ.get("RANK", "0")
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(str(os.getpid()), encoding="utf-8")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+    try:
+        yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""A plan checked against what torch does: counts, memory, numerics, time."""

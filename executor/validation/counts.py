@@ -1,0 +1,254 @@
+"""What a rank computes and sends in one step, counted exactly while a fake rank runs it.
+
+FLOPs are those of matrix products and of attention over the pairs that causality leaves (the diagonal counted
+half, as in the cost model); messages are the collectives on the plan's axes and those of FSDP. Parts are the
+embedding, each kind of layer, and the head; a layer's backward begins when the gradient of its output is
+known.
+
+Legend: ``m n k`` of a matrix product, ``B`` sequences, ``h`` heads, ``q`` queries, ``k`` keys, ``d`` head
+size.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from costmodel.models.spec import ModelSpec
+from executor import torch_internals
+from executor.comm.sharding import rule
+from executor.model.moe import MoE
+from executor.model.transformer import CausalLM
+from executor.parallel.parallelize import cut, cuts_of, state_cuts_of
+from executor.parallel.pipeline import Pipeline
+from executor.validation.fake_rank import RankTask, fake_rank
+
+BACKWARD_ATTENTION_PRODUCTS = 2.5  # flash backward: five products of pairs for the two of the forward pass
+
+_FUNCTIONAL = {
+    "all_gather_into_tensor": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "all_to_all_single": "all_to_all",
+}
+_FSDP = {
+    "_allgather_base_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "allreduce_": "all_reduce",
+}
+_INNER_AXES = ("tp", "cp", "ep", "expert_tp")
+_REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Key:
+    """What was counted: in which part and phase, and of which kind (on which axis, for messages)."""
+
+    part: str
+    phase: str
+    kind: str
+    axis: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Totals of one step of one rank."""
+
+    flop: Counter[Key]
+    messages: Counter[Key]
+    message_bytes: Counter[Key]
+
+
+class _CountingMode(TorchDispatchMode):
+    """Counts while active; `part` says where in the model execution is."""
+
+    def __init__(self, axis_of_group: dict[str, str]) -> None:
+        super().__init__()
+        self.part = "embedding"
+        self.counts = Counts(flop=Counter(), messages=Counter(), message_bytes=Counter())
+        self._axis_of_group = axis_of_group
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one operation, then run it."""
+        if torch_internals.has_distributed_tensor(types):
+            return NotImplemented
+        result = function(*args, **(kwargs or {}))
+        name = function._schema.name  # noqa: SLF001
+        space, _, operator = name.partition("::")
+        if space == "_c10d_functional" and operator in _FUNCTIONAL:
+            axis = self._axis_of_group.get(str(args[-1]), "")
+            self._message(_FUNCTIONAL[operator], axis, max(_bytes(args[0]), _bytes(result)))
+        elif space == "c10d" and operator in _FSDP:
+            self._reduction(_FSDP[operator], args)
+        elif space == "c10d" and operator == "send":
+            axis = self._axis_of_group.get(torch_internals.group_name(_group(args)), "")
+            self._message("p2p", axis, sum(map(_bytes, args[0])))
+        elif space == "aten":
+            self._product(function, operator, args, result)
+        return result
+
+    def _phase(self) -> str:
+        """Forward, or backward."""
+        return "backward" if torch_internals.in_backward() else "forward"
+
+    def _message(self, kind: str, axis: str, size_bytes: int) -> None:
+        """Count one collective."""
+        key = Key(part=self.part, phase=self._phase(), kind=kind, axis=axis)
+        self.counts.messages[key] += 1
+        self.counts.message_bytes[key] += size_bytes
+
+    def _reduction(self, kind: str, args: Any) -> None:
+        """Count one collective of FSDP or of the finished gradients; they belong to the step."""
+        group = _group(args)
+        if group.size() == 1:
+            return
+        axis = self._axis_of_group.get(f"replicas {torch_internals.group_name(group)}", "")
+        size = max(sum(map(_bytes, torch_internals.tensors_in(argument))) for argument in args[:2])
+        key = Key(part="step", phase="step", kind=kind, axis=axis)
+        self.counts.messages[key] += 1
+        self.counts.message_bytes[key] += size
+
+    def _product(self, function: Any, operator: str, args: Any, result: Any) -> None:
+        """Count the FLOPs of matrix products and attention."""
+        if function in torch_internals.FLASH_FORWARD:
+            self._flop("attention", _attention_flop(args[0], args[1], causal=_argument(args, 4)))
+        elif function in torch_internals.FLASH_BACKWARD:
+            place = 7 if function is torch_internals.FLASH_BACKWARD[0] else 11
+            forward = _attention_flop(args[1], args[2], causal=_argument(args, place))
+            self._flop("attention", int(BACKWARD_ATTENTION_PRODUCTS * forward))
+        elif operator in ("mm", "bmm", "addmm", "addmm_"):
+            left = args[1] if operator.startswith("addmm") else args[0]
+            self._flop("gemm", 2 * result.numel() * left.shape[-1])
+
+    def _flop(self, kind: str, flop: int) -> None:
+        """Add FLOPs to the part being executed."""
+        self.counts.flop[Key(part=self.part, phase=self._phase(), kind=kind)] += flop
+
+
+def _group(args: Any) -> Any:
+    """Process group among the arguments of an operator."""
+    return next(found for found in map(torch_internals.group_of, args) if found is not None)
+
+
+def _argument(args: Any, place: int) -> bool:
+    """Flag among positional arguments; operators drop trailing ones that have their default, False."""
+    return bool(args[place]) if len(args) > place else False
+
+
+def _bytes(value: Any) -> int:
+    """Size of a tensor."""
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
+def _attention_flop(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> int:
+    """4·B·h·q·k·d FLOP of scores and weighted values, half of it when causal."""
+    full = 4 * q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] * q.shape[3]
+    return full // 2 if causal else full
+
+
+def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
+    """Axis of each process group by the group's name; groups of replicas have a prefix.
+
+    Axes of one rank have no traffic, so a group that two axes share belongs to the one in use.
+    """
+    meshes, found = pipeline.meshes, {}
+    sizes = {axis: getattr(pipeline.layout, axis) for axis in _INNER_AXES}
+    for axis in (a for a in _INNER_AXES if sizes[a] > 1):
+        mesh = meshes.root if axis in ("tp", "cp") else meshes.expert
+        if mesh is not None:
+            found[torch_internals.group_name(mesh.get_group(axis))] = axis
+    for axis in _REPLICA_AXES:
+        mesh = meshes.expert if axis.startswith("expert") else meshes.dense
+        if mesh is not None and mesh[axis].size() > 1:
+            found.setdefault(f"replicas {torch_internals.group_name(mesh.get_group(axis))}", axis)
+    return found
+
+
+def part_of_layer(spec: ModelSpec, layer: Any) -> str:
+    """Name of the kind of a layer."""
+    return ("moe layer" if isinstance(layer.mlp, MoE) else "dense layer") if spec.is_moe else "layer"
+
+
+@contextmanager
+def _following(model: CausalLM, mode: _CountingMode) -> Iterator[None]:
+    """Keep `mode.part` where the model is, forward by module and backward by the gradient that arrives."""
+
+    def enter(part: str) -> None:
+        mode.part = part
+
+    def before_layer(part: str, first: bool, _module: Any, args: Any) -> None:
+        enter(part)
+        if first and args[0].requires_grad:
+            args[0].register_hook(lambda _: enter("embedding"))
+
+    def after_layer(part: str, _module: Any, _args: Any, output: torch.Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda _: enter(part))
+
+    handles = [model.register_forward_pre_hook(lambda *_: enter("embedding"))]
+    for position, layer in enumerate(model.model.layers.values()):
+        part = part_of_layer(model.spec, layer)
+        handles.append(layer.register_forward_pre_hook(functools.partial(before_layer, part, position == 0)))
+        handles.append(layer.register_forward_hook(functools.partial(after_layer, part)))
+    if model.model.norm is not None:
+        handles.append(model.model.norm.register_forward_pre_hook(lambda *_: enter("head")))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Parameters of a rank by part: those it computes with, those it stores, and padding of FSDP's shards."""
+
+    dense: Counter[str]
+    expert: Counter[str]
+    stored: int
+    padding: Counter[str]
+
+
+def count_parameters(pipeline: Pipeline) -> Parameters:
+    """Count parameters from their whole shapes and the cuts of this rank."""
+    dense: Counter[str] = Counter()
+    expert: Counter[str] = Counter()
+    padding: Counter[str] = Counter()
+    stored = 0
+    for stage in pipeline.stages:
+        for name, parameter in stage.module.named_parameters():
+            whole = torch.empty(parameter.shape, device="meta")
+            mine, shard = cut(whole, cuts_of(name, pipeline.meshes)), state_cuts_of(name, pipeline.meshes)
+            is_expert = rule(name).is_expert
+            (expert if is_expert else dense)[part_of_parameter(stage.module, name)] += mine.numel()
+            stored += cut(whole, shard).numel()
+            dimension, ways, _ = shard[-1]
+            missing = -mine.shape[dimension] % ways
+            padding["expert_shard" if is_expert else "shard"] += missing * (
+                mine.numel() // mine.shape[dimension]
+            )
+    return Parameters(dense=dense, expert=expert, stored=stored, padding=padding)
+
+
+def part_of_parameter(model: CausalLM, name: str) -> str:
+    """Which part of the model a parameter belongs to."""
+    if name.startswith("model.layers."):
+        return part_of_layer(model.spec, model.model.layers[name.split(".")[2]])
+    return "embedding" if name.startswith("model.embed") else "head"
+
+
+def count_step(task: RankTask) -> tuple[Counts, Parameters]:
+    """Run one step of a fake rank and count it; the schedule is that of plain 1F1B, nothing is recomputed."""
+    plain = replace(task.layout, schedule="1f1b", recompute="none")
+    with fake_rank(replace(task, layout=plain)) as rank:
+        mode = _CountingMode(axes_by_group(rank.pipeline))
+        with mode, _following(rank.pipeline.stages[0].module, mode):
+            rank.run_microbatches()
+        return mode.counts, count_parameters(rank.pipeline)

@@ -1,0 +1,238 @@
+"""What the cost model says a rank computes and sends in a step, in words of `executor.validation.counts`.
+
+Legend: ``M`` microbatches, ``P`` parameters of a unit on a rank, ``N`` ranks sharing its state, ``R``
+replicas of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from costmodel.job import TrainingJob
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.attention import attended_pairs
+from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.op import Op
+from costmodel.ops.shards import shard_of
+from costmodel.stack import SoftwareStack, stack
+from executor.comm.mesh import dense_grid, expert_grid
+from executor.validation.counts import BACKWARD_ATTENTION_PRODUCTS, Counts, Key, count_step
+from executor.validation.fake_rank import RankTask
+
+STACK = "meshplan"
+MOST_LAYERS = 1000  # of a model: shares of windowed layers are fractions of fewer
+PRODUCTS_OF_BACKWARD = 2  # of a linear layer: gradients of its input and of its weight
+
+
+def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
+    """Operations of each part of a stage, and how many of the part the stage has."""
+    profile, job = stack(STACK), TrainingJob(sequence_length=task.sequence_length, global_batch_size=1)
+    shard, spec = shard_of(task.layout, task.sequence_length), task.spec
+    parts: dict[str, tuple[tuple[Op, ...], int]] = {}
+    for run, count in zip(
+        layer_runs(spec), layers_of_runs(spec, task.layers_of_stage, task.stage), strict=True
+    ):
+        name = f"{run.kind.mlp} layer" if spec.is_moe else "layer"
+        if count:
+            parts[name] = (layer_ops(spec, run.kind, job, profile, shard), count)
+    if task.stage == 0:
+        parts["embedding"] = (embedding_ops(spec, profile, shard), 1)
+    if task.stage == len(task.layers_of_stage) - 1:
+        parts["head"] = (head_ops(spec, profile, shard), 1)
+    return parts
+
+
+def layers_of_runs(spec: ModelSpec, layers_of_stage: Sequence[int], stage: int) -> tuple[int, ...]:
+    """Layers of each run on one stage when stages take them in model order.
+
+    >>> from costmodel.models.catalog import model
+    >>> layers_of_runs(model("deepseek-v3"), (10, 51), 0)
+    (3, 7)
+    """
+    start = sum(layers_of_stage[:stage])
+    end, position, found = start + layers_of_stage[stage], 0, []
+    for run in layer_runs(spec):
+        found.append(max(0, min(end, position + run.count) - max(start, position)))
+        position += run.count
+    return tuple(found)
+
+
+def expected_counts(task: RankTask, padding: Mapping[str, int]) -> Counts:
+    """FLOPs and messages of one step of a stage; `padding` is that of FSDP's shards, by axis."""
+    found = Counts(flop=Counter(), messages=Counter(), message_bytes=Counter())
+    M = task.num_microbatches
+    for part, (ops, count) in ops_by_part(task).items():
+        for op in ops:
+            _add(found, part, op, M * count, task)
+    _add_replicas(found, task, stack(STACK), padding)
+    return found
+
+
+def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
+    """Add one operation, forward and backward.
+
+    A ring does an all-gather or a reduce-scatter over cp as c − 1 messages of each tensor to the next rank.
+    """
+    if op.kind == "collective":
+        if op.collective_bytes and op.axis is not None and op.collective is not None:
+            c = task.layout.cp
+            ring = op.axis == "cp" and task.layout.cp_kind == "ring"
+            key = Key(part=part, phase=op.phase, kind="p2p" if ring else op.collective, axis=op.axis)
+            found.messages[key] += times * int(op.count) * (c - 1 if ring else 1)
+            found.message_bytes[key] += round(
+                float(op.collective_bytes * times * ((c - 1) / c if ring else 1))
+            )
+    elif op.flop:
+        capped = task.spec.attn_logit_softcapping is not None  # plain products of all pairs
+        kind = "attention" if op.kind == "attention" and not capped else "gemm"
+        again = BACKWARD_ATTENTION_PRODUCTS if op.kind == "attention" else PRODUCTS_OF_BACKWARD
+        flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length, capped=capped) * times
+        found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
+        found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(again))
+
+
+def _computed_share(op: Op, sequence_length: int, *, capped: bool) -> Fraction:
+    """Pairs that attention computes over those that the cost model counts; 1 without a window or cap.
+
+    Layers of both kinds are averaged in an op by its share of windowed ones; capped scores are computed for
+    all pairs.
+    """
+    S, share = sequence_length, Fraction(op.windowed_share).limit_denominator(MOST_LAYERS)
+    full, windowed = Fraction(S * S, 2), op.window is not None and op.window < S
+    if op.kind != "attention" or not (windowed or capped):
+        return Fraction(1)
+    window = op.window if windowed and op.window is not None else S
+    counted = (1 - share) * full + share * Fraction(float(attended_pairs(S, window)))
+    if capped:
+        return 2 * full / counted
+    return ((1 - share) * full + share * windowed_pairs(S, window)) / counted
+
+
+def windowed_pairs(sequence_length: int, window: int) -> Fraction:
+    """Query–key pairs of both triangles of n chunks, diagonals counted half: n·w²/2 + (n − 1)·(w − 1)²/2.
+
+    The cost model's S·w − w²/2 has w² for the second: it counts the far edge of the window half, too.
+
+    >>> windowed_pairs(8, 4), windowed_pairs(8, 8)
+    (Fraction(41, 2), Fraction(32, 1))
+    """
+    n, w = -(-sequence_length // window), window
+    return Fraction(n * w * w + (n - 1) * (w - 1) ** 2, 2)
+
+
+def expected_parameters(task: RankTask) -> tuple[Counter[str], Counter[str]]:
+    """Parameters of a rank outside routed experts and in them, by part; a tied head on its own stage too."""
+    dense: Counter[str] = Counter()
+    expert: Counter[str] = Counter()
+    for part, (ops, count) in ops_by_part(task).items():
+        for op in ops:
+            into = expert if op.kind == "grouped_gemm" else dense
+            into[part] += round(float(op.parameters * count))
+    if task.spec.tie_word_embeddings and "head" in dense and task.stage > 0:
+        dense["head"] += task.spec.vocab_size * task.spec.hidden_size // task.layout.tp
+    return +dense, +expert
+
+
+def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding: Mapping[str, int]) -> None:
+    """Add gradient reductions and weight gathers: units are layers, their experts, embedding and head."""
+    dense, expert = expected_parameters(task)
+    layout = task.layout
+    shards = layout.effective_shard_degree if layout.zero_stage else 1
+    expert_shards = min(shards, layout.expert_dp)
+    units = {part: count for part, (_, count) in ops_by_part(task).items()}
+    if task.spec.routing.bias_selects:  # whole on every rank and never trained: FSDP leaves it alone
+        dense["moe layer"] -= task.spec.num_experts * units.get("moe layer", 0)
+    if task.spec.tie_word_embeddings and {"embedding", "head"} <= set(units):
+        del units["embedding"]  # one unit with the head
+    groups = (
+        ("", sum(dense.values()), sum(units.values()), shards, layout.dp * layout.cp // shards),
+        ("expert_", sum(expert.values()), sum(units[p] for p in expert), expert_shards,
+         layout.expert_dp // expert_shards),
+    )  # fmt: skip
+    shared = same_replicas(layout)
+    for prefix, parameters, count, N, R in groups:
+        whole = parameters + padding.get(f"{prefix}shard", 0)
+        axis = "" if shared else prefix
+        if not count:
+            continue
+        reductions = task.num_microbatches if layout.zero_stage >= 2 else 1
+        gathers = 2 * task.num_microbatches if layout.zero_stage >= 3 else 1
+        reduced = whole * profile.gradient_reduce_bytes
+        gathered = whole * profile.parameter_gather_bytes
+        if N > 1:
+            _step(found, "all_gather", f"{axis}shard", gathers * count, gathers * gathered)
+            _step(found, "reduce_scatter", f"{axis}shard", reductions * count, reductions * reduced)
+        if R > 1:
+            _step(found, "all_reduce", f"{axis}replicate", reductions * count, reductions * reduced / N)
+
+
+def same_replicas(layout: ParallelLayout) -> bool:
+    """Whether experts are replicated over the same ranks as the rest: one group then carries both.
+
+    >>> same_replicas(ParallelLayout(dp=4)), same_replicas(ParallelLayout(dp=4, ep=2))
+    (True, False)
+    """
+    dense, expert = dense_grid(layout)[0, :, :, 0], expert_grid(layout)[0, :, :, 0, 0]
+    return np.array_equal(dense, expert)
+
+
+def _step(found: Counts, kind: str, axis: str, messages: int, size_bytes: float) -> None:
+    """Add messages of the step."""
+    key = Key(part="step", phase="step", kind=kind, axis=axis)
+    found.messages[key] += messages
+    found.message_bytes[key] += round(size_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One number that both sides know: the cost model's and the executor's."""
+
+    name: str
+    unit: str
+    expected: int
+    measured: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether they agree exactly."""
+        return self.expected == self.measured
+
+
+def compare_counts(task: RankTask) -> tuple[Term, ...]:
+    """Count one step of a stage and set every number beside the cost model's."""
+    measured, parameters = count_step(task)
+    expected = expected_counts(task, parameters.padding)
+    dense, expert = expected_parameters(task)
+    terms = _parameter_terms("parameters", dense, parameters.dense)
+    terms += _parameter_terms("expert parameters", expert, parameters.expert)
+    for title, unit in (("flop", "flop"), ("messages", ""), ("message_bytes", "B")):
+        terms += terms_of(title, unit, getattr(expected, title), getattr(measured, title))
+    return tuple(terms)
+
+
+def _parameter_terms(title: str, expected: Counter[str], measured: Counter[str]) -> list[Term]:
+    """Parameters by part."""
+    return [
+        Term(name=f"{part} {title}", unit="", expected=expected[part], measured=measured[part])
+        for part in sorted({*+expected, *+measured})
+    ]
+
+
+def terms_of(title: str, unit: str, expected: Counter[Key], measured: Counter[Key]) -> list[Term]:
+    """Counts by part, phase, kind and axis; messages outside the axes (norms, stages) are not compared."""
+    keys = sorted(key for key in {*+expected, *+measured} if title == "flop" or key.axis)
+    return [
+        Term(
+            name=" ".join(filter(None, (k.part, k.phase, k.axis, k.kind, title.replace("_", " ")))),
+            unit=unit,
+            expected=expected[k],
+            measured=measured[k],
+        )
+        for k in keys
+    ]

@@ -1,0 +1,209 @@
+"""Peak memory of a rank of the full-size plan, traced with fake tensors, beside the cost model's estimate.
+
+Cost grows with layers × microbatches, so deep stages are traced at two smaller depths and many microbatches
+at as many as the schedule keeps in flight. Both are exact: the peak of a stage is linear in its layers once
+activations of layers dominate it, and a pipeline in its steady state repeats itself.
+
+Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+import torch
+
+from costmodel.job import TrainingJob
+from costmodel.layout import ParallelLayout
+from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
+from costmodel.models.spec import ModelSpec, with_layers
+from costmodel.stack import stack
+from executor import torch_internals
+from executor.parallel.programs import stages_of_rank
+from executor.validation.expected_counts import STACK, layers_of_runs
+from executor.validation.fake_rank import FakeRank, RankTask, fake_rank
+from executor.validation.peak_tracker import PeakTracker
+
+MOST_LAYER_STEPS = 48  # layers × microbatches traced at once, about 10 s on one core
+DEPTHS = (3, 5)  # layers of a stage traced instead when it has more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """Peak of one pipeline rank: as traced, and as estimated for the executor's own stack, bytes."""
+
+    stage: int
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    peak_bytes: float
+    estimate: MemoryBreakdown
+    extrapolated: bool
+
+    @property
+    def error(self) -> float:
+        """(estimate − traced) / traced, of what the allocator hands out."""
+        return self.estimate.allocated_bytes / self.peak_bytes - 1
+
+
+def chosen_stages(pp: int) -> tuple[int, ...]:
+    """First, middle and last pipeline rank.
+
+    >>> chosen_stages(1), chosen_stages(2), chosen_stages(8)
+    ((0,), (0, 1), (0, 4, 7))
+    """
+    return tuple(sorted({0, pp // 2, pp - 1}))
+
+
+def memory_of_stages(
+    task: RankTask, global_batch_size: int, stages: Sequence[int], *, processes: int = 2
+) -> tuple[StageMemory, ...]:
+    """Trace stages in processes of their own, and set the estimate beside each."""
+    estimates = estimated_memory(task, global_batch_size)
+    of_stage = [traces_of(replace(task, stage=stage)) for stage in stages]
+    torch_internals.preload()
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        peaks = iter(list(pool.map(peak, [each for tasks in of_stage for each in tasks])))
+    traced = [
+        extrapolate(replace(task, stage=stage), [next(peaks) for _ in tasks])
+        for stage, tasks in zip(stages, of_stage, strict=True)
+    ]
+    return tuple(
+        StageMemory(
+            stage=stage,
+            **{f"{purpose}_bytes": float(found.get(purpose, 0.0)) for purpose in _PURPOSES},
+            peak_bytes=sum(found.values()),
+            estimate=estimates[stage],
+            extrapolated=is_extrapolated(replace(task, stage=stage)),
+        )
+        for stage, found in zip(stages, traced, strict=True)
+    )
+
+
+_PURPOSES = ("weights", "gradients", "optimizer", "activations")
+
+
+def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBreakdown, ...]:
+    """What the cost model says of every pipeline rank under the executor's own stack."""
+    layout, spec = task.layout, task.spec
+    job = TrainingJob(sequence_length=task.sequence_length, global_batch_size=global_batch_size)
+    rows = [layers_of_rank(spec, layout, task.layers_of_stage, rank) for rank in range(layout.pp)]
+    again = [recomputed_of_runs(row, count) for row, count in zip(rows, task.recompute_of_stage, strict=True)]
+    return memory_by_stage(spec, job, stack(STACK), layout, rows, again)
+
+
+def layers_of_rank(
+    spec: ModelSpec, layout: ParallelLayout, layers_of_stage: Sequence[int], rank: int
+) -> tuple[int, ...]:
+    """Layers of each run on a pipeline rank, summed over its virtual stages."""
+    mine = stages_of_rank(layout.schedule, layout.pp, layout.virtual_stages, rank)
+    rows = [layers_of_runs(spec, layers_of_stage, stage) for stage in mine]
+    return tuple(sum(column) for column in zip(*rows, strict=True))
+
+
+def recomputed_of_runs(layers: Sequence[int], count: int) -> tuple[int, ...]:
+    """Fully recomputed layers of each run when `count` are taken in model order.
+
+    >>> recomputed_of_runs((3, 7), 5)
+    (3, 2)
+    """
+    found = []
+    for available in layers:
+        found.append(min(count, available))
+        count -= found[-1]
+    return tuple(found)
+
+
+def traces_of(task: RankTask) -> tuple[RankTask, ...]:
+    """What to trace for a stage: itself, or the same stage at two depths when it is deep."""
+    task = few_microbatches(task)
+    return tuple(_shallow(task, depth) for depth in DEPTHS) if is_extrapolated(task) else (task,)
+
+
+def trace_stage(task: RankTask) -> Mapping[str, float]:
+    """Bytes by purpose at the peak of a stage, extrapolated when it is deep."""
+    return extrapolate(task, [peak(each) for each in traces_of(task)])
+
+
+def extrapolate(task: RankTask, peaks: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """Bytes by purpose of a stage from those of its `traces_of`."""
+    if len(peaks) == 1:
+        return peaks[0]
+    low, high = peaks
+    layers = _layers(task)
+    slope = {purpose: (high[purpose] - low[purpose]) / (DEPTHS[1] - DEPTHS[0]) for purpose in _PURPOSES}
+    return {purpose: low[purpose] + slope[purpose] * (layers - DEPTHS[0]) for purpose in _PURPOSES}
+
+
+def _layers(task: RankTask) -> int:
+    """Layers of the task's pipeline rank."""
+    return sum(layers_of_rank(task.spec, task.layout, task.layers_of_stage, task.stage))
+
+
+def few_microbatches(task: RankTask) -> RankTask:
+    """As many microbatches as bring the stage to its steady state."""
+    layout, M = task.layout, task.num_microbatches
+    if layout.pp == 1:
+        return replace(task, num_microbatches=min(M, 2))
+    enough = {"gpipe": M, "1f1b": layout.pp - task.stage + 2}.get(layout.schedule, 2 * layout.pp)
+    return replace(task, num_microbatches=min(M, enough))
+
+
+def is_extrapolated(task: RankTask) -> bool:
+    """Whether a stage is too deep to trace whole; mixed stages (some recomputed) always are traced."""
+    steps = _layers(task) * few_microbatches(task).num_microbatches
+    mixed = task.recompute_of_stage[task.stage] not in (0, _layers(task))
+    single = task.layout.virtual_stages == 1
+    return single and not mixed and steps > MOST_LAYER_STEPS and _layers(task) > DEPTHS[1]
+
+
+def _shallow(task: RankTask, depth: int) -> RankTask:
+    """The same stage with fewer layers; the other stages have one each, leading dense layers stay."""
+    dense = layers_of_rank(task.spec, task.layout, task.layers_of_stage, task.stage)
+    leading = dense[0] if task.spec.is_moe and task.spec.num_dense_layers else 0
+    leading = min(leading, depth - 1) if task.stage == 0 else min(1, task.spec.num_dense_layers)
+    split = tuple(depth if stage == task.stage else 1 for stage in range(task.layout.pp))
+    again = tuple(min(n, r) for n, r in zip(split, task.recompute_of_stage, strict=True))
+    spec = with_layers(task.spec, sum(split), leading)
+    return replace(task, spec=spec, layers_of_stage=split, recompute_of_stage=again)
+
+
+def peak(task: RankTask) -> Mapping[str, float]:
+    """Bytes by purpose at the peak of the second step of a fake rank."""
+    torch.set_num_threads(1)
+    with fake_rank(task) as rank:
+        tracker = PeakTracker()
+        with tracker:
+            for stage in rank.pipeline.stages:
+                tracker.mark((parameter.detach() for parameter in stage.parameters), "optimizer")
+            rank.pipeline.after_compute = functools.partial(_mark_state, rank, tracker)
+            rank.short_step()  # allocates what later steps find: optimizer state, FSDP's buffers
+            tracker.mark(_optimizer_state(rank), "optimizer")
+            tracker.forget_peak()
+            rank.forward_backward()
+            rank.update()
+        return {purpose: float(tracker.peak_by_purpose.get(purpose, 0)) for purpose in _PURPOSES}
+
+
+def _mark_state(rank: FakeRank, tracker: PeakTracker) -> None:
+    """Tell gathered weights and stored gradients from activations."""
+    for stage in rank.pipeline.stages:
+        for record in torch_internals.sharded_parameters(stage.module):
+            tracker.mark(torch_internals.gathered_weights(record), "weights")
+            tracker.mark(torch_internals.stored_gradients(record), "gradients")
+
+
+def _optimizer_state(rank: FakeRank) -> list[torch.Tensor]:
+    """Moments of every parameter."""
+    return [
+        value
+        for state in rank.optimizer.adamw.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    ]

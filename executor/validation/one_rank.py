@@ -1,0 +1,56 @@
+"""One GPU plays one rank of a full-size plan: real kernels, and a process group whose messages go nowhere.
+
+Values are garbage, so routing is balanced and the loss means nothing; memory and the time of each chunk of
+computation are real. Communication, overlap and bubbles cannot be seen this way.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import torch
+
+from executor.parallel.weights import materialize
+from executor.training.optimizer import OptimizerSettings, ShardedAdamW
+from executor.validation.fake_rank import FakeRank, RankTask, build_rank, fake_group, first_rank_of_stage
+from executor.validation.memory_trace import few_microbatches
+from executor.validation.report import RankMeasurement
+
+STEPS = 3  # the first two allocate and warm up
+
+
+def measure_rank(task: RankTask) -> RankMeasurement:
+    """Run a rank on the first GPU of this machine, in a process that does nothing else."""
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    task = few_microbatches(task)
+    with fake_group(task.layout.num_gpus, first_rank_of_stage(task.layout, task.stage)):
+        pipeline = build_rank(task, device)
+        for stage in pipeline.stages:
+            materialize(stage.module, device)
+            for parameter in stage.module.parameters():
+                torch.nn.init.constant_(parameter, 0.0)
+        rank = FakeRank(task=task, pipeline=pipeline, optimizer=ShardedAdamW(pipeline, OptimizerSettings()))
+        pipeline.after_compute = torch.cuda.synchronize
+        for step in range(STEPS):
+            pipeline.spans = [] if step == STEPS - 1 else None
+            rank.forward_backward()
+            rank.update()
+            torch.cuda.synchronize()
+        return replace(_summary(rank), gpu=torch.cuda.get_device_name(device))
+
+
+def _summary(rank: FakeRank) -> RankMeasurement:
+    """Median chunks and the peak."""
+    spans = rank.pipeline.spans or []
+    forward = [span.end_s - span.start_s for span in spans if span.action.kind == "F"]
+    backward = [span.end_s - span.start_s for span in spans if span.action.kind in ("B", "I")]
+    return RankMeasurement(
+        stage=rank.task.stage,
+        gpu="",
+        peak_bytes=float(torch.cuda.max_memory_allocated()),
+        estimated_bytes=0.0,
+        forward_s=statistics.median(forward),
+        backward_s=statistics.median(backward),
+    )

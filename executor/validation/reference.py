@@ -1,0 +1,165 @@
+"""What one process computes: the truth that every layout is compared with, and the comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec
+from executor.bench.local_ranks import run_ranks
+from executor.comm.mesh import build_meshes
+from executor.comm.tensor_parallel import token_losses
+from executor.model.moe import balance_routers
+from executor.model.transformer import build_model
+from executor.parallel.pipeline import build_pipeline, run_step
+from executor.parallel.weights import assemble, initialize, parts
+from executor.training.batches import mean_loss, my_microbatches
+from executor.training.gradients import finish_gradients
+from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
+
+CPU = torch.device("cpu")
+FLOOR = (
+    1e-4  # of the whole gradient: softmax makes some gradients vanish (a key bias shifts all scores alike)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A small training job to compare layouts on."""
+
+    spec: ModelSpec
+    layout: ParallelLayout
+    sequence_length: int = 16
+    num_microbatches: int = 4
+    layers_of_stage: tuple[int, ...] | None = None
+    recompute_of_stage: tuple[int, ...] | None = None
+    steps: int = 1
+    seed: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of a step."""
+        return self.num_microbatches * self.layout.microbatch_size * self.layout.dp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Losses of every step and gradients of the first."""
+
+    losses: tuple[float, ...]
+    gradients: Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Largest relative differences of two outcomes; `worst` names the gradient that differs most."""
+
+    loss: float
+    gradient: float
+    worst: str
+
+
+def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and targets of a step, (global batch, S) each, the same for every layout."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    shape = (case.global_batch_size, case.sequence_length + 1)
+    drawn = torch.randint(0, case.spec.vocab_size, shape, generator=generator)
+    return drawn[:, :-1], drawn[:, 1:]
+
+
+def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
+    """Train the whole model in this process."""
+    model = build_model(case.spec)
+    initialize(model, None, seed=case.seed, device=CPU)
+    balance_routers(
+        model,
+        case.spec,
+        coefficient=None,
+        sequence_length=case.sequence_length,
+        global_batch_size=case.global_batch_size,
+    )
+    decayed = [p for p in model.parameters() if p.dim() > 1]
+    plain = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(
+        [g for g in groups if g["params"]], betas=settings.betas, eps=settings.epsilon
+    )
+    losses: list[float] = []
+    gradients: dict[str, torch.Tensor] = {}
+    for step in range(case.steps):
+        tokens, targets = batch_of(case, step)
+        optimizer.zero_grad()
+        loss = token_losses(model(tokens), targets, None, case.spec.vocab_size).mean()
+        loss.backward()
+        gradients = gradients or {
+            n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
+        }
+        losses.append(loss.item())
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step)
+        optimizer.step()
+    return Outcome(losses=tuple(losses), gradients=gradients)
+
+
+def run_layout(case: Case, settings: OptimizerSettings, timeout_s: float = 120.0) -> Outcome:
+    """Train the same model on forked ranks of this machine under the case's layout."""
+    ranks = run_ranks(_rank, case.layout.num_gpus, case, settings, timeout_s=timeout_s)
+    losses = tuple(sum(rank[0][step] for rank in ranks) / case.layout.tp for step in range(case.steps))
+    return Outcome(losses=losses, gradients=assemble([part for rank in ranks for part in rank[1]]))
+
+
+def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[float], list[dict[str, object]]]:
+    """One rank's share: its losses, and its parts of the first step's gradients, per stage."""
+    layout = case.layout
+    meshes = build_meshes(layout, "cpu", experts=case.spec.is_moe)
+    pipeline = build_pipeline(
+        case.spec,
+        layout,
+        meshes,
+        sequence_length=case.sequence_length,
+        num_microbatches=case.num_microbatches,
+        layers_of_stage=case.layers_of_stage,
+        recompute_of_stage=case.recompute_of_stage,
+        precision="fp32",
+        device=CPU,
+    )
+    for stage in pipeline.stages:
+        initialize(stage.module, meshes, seed=case.seed, device=CPU)
+    optimizer = ShardedAdamW(pipeline, settings)
+    losses: list[float] = []
+    gradients: list[dict[str, object]] = []
+    for step in range(case.steps):
+        tokens, targets = my_microbatches(pipeline, *batch_of(case, step))
+        loss = run_step(
+            pipeline, tokens, targets, mean_loss(pipeline, case.global_batch_size * case.sequence_length)
+        )
+        finish_gradients(pipeline)
+        losses.append(loss.item())
+        gradients = gradients or [dict(parts(s.module, meshes, gradients=True)) for s in pipeline.stages]
+        optimizer.step(learning_rate(settings, step))
+    return losses, gradients
+
+
+def compare(reference: Outcome, outcome: Outcome) -> Difference:
+    """Relative difference of losses, and of each gradient in Euclidean norm; NaN counts as infinite."""
+    pairs = zip(outcome.losses, reference.losses, strict=True)
+    loss = max(abs(mine - true) / abs(true) for mine, true in pairs)
+    floor = FLOOR * float(torch.stack([true.norm() for true in reference.gradients.values()]).norm())
+    gaps = {
+        name: _gap(outcome.gradients.get(name), true, floor) for name, true in reference.gradients.items()
+    }
+    worst = max(gaps, key=lambda name: gaps[name])
+    return Difference(loss=loss, gradient=gaps[worst], worst=worst)
+
+
+def _gap(mine: torch.Tensor | None, true: torch.Tensor, floor: float) -> float:
+    """‖mine − true‖ / max(‖true‖, floor), infinite when something is missing."""
+    if mine is None or not bool(torch.isfinite(mine).all()):
+        return float("inf")
+    return float((mine - true).norm()) / max(float(true.norm()), floor)

@@ -1,0 +1,1 @@
+"""What no layout of the space can beat, stage by stage of the funnel."""

@@ -1,0 +1,242 @@
+"""Admissible bounds of cores, placements and pipelines: what none of their variants can beat.
+
+A *core* is bounded by the compute of its cut and by its collectives on the best placement any order of axes
+could give them, under the smallest bubble the stack offers; a *placement* and a *pipeline* by their own.
+Nothing here is a guess: raising any bound above the truth would break "proven". Variants are bounded rank by
+rank in `planner.bounds.ranks`.
+
+Legend: ``P`` pipeline ranks, ``M`` microbatches, ``L`` layers, ``t`` seconds of a microbatch on a rank,
+    ``β`` bubble.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
+from costmodel.memory.stage import memory_pieces
+from costmodel.models.spec import layer_runs
+from costmodel.ops.shards import distinct_rows
+from costmodel.training.constants import default_constants
+from costmodel.training.raw_times import features_of
+from costmodel.training.step_time import compose, step_stretch
+from planner.problem import Setting
+from planner.space.columns import Columns, Integers
+from planner.space.unfold import schedules
+
+Vector = npt.NDArray[np.float64]
+
+ROUNDING = 1e-9
+"""Relative slack of every comparison between a bound and an incumbent: far above float error."""
+
+_FULL = RECOMPUTES.index("full")
+_TP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "cp", "tp"))
+_CP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "tp", "cp"))
+_PAIRING = SCHEDULES.index("dualpipev")
+_FREE_BUBBLE = ("zb-h1", "zbv", "dualpipev")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicrobatchTimes:
+    """Least seconds of a microbatch, of the whole model and of its cheapest layer, on one node."""
+
+    total_s: Vector
+    layer_s: Vector
+
+    def take(self, index: npt.NDArray[Any]) -> MicrobatchTimes:
+        """Entries of some rows."""
+        return MicrobatchTimes(total_s=self.total_s[index], layer_s=self.layer_s[index])
+
+
+def step_bound(
+    setting: Setting, times: MicrobatchTimes, degrees: Mapping[str, Any], microbatches: Any, beta: Any
+) -> Vector:
+    """Seconds that no step of these microbatches can beat, by the mean rank and by whole layers.
+
+    (M − β)·max(total/P, ⌈L/P⌉·layer) + β·total, stretched by the number of nodes. Arguments broadcast.
+
+    Args:
+        setting: what is asked.
+        times: least seconds of a microbatch.
+        degrees: tp, cp, pp, dp.
+        microbatches: M.
+        beta: share of the fill-and-drain time that shows.
+    """
+    gpus = degrees["tp"] * degrees["cp"] * degrees["pp"] * degrees["dp"]
+    nodes = np.maximum(1.0, gpus / setting.cluster.hierarchy.gpus_per_node)
+    stretch = step_stretch(nodes, setting.stack.level, default_constants())
+    whole = np.ceil(setting.model.num_layers / degrees["pp"]) * times.layer_s
+    slowest = np.maximum(times.total_s / degrees["pp"], whole)
+    return np.asarray(stretch * ((microbatches - beta) * slowest + beta * times.total_s) * (1 - ROUNDING))
+
+
+def cut_times(setting: Setting, cuts: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch per cut if collectives were free: what compute alone takes."""
+    alone = replace(cuts, dp=np.maximum(1, setting.job.global_batch_size // cuts.microbatch_size))
+    return _times(setting, *_seconds(setting, alone, cal, None))
+
+
+def core_times(setting: Setting, cores: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch per core with its collectives on the best placement.
+
+    Priced once per distinct cut, without data parallelism, under the two orders that put tensor or context
+    ranks next to each other; every other order only spreads one of them further.
+    """
+    single = num_microbatches(cores, setting.job) == 1
+    replicas = np.where(single, cores.dp, _fewest_replicas(cores))
+    keys = [cores.tp, cores.cp, cores.ep, cores.expert_tp, cores.microbatch_size, replicas]
+    first, cut = distinct_rows([*keys, cores.sequence_parallel.astype(np.int64)])
+    cuts = replace(cores.take(first), dp=replicas[first])
+    return _times(setting, *_best_seconds(setting, cuts, cal)).take(cut)
+
+
+def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch under each placement: sharding of state and schedules can only add."""
+    s, none = setting, np.zeros(len(placed), dtype=np.int64)
+    table = replace(
+        placed,
+        zero_stage=none,
+        shard_degree=placed.dp * placed.cp,
+        recompute=none,
+        schedule=np.full(len(placed), _kindest_schedule(s)),
+    )
+    costs = compose(features_of(s.model, s.cluster, s.job, s.stack, table, cal), default_constants())
+    return _times(setting, costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch)
+
+
+def _times(setting: Setting, layers: Vector, ends: Vector) -> MicrobatchTimes:
+    counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
+    return MicrobatchTimes(total_s=counts @ layers + ends, layer_s=layers.min(axis=0))
+
+
+def columns_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
+    """Degrees of a table by name."""
+    return {"tp": table.tp, "cp": table.cp, "pp": table.pp, "dp": table.dp}
+
+
+def least_bubble(table: LayoutTable) -> Vector:
+    """Least share of the fill-and-drain time that each layout's own schedule can leave."""
+    return _bubble_share(table.schedule, table.pp, table.virtual_stages)
+
+
+def _bubble_share(schedule: Integers, pp: Integers, virtual_stages: Integers) -> Vector:
+    """Least share of the fill-and-drain time: none where weight gradients can fill it, else 1/V."""
+    names = np.array(SCHEDULES)[schedule]
+    share = np.where(np.isin(names, _FREE_BUBBLE), 0.0, 1 / virtual_stages)
+    return np.asarray(np.where(pp > 1, share, 0.0))
+
+
+def _best_seconds(setting: Setting, cuts: LayoutTable, cal: Calibration) -> tuple[Vector, Vector]:
+    """Seconds of a microbatch per layer of each run, and of both ends, at best over exchanges and orders.
+
+    Without context parallelism there is one exchange; inside a node, or with one of the two axes, one order.
+    """
+    layers, ends = np.full((len(layer_runs(setting.model)), len(cuts)), np.inf), np.full(len(cuts), np.inf)
+    far = (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
+    kinds = [CP_KINDS.index(kind) for kind in setting.stack.cp_kinds]
+    groups = [
+        (np.flatnonzero(cuts.cp == 1), [(0, _TP_INNERMOST)]),
+        (np.flatnonzero((cuts.cp > 1) & ~far), [(kind, _TP_INNERMOST) for kind in kinds]),
+        (np.flatnonzero((cuts.cp > 1) & far), list(itertools.product(kinds, (_TP_INNERMOST, _CP_INNERMOST)))),
+    ]
+    for rows, placements in groups:
+        for placement in placements if len(rows) else ():
+            of_layers, of_ends = _seconds(setting, cuts.take(rows), cal, placement)
+            layers[:, rows] = np.minimum(layers[:, rows], of_layers)
+            ends[rows] = np.minimum(ends[rows], of_ends)
+    return layers, ends
+
+
+def _seconds(
+    setting: Setting, cuts: LayoutTable, cal: Calibration, placement: tuple[int, int] | None
+) -> tuple[Vector, Vector]:
+    """Seconds of a microbatch per layer of each run, and of both ends; collectives free unless placed."""
+    s, ones = setting, np.ones(len(cuts), dtype=np.int64)
+    kind, order = placement or (0, _TP_INNERMOST)
+    schedule = _kindest_schedule(s)
+    table = replace(
+        cuts, pp=(1 + (schedule == _PAIRING)) * ones, virtual_stages=ones, schedule=schedule * ones,
+        zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp, recompute=0 * ones,
+        cp_kind=kind * ones, axis_order=order * ones,
+    )  # fmt: skip
+    times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=placement is not None)
+    costs = compose(times, default_constants())
+    return costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch
+
+
+def _kindest_schedule(setting: Setting) -> int:
+    """Code of the schedule under which a layer takes least: one that pairs passes hides expert traffic."""
+    pairs = setting.model.is_moe and SCHEDULES[_PAIRING] in setting.stack.schedules
+    return _PAIRING if pairs else SCHEDULES.index(setting.stack.schedules[0])
+
+
+def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
+    """Least dp whose block can hold the experts as they are cut."""
+    block = table.ep * table.expert_tp
+    return np.asarray(block // np.gcd(block, table.cp * table.tp), dtype=np.int64)
+
+
+def smallest_bubble(setting: Setting, pins: Mapping[str, Any], pp: npt.NDArray[np.int64]) -> Vector:
+    """Least share of the fill-and-drain time that any pipeline of the space leaves on so many ranks.
+
+    Read off the pipelines that `planner.space.unfold.schedules` unfolds: a wider space widens the bound.
+
+    Args:
+        setting: what is asked.
+        pins: fields that are given.
+        pp: pipeline ranks, any shape.
+    """
+    ranks, which = np.unique(pp, return_inverse=True)
+    least = [_least_of_pipelines(schedules(setting, pins, int(P)), int(P)) for P in ranks]
+    return np.asarray(np.array(least, dtype=np.float64)[which].reshape(np.shape(pp)))
+
+
+def _least_of_pipelines(pipelines: Columns, pp: int) -> float:
+    """Least share that the offered schedules and virtual stages leave; 1 where none is offered."""
+    schedule, chunks = pipelines["schedule"], pipelines["virtual_stages"]
+    return float(_bubble_share(schedule, np.full_like(schedule, pp), chunks).min(initial=1.0))
+
+
+def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
+    """Bytes per GPU that no variant of a core can go below on its fullest rank: the mean over ranks at best.
+
+    Every ZeRO stage is tried: sharding parameters needs buffers to gather them, so the highest is not the
+    smallest.
+    """
+    return np.asarray(
+        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.zero_stages], axis=0)
+    )
+
+
+def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vector:
+    """Mean bytes over ranks of 1F1B, all recomputed, one microbatch in flight, at this ZeRO stage.
+
+    Where gradients are allocated on demand, those of a step's only microbatch may take the place of all its
+    activations (`in_flight.held_microbatches`), so then none are counted.
+    """
+    s, ones = setting, np.ones(len(cores), dtype=np.int64)
+    policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
+    table = replace(
+        cores,
+        schedule=SCHEDULES.index("1f1b") * ones,
+        zero_stage=zero_stage * ones,
+        shard_degree=cores.dp * cores.cp,
+        recompute=policy * ones,
+    )
+    pieces = memory_pieces(s.model, s.job, s.stack, table)
+    held = np.where(s.stack.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
+    layers = sum(
+        run.count
+        * (layer.state.total_bytes + held * np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))
+        for run, layer in zip(layer_runs(s.model), pieces.layers, strict=True)
+    )
+    ends = pieces.embedding.state.total_bytes + pieces.head.state.total_bytes + pieces.head.activation_bytes
+    everywhere = pieces.fragmentation * (pieces.working_bytes + pieces.buffer_bytes) + pieces.runtime_bytes
+    return np.asarray(pieces.fragmentation * (layers + ends) / cores.pp + everywhere) * (1 - ROUNDING)

@@ -1,0 +1,254 @@
+"""Bounds of variants, rank by rank: what no split of a layout over its pipeline ranks can beat.
+
+For a given time of the slowest rank, each rank can take only so many layers, recomputing as few as its memory
+forces it to, and together the ranks must take all. The least such time is found by halving. The bound from
+means and whole layers alone, `step_lower_bound`, knows no memory.
+
+Legend: ``P`` pipeline ranks, ``V`` chunks of a rank, ``M`` microbatches, ``L`` layers, ``t`` seconds of a
+    microbatch on a rank, ``β`` bubble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
+from costmodel.memory.stage import (
+    held_microbatches,
+    holds_ends,
+)
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.stages import V_SHAPED, ends_may_be_empty
+from costmodel.training.step_time import CostColumns
+from planner.bounds.funnel import ROUNDING
+from planner.bounds.priced import Priced, rows_of
+from planner.problem import Setting
+
+Vector = npt.NDArray[np.float64]
+Index = npt.NDArray[np.intp]
+
+HALVINGS = 14
+"""Steps in which the slowest rank is narrowed down; each bound is within 2⁻¹⁴ of the range it starts from."""
+
+NEAR = 2.0
+"""The slowest rank is first looked for up to this multiple of the mean rank."""
+
+_FULL = RECOMPUTES.index("full")
+
+
+def plain_bounds(setting: Setting, priced: Priced) -> Vector:
+    """Seconds that no split of each layout can beat, memory left aside."""
+    counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
+    return step_lower_bound(priced.costs, counts, priced.table)
+
+
+def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: Vector) -> Vector:
+    """Seconds that no split of each layout can beat; infinite where no split fits or none beats the cutoff.
+
+    Args:
+        setting: what is asked.
+        priced: layouts with their costs.
+        plain_s: per layout, its bound with memory left aside.
+        cutoff_s: per layout, the step time it has to beat to matter.
+    """
+    counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
+    hopeful = np.flatnonzero(plain_s <= cutoff_s * (1 + ROUNDING))
+    result = np.full(len(plain_s), np.inf)
+    rows = len(priced.table)
+    for part in _equal_pipelines(priced.table.pp, hopeful):
+        some = rows_of(priced, part, rows)
+        result[part] = np.maximum(plain_s[part], _rank_bounds(setting, some, counts, cutoff_s[part]))
+    return result
+
+
+def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]:
+    """Rows of the index with the same number of pipeline ranks, together."""
+    for ranks in np.unique(pp[index]):
+        yield index[pp[index] == ranks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranks:
+    """What limits the layers of the largest run on each rank; arrays of shape (layouts, P) or (layouts, 1).
+
+    `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, and n·`layer_s` + r·`again_s` + `fixed_s` ≤ t.
+    """
+
+    layer_s: Vector
+    again_s: Vector
+    fixed_s: Vector
+    per_layer_bytes: Vector
+    freed_bytes: Vector
+    room_bytes: Vector
+    again_room_bytes: Vector
+
+
+def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vector) -> Vector:
+    """Bound by the slowest rank, narrowed by halving between the mean and what the cutoff allows."""
+    costs, P = priced.costs, float(priced.table.pp[0])
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    total = counts @ costs.layer_s + P * costs.every_s + costs.first_s + costs.last_s
+    forms = np.einsum("k,jkn->jn", counts, costs.tail_layer_s) + costs.tail_first_s + costs.tail_last_s
+    rest = beta * total + (forms / P).max(axis=0) + costs.constant_s
+    weight = np.maximum(M - beta, 1e-12)
+    ranks = _rank_limits(setting, priced)
+    low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
+    least, most, need = _layers_needed(priced.table, counts)
+    bounds = np.full(len(low), np.inf)
+    possible = np.flatnonzero(_enough(ranks, high, least, most, need))
+    if len(possible) == 0:
+        return bounds
+    some, of = rows_of_ranks(ranks, possible), possible
+    low, high, least, most = low[of], high[of], least[of], most[of]
+    near = low * NEAR
+    high = np.where(
+        (high > near) & _enough(some, near, least, most, need), near, np.minimum(high, low / ROUNDING)
+    )
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        works = _enough(some, middle, least, most, need)
+        low, high = np.where(works, low, middle), np.where(works, middle, high)
+    bounds[of] = (weight[of] * low + rest[of]) * (1 - ROUNDING)
+    return bounds
+
+
+def rows_of_ranks(ranks: _Ranks, index: Index) -> _Ranks:
+    """Limits of some layouts."""
+    return replace(ranks, **{f.name: getattr(ranks, f.name)[index] for f in fields(ranks)})
+
+
+def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector, float]:
+    """Least and most layers of the largest run each rank may take, and all of them; other runs are let go.
+
+    A rank with one chunk takes at least a layer. With several, chunks are equal but for the first and the
+    last of the model, which lack at most all but one layer, or all of them where nothing else divides.
+    """
+    layers, P = counts.sum(), int(table.pp[0])
+    V = table.virtual_stages[:, None].astype(np.float64)
+    each = np.where(V > 1, np.ceil(layers / (P * V)), layers)
+    v_shaped = np.isin(table.schedule, [SCHEDULES.index(name) for name in V_SHAPED])[:, None]
+    rank = np.arange(P)[None, :]
+    ends = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
+    most = np.minimum(V * each, layers) + 0.0 * rank
+    lacking = np.where(each * P * V - layers > 2 * (each - 1), each, each - 1)
+    least = np.where(V > 1, V * each - ends * lacking, 1.0) if len(counts) == 1 else 0.0 * most
+    return least, most, float(counts.max())
+
+
+def _enough(
+    ranks: _Ranks, seconds: Vector, least: Vector, most: Vector, need: float
+) -> npt.NDArray[np.bool_]:
+    """Whether ranks of at most this many seconds can take all layers, each within its least and most."""
+    t = np.maximum(seconds[:, None] * (1 + ROUNDING) - ranks.fixed_s, -1.0)
+    kept = np.minimum(t / ranks.layer_s, ranks.room_bytes / ranks.per_layer_bytes)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        owed = ranks.again_s / ranks.freed_bytes
+        paced = (t + ranks.again_room_bytes * owed) / (ranks.layer_s + ranks.per_layer_bytes * owed)
+        held = ranks.again_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
+    some = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
+    taken = np.floor(np.maximum(kept, some) * (1 + ROUNDING) + ROUNDING)
+    return np.asarray((taken >= least).all(axis=1) & (np.minimum(taken, most).sum(axis=1) >= need))
+
+
+def _rank_limits(setting: Setting, priced: Priced) -> _Ranks:
+    """Limits of the largest run of layers on every rank."""
+    table, costs, pieces = priced.table, priced.costs, priced.pieces
+    runs = layer_runs(setting.model)
+    k = max(range(len(runs)), key=lambda run: runs[run].count)
+    stage = np.arange(int(table.pp[0]))[None, :]
+    schedule, V = table.schedule[:, None], table.virtual_stages[:, None]
+    M = num_microbatches(table, setting.job)[:, None]
+    relief = np.broadcast_to(pieces.first_backward_relief, len(table))[:, None]
+    held = held_microbatches(relief, schedule, table.pp[:, None], V, M, stage)
+    first, last = holds_ends(np.broadcast_to(schedule, (len(table), stage.size)), table.pp[:, None], stage)
+    layer, grown, rows = pieces.layers[k], pieces.fragmentation, len(table)
+
+    def column(value: Any) -> Vector:
+        return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))[:, None]
+
+    saved, kept = column(layer.saved_bytes), column(layer.saved_bytes_recomputed)
+    freed = np.where(column(table.recompute == _FULL) > 0, np.maximum(saved - kept, 0.0), 0.0)
+    embedding = column(pieces.embedding.state.total_bytes + pieces.embedding.activation_bytes)
+    head = column(pieces.head.state.total_bytes + pieces.head.activation_bytes)
+    everywhere = column(pieces.working_bytes + pieces.buffer_bytes)
+    fixed = grown * (first * embedding + last * head + everywhere) + column(pieces.runtime_bytes)
+    room = setting.memory_budget_bytes * (1 + ROUNDING) - fixed
+    return _Ranks(
+        layer_s=column(costs.layer_s[k]),
+        again_s=np.maximum(column(costs.recompute_s[k]), 0.0),
+        fixed_s=column(costs.every_s) + first * column(costs.first_s) + last * column(costs.last_s),
+        per_layer_bytes=grown * (column(layer.state.total_bytes) + held * saved),
+        freed_bytes=grown * held * freed,
+        room_bytes=room,
+        again_room_bytes=room
+        - grown * (column(pieces.recompute_working_bytes) - last * column(pieces.head.recompute_room_bytes)),
+    )
+
+
+def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> Vector:
+    """Seconds that no split into stages and no recompute counts can beat.
+
+    T = (M − β)·max t + β·Σ t + max u + constant, and without recomputation Σ t is the same for every split.
+    The slowest rank takes at least the mean, at least its share in whole layers of the cheapest run, and, on
+    the rank of an end, that end and one layer per chunk, the end's own chunk perhaps without. The tail takes
+    at least the mean of every linear form.
+    """
+    P = layouts.pp.astype(np.float64)
+    total = (runs[:, None] * costs.layer_s).sum(axis=0) + P * costs.every_s + costs.first_s + costs.last_s
+    cheapest = costs.layer_s.min(axis=0)
+    whole = _least_slowest_rank(costs, cheapest, float(runs.sum()), layouts)
+    first, last = _end_seconds(costs, layouts)
+    V = layouts.virtual_stages
+    held = V - np.logical_and(V > 1, ends_may_be_empty(runs.sum(), P * V))
+    ends = np.maximum(first, last * (_v_shaped(layouts) == 0)) + held * cheapest
+    slowest = np.maximum(np.maximum(total / P, whole), np.where(runs.sum() >= P * V, ends, 0.0))
+    forms = (runs[:, None] * costs.tail_layer_s).sum(axis=1) + costs.tail_first_s + costs.tail_last_s
+    tail = (forms / P).max(axis=0)
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    return np.asarray((M - beta) * slowest + beta * total + tail + costs.constant_s) * (1 - 1e-12)
+
+
+def _least_slowest_rank(costs: CostColumns, layer: Vector, num_layers: float, layouts: LayoutTable) -> Vector:
+    """Smallest possible time of the slowest rank if every layer cost as much as the cheapest one.
+
+    The smallest τ that lets all ranks together take all layers: Σ_s ⌊(τ − fixed_s)/layer⌋ ≥ L. It is a whole
+    number of layers on some rank, so only such values near the mean are tried.
+    """
+    P, v_shaped = layouts.pp.astype(np.float64), _v_shaped(layouts)
+    first, last = _end_seconds(costs, layouts)
+    two_ends = (P > 1) & (v_shaped == 0)
+    middle = np.maximum(0.0, P - 1 - two_ends)
+    mean = (num_layers * layer + P * costs.every_s + costs.first_s + costs.last_s) / P
+    best = np.full(len(mean), np.inf)
+    inverse = 1 / layer
+    for fixed, present in ((costs.every_s, middle > 0), (first, P > 0), (last, two_ends)):
+        fewest = np.maximum(0.0, np.ceil((mean - fixed) * inverse - 1e-9))
+        for more in range(2):
+            tau = fixed + (fewest + more) * layer
+            taken = middle * _whole_layers(tau - costs.every_s, inverse)
+            taken += _whole_layers(tau - first, inverse) + two_ends * _whole_layers(tau - last, inverse)
+            best = np.where(present & (taken >= num_layers), np.minimum(best, tau), best)
+    return np.where(np.isfinite(best), best, mean)
+
+
+def _whole_layers(seconds: Vector, layers_per_s: Vector) -> Vector:
+    """How many layers fit into these seconds."""
+    return np.asarray(np.maximum(0.0, np.floor(seconds * layers_per_s + 1e-9)))
+
+
+def _v_shaped(layouts: LayoutTable) -> Vector:
+    """1 where the first rank holds both ends."""
+    first, last = holds_ends(layouts.schedule, layouts.pp, np.zeros_like(layouts.pp))
+    return np.asarray(np.logical_and(first, last) * (layouts.pp > 1), dtype=np.float64)
+
+
+def _end_seconds(costs: CostColumns, layouts: LayoutTable) -> tuple[Vector, Vector]:
+    """Seconds per microbatch that are no layer, on the first rank and on the last one."""
+    together = (layouts.pp == 1) | (_v_shaped(layouts) > 0)
+    first = costs.every_s + costs.first_s + np.where(together, costs.last_s, 0.0)
+    return first, costs.every_s + costs.last_s

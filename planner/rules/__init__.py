@@ -1,0 +1,1 @@
+"""Which layouts are legal: named rules, each with its numbers."""

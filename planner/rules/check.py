@@ -1,0 +1,184 @@
+"""The verifier: which layouts are legal, and why the others are not.
+
+Enumerator, solver decode, command line, dashboard and tests all ask here; nothing else decides what is legal.
+Each rule is written once, over columns: `legal` judges a table of layouts, `check` explains one layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from costmodel.job import TrainingJob
+from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import SoftwareStack
+from planner.problem import Setting
+from planner.rules.axes import AXIS_RULES
+from planner.rules.rule import Mask, Rule, Violation
+from planner.rules.shapes import SHAPE_RULES
+from planner.rules.stacks import STACK_RULES
+from topology.base.errors import InputError
+from topology.base.units import format_bytes
+from topology.cluster import Cluster
+
+__all__ = ["RULES", "Setting", "Violation", "check", "check_memory", "check_pins", "legal", "parse_pins"]
+
+RULES: tuple[Rule, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES
+
+
+def check(
+    model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, layout: ParallelLayout
+) -> tuple[Violation, ...]:
+    """Explain every rule that one layout breaks; empty when it is legal."""
+    setting = Setting(model=model, cluster=cluster, job=job, stack=stack)
+    degrees, *others = RULES
+    if _breaks(degrees, setting, layout):  # the arithmetic of the other rules needs positive degrees
+        return (degrees.explain(setting, layout),)
+    return tuple(rule.explain(setting, layout) for rule in others if _breaks(rule, setting, layout))
+
+
+def legal(
+    setting: Setting, table: LayoutTable, *, only: frozenset[str] | None = None
+) -> tuple[Mask, dict[str, int]]:
+    """Judge many layouts: a mask of the legal ones, and how many each rule was the first to reject.
+
+    Args:
+        setting: what they are judged against.
+        table: the layouts.
+        only: judge just the rules that read no other field than these.
+    """
+    keep = np.ones(len(table), dtype=bool)
+    rejected: dict[str, int] = {}
+    for rule in RULES:
+        if only is not None and not only.issuperset(rule.fields):
+            continue
+        broken = keep & rule.broken(setting, table)
+        count = int(broken.sum())
+        if count:
+            rejected[rule.name] = count
+            keep &= ~broken
+    return keep, rejected
+
+
+def check_pins(setting: Setting, pins: Mapping[str, Any]) -> tuple[Violation, ...]:
+    """Explain why no layout can have these pinned fields, judging only rules that the pins decide."""
+    layout = ParallelLayout(**dict(pins))
+    return tuple(
+        rule.explain(setting, layout)
+        for rule in RULES
+        if _decided(rule, pins) and _breaks(rule, setting, layout)
+    )
+
+
+def check_memory(
+    memory_by_stage: tuple[MemoryBreakdown, ...], capacity_bytes: float, headroom: float = 0.0
+) -> Violation | None:
+    """Explain the stage that does not fit, part by part; None when all fit.
+
+    Args:
+        memory_by_stage: What each stage needs.
+        capacity_bytes: A GPU's memory.
+        headroom: Share of it to leave free.
+    """
+    totals = [memory.total_bytes for memory in memory_by_stage]
+    stage, budget = int(np.argmax(totals)), capacity_bytes * (1 - headroom)
+    if totals[stage] <= budget:
+        return None
+    parts = [f.name for f in fields(MemoryBreakdown) if getattr(memory_by_stage[stage], f.name) > 0]
+    terms = " + ".join(
+        f"{name.removesuffix('_bytes')} {format_bytes(getattr(memory_by_stage[stage], name))}"
+        for name in parts
+    )
+    whole = format_bytes(capacity_bytes)
+    of_gpu = f"the {whole} of a GPU less {100 * headroom:.1f} % headroom" if headroom else "what a GPU has"
+    return Violation(
+        rule="memory",
+        message=f"stage {stage}: {terms} = {format_bytes(totals[stage])} > {format_bytes(budget)}, {of_gpu}",
+        have=totals[stage],
+        need=budget,
+        unit="bytes",
+        hint="recompute more layers, split over more GPUs, or use GPUs with more memory",
+    )
+
+
+def parse_pins(pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn pinned fields as users write them (text or values) into values of `ParallelLayout`.
+
+    >>> parse_pins({"layout.tp": "8", "recompute": "full", "axis_order": "pp-dp-cp-tp"})
+    {'tp': 8, 'recompute': 'full', 'axis_order': ('pp', 'dp', 'cp', 'tp')}
+    """
+    return {
+        name.removeprefix("layout."): _parse_pin(name.removeprefix("layout."), value)
+        for name, value in pins.items()
+    }
+
+
+_CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTES, "cp_kind": CP_KINDS}
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def _parse_pin(name: str, value: Any) -> Any:
+    known = [field.name for field in fields(ParallelLayout)]
+    if name not in known:
+        raise InputError(
+            what=f"there is no layout field {name!r} to pin",
+            cause=f"the fields are {', '.join(known)}",
+            fix="pin one of those, for example layout.tp=8",
+        )
+    if name == "axis_order":
+        order = tuple(value.replace(",", "-").split("-")) if isinstance(value, str) else tuple(value)
+        return _one_of(name, order, AXIS_ORDERS)
+    if name in _CHOICES:
+        return _one_of(name, str(value).lower(), _CHOICES[name])
+    if name == "sequence_parallel":
+        return _BOOLEANS[str(_one_of(name, str(value).lower(), tuple(_BOOLEANS)))]
+    return _whole_number(name, value)
+
+
+def _one_of(name: str, value: Any, choices: tuple[Any, ...]) -> Any:
+    if value in choices:
+        return value
+    shown = ", ".join("-".join(choice) if isinstance(choice, tuple) else str(choice) for choice in choices)
+    raise InputError(
+        what=f"layout.{name} cannot be {value!r}", cause=f"it is one of {shown}", fix="pin one of those"
+    )
+
+
+def _whole_number(name: str, value: Any) -> int:
+    least = 0 if name == "zero_stage" else 1
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise InputError(
+            what=f"layout.{name} cannot be {value!r}",
+            cause=f"it is a whole number of at least {least}",
+            fix=f"pin for example layout.{name}={least}",
+        )
+    return number
+
+
+def _breaks(rule: Rule, setting: Setting, layout: ParallelLayout) -> bool:
+    """Whether one layout breaks a rule, asked of a table of one row."""
+    return bool(np.any(rule.broken(setting, LayoutTable.of([layout]))))
+
+
+def _decided(rule: Rule, pins: Mapping[str, Any]) -> bool:
+    """Whether pinned fields alone settle a rule: all of its fields, or some when the rest can only help."""
+    judged = [field in pins for field in rule.fields]
+    return all(judged) or (rule.lenient_at_one and any(judged))

@@ -1,0 +1,68 @@
+"""The words rules are written in: a `Rule` that judges a `Setting`, and the `Violation` it may find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import LayoutTable, ParallelLayout
+from planner.problem import Setting
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One broken rule: the whole equation with the user's numbers, and a change that would satisfy it."""
+
+    rule: str
+    message: str
+    have: float
+    need: float
+    unit: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A named law of layouts, defined once for many (`broken`) and explained for one (`explain`).
+
+    Attributes:
+        name: What counts of pruned layouts are kept under.
+        fields: Layout fields the rule reads; empty when it judges the request alone.
+        broken: Which rows of a table break it; may answer one bool for all rows.
+        explain: The violation of a layout that breaks it.
+        lenient_at_one: Whether a field left at its smallest value can only satisfy the rule, so that it can
+            be judged when just some of its fields are pinned.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    broken: Callable[[Setting, LayoutTable], Mask | bool]
+    explain: Callable[[Setting, ParallelLayout], Violation]
+    lenient_at_one: bool = True
+
+
+def not_offered(s: Setting, field: str, value: object, offered: tuple[object, ...]) -> Violation:
+    """Build the violation of a choice that the stack does not have."""
+    names = ", ".join(str(name) for name in offered) or "none"
+    return Violation(
+        rule=f"{field.replace('_', '-')}-offered",
+        message=f"{field} = {value}, but {s.stack.name} has only {names}",
+        have=0,
+        need=1,
+        unit="",
+        hint=f"use {field}={next(iter(offered), 'none')}, or another stack",
+    )
+
+
+def largest_divisor(value: int, limit: int) -> int:
+    """Largest divisor of `value` that is at most `limit`.
+
+    >>> largest_divisor(12, 5)
+    4
+    """
+    return next(d for d in range(max(1, min(value, limit)), 0, -1) if value % d == 0)

@@ -1,0 +1,367 @@
+"""Rules of arithmetic: what the sizes of the model, the batch and the cluster allow.
+
+Legend: ``N`` GPUs of the cluster, ``V`` vocabulary, ``S`` sequence length, ``B`` global batch in sequences.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import CP_KINDS, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.training.rank_strides import axis_strides
+from planner.problem import Setting
+from planner.rules.rule import Mask, Rule, Violation, largest_divisor
+
+MOST_VOCABULARY_PADDING = 0.01
+"""Stacks pad the vocabulary to a multiple of tp; past this share the padding is work worth refusing."""
+
+_ULYSSES = CP_KINDS.index("ulysses")
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
+
+
+def _degrees_broken(_: Setting, t: LayoutTable) -> Mask:
+    return (
+        (t.tp < 1)
+        | (t.pp < 1)
+        | (t.dp < 1)
+        | (t.cp < 1)
+        | (t.ep < 1)
+        | (t.expert_tp < 1)
+        | (t.virtual_stages < 1)
+        | (t.microbatch_size < 1)
+    )
+
+
+def _degrees(_: Setting, x: ParallelLayout) -> Violation:
+    name = next(name for name in _DEGREES if getattr(x, name) < 1)
+    value = getattr(x, name)
+    return Violation(
+        rule="degrees",
+        message=f"{name} = {value}, a degree counts GPUs and is at least 1",
+        have=value,
+        need=1,
+        unit="",
+        hint=f"set {name}=1 to leave that axis out",
+    )
+
+
+def _gpus_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(t.num_gpus > s.cluster.num_gpus, dtype=bool)
+
+
+def _gpus(s: Setting, x: ParallelLayout) -> Violation:
+    have, need = x.num_gpus, s.cluster.num_gpus
+    return Violation(
+        rule="gpus",
+        message=f"dp·cp·tp·pp = {x.dp}·{x.cp}·{x.tp}·{x.pp} = {have} GPUs, the cluster has {need}",
+        have=have,
+        need=need,
+        unit="GPUs",
+        hint=f"lower the degrees to a product of at most {need}, or plan for {have} GPUs",
+    )
+
+
+def _indivisible(rule: str, size_name: str, size: int, degree_name: str, degree: int) -> Violation:
+    """Build the violation of size % degree == 0."""
+    best = largest_divisor(size, degree)
+    message = f"{size_name} % {degree_name} = {size} % {degree} = {size % degree}, must be 0"
+    hint = f"use {degree_name}={best}, the largest divisor of {size} below {degree}"
+    return Violation(rule=rule, message=message, have=size % degree, need=0, unit="", hint=hint)
+
+
+def _heads_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(s.model.num_attention_heads % t.tp != 0, dtype=bool)
+
+
+def _heads(s: Setting, x: ParallelLayout) -> Violation:
+    return _indivisible("attention-heads", "num_attention_heads", s.model.num_attention_heads, "tp", x.tp)
+
+
+def _kv_heads_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    return np.asarray(False if s.model.is_mla else s.model.num_key_value_heads % t.tp != 0, dtype=bool)
+
+
+def _kv_heads(s: Setting, x: ParallelLayout) -> Violation:
+    return _indivisible("kv-heads", "num_key_value_heads", s.model.num_key_value_heads, "tp", x.tp)
+
+
+def _feed_forward_widths(s: Setting) -> dict[str, int]:
+    """Widths that tensor parallelism cuts: the dense feed-forward and the shared experts, where present."""
+    m = s.model
+    dense = not m.is_moe or m.num_dense_layers > 0
+    widths = {"intermediate_size": m.intermediate_size * dense, "shared_expert_size": m.shared_expert_size}
+    return {name: width for name, width in widths.items() if width > 0}
+
+
+def _feed_forward_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    widths = list(_feed_forward_widths(s).values())
+    return np.asarray(math.gcd(*widths) % t.tp != 0 if widths else False, dtype=bool)
+
+
+def _feed_forward(s: Setting, x: ParallelLayout) -> Violation:
+    name, width = next((n, w) for n, w in _feed_forward_widths(s).items() if w % x.tp)
+    return _indivisible("feed-forward", name, width, "tp", x.tp)
+
+
+def _vocabulary_broken(s: Setting, t: LayoutTable) -> Mask:
+    return (-s.model.vocab_size) % t.tp > MOST_VOCABULARY_PADDING * s.model.vocab_size
+
+
+def _vocabulary(s: Setting, x: ParallelLayout) -> Violation:
+    vocabulary = s.model.vocab_size
+    padding = -vocabulary % x.tp
+    return Violation(
+        rule="vocabulary",
+        message=f"padding vocab_size {vocabulary} to a multiple of tp {x.tp} adds {padding} rows, more than "
+        f"{MOST_VOCABULARY_PADDING:.0%}",
+        have=padding,
+        need=math.floor(MOST_VOCABULARY_PADDING * vocabulary),
+        unit="rows",
+        hint="use a smaller tp",
+    )
+
+
+def _experts_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(
+        (s.model.num_experts % t.ep != 0) if s.model.is_moe else (t.ep != 1) | (t.expert_tp != 1), dtype=bool
+    )
+
+
+def _experts(s: Setting, x: ParallelLayout) -> Violation:
+    if s.model.is_moe:
+        return _indivisible("experts", "num_experts", s.model.num_experts, "ep", x.ep)
+    return Violation(
+        rule="experts",
+        message=f"ep·expert_tp = {x.ep}·{x.expert_tp} but {s.model.name} has no experts",
+        have=x.ep * x.expert_tp,
+        need=1,
+        unit="",
+        hint="use ep=1 and expert_tp=1 for a dense model",
+    )
+
+
+def _expert_width_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    return np.asarray(
+        s.model.moe_intermediate_size % t.expert_tp != 0 if s.model.is_moe else False, dtype=bool
+    )
+
+
+def _expert_width(s: Setting, x: ParallelLayout) -> Violation:
+    width = s.model.moe_intermediate_size
+    return _indivisible("expert-width", "moe_intermediate_size", width, "expert_tp", x.expert_tp)
+
+
+def _expert_block_broken(_: Setting, t: LayoutTable) -> Mask:
+    return np.asarray((t.dp * t.cp * t.tp) % (t.ep * t.expert_tp) != 0, dtype=bool)
+
+
+def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
+    block, cut = x.dp * x.cp * x.tp, x.ep * x.expert_tp
+    return Violation(
+        rule="expert-block",
+        message=f"(dp·cp·tp) % (ep·expert_tp) = ({x.dp}·{x.cp}·{x.tp}) % ({x.ep}·{x.expert_tp}) = "
+        f"{block % cut}, "
+        "must be 0: experts are spread over the ranks of one pipeline stage",
+        have=block % cut,
+        need=0,
+        unit="",
+        hint=f"use ep·expert_tp={math.gcd(block, cut)}",
+    )
+
+
+def _layers_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(t.pp * t.virtual_stages > _most_stages(s, t.virtual_stages, t.schedule), dtype=bool)
+
+
+def _most_stages(s: Setting, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
+    """One layer each; interleaved, the ends may do with the embedding or the head."""
+    ends = s.stack.empty_end_chunks & (virtual_stages > 1) & (schedule == SCHEDULES.index("interleaved"))
+    return np.asarray(s.model.num_layers + 2 * ends)
+
+
+def _layers(s: Setting, x: ParallelLayout) -> Violation:
+    stages, layers = x.pp * x.virtual_stages, s.model.num_layers
+    most = int(_most_stages(s, x.virtual_stages, SCHEDULES.index(x.schedule)))
+    return Violation(
+        rule="layers",
+        message=f"pp·virtual_stages = {x.pp}·{x.virtual_stages} = {stages} stages, the model has {layers} "
+        "layers",
+        have=stages,
+        need=most,
+        unit="stages",
+        hint=f"use at most {most} stages",
+    )
+
+
+def _even_layers_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    return np.asarray(
+        False if s.stack.uneven_stages else s.model.num_layers % (t.pp * t.virtual_stages) != 0, dtype=bool
+    )
+
+
+def _even_layers(s: Setting, x: ParallelLayout) -> Violation:
+    stages, layers = x.pp * x.virtual_stages, s.model.num_layers
+    return Violation(
+        rule="even-layers",
+        message=f"num_layers % (pp·virtual_stages) = {layers} % ({x.pp}·{x.virtual_stages}) = "
+        f"{layers % stages}, "
+        f"must be 0: {s.stack.name} has only equal stages",
+        have=layers % stages,
+        need=0,
+        unit="layers",
+        hint=f"use {largest_divisor(layers, stages)} stages",
+    )
+
+
+def _batch_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(s.job.global_batch_size % (t.dp * t.microbatch_size) != 0, dtype=bool)
+
+
+def _batch(s: Setting, x: ParallelLayout) -> Violation:
+    B, step = s.job.global_batch_size, x.dp * x.microbatch_size
+    return Violation(
+        rule="batch",
+        message=f"global_batch_size % (dp·microbatch_size) = {B} % ({x.dp}·{x.microbatch_size}) = "
+        f"{B % step}, "
+        "must be 0",
+        have=B % step,
+        need=0,
+        unit="sequences",
+        hint=f"use dp·microbatch_size={largest_divisor(B, step)}, or a global batch of "
+        f"{-(-B // step) * step}",
+    )
+
+
+def _sequence_split_broken(s: Setting, t: LayoutTable) -> Mask:
+    balance = 1 + ((t.cp > 1) & (t.cp_kind != _ULYSSES))
+    return np.asarray(
+        s.job.sequence_length % (t.cp * balance * (1 + (t.tp - 1) * t.sequence_parallel)) != 0, dtype=bool
+    )
+
+
+def _sequence_split(s: Setting, x: ParallelLayout) -> Violation:
+    balance = 2 if x.cp > 1 and x.cp_kind != "ulysses" else 1
+    shards = x.cp * balance * (x.tp if x.sequence_parallel else 1)
+    terms = f"cp {x.cp}" + " · 2 (causal balance)" * (balance == 2) + f" · tp {x.tp}" * x.sequence_parallel
+    S = s.job.sequence_length
+    return Violation(
+        rule="sequence-split",
+        message=f"sequence_length % ({terms}) = {S} % {shards} = {S % shards}, must be 0",
+        have=S % shards,
+        need=0,
+        unit="tokens",
+        hint=f"use a sequence length of {-(-S // shards) * shards}",
+    )
+
+
+def _ulysses_broken(s: Setting, t: LayoutTable) -> Mask:
+    groups = s.model.num_attention_heads if s.model.is_mla else s.model.num_key_value_heads
+    return np.asarray((t.cp_kind == _ULYSSES) & (groups % (t.tp * t.cp) != 0), dtype=bool)
+
+
+def _ulysses(s: Setting, x: ParallelLayout) -> Violation:
+    groups = s.model.num_attention_heads if s.model.is_mla else s.model.num_key_value_heads
+    return Violation(
+        rule="ulysses-heads",
+        message=f"num_key_value_heads % (tp·cp) = {groups} % ({x.tp}·{x.cp}) = {groups % (x.tp * x.cp)}, "
+        "must be 0: "
+        "Ulysses gives every rank whole heads",
+        have=groups % (x.tp * x.cp),
+        need=0,
+        unit="heads",
+        hint="use cp_kind=ring, or a smaller cp",
+    )
+
+
+def _sequence_limit_broken(s: Setting, _: LayoutTable) -> bool:
+    return s.job.sequence_length > s.model.max_sequence_length
+
+
+def _sequence_limit(s: Setting, _: ParallelLayout) -> Violation:
+    have, need = s.job.sequence_length, s.model.max_sequence_length
+    return Violation(
+        rule="sequence-limit",
+        message=f"sequence_length {have} is longer than the {need} positions of {s.model.name}",
+        have=have,
+        need=need,
+        unit="tokens",
+        hint=f"use a sequence length of at most {need}",
+    )
+
+
+def _alignment_broken(s: Setting, t: LayoutTable) -> Mask:
+    node = s.cluster.hierarchy.gpus_per_node
+    block = _innermost_block(t)
+    return np.asarray((t.tp > 1) & (node % block != 0) & (block % node != 0), dtype=bool)
+
+
+def _innermost_block(t: LayoutTable) -> npt.NDArray[np.int64]:
+    """GPUs spanned by one tensor-parallel group, strided over the axes that vary faster than it."""
+    return np.asarray(t.tp * axis_strides(t)["tp"], dtype=np.int64)
+
+
+def _alignment(s: Setting, x: ParallelLayout) -> Violation:
+    node = s.cluster.hierarchy.gpus_per_node
+    inner = x.axis_order[x.axis_order.index("tp") :]
+    block = math.prod(getattr(x, axis) for axis in inner)
+    terms = "·".join(f"{axis} {getattr(x, axis)}" for axis in inner)
+    return Violation(
+        rule="node-alignment",
+        message=f"a tensor-parallel group spans {terms} = {block} GPUs, which neither divides a node of "
+        f"{node} nor "
+        "fills whole nodes: some groups would straddle two nodes",
+        have=block,
+        need=largest_divisor(node, block),
+        unit="GPUs",
+        hint=f"use tp={largest_divisor(node, x.tp)} with tp innermost",
+    )
+
+
+SHAPE_RULES: tuple[Rule, ...] = (
+    Rule(name="degrees", fields=_DEGREES, broken=_degrees_broken, explain=_degrees),
+    Rule(name="sequence-limit", fields=(), broken=_sequence_limit_broken, explain=_sequence_limit),
+    Rule(name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus),
+    Rule(name="attention-heads", fields=("tp",), broken=_heads_broken, explain=_heads),
+    Rule(name="kv-heads", fields=("tp",), broken=_kv_heads_broken, explain=_kv_heads),
+    Rule(name="feed-forward", fields=("tp",), broken=_feed_forward_broken, explain=_feed_forward),
+    Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
+    Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
+    Rule(name="expert-width", fields=("expert_tp",), broken=_expert_width_broken, explain=_expert_width),
+    Rule(
+        name="expert-block",
+        fields=("dp", "cp", "tp", "ep", "expert_tp"),
+        broken=_expert_block_broken,
+        explain=_expert_block,
+        lenient_at_one=False,
+    ),
+    Rule(
+        name="layers",
+        fields=("pp", "virtual_stages", "schedule"),
+        broken=_layers_broken,
+        explain=_layers,
+    ),
+    Rule(
+        name="even-layers", fields=("pp", "virtual_stages"), broken=_even_layers_broken, explain=_even_layers
+    ),
+    Rule(name="batch", fields=("dp", "microbatch_size"), broken=_batch_broken, explain=_batch),
+    Rule(
+        name="sequence-split",
+        fields=("cp", "tp", "sequence_parallel", "cp_kind"),
+        broken=_sequence_split_broken,
+        explain=_sequence_split,
+        lenient_at_one=False,
+    ),
+    Rule(name="ulysses-heads", fields=("cp_kind", "tp", "cp"), broken=_ulysses_broken, explain=_ulysses),
+    Rule(
+        name="node-alignment",
+        fields=("tp", "axis_order", "dp", "cp", "pp"),
+        broken=_alignment_broken,
+        explain=_alignment,
+    ),
+)
+"""In the order a person would check them; the first broken rule is the one a pruned layout is counted
+under.
+"""

@@ -1,0 +1,368 @@
+"""Rules of machinery: what the software stack, the schedule and the hardware allow.
+
+Legend: ``P`` pipeline ranks, ``M`` microbatches per step, ``V`` virtual stages per rank.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from costmodel.layout import (
+    CP_KINDS,
+    RECOMPUTES,
+    SCHEDULES,
+    LayoutTable,
+    ParallelLayout,
+    num_microbatches,
+)
+from costmodel.pipeline.stages import shortage
+from planner.problem import Setting
+from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
+
+CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
+"""Virtual stages a schedule is defined for; interleaving takes any number from two up."""
+
+MICROBATCHES_PER_STAGE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "interleaved": 1, "zbv": 1, "dualpipev": 2}
+"""Microbatches per pipeline rank below which a schedule never reaches its steady state."""
+
+_INTERLEAVED = SCHEDULES.index("interleaved")
+
+
+def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
+    return [every.index(name) for name in names]
+
+
+def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
+    return (t.pp > 1) & ~np.isin(t.schedule, _codes(s.stack.schedules, SCHEDULES))
+
+
+def _schedule(s: Setting, x: ParallelLayout) -> Violation:
+    return not_offered(s, "schedule", x.schedule, s.stack.schedules)
+
+
+def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:
+    fixed = np.array([CHUNKS_OF_SCHEDULE.get(name, 0) for name in SCHEDULES])[t.schedule]
+    wrong = np.where(t.schedule == _INTERLEAVED, t.virtual_stages < 2, t.virtual_stages != fixed)
+    return np.asarray(np.where(t.pp == 1, t.virtual_stages != 1, wrong), dtype=bool)
+
+
+def _chunks(_: Setting, x: ParallelLayout) -> Violation:
+    need = 1 if x.pp == 1 else CHUNKS_OF_SCHEDULE.get(x.schedule, 2)
+    least = "at least " * (x.pp > 1 and x.schedule == "interleaved")
+    why = "without a pipeline (pp = 1)" if x.pp == 1 else f"with schedule {x.schedule}"
+    return Violation(
+        rule="virtual-stages",
+        message=f"virtual_stages = {x.virtual_stages}, must be {least}{need} {why}",
+        have=x.virtual_stages,
+        need=need,
+        unit="stages",
+        hint=f"set virtual_stages={need}, or change the schedule",
+    )
+
+
+def _fill_broken(s: Setting, t: LayoutTable) -> Mask:
+    per_stage = np.array([_microbatches_per_stage(s, name) for name in SCHEDULES])[t.schedule]
+    return (t.pp > 1) & (num_microbatches(t, s.job) < per_stage * t.pp)
+
+
+def _microbatches_per_stage(s: Setting, schedule: str) -> int:
+    strict = s.stack.microbatches_at_least_stages or schedule not in ("gpipe", "1f1b")
+    return MICROBATCHES_PER_STAGE[schedule] if strict else 0
+
+
+def _fill(s: Setting, x: ParallelLayout) -> Violation:
+    M, need = num_microbatches(x, s.job), _microbatches_per_stage(s, x.schedule) * x.pp
+    return Violation(
+        rule="pipeline-fill",
+        message=f"global_batch_size / (dp·microbatch_size) = {s.job.global_batch_size} / "
+        f"({x.dp}·{x.microbatch_size})"
+        f" = {M} microbatches for {x.pp} stages; {x.schedule} on {s.stack.name} needs {need}",
+        have=M,
+        need=need,
+        unit="microbatches",
+        hint="use a smaller pp, dp or microbatch_size, or a larger batch",
+    )
+
+
+def _groups_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not s.stack.interleaved_multiple_of_stages:
+        return False
+    ragged = num_microbatches(t, s.job) % t.pp != 0
+    return np.asarray((t.pp > 1) & (t.schedule == _INTERLEAVED) & ragged, dtype=bool)
+
+
+def _groups(s: Setting, x: ParallelLayout) -> Violation:
+    M = num_microbatches(x, s.job)
+    return Violation(
+        rule="interleaving-groups",
+        message=f"microbatches % pp = {M} % {x.pp} = {M % x.pp}, must be 0: {s.stack.name} interleaves "
+        "microbatches "
+        f"in groups of pp; global_batch_size / (dp·microbatch_size) = {s.job.global_batch_size} / "
+        f"({x.dp}·{x.microbatch_size})",
+        have=M % x.pp,
+        need=0,
+        unit="microbatches",
+        hint=f"use pp={largest_divisor(M, x.pp)} or schedule=1f1b",
+    )
+
+
+def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
+    layers, chunks = s.model.num_layers, t.pp * t.virtual_stages
+    each = -(-layers // chunks)
+    lacking = each * chunks - layers
+    least = 1 - (s.stack.empty_end_chunks & (t.schedule == SCHEDULES.index("interleaved")))
+    return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - least)), dtype=bool)
+
+
+def _equal_chunks(s: Setting, x: ParallelLayout) -> Violation:
+    layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
+    each, lacking = shortage(layers, chunks)
+    empty = s.stack.empty_end_chunks and x.schedule == "interleaved"
+    most = each if empty else each - 1
+    return Violation(
+        rule="equal-chunks",
+        message=f"pp·virtual_stages·⌈layers/chunk⌉ − layers = {x.pp}·{x.virtual_stages}·{each} − {layers} "
+        f"= {lacking} "
+        f"layers short, but only the first and the last chunk may be shorter, by {most} each: uneven "
+        "chunks stall "
+        "interleaved ranks",
+        have=lacking,
+        need=2 * most,
+        unit="layers",
+        hint=f"use virtual_stages={largest_even_chunks(layers, x.pp, x.virtual_stages, empty_ends=empty)}",
+    )
+
+
+def largest_even_chunks(num_layers: int, pp: int, virtual_stages: int, *, empty_ends: bool) -> int:
+    """Most virtual stages up to a limit whose chunks can be equal but for the ends.
+
+    >>> largest_even_chunks(126, 16, 8, empty_ends=False), largest_even_chunks(126, 16, 8, empty_ends=True)
+    (4, 8)
+    """
+    for stages in range(virtual_stages, 1, -1):
+        each, lacking = shortage(num_layers, pp * stages)
+        if lacking <= 2 * (each if empty_ends else each - 1):
+            return stages
+    return 1
+
+
+def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
+    with_pipeline = np.isin(t.zero_stage, s.stack.zero_stages_with_pipeline)
+    return np.asarray(
+        ~np.where(t.pp > 1, with_pipeline, np.isin(t.zero_stage, s.stack.zero_stages)), dtype=bool
+    )
+
+
+def _zero(s: Setting, x: ParallelLayout) -> Violation:
+    offered = s.stack.zero_stages_with_pipeline if x.pp > 1 else s.stack.zero_stages
+    found = not_offered(s, "zero_stage", x.zero_stage, offered)
+    if x.pp == 1 or x.zero_stage not in s.stack.zero_stages:
+        return found
+    return Violation(
+        rule=found.rule,
+        message=f"{found.message} when pp = {x.pp} > 1",
+        have=0,
+        need=1,
+        unit="",
+        hint=found.hint,
+    )
+
+
+_SPLIT_BACKWARD = [SCHEDULES.index(name) for name in ("zb-h1", "zbv", "dualpipev")]
+
+
+def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
+    split = (t.pp > 1) & np.isin(t.schedule, _SPLIT_BACKWARD)
+    return np.asarray(split & ~np.isin(t.zero_stage, s.stack.zero_stages_with_split_backward), dtype=bool)
+
+
+def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
+    offered = s.stack.zero_stages_with_split_backward
+    found = not_offered(s, "zero_stage", x.zero_stage, offered)
+    return Violation(
+        rule="split-backward-zero",
+        message=f"{found.message} with schedule {x.schedule}, whose weight gradients come after the backward",
+        have=x.zero_stage,
+        need=max(offered),
+        unit="",
+        hint=f"{found.hint}, or schedule=1f1b",
+    )
+
+
+def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
+    ragged = (t.dp * t.cp) % np.maximum(t.shard_degree, 1) != 0
+    return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
+
+
+def _shard(_: Setting, x: ParallelLayout) -> Violation:
+    ranks, degree = x.dp * x.cp, x.effective_shard_degree
+    best = largest_divisor(ranks, degree)
+    remainder = ranks % degree if degree > 0 else ranks
+    return Violation(
+        rule="shard-degree",
+        message=f"(dp·cp) % shard_degree = ({x.dp}·{x.cp}) % {degree} = {remainder}, must be 0",
+        have=remainder,
+        need=0,
+        unit="ranks",
+        hint=f"use shard_degree={best}",
+    )
+
+
+def _recompute_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(~np.isin(t.recompute, _codes(s.stack.recomputes, RECOMPUTES)), dtype=bool)
+
+
+def _recompute(s: Setting, x: ParallelLayout) -> Violation:
+    return not_offered(s, "recompute", x.recompute, s.stack.recomputes)
+
+
+def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
+    return (t.cp > 1) & ~np.isin(t.cp_kind, _codes(s.stack.cp_kinds, CP_KINDS))
+
+
+def _cp_kind(s: Setting, x: ParallelLayout) -> Violation:
+    return not_offered(s, "cp_kind", x.cp_kind, s.stack.cp_kinds)
+
+
+def _replicated_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not s.stack.replicates_alone:
+        return False
+    others = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1)
+    return np.asarray((t.zero_stage == 0) & (t.dp * t.cp > 1) & others, dtype=bool)
+
+
+def _replicated(s: Setting, x: ParallelLayout) -> Violation:
+    ranks, sharding = x.dp * x.cp, [stage for stage in s.stack.zero_stages if stage > 0]
+    return Violation(
+        rule="replication-alone",
+        message=f"zero_stage = 0 keeps {ranks} whole copies (dp·cp = {x.dp}·{x.cp}), which {s.stack.name} "
+        f"combines with no other axis; tp·pp·ep = {x.tp}·{x.pp}·{x.ep}",
+        have=0,
+        need=min(sharding, default=0),
+        unit="",
+        hint=f"use zero_stage={min(sharding, default=0)}, or dp alone",
+    )
+
+
+def _sequence_parallel_broken(_: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(t.sequence_parallel & (t.tp == 1), dtype=bool)
+
+
+def _sequence_parallel(_: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="sequence-parallel",
+        message=f"sequence_parallel splits the sequence over tp = {x.tp} ranks, needs tp ≥ 2",
+        have=x.tp,
+        need=2,
+        unit="ranks",
+        hint="set sequence_parallel=false, or tp=2 or more",
+    )
+
+
+def _expert_tokens_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not (s.model.is_moe and s.stack.experts_need_sequence_parallel):
+        return False
+    return np.asarray((t.tp > 1) & ~t.sequence_parallel, dtype=bool)
+
+
+def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="experts-sequence-parallel",
+        message=f"tp = {x.tp} without sequence_parallel: experts of {s.stack.name} take tokens split over tp",
+        have=0,
+        need=1,
+        unit="",
+        hint="set sequence_parallel=true, or tp=1",
+    )
+
+
+_UNITS = {"nvfp4": "fp4", "mxfp8": "fp8"}
+"""Units that multiply a precision, where they have another name."""
+
+
+_OTHER_SCALES = {"nvfp4": "cdna"}
+"""Architectures whose units of that width scale blocks another way (CDNA 4 has MXFP4, not NVFP4)."""
+
+
+def _precision_broken(s: Setting, _: LayoutTable) -> bool:
+    gpu, precision = s.cluster.gpu, s.job.precision
+    other = _OTHER_SCALES.get(precision, "")
+    lacking = _UNITS.get(precision, precision) not in gpu.peak_flop_per_s
+    return lacking or bool(other and gpu.architecture.startswith(other))
+
+
+def _precision(s: Setting, _: ParallelLayout) -> Violation:
+    gpu = s.cluster.gpu
+    half = "bf16" if "bf16" in gpu.peak_flop_per_s else "fp16"
+    return Violation(
+        rule="precision-hardware",
+        message=f"precision = {s.job.precision}, but {gpu.name} ({gpu.architecture}) multiplies only "
+        f"{', '.join(gpu.peak_flop_per_s)}",
+        have=0,
+        need=1,
+        unit="",
+        hint=f"use precision {half}, or a GPU with {s.job.precision} tensor cores",
+    )
+
+
+_rule = functools.partial(Rule, lenient_at_one=False)
+
+STACK_RULES: tuple[Rule, ...] = (
+    _rule(name="precision-hardware", fields=(), broken=_precision_broken, explain=_precision),
+    _rule(
+        name="replication-alone",
+        fields=("zero_stage", "dp", "cp", "tp", "pp", "ep"),
+        broken=_replicated_broken,
+        explain=_replicated,
+    ),
+    _rule(name="schedule-offered", fields=("schedule", "pp"), broken=_schedule_broken, explain=_schedule),
+    _rule(
+        name="virtual-stages",
+        fields=("virtual_stages", "schedule", "pp"),
+        broken=_chunks_broken,
+        explain=_chunks,
+    ),
+    _rule(
+        name="pipeline-fill",
+        fields=("pp", "dp", "microbatch_size", "schedule"),
+        broken=_fill_broken,
+        explain=_fill,
+    ),
+    _rule(
+        name="interleaving-groups",
+        fields=("pp", "dp", "microbatch_size", "schedule"),
+        broken=_groups_broken,
+        explain=_groups,
+    ),
+    _rule(
+        name="equal-chunks",
+        fields=("pp", "virtual_stages", "schedule"),
+        broken=_equal_chunks_broken,
+        explain=_equal_chunks,
+    ),
+    _rule(name="zero-stage-offered", fields=("zero_stage", "pp"), broken=_zero_broken, explain=_zero),
+    _rule(
+        name="split-backward-zero",
+        fields=("zero_stage", "schedule", "pp"),
+        broken=_split_zero_broken,
+        explain=_split_zero,
+    ),
+    _rule(
+        name="experts-sequence-parallel",
+        fields=("sequence_parallel", "tp"),
+        broken=_expert_tokens_broken,
+        explain=_expert_tokens,
+    ),
+    _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
+    _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
+    _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),
+    _rule(
+        name="sequence-parallel",
+        fields=("sequence_parallel", "tp"),
+        broken=_sequence_parallel_broken,
+        explain=_sequence_parallel,
+    ),
+)
+"""What a stack has or lacks, judged after the arithmetic."""

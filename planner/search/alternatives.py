@@ -1,0 +1,179 @@
+"""Plans beside the best one: different, worth considering, and marked as ties where the model cannot tell.
+
+Two plans are *different* when their degrees differ; of each combination of degrees only the best is shown.
+They are *tied* when the slower one's step lies inside the error band of the faster one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.estimate import Estimate
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
+from planner.bounds.priced import Priced, price
+from planner.bounds.ranks import plain_bounds, variant_bounds
+from planner.plan import Alternative
+from planner.search.best_first import Search, unfold
+from planner.search.candidates import (
+    Candidate,
+    Choice,
+    candidate,
+    estimate_of,
+    layers_of_stage,
+    safety,
+    seed_choice,
+)
+from planner.search.simulate import simulated_step_s
+from topology.base.units import format_bytes
+
+CORES_OF_SHAPE = 4
+"""Cores looked at for each combination of degrees; bounds order them."""
+
+MOST_LOOKED_AT = 160
+"""Combinations of degrees that are looked at, in the order of their bounds, which know no memory."""
+
+SLOWEST = 1.5
+"""Plans that take more than this multiple of the best score are not worth showing."""
+
+
+def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tuple[Alternative, ...]:
+    """Up to `count` − 1 other plans, best first.
+
+    Args:
+        done: a finished search.
+        best: the plan itself.
+        full: its estimate.
+        count: plans to show in all.
+    """
+    others = [
+        found
+        for found in near_best(done, count)
+        if _degrees(found) != _degrees(best) and _score(done, found) <= SLOWEST * done.score
+    ]
+    return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
+
+
+def near_best(done: Search, count: int) -> list[Choice]:
+    """Best splits of the combinations of degrees that were looked at, best score first.
+
+    Variants are split in the order of their bounds, until nothing that is left can be among the best `count`.
+    """
+    known = {key: seed for key, (_, seed) in done.pool.items()}
+    for bound, priced, row in _likely(done):
+        scores = sorted(_score(done, seed) for seed in known.values())
+        if len(scores) > count and bound >= scores[count]:
+            break
+        found = candidate(done.setting, priced, row)
+        key, seed = _degrees(found), seed_choice(found)
+        if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
+            known[key] = seed
+    return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
+
+
+def _score(done: Search, found: Choice) -> float:
+    return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
+
+
+def _promising_cores(done: Search) -> LayoutTable:
+    """A few cores of each of the most promising combinations of degrees, by their bounds."""
+    if not done.seen:
+        return LayoutTable.of([])
+    tables, found = zip(*done.seen, strict=True)
+    every, bounds = LayoutTable.join(tables), np.concatenate(found)
+    order = np.argsort(bounds, kind="stable")
+    order = order[bounds[order] <= SLOWEST * done.score]
+    _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
+    best = np.argsort(first, kind="stable")[:MOST_LOOKED_AT]
+    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in best]
+    return every.take(order[np.concatenate(chosen)])
+
+
+def _likely(done: Search) -> Iterator[tuple[float, Priced, int]]:
+    """The variant of the least bound of each combination of degrees, best bound first."""
+    found, _ = unfold(done, _promising_cores(done), done.pins, SLOWEST * done.score)
+    if len(found) == 0:
+        return
+    priced = price(done.setting, found, done.cal)
+    cutoff_s = done.goal.cutoff_s(found.num_gpus, SLOWEST * done.score)
+    bounds_s = variant_bounds(done.setting, priced, plain_bounds(done.setting, priced), cutoff_s)
+    bounds = done.goal.score(found.num_gpus, bounds_s)
+    order = np.argsort(bounds, kind="stable")
+    order = order[np.isfinite(bounds_s[order])]
+    for row in order[np.sort(np.unique(_shapes(found)[order], axis=0, return_index=True)[1])]:
+        yield float(bounds[row]), priced, int(row)
+
+
+def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
+    """Degrees by which plans differ, one row a layout."""
+    return np.stack([table.tp, table.pp, table.cp, table.ep], axis=1)
+
+
+def _degrees(found: Choice | Candidate) -> tuple[int, ...]:
+    x = found.layout
+    return (x.tp, x.pp, x.cp, x.ep)
+
+
+def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> Alternative:
+    """Describe another plan relative to the best one."""
+    own = estimate_of(done.setting, found, done.cal)
+    return Alternative(
+        layout=found.layout,
+        layers_of_stage=layers_of_stage(found),
+        recompute_of_stage=found.split.recompute_of_stage,
+        step_time_s=own.step_time_s,
+        lower_s=own.lower_s,
+        upper_s=own.upper_s,
+        peak_memory_bytes=own.peak_memory_bytes,
+        slower_by=own.step_time_s / full.step_time_s - 1,
+        tied=_tied(own, full),
+        simulated_s=simulated_step_s(found.costs, found.layout, found.split),
+        difference=difference(best, found),
+    )
+
+
+def _tied(one: Estimate, other: Estimate) -> bool:
+    """Whether the slower step lies inside the error band of the faster."""
+    faster, slower = sorted((one, other), key=lambda estimate: estimate.step_time_s)
+    return slower.step_time_s <= faster.upper_s
+
+
+def difference(one: Choice, other: Choice) -> str:
+    """What another plan does differently, in words: fields of the layout, then memory.
+
+    Args:
+        one: the plan it is compared with.
+        other: the other plan.
+    """
+    before, after = _choices(one), _choices(other)
+    changed = [
+        f"{name} {after[name]} instead of {before[name]}"
+        for name in before
+        if None not in (before[name], after[name]) and before[name] != after[name]
+    ]
+    spared = one.peak_memory_bytes - other.peak_memory_bytes
+    memory = f"{format_bytes(abs(spared))} {'less' if spared > 0 else 'more'} memory"
+    return "; ".join([", ".join(changed) or "another split of the layers", memory])
+
+
+def _choices(found: Choice) -> dict[str, int | str | None]:
+    """Fields of a plan as they act: None where a field decides nothing, recomputation in layers."""
+    x, layers = found.layout, sum(map(sum, found.split.layers_of_stage))
+    ranks, again = x.dp * x.cp, sum(found.split.recompute_of_stage)
+    replicated = ranks > 1 or (x.ep * x.expert_tp > 1 and x.expert_dp > 1)
+    partly = replicated and x.zero_stage > 0 and x.effective_shard_degree < ranks
+    active, usual = (
+        [axis for axis in order if getattr(x, axis) > 1] for order in (x.axis_order, DEFAULT_AXIS_ORDER)
+    )
+    degrees = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
+    return {name.replace("_", " "): getattr(x, name) for name in degrees} | {
+        "sequence parallelism": ("off", "on")[x.sequence_parallel] if x.tp > 1 else None,
+        "schedule": x.schedule if x.pp > 1 else None,
+        "context exchange": x.cp_kind if x.cp > 1 else None,
+        "zero stage": x.zero_stage if replicated else None,
+        "shard degree": x.effective_shard_degree if partly else "all",
+        "recompute": f"{again} of {layers} layers" if x.recompute == "full" else x.recompute,
+        "order of axes": "default" if active == usual else "-".join(active),
+    }

@@ -1,0 +1,366 @@
+"""Best-first over cores by admissible bound, then over their variants, then CP-SAT on what survives.
+
+Cores enter in the order of their bounds, in batches that grow. A batch is expanded into variants, bounded
+rank by rank, and its best rows get a split from the dynamic program, which tightens the incumbent for all
+that follow. When no core's bound can beat the incumbent, every layout whose bound still could is decided by
+CP-SAT. So the result is optimal in the space of `planner.space.unfold`, and the counts say why each other
+layout is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.models.spec import active_parameter_count, embedding_parameters
+from planner.bounds.funnel import (
+    ROUNDING,
+    MicrobatchTimes,
+    columns_of,
+    core_times,
+    cut_times,
+    least_bubble,
+    placed_times,
+    smallest_bubble,
+    smallest_memory,
+    step_bound,
+)
+from planner.bounds.priced import Priced, price, rows_of
+from planner.bounds.ranks import plain_bounds, variant_bounds
+from planner.plan import PlanRequest
+from planner.problem import Setting, setting_of
+from planner.rules.check import check_pins, parse_pins
+from planner.rules.rule import Violation
+from planner.search.candidates import Candidate, Choice, candidate, choice, decide, safety, seed_choice
+from planner.search.objective import Goal, goal_of
+from planner.space.columns import Columns, Integers
+from planner.space.degrees import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
+from planner.space.dismissals import Dismissals
+from planner.space.unfold import pipelines, placements, variants
+
+Vector = npt.NDArray[np.float64]
+Progress = Callable[[str], None]
+
+FIRST_BATCH = 32
+"""Cores expanded at first; later batches double."""
+
+LEAST_COARSE = 5 * FIRST_BATCH
+"""Cores a coarse search looks at even once it has found something: a poor incumbent costs the full search."""
+
+MOST_COARSE = 64 * FIRST_BATCH
+"""Cores a coarse search looks at before giving up."""
+
+FIRST_SLICE = 512
+"""Variants bounded rank by rank at first; later slices are four times larger."""
+
+ROWS_AT_ONCE = 100_000
+"""Variants priced at once, to bound memory."""
+
+FEW_GPUS = 4
+"""Clusters up to this size need no coarse search before the full one."""
+
+TRAINING_FLOP_PER_PARAMETER = 6
+"""Forward 2 and backward 4 multiply-adds' flop per parameter and token: no kernel runs above the peak."""
+
+
+@dataclass(slots=True)
+class Search:
+    """What is asked, and what is known so far; `pool` and `seen` are splits and cores for alternatives."""
+
+    setting: Setting
+    goal: Goal
+    pins: Mapping[str, Any]
+    cal: Calibration
+    progress: Progress
+    score: float = math.inf
+    best: Choice | None = None
+    bound: float = math.inf
+    dismissed: Dismissals = field(default_factory=Dismissals)
+    survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
+    pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
+    seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
+    solved: int = 0
+    proven: bool = True
+
+    @property
+    def beat(self) -> float:
+        """Score below which a layout would improve on the incumbent."""
+        return self.goal.shortened(self.score, ROUNDING)
+
+    def offer(self, found: Choice) -> None:
+        """Make a choice the incumbent if it is better, or as good and safer."""
+        score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
+        as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
+        if score < self.beat or as_good:
+            self.score, self.best = score, found
+
+
+def run(search: Search) -> None:
+    """Search the whole space; the outcome stands in `search`."""
+    if search.setting.cluster.num_gpus > FEW_GPUS:
+        search.progress("looking for a first plan")
+        _coarse(search)
+    search.progress("enumerating layouts")
+    table = _all_cores(search)
+    search.progress(f"bounding {len(table):,} combinations of degrees")
+    for batch in _by_bound(search, table):
+        _expand(search, batch, search.pins)
+    search.progress(f"deciding {len(search.survivors)} layouts with the solver")
+    _solve(search)
+
+
+def _coarse(search: Search) -> None:
+    """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
+    s = search.setting
+    usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.cp_kinds[0], **search.pins}
+    table, _ = cores(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
+    table = _fitting(s, table)
+    if len(table) == 0:
+        return
+    bounds = _core_scores(search, table, cut_times(s, table, search.cal))
+    search.seen.append((table, bounds))
+    order = np.argsort(bounds, kind="stable")
+    start, size = 0, FIRST_BATCH
+    while (search.best is None or start < LEAST_COARSE) and start < min(len(order), MOST_COARSE):
+        _expand(search, table.take(order[start : start + size]), usual)
+        start, size = start + size, 4 * size
+    search.dismissed = Dismissals()
+
+
+def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
+    """Cores with some variant that might fit."""
+    return table.take(smallest_memory(setting, table) <= setting.memory_budget_bytes * (1 + ROUNDING))
+
+
+def _core_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> Vector:
+    """Scores that no variant of each core can beat."""
+    s = search.setting
+    M, beta = num_microbatches(table, s.job), smallest_bubble(s, search.pins, table.pp)
+    return search.goal.score(table.num_gpus, step_bound(s, times, columns_of(table), M, beta))
+
+
+def _all_cores(search: Search) -> LayoutTable:
+    """Every core that might fit, and that compute alone does not keep from beating the incumbent."""
+    s = search.setting
+    degrees, too_few = every_degrees(s, search.pins, least_gpus=_least_gpus(search), coarse=False)
+    cuts, broken = every_cut(s, search.pins, coarse=False)
+    judge = _judge(search, degrees, cuts)
+    table, rejected = join(s, search.pins, degrees, cuts, judge)
+    search.dismissed.by_rule(broken)
+    search.dismissed.by_rule(rejected)
+    search.dismissed.by_bound("too-few-gpus", np.full(too_few, search.score))
+    kept = _fitting(s, table)
+    search.dismissed.by_rule({"memory": len(table) - len(kept)})
+    return kept
+
+
+def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
+    """Judge pairs of degrees and cuts by compute alone; nothing to judge by without an incumbent."""
+    if not math.isfinite(search.score) or len(cuts["tp"]) == 0 or len(degrees["pp"]) == 0:
+        return None
+    s, ones = search.setting, np.ones(len(cuts["tp"]), dtype=np.int64)
+    times = cut_times(s, complete(s, search.pins, cuts | {"pp": ones, "dp": ones}), search.cal)
+    ranks = np.unique(degrees["pp"])
+    bubbles = np.ones(int(ranks.max()) + 1)
+    bubbles[ranks] = smallest_bubble(s, search.pins, ranks)
+
+    def scores(rows: Columns, chosen: Integers) -> Vector:
+        microbatch = rows["dp"] * cuts["microbatch_size"][chosen][None, :]
+        M = np.maximum(1, s.job.global_batch_size // microbatch)
+        bounds = step_bound(s, times.take(chosen), rows, M, bubbles[rows["pp"]])
+        return search.goal.score(num_gpus(rows), bounds)
+
+    return Worth(scores=scores, beat=search.beat, dismissed=search.dismissed)
+
+
+def _least_gpus(search: Search) -> float:
+    """GPUs below which even peak flop/s, at the level of the user's own runs, misses the incumbent.
+
+    There is no limit for goals that save GPUs.
+    """
+    if not math.isfinite(search.score) or search.goal.objective not in ("step-time", "memory"):
+        return 1.0
+    s = search.setting
+    parameters = active_parameter_count(s.model) - embedding_parameters(s.model)
+    flop = TRAINING_FLOP_PER_PARAMETER * parameters * s.job.tokens_per_step
+    fastest = max(s.cluster.gpu.peak_flop_per_s.values())
+    return s.stack.level * flop / (fastest * search.score)
+
+
+def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
+    """Batches of cores in the order of their bounds, while they can beat the incumbent."""
+    if len(table) == 0:
+        return
+    times = core_times(search.setting, table, search.cal)
+    bounds = _core_scores(search, table, times)
+    search.seen.append((table, bounds))
+    order = np.argsort(bounds, kind="stable")
+    start, size = 0, FIRST_BATCH
+    while start < len(order):
+        batch = order[start : start + size]
+        batch = batch[bounds[batch] < search.beat]
+        if len(batch) == 0:
+            break
+        yield table.take(batch)
+        start, size = start + len(batch), 2 * size
+    search.dismissed.by_bound("core-bound", bounds[order[start:]])
+
+
+def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
+    """Look at the variants of some cores."""
+    found, dismissed = unfold(search, table, pins, search.beat)
+    search.dismissed.take_over(dismissed)
+    for start in range(0, len(found), ROWS_AT_ONCE):
+        part = found.take(np.arange(start, min(start + ROWS_AT_ONCE, len(found))))
+        _look(search, price(search.setting, part, search.cal))
+
+
+def unfold(
+    search: Search, table: LayoutTable, pins: Mapping[str, Any], beat: float
+) -> tuple[LayoutTable, Dismissals]:
+    """Unfold cores into placements, pipelines and variants, dropping at each step what cannot win.
+
+    Args:
+        search: what is asked.
+        table: cores.
+        pins: fields that are given.
+        beat: score that a layout has to stay below.
+
+    Returns:
+        The variants that could, and those that were dropped.
+    """
+    s, dismissed = search.setting, Dismissals()
+    placed, broken = placements(s, pins, table)
+    dismissed.by_rule(broken)
+    if len(placed) == 0:
+        return placed, dismissed
+    times = placed_times(s, placed, search.cal)
+    scores = _core_scores(search, placed, times)
+    hopeful = scores < beat
+    dismissed.by_bound("placement-bound", scores[~hopeful])
+    found, placement, broken = pipelines(s, pins, placed.take(hopeful))
+    dismissed.by_rule(broken)
+    if len(found) == 0:
+        return found, dismissed
+    M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
+    bounds = step_bound(s, times, columns_of(found), M, least_bubble(found))
+    scores = search.goal.score(found.num_gpus, bounds)
+    hopeful = scores < beat
+    dismissed.by_bound("bubble-bound", scores[~hopeful])
+    found, broken = variants(s, pins, found.take(hopeful))
+    dismissed.by_rule(broken)
+    return found, dismissed
+
+
+def _look(search: Search, priced: Priced) -> None:
+    """Bound rows in the order of their plain bounds, slice by slice, and split the best of each."""
+    gpus, rows = priced.table.num_gpus, len(priced.table)
+    plain_s = plain_bounds(search.setting, priced)
+    scores = search.goal.score(gpus, plain_s)
+    order = np.argsort(scores, kind="stable")
+    start, size = 0, FIRST_SLICE
+    while start < rows:
+        part = order[start : start + size]
+        part = part[scores[part] < search.beat]
+        if len(part) == 0:
+            break
+        some, cutoff_s = rows_of(priced, part, rows), search.goal.cutoff_s(gpus[part], search.score)
+        bounds_s = variant_bounds(search.setting, some, plain_s[part], cutoff_s)
+        _take_best(search, some, search.goal.score(gpus[part], bounds_s))
+        start, size = start + len(part), 4 * size
+    search.dismissed.by_bound("stage-bound", scores[order[start:]])
+
+
+def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
+    """Split rows best bound first until no bound can beat the incumbent."""
+    hopeless = int((~np.isfinite(bounds)).sum())
+    if math.isfinite(search.score):
+        search.dismissed.by_bound("stage-bound", np.full(hopeless, search.score))
+    else:
+        search.dismissed.by_rule({"memory": hopeless})
+    order = np.argsort(bounds, kind="stable")
+    hopeful = order[np.isfinite(bounds[order])]
+    for position, row in enumerate(hopeful):
+        if bounds[row] >= search.beat:
+            search.dismissed.by_bound("stage-bound", bounds[hopeful[position:]])
+            break
+        _split(search, priced, int(row), float(bounds[row]))
+
+
+def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
+    """Split one layout with the dynamic program; it survives if its bound can still beat the incumbent."""
+    found = candidate(search.setting, priced, row)
+    G = found.layout.num_gpus
+    bound = max(bound, float(search.goal.score(G, found.known.bound_s)))
+    seed = seed_choice(found)
+    survives = bound < search.beat
+    if seed is not None:
+        search.offer(seed)
+        _remember(search, seed)
+    if survives:
+        search.survivors[found.layout] = (bound, found)
+    else:
+        search.dismissed.by_bound("split-bound", np.array([bound]))
+
+
+def _remember(search: Search, seed: Choice) -> None:
+    """Keep the best split that was found for each combination of degrees."""
+    x = seed.layout
+    key, score = (x.tp, x.pp, x.cp, x.ep), float(search.goal.score(x.num_gpus, seed.step_time_s))
+    if key not in search.pool or score < search.pool[key][0]:
+        search.pool[key] = (score, seed)
+
+
+def _solve(search: Search) -> None:
+    """Decide every layout whose bound can still win, and the incumbent's own, best bound first."""
+    incumbent = search.best
+    pending = sorted(search.survivors.values(), key=lambda item: item[0])
+    for bound, found in pending:
+        own = incumbent is not None and _same(found, incumbent)
+        if bound >= search.beat and not own:
+            search.dismissed.by_bound("split-bound", np.array([bound]))
+            continue
+        search.solved += 1
+        cutoff_s = math.inf if own else float(search.goal.cutoff_s(found.layout.num_gpus, search.beat))
+        solution = decide(found, cutoff_s)
+        search.proven &= solution.status != "best-found" and solution.bound_s > 0
+        search.bound = min(search.bound, float(search.goal.score(found.layout.num_gpus, solution.bound_s)))
+        if solution.split is not None:
+            search.offer(choice(found.layout, found.costs, solution.split, solution.step_time_s))
+    search.bound = min(search.bound, search.score)
+
+
+def _same(found: Candidate, incumbent: Choice) -> bool:
+    """Whether the incumbent is a split of this layout (recomputing nothing has another name)."""
+    return found.layout in (incumbent.layout, _as_full(incumbent.layout))
+
+
+def _as_full(layout: ParallelLayout) -> ParallelLayout:
+    from dataclasses import replace
+
+    return replace(layout, recompute="full")
+
+
+def explore(
+    request: PlanRequest, cal: Calibration, *, progress: Progress | None = None
+) -> Search | tuple[Violation, ...]:
+    """Run the search without writing an answer; the violations when pinned fields already contradict."""
+    setting = setting_of(request)
+    pins = parse_pins(request.pins)
+    violations = check_pins(setting, pins)
+    if violations:
+        return violations
+    done = Search(setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress or _silently)
+    run(done)
+    return done
+
+
+def _silently(_: str) -> None:
+    """Report progress to nobody."""

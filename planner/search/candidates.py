@@ -1,0 +1,108 @@
+"""One layout on its way to a decision: its costs, what is known of its splits, and how to ask the solver.
+
+Whole-layer recomputation is decided per rank only under the policy ``full``; a split of it that recomputes
+nothing *is* the policy ``none`` and is reported as such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodel.estimate import Estimate
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import ParallelLayout, num_axes
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_stages
+from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
+from costmodel.training.estimate import estimate
+from costmodel.training.stages import stage_costs_of
+from planner.bounds.priced import Priced, rows_of
+from planner.problem import Setting
+from planner.stages.dynamic_program import StageBound, bound_stages
+from planner.stages.integer_program import StageSolution, solve_stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A layout with its costs and what the dynamic program knows of its splits."""
+
+    layout: ParallelLayout
+    costs: StageCosts
+    known: StageBound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A layout with the split it would run."""
+
+    layout: ParallelLayout
+    costs: StageCosts
+    split: StageSplit
+    step_time_s: float
+    peak_memory_bytes: float
+
+
+def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
+    """Read one row of priced layouts and bound its splits."""
+    layout = priced.table.layout(row)
+    one = rows_of(priced, np.array([row]), len(priced.table))
+    runs = [run.count for run in layer_runs(setting.model)]
+    costs = decidable(
+        stage_costs_of(one.costs, one.pieces, layout, setting.job, runs, setting.memory_budget_bytes),
+        layout,
+    )
+    return Candidate(layout=layout, costs=costs, known=bound_stages(costs, ranks_of_chunks(layout)))
+
+
+def decidable(costs: StageCosts, layout: ParallelLayout) -> StageCosts:
+    """Costs as the solver may use them: only the policy ``full`` recomputes layers to free memory."""
+    return costs if layout.recompute == "full" else replace(costs, saved_bytes_recomputed=costs.saved_bytes)
+
+
+def seed_choice(found: Candidate) -> Choice | None:
+    """The split the dynamic program proposes, if it fits."""
+    return (
+        None
+        if found.known.split is None
+        else choice(found.layout, found.costs, found.known.split, found.known.seed_s)
+    )
+
+
+def choice(layout: ParallelLayout, costs: StageCosts, split: StageSplit, step_time_s: float) -> Choice:
+    """A split as it would be run: recomputing nothing anywhere is the policy ``none``."""
+    peak = float(memory_of_stages(costs, split).max())
+    return Choice(
+        layout=named(layout, split), costs=costs, split=split, step_time_s=step_time_s, peak_memory_bytes=peak
+    )
+
+
+def named(layout: ParallelLayout, split: StageSplit) -> ParallelLayout:
+    """The layout under the name of what its split does: ``full`` that recomputes nothing is ``none``."""
+    nothing = layout.recompute == "full" and not any(split.recompute_of_stage)
+    return replace(layout, recompute="none") if nothing else layout
+
+
+def safety(found: Choice) -> tuple[int, float]:
+    """What decides between plans of equal score, less is safer: axes that are split, then peak memory."""
+    return num_axes(found.layout), found.peak_memory_bytes
+
+
+def decide(found: Candidate, cutoff_s: float) -> StageSolution:
+    """Let CP-SAT find the best split below a cutoff, or prove there is none."""
+    return solve_stages(found.costs, ranks_of_chunks(found.layout), cutoff_s=cutoff_s, seed=found.known.split)
+
+
+def layers_of_stage(found: Choice) -> tuple[int, ...]:
+    """Layers of every virtual stage in model order."""
+    per_rank = tuple(sum(row) for row in found.split.layers_of_stage)
+    return layers_of_chunks(ranks_of_chunks(found.layout), per_rank)
+
+
+def estimate_of(
+    setting: Setting, found: Choice, cal: Calibration, *, paid_gpus: int | None = None
+) -> Estimate:
+    """The full estimate of a choice; idle GPUs are paid for unless said otherwise."""
+    s = setting
+    return estimate(s.model, s.cluster, s.job, s.stack, found.layout, cal, found.split, paid_gpus=paid_gpus)

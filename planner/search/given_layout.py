@@ -1,0 +1,125 @@
+"""One given layout as a plan: its stages are split as the planner would, its estimate is the cost model's.
+
+Fields that were not pinned take the value a launch script would: dp fills the GPUs, ZeRO and sequence
+parallelism follow the stack, several virtual stages mean the interleaved schedule, and layers are recomputed
+only as far as memory asks for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
+from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
+from costmodel.stack import SoftwareStack
+from costmodel.training.estimate import estimate
+from costmodel.training.stages import stage_costs
+from planner.plan import Optimality, Plan, PlanRequest, stack_of
+from planner.problem import setting_of
+from planner.rules.check import check
+from planner.rules.rule import Violation
+from planner.search.candidates import decidable, named
+from planner.search.search import pin_notes
+from planner.stages.integer_program import StageSolution, solve_stages
+from topology.base.errors import InputError
+from topology.builders import build
+from topology.fabric.mesh import mesh
+
+
+def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
+    """The plan of the layout that the request pins, even one too large; or the rules that it breaks."""
+    started = time.monotonic()
+    cluster, stack = build(request.cluster), stack_of(request)
+    asked = complete_layout(request.pins, cluster.num_gpus, stack)
+    violations = check(request.model, cluster, request.job, stack, asked)
+    if violations:
+        return violations
+    costs = decidable(stage_costs(request.model, cluster, request.job, stack, asked, cal), asked)
+    chunk_ranks = ranks_of_chunks(asked)
+    solution = _solution(costs, chunk_ranks, setting_of(request).memory_budget_bytes)
+    split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
+    layout = named(asked, split)
+    answer = estimate(request.model, cluster, request.job, stack, layout, cal, split)
+    seconds = step_time(costs, split)
+    return Plan(
+        request=request,
+        layout=layout,
+        layers_of_stage=stage_layers(chunk_ranks, split),
+        recompute_of_stage=split.recompute_of_stage,
+        mesh=mesh([(axis, getattr(layout, axis)) for axis in layout.axis_order]),
+        estimate=answer,
+        alternatives=(),
+        optimality=Optimality(
+            status="best-found" if solution.status == "best-found" else "proven",
+            bound_s=min(solution.bound_s, seconds),
+            gap=max(0.0, 1 - solution.bound_s / seconds),
+            enumerated=1,
+            pruned={},
+            solved=1,
+        ),
+        search_time_s=time.monotonic() - started,
+        idle_gpus=cluster.num_gpus - layout.num_gpus,
+        assumptions=(
+            "one given layout: only its stages and recomputed layers were optimised",
+            *_filled(request.pins, layout),
+            *pin_notes(request.pins, request.model.num_layers, sum(split.recompute_of_stage)),
+        ),
+    )
+
+
+def _solution(costs: StageCosts, chunk_ranks: tuple[int, ...], budget_bytes: float) -> StageSolution:
+    """The best split within the memory that a plan may fill, else within all there is."""
+    kept = solve_stages(replace(costs, capacity_bytes=budget_bytes), chunk_ranks)
+    return kept if kept.split is not None else solve_stages(costs, chunk_ranks)
+
+
+def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:
+    """Say which values that matter were not given."""
+    names = ("dp", "zero_stage", "schedule", "microbatch_size")
+    chosen = [f"{name} {getattr(layout, name)}" for name in names if name not in pins]
+    return (f"not given, so as a launch script would have it: {', '.join(chosen)}",) if chosen else ()
+
+
+def stage_layers(chunk_ranks: tuple[int, ...], split: StageSplit) -> tuple[int, ...]:
+    """Layers of every virtual stage, in model order."""
+    return layers_of_chunks(chunk_ranks, tuple(sum(row) for row in split.layers_of_stage))
+
+
+def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack) -> ParallelLayout:
+    """Fill the fields that were not given.
+
+    >>> from costmodel.stack import stack
+    >>> complete_layout({"tp": 8, "pp": 2}, 32, stack("megatron-core")).dp
+    2
+    """
+    fields: dict[str, Any] = dict(pins)
+    others = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+    if "dp" not in fields:
+        if num_gpus % others:
+            raise InputError(
+                what="the layout does not fill the GPUs",
+                cause=f"tp·pp·cp = {others} does not divide {num_gpus} GPUs",
+                fix="change a degree so that the product divides the GPUs, or set layout.dp yourself",
+            )
+        fields["dp"] = num_gpus // others
+    if fields.get("virtual_stages", 1) > 1:
+        fields.setdefault("schedule", "interleaved")
+    fields.setdefault("sequence_parallel", stack.sequence_parallel_default and fields.get("tp", 1) > 1)
+    fields.setdefault("zero_stage", _usual_zero_stage(fields, stack))
+    fields.setdefault("recompute", "full" if "full" in stack.recomputes else "none")
+    return ParallelLayout(**fields)
+
+
+def _usual_zero_stage(fields: Mapping[str, Any], stack: SoftwareStack) -> int:
+    """A distributed optimizer where the stack has one, else all its sharding; none without replicas."""
+    offered = stack.zero_stages_with_pipeline if fields.get("pp", 1) > 1 else stack.zero_stages
+    if fields["dp"] * fields.get("cp", 1) == 1:
+        return min(offered)
+    return 1 if 1 in offered else max(offered)

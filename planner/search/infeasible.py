@@ -1,0 +1,256 @@
+"""Why there is no plan, and the nearest changes of the request that would give one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.job import TrainingPrecision
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import ParallelLayout
+from costmodel.training.estimate import estimate
+from planner.bounds.funnel import smallest_memory
+from planner.plan import PlanRequest
+from planner.problem import Setting, setting_of
+from planner.rules.check import RULES, check, check_memory, check_pins, parse_pins
+from planner.rules.rule import Violation
+from planner.search.best_first import Search, explore
+from planner.space.degrees import cores
+from topology.base.units import DAY, HOUR, format_seconds
+from topology.catalog import gpus
+from topology.hardware.gpu import Gpu
+from topology.spec import ClusterSpec
+
+DEADLINE = "deadline"
+MOST_TIMES_THE_GPUS = 64
+SHORTEST_SHARE = 16
+"""Sequences are shortened to a 16th at most before giving up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of the request that makes it feasible, as a sentence and as a flag of the command line."""
+
+    change: str
+    flag: str
+    step_time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Infeasible:
+    """There is no plan: the rules in the way, what each rejected, the nearest changes that help."""
+
+    request: PlanRequest
+    violations: tuple[Violation, ...]
+    rejected: Mapping[str, int]
+    nearest: tuple[Change, ...]
+    search_time_s: float
+
+
+def explain_infeasible(
+    request: PlanRequest, done: Search | tuple[Violation, ...], cal: Calibration
+) -> Infeasible:
+    """Name the rules in the way, and try one change at a time until some make a plan possible.
+
+    Args:
+        request: what was asked.
+        done: the search that found nothing, or the contradictions among pinned fields.
+        cal: calibration tables.
+    """
+    if isinstance(done, Search):
+        violations, rejected = _reasons(request, done), dict(sorted(done.dismissed.counts.items()))
+    else:
+        violations, rejected = done, {}
+    nearest = tuple(nearest_changes(request, cal, violations))
+    return Infeasible(
+        request=request, violations=violations, rejected=rejected, nearest=nearest, search_time_s=0.0
+    )
+
+
+def nearest_changes(
+    request: PlanRequest, cal: Calibration, violations: Sequence[Violation]
+) -> Iterator[Change]:
+    """The smallest change of each kind that makes a request feasible, nearest kinds first."""
+    broken = {violation.rule: violation for violation in violations}
+    kinds = [_unpinned(request), _less_headroom(request), _shorter(request)]
+    if DEADLINE in broken:
+        late = broken[DEADLINE]
+        kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
+    elif not broken.keys() & {"sequence-limit", "precision-hardware"}:
+        kinds[2:2] = [_larger_gpu(request), _more_gpus(request)]
+    if "precision-hardware" in broken:
+        kinds.insert(0, _in_half_precision(request))
+    for candidates in kinds:
+        for changed, change, flag in candidates:
+            if _feasible(changed, cal):
+                yield Change(change=change, flag=flag)
+                break
+
+
+Candidates = Iterator[tuple[PlanRequest, str, str]]
+
+
+def _feasible(request: PlanRequest, cal: Calibration) -> bool:
+    """Whether some layout of a request is possible; a cheap look at memory first."""
+    setting, pins = setting_of(request), parse_pins(request.pins)
+    if check_pins(setting, pins):
+        return False
+    table, _ = cores(setting, pins)
+    if len(table) == 0 or smallest_memory(setting, table).min() > setting.memory_budget_bytes:
+        return False
+    done = explore(request, cal)
+    return isinstance(done, Search) and done.best is not None
+
+
+def _later(request: PlanRequest, needed_s: float) -> Candidates:
+    """A deadline that the fastest layout meets, in whole hours or days."""
+    unit_s, unit = (DAY, "d") if needed_s >= 2 * DAY else (HOUR, "h")
+    count = math.ceil(needed_s / unit_s)
+    job = replace(request.job, deadline_s=count * unit_s)
+    yield replace(request, job=job), "give it more time", f"--deadline {count}{unit}"
+
+
+def _in_half_precision(request: PlanRequest) -> Candidates:
+    """In the sixteen bits that the GPU multiplies."""
+    peaks = setting_of(request).cluster.gpu.peak_flop_per_s
+    half: TrainingPrecision = "bf16" if "bf16" in peaks else "fp16"
+    job = replace(request.job, precision=half)
+    yield replace(request, job=job), f"use {half}", f"--precision {half}"
+
+
+def _unpinned(request: PlanRequest) -> Candidates:
+    """Without one pinned field, then without any."""
+    for name in request.pins:
+        kept = {field: value for field, value in request.pins.items() if field != name}
+        yield replace(request, pins=kept), f"leave layout.{name} to the planner", f"drop --set layout.{name}"
+    if len(request.pins) > 1:
+        yield replace(request, pins={}), "leave every layout field to the planner", "drop --set"
+
+
+def _less_headroom(request: PlanRequest) -> Candidates:
+    """The whole memory of each GPU, if part of it was left free."""
+    if request.memory_headroom != 0:
+        yield replace(request, memory_headroom=0.0), "leave no memory free (OOM risk)", "--memory-headroom 0"
+
+
+def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
+    """Two, four, … times the nodes, from the multiple that might be enough."""
+    times = 2 ** max(1, math.ceil(math.log2(least_times)))
+    while times <= MOST_TIMES_THE_GPUS and len(request.cluster.nodes) == 1 and not request.cluster.switches:
+        spec = _more_nodes(request.cluster, times)
+        yield replace(request, cluster=spec), f"use {spec.num_gpus:,} GPUs", f"--gpus {spec.num_gpus}"
+        times *= 2
+
+
+def _more_nodes(spec: ClusterSpec, times: int) -> ClusterSpec:
+    (node,) = spec.nodes
+    return replace(spec, nodes=(replace(node, count=node.count * times),))
+
+
+def _larger_gpu(request: PlanRequest) -> Candidates:
+    """The same machines with the next larger GPUs of the catalog, smallest memory first."""
+    own = setting_of(request).cluster.gpu
+    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes > own.memory_bytes and _comparable(own, gpu)]
+    for gpu in sorted(larger, key=lambda gpu: (gpu.memory_bytes, gpu.name)):
+        nodes = tuple(replace(node, gpu=gpu.name) for node in request.cluster.nodes)
+        spec = replace(request.cluster, nodes=nodes)
+        yield replace(request, cluster=spec), f"use {gpu.name} GPUs", f"--gpu {gpu.name}"
+
+
+def _comparable(own: Gpu, other: Gpu) -> bool:
+    """Data-centre parts that compute in the same types."""
+    return set(own.peak_flop_per_s) <= set(other.peak_flop_per_s) and not other.unverified
+
+
+def _shorter(request: PlanRequest) -> Candidates:
+    """Half, a quarter, … of the sequence, within the model's limit."""
+    length = min(request.job.sequence_length, 2 * request.model.max_sequence_length)
+    share = 2
+    while share <= SHORTEST_SHARE and length // share >= 1:
+        job = replace(request.job, sequence_length=length // share)
+        yield (
+            replace(request, job=job),
+            f"use sequences of {length // share:,} tokens",
+            f"--sequence-length {length // share}",
+        )
+        share *= 2
+
+
+def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
+    """What stands in the way of a search that found nothing: a rule, the deadline, or memory."""
+    everything, _ = cores(done.setting, done.pins)
+    if len(everything) == 0:
+        return _broken_by_all(done.setting, done.dismissed.counts)
+    return _missed_deadline(request, done) or _least_memory(done.setting, done.pins, done.cal)
+
+
+def _missed_deadline(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
+    """How long the fastest layout takes for a run that has a deadline to meet."""
+    deadline_s = request.job.deadline_s
+    if request.objective != "gpus" or deadline_s is None:
+        return ()
+    fastest = explore(replace(request, objective="step-time"), done.cal)
+    if not isinstance(fastest, Search) or fastest.best is None:
+        return ()
+    steps, step_s = round(deadline_s / done.goal.limit_s), fastest.best.step_time_s
+    needed = f"{steps:,} steps × {format_seconds(step_s)} = {_long(steps * step_s)}"
+    return (
+        Violation(
+            rule=DEADLINE,
+            message=f"{needed} with the fastest layout, the deadline is {_long(deadline_s)}",
+            have=steps * step_s,
+            need=deadline_s,
+            unit="s",
+            hint="give it more time or more GPUs",
+        ),
+    )
+
+
+def _long(seconds: float) -> str:
+    """A time in days, where it takes some.
+
+    >>> _long(864000.0), _long(3600.0)
+    ('10.0 days', '3600 s')
+    """
+    return f"{seconds / DAY:,.1f} days" if seconds >= 2 * DAY else format_seconds(seconds)
+
+
+def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Violation, ...]:
+    """The rule that the smallest layout breaks, when every layout breaks some."""
+    s = setting
+    smallest = check(s.model, s.cluster, s.job, s.stack, ParallelLayout())
+    names = {rule.name for rule in RULES}
+    return smallest or tuple(
+        Violation(
+            rule=name, message=f"{count:,} layouts break it", have=count, need=0, unit="layouts", hint=""
+        )
+        for name, count in sorted(rejected.items(), key=lambda item: -item[1])
+        if name in names
+    )
+
+
+def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> tuple[Violation, ...]:
+    """The memory of the layout that needs least of it, part by part."""
+    table, _ = cores(setting, pins)
+    row = int(np.argmin(smallest_memory(setting, table)))
+    s, core = setting, table.layout(row)
+    zero = max(s.stack.zero_stages_with_pipeline if core.pp > 1 else s.stack.zero_stages)
+    policy = "full" if "full" in s.stack.recomputes else core.recompute
+    smallest = replace(
+        core,
+        zero_stage=pins.get("zero_stage", zero if core.dp * core.cp > 1 else 0),
+        recompute=pins.get("recompute", policy),
+    )
+    memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
+    found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
+    if found is None:
+        return ()
+    degrees = (
+        f"tp {core.tp}, pp {core.pp}, dp {core.dp}, cp {core.cp}, ep {core.ep}, recompute "
+        f"{smallest.recompute}"
+    )
+    return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)

@@ -1,0 +1,54 @@
+"""The emptiest plan that the error band cannot tell from the fastest: searches under ever smaller memory.
+
+Whether some plan within the band fits into a budget of memory is itself a search, which either finds one or
+proves that there is none. Halving the budget between what a plan needs and what is proven too little gives
+the emptiest plan to within `CLOSE_ENOUGH` of its memory, and the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.search.best_first import Search, run
+from planner.search.candidates import Choice
+
+CLOSE_ENOUGH = 0.02
+"""Share of its memory to within which the emptiest plan is found."""
+
+
+def emptiest(fastest: Search, longest_s: float) -> tuple[Choice | None, float]:
+    """The plan of least memory whose step is at most so long, and bytes that no such plan can do with.
+
+    Args:
+        fastest: a finished search for the fastest plan.
+        longest_s: the longest step that counts as equally fast.
+    """
+    best, capacity = fastest.best, fastest.setting.cluster.gpu.memory_bytes
+    if best is None:
+        return None, capacity
+    too_little = 0.0
+    while best.peak_memory_bytes - too_little > CLOSE_ENOUGH * best.peak_memory_bytes:
+        budget = (best.peak_memory_bytes + too_little) / 2
+        within = _search_within(fastest, budget / capacity, longest_s)
+        if within.best is not None:
+            best = within.best
+        elif within.proven:
+            too_little = budget
+        else:
+            break
+    return best, too_little
+
+
+def _search_within(fastest: Search, share: float, longest_s: float) -> Search:
+    """Search again in this share of a GPU's memory for plans whose step is at most so long."""
+    setting = replace(fastest.setting, memory_headroom=1 - share)
+    within = Search(
+        setting=setting,
+        goal=fastest.goal,
+        pins=fastest.pins,
+        cal=fastest.cal,
+        progress=fastest.progress,
+        score=longest_s,
+    )
+    run(within)
+    return within

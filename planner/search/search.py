@@ -1,0 +1,133 @@
+"""The planner's one verb: `search(request)` gives the best plan, or says why there is none."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from costmodel.kernels.tables import Calibration, load_calibration
+from planner.plan import Optimality, Plan, PlanRequest
+from planner.search.alternatives import alternatives
+from planner.search.best_first import Progress, Search, explore
+from planner.search.candidates import Choice, estimate_of, layers_of_stage
+from planner.search.infeasible import Infeasible, explain_infeasible
+from planner.search.least_memory import emptiest
+from planner.search.placement import place
+from planner.search.simulate import simulated_step_s
+from planner.stages.integer_program import ROUNDED_AWAY
+from topology.builders import build
+from topology.fabric.hierarchy import Hierarchy
+
+PROVEN_GAP = ROUNDED_AWAY
+"""Gap up to which a plan is optimal: seconds are rounded to integers in `planner.stages.integer_program`."""
+
+
+def search(
+    request: PlanRequest, cal: Calibration | None = None, *, progress: Progress | None = None
+) -> Plan | Infeasible:
+    """Find the best plan for a request, with a certificate, or say why there is none.
+
+    The clock of `search_time_s` starts when the hierarchy of the cluster is known: deriving it from the graph
+    is no part of the search.
+
+    Args:
+        request: what is asked.
+        cal: calibration tables; the shipped ones by default.
+        progress: told in a few words what the search is doing.
+    """
+    tables = cal or load_calibration()
+    _derive_hierarchy(request)
+    started = time.perf_counter()
+    done = explore(request, tables, progress=progress)
+    if isinstance(done, Search) and done.best is not None:
+        return _plan(request, done, started)
+    return replace(explain_infeasible(request, done, tables), search_time_s=time.perf_counter() - started)
+
+
+def _derive_hierarchy(request: PlanRequest) -> Hierarchy:
+    """Hierarchy of the cluster asked about; `build` keeps the cluster, and the cluster keeps this."""
+    return build(request.cluster).hierarchy
+
+
+def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
+    """Write the answer of a search that found something."""
+    best, bound_bytes, within_s = _answer(request, done)
+    if best is None:
+        raise ValueError("a plan is written only when a layout was found")
+    rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
+    full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
+    others = alternatives(done, best, full, request.top)
+    mesh, placement_notes = place(done.setting, best.layout)
+    layers, again = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
+    notes = pin_notes(done.pins, layers, again)
+    idle = done.setting.cluster.num_gpus - best.layout.num_gpus
+    return Plan(
+        request=request,
+        layout=best.layout,
+        layers_of_stage=layers_of_stage(best),
+        recompute_of_stage=best.split.recompute_of_stage,
+        mesh=mesh,
+        estimate=full,
+        alternatives=others,
+        optimality=certificate(done, best, bound_bytes, within_s),
+        search_time_s=time.perf_counter() - started,
+        idle_gpus=idle,
+        simulated_s=simulated_step_s(best.costs, best.layout, best.split),
+        assumptions=(*full.assumptions, *placement_notes, *notes),
+        provenance=full.provenance,
+    )
+
+
+def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | None, float | None]:
+    """The plan that the objective asks for.
+
+    Under ``memory`` also the bytes that no such plan can do with, and the longest step of such a plan.
+    """
+    if request.objective != "memory" or done.best is None:
+        return done.best, None, None
+    within_s = estimate_of(done.setting, done.best, done.cal).upper_s
+    return *emptiest(done, within_s), within_s
+
+
+def certificate(
+    done: Search, best: Choice, bound_bytes: float | None = None, within_s: float | None = None
+) -> Optimality:
+    """What the search proved of a choice: of its score, or of the memory it needs.
+
+    Args:
+        done: the search for the least score.
+        best: the choice.
+        bound_bytes: memory that no plan of the objective ``memory`` can do with.
+        within_s: longest step that this objective takes for equally fast.
+    """
+    bound_s = max(0.0, float(done.goal.cutoff_s(best.layout.num_gpus, done.bound)))
+    gap = max(0.0, 1 - bound_s / best.step_time_s)
+    if bound_bytes is not None:
+        gap = 1 - bound_bytes / best.peak_memory_bytes
+    pruned = {name: count for name, count in sorted(done.dismissed.counts.items()) if count}
+    gpus, floors = best.layout.num_gpus, sorted(done.dismissed.floors.items())
+    floors_s = {name: float(done.goal.cutoff_s(gpus, least)) for name, least in floors}
+    return Optimality(
+        status="proven" if done.proven and gap <= PROVEN_GAP else "best-found",
+        bound_s=bound_s,
+        gap=gap,
+        enumerated=sum(pruned.values()) + done.solved,
+        pruned=pruned,
+        solved=done.solved,
+        bound_bytes=bound_bytes,
+        floors_s={name: seconds for name, seconds in floors_s.items() if math.isfinite(seconds)},
+        within_s=within_s,
+    )
+
+
+def pin_notes(pins: Mapping[str, object], layers: int, again: int) -> tuple[str, ...]:
+    """What a pinned policy means where it does not read like what it says.
+
+    >>> pin_notes({"recompute": "full"}, 80, 12)
+    ('recompute=full recomputes whole layers, as many as memory asks for: 12 of 80',)
+    """
+    if pins.get("recompute") != "full" or again == layers:
+        return ()
+    return (f"recompute=full recomputes whole layers, as many as memory asks for: {again} of {layers}",)

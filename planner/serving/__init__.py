@@ -1,0 +1,1 @@
+"""The search over fleets of a serving job."""

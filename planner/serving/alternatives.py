@@ -1,0 +1,139 @@
+"""Fleets beside the winner of an open load: its equals, compared by their margin, and who comes next.
+
+Fleets of as many GPUs cost the same, so the one whose latencies stay furthest below the limits is the better
+one; where the margins cannot be told apart, the one of smaller replicas. The runners-up that are shown are
+simulated where that takes few simulations, and said not to be elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodel.serving.load import Load
+from planner.serving.board import Board, fail, learn
+from planner.serving.capacity import able
+from planner.serving.fleet import FleetRun, run_fleet
+from planner.serving.integer_program import MOST_GPUS, Selection, select_fleet
+from planner.serving.plan import ServingRequest
+from planner.serving.replica import Option
+
+RUNNERS_UP = 2
+MOST_EQUALS = 3  # fleets of as many GPUs as the best that are simulated beside it
+MOST_LEARNED = 3  # replicas simulated for the sake of runners-up
+MARGIN_RESOLUTION = 0.02  # margins are told apart to this share, as capacities are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """A fleet that lost.
+
+    `measured` when the capacities of its replicas were simulated, else they are upper bounds; `run` when the
+    whole fleet was simulated under the load.
+    """
+
+    selection: Selection
+    options: Mapping[int, Option]
+    measured: bool
+    run: FleetRun | None = None
+
+
+def widest_margin(
+    request: ServingRequest, board: Board, first: FleetRun, trace: Load | None
+) -> tuple[FleetRun, tuple[FleetRun, ...]]:
+    """Of `first` and other fleets of as many GPUs that keep the limits, the one with the widest margin.
+
+    Of margins that cannot be told apart the smallest replica's. Returns it and the others, widest first.
+    Without limits there is no margin, and `first` stands.
+    """
+    if first.margin == float("inf"):
+        return first, ()
+    runs = [first, *_equals(request, board, first, trace)]
+    best = max(run.margin for run in runs)
+    level = [run for run in runs if run.margin * (1 + MARGIN_RESOLUTION) >= best]
+    winner = min(level, key=lambda run: run.decode.num_gpus)
+    others = sorted((run for run in runs if run is not winner), key=lambda run: -run.margin)
+    return winner, tuple(others)
+
+
+def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load | None) -> list[FleetRun]:
+    """Simulated fleets of other replicas with as many GPUs that keep the limits."""
+    rate, excluded = request.job.request_rate_per_s, [frozenset(first.selection.counts)]
+    found: list[FleetRun] = []
+    for _ in range(MOST_EQUALS):
+        selection = select_fleet(
+            board.options,
+            board.capacities_per_s,
+            most_gpus=first.num_gpus,
+            rate_per_s=rate,
+            excluded=excluded,
+            simulated=board.exact,
+        )
+        if selection is None:
+            break
+        excluded.append(frozenset(selection.counts))
+        board.simulated += 1
+        run = _run_of(board, selection, rate or selection.rate_per_s, trace)
+        if run is not None and run.kept:
+            found.append(run)
+    return found
+
+
+def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load | None) -> FleetRun | None:
+    """The selection under the load, or None when one of its replicas cannot take its share.
+
+    What is learned stays on the board: an option that takes its share, or that its capacity is less.
+    """
+    for i, count in selection.counts.items():
+        if i in board.exact:
+            continue
+        share_per_s = rate_per_s / count
+        fitting = able(board.options[i], share_per_s)
+        if fitting is None:
+            fail(board, i, needed_per_s=share_per_s, rate_per_s=rate_per_s)
+            return None
+        board.options[i] = fitting
+        board.exact.add(i)
+    return run_fleet(board.options, selection, rate_per_s, trace)
+
+
+def runners_up(
+    request: ServingRequest, board: Board, run: FleetRun, equals: Sequence[FleetRun]
+) -> tuple[RunnerUp, ...]:
+    """The equals of the winner, then the next best fleets under what is known."""
+    found = [_simulated(board, one) for one in equals[:RUNNERS_UP]]
+    excluded = [frozenset(one.selection.counts) for one in (run, *equals)]
+    learned = 0
+    while len(found) < RUNNERS_UP:
+        selection = select_fleet(
+            board.options,
+            board.capacities_per_s,
+            most_gpus=request.num_gpus or MOST_GPUS,
+            rate_per_s=request.job.request_rate_per_s,
+            excluded=excluded,
+        )
+        if selection is None:
+            break
+        unknown = [i for i in selection.counts if i not in board.measured]
+        if unknown and learned < MOST_LEARNED and _as_good(request, run, selection):
+            learned += 1
+            learn(board, unknown[0], needed_per_s=0.0, rate_per_s=request.job.request_rate_per_s)
+            continue
+        excluded.append(frozenset(selection.counts))
+        options = {i: board.options[i] for i in selection.counts}
+        found.append(RunnerUp(selection=selection, options=options, measured=not unknown))
+    return tuple(found)
+
+
+def _as_good(request: ServingRequest, run: FleetRun, selection: Selection) -> bool:
+    """Whether a fleet is as good as the winner by its bounds, so that only a simulation tells them apart."""
+    if request.job.request_rate_per_s is not None:
+        return selection.num_gpus <= run.num_gpus
+    return selection.rate_per_s >= run.request_rate_per_s
+
+
+def _simulated(board: Board, run: FleetRun) -> RunnerUp:
+    """A simulated fleet as a runner-up."""
+    by_phase = {option.phase: option for option in (run.prefill, run.decode) if option is not None}
+    options = {i: by_phase[board.options[i].phase] for i in run.selection.counts}
+    return RunnerUp(selection=run.selection, options=options, measured=True, run=run)

@@ -1,0 +1,298 @@
+"""From a simulated fleet to the plan.
+
+Percentiles with their band, money, energy, what it is bound by, who lost and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import erf, log, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.estimate import SECONDS_PER_HOUR, watt_hours
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.bands import Band, serving_bands
+from costmodel.serving.breakdown import decode_parts_s
+from costmodel.serving.memory import memory_breakdown
+from planner.serving.alternatives import RunnerUp
+from planner.serving.capacity import warm
+from planner.serving.fleet import FleetRun
+from planner.serving.plan import (
+    LimitCheck,
+    Percentiles,
+    PoolPlan,
+    ServingAlternative,
+    ServingEstimate,
+    ServingOptimality,
+    ServingPlan,
+    ServingRequest,
+)
+from planner.serving.replica import MOST_BATCH, Option
+from topology.base.units import MEGA
+from topology.fabric.hierarchy import Hierarchy
+
+Floats = NDArray[np.float64]
+MOSTLY = 0.5  # share of the time above which prompts are what a mixed replica is bound by
+
+
+def plan_of_fleet(
+    cal: Calibration,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    run: FleetRun,
+    *,
+    optimality: ServingOptimality,
+    runners_up: Sequence[RunnerUp],
+    search_time_s: float,
+) -> ServingPlan:
+    """Write the plan of a simulated fleet."""
+    deployment = run.decode.deployment
+    return ServingPlan(
+        request=request,
+        mode="disaggregated" if run.prefill else "aggregated",
+        weights=deployment.weights,
+        kv_dtype=deployment.kv_dtype,
+        decode=_pool(run.decode, run.decode_workers),
+        prefill=_pool(run.prefill, run.prefill_workers) if run.prefill else None,
+        num_gpus=run.num_gpus,
+        idle_gpus=(request.num_gpus or run.num_gpus) - run.num_gpus,
+        gpus_per_node=hierarchy.gpus_per_host,
+        estimate=estimate_fleet(cal, request, hierarchy, run),
+        alternatives=tuple(_alternative(request, run, other) for other in runners_up),
+        optimality=optimality,
+        search_time_s=search_time_s,
+        assumptions=_assumptions(request),
+        provenance=(
+            f"engine profile {deployment.stack.name}: {deployment.stack.source} ({deployment.stack.as_of})",
+            "kernel and collective times: see costmodel/data/kernels/fits.json",
+        ),
+    )
+
+
+def estimate_fleet(
+    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, run: FleetRun
+) -> ServingEstimate:
+    """What the fleet does under its load, in latencies, rates, money and energy."""
+    simulation, job = run.simulation, request.job
+    steady = warm(simulation) if job.concurrency is None else slice(None)
+    ttft, tpot = simulation.ttft_s[steady], simulation.tpot_s[steady]
+    whole = simulation.end_to_end_s[steady]
+    rate = run.request_rate_per_s
+    steps = max(float(simulation.step_count.sum()), 1.0)
+    batch = float((simulation.step_batch * simulation.step_count).sum()) / steps
+    parts = decode_parts_s(
+        cal, run.decode.deployment, max(round(batch), 1), job.input_tokens + job.output_tokens / 2
+    )
+    gpu = hierarchy.gpu
+    gpus = request.num_gpus or run.num_gpus
+    money = _money(request, run, gpus, mean_batch=batch)
+    bands = serving_bands()
+    return ServingEstimate(
+        request_rate_per_s=rate,
+        capacity_requests_per_s=rate,
+        output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
+        tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
+        ttft=_percentiles(ttft, bands["ttft"]),
+        tpot=_percentiles(tpot[~np.isnan(tpot)], bands["tpot"]),
+        end_to_end=_percentiles(whole, bands["tpot"]),
+        goodput_requests_per_s=rate * _kept_share(request, ttft, tpot, whole),
+        utilisation=simulation.utilisation,
+        mean_queue=simulation.mean_queue,
+        mean_batch=batch,
+        kv_used_share=simulation.peak_kv_tokens / run.decode.rules.kv_capacity_tokens,
+        preemptions=simulation.preemptions,
+        usd_per_hour=money["hour"],
+        usd_per_query=money["query"],
+        usd_per_million_input_tokens=money["input"],
+        usd_per_million_output_tokens=money["output"],
+        wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
+        bound_by=bound_by(run, parts, mean_batch=batch),
+        step_parts_s=parts,
+        limits=_limits(request, ttft, tpot, whole),
+    )
+
+
+def _limits(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floats) -> dict[str, LimitCheck]:
+    """Each limit asked for beside the latency at the job's percentile, with the chance that it is kept."""
+    job, bands = request.job, serving_bands()
+    asked = (
+        ("ttft", ttft, job.ttft_s, bands["ttft"]),
+        ("tpot", tpot[~np.isnan(tpot)], job.tpot_s, bands["tpot"]),
+        ("end_to_end", whole, job.end_to_end_s, bands["tpot"]),
+    )
+    found = {}
+    for name, values, limit_s, band in asked:
+        if limit_s is not None and len(values):
+            predicted_s = float(np.percentile(values, job.percentile))
+            found[name] = LimitCheck(
+                limit_s=limit_s,
+                predicted_s=predicted_s,
+                upper_s=predicted_s * band.upper,
+                chance=chance_kept(limit_s, predicted_s, band),
+            )
+    return found
+
+
+def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) -> str:
+    """What takes most of a replica's time: its prompts, or the largest part of a decode step.
+
+    And whether the cache limits the batch before that does.
+    """
+    prompts = _prompt_share(run, mean_batch)
+    if run.prefill is None and prompts > MOSTLY:
+        return f"computing prompts ({prompts:.0%} of the time)"
+    largest = max(parts, key=lambda name: parts[name])
+    words = {
+        "weights": "reading weights",
+        "experts": "reading experts",
+        "attention": "reading the KV cache",
+        "communication": "communication",
+        "host": "host overhead",
+        "head": "the output projection",
+        "small kernels": "small kernels",
+    }
+    share = parts[largest] / sum(parts.values())
+    tail = (
+        "; the KV cache is full"
+        if run.simulation.peak_kv_tokens > 0.95 * run.decode.rules.kv_capacity_tokens
+        else ""
+    )
+    return f"{words[largest]} ({share:.0%} of a decode step){tail}"
+
+
+def _pool(option: Option, workers: int) -> PoolPlan:
+    """The pool of one kind of worker; its memory is the one from which its cache was counted."""
+    rules = option.rules
+    return PoolPlan(
+        layout=option.deployment.layout,
+        workers=workers,
+        max_batch=rules.max_batch,
+        token_budget=rules.token_budget,
+        kv_capacity_tokens=rules.kv_capacity_tokens,
+        memory=memory_breakdown(option.deployment, token_budget=rules.token_budget, max_batch=MOST_BATCH),
+    )
+
+
+def _percentiles(values: Floats, band: Band) -> Percentiles:
+    """Percentiles of a latency and the calibrated band of its median; zeros when there is none."""
+    p50, p90, p99 = (
+        (float(x) for x in np.percentile(values, (50, 90, 99))) if len(values) else (0.0, 0.0, 0.0)
+    )
+    return Percentiles(p50_s=p50, p90_s=p90, p99_s=p99, lower_s=p50 * band.lower, upper_s=p50 * band.upper)
+
+
+def _kept_share(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floats) -> float:
+    """Share of requests within every limit (a request of one token has no time per token)."""
+    job = request.job
+    kept = np.ones(len(ttft), dtype=bool)
+    if job.ttft_s is not None:
+        kept &= ttft <= job.ttft_s
+    if job.tpot_s is not None:
+        kept &= np.isnan(tpot) | (tpot <= job.tpot_s)
+    if job.end_to_end_s is not None:
+        kept &= whole <= job.end_to_end_s
+    return float(kept.mean())
+
+
+def _money(
+    request: ServingRequest, run: FleetRun, gpus: int, *, mean_batch: float
+) -> dict[str, float | None]:
+    """Dollars an hour, a query, and a million tokens; input and output share a query's cost by GPU time."""
+    price = request.usd_per_gpu_hour
+    if price is None:
+        return {"hour": None, "query": None, "input": None, "output": None}
+    query = price * gpus / SECONDS_PER_HOUR / run.request_rate_per_s
+    share = _prompt_share(run, mean_batch)
+    job = request.job
+    return {
+        "hour": price * gpus,
+        "query": query,
+        "input": share * query / job.input_tokens * MEGA,
+        "output": (1 - share) * query / job.output_tokens * MEGA,
+    }
+
+
+def _prompt_share(run: FleetRun, mean_batch: float) -> float:
+    """Share of a replica's time that prompts take.
+
+    GPUs of the prefill pool, or the prompts' seconds in a mixed replica whose decode steps hold `mean_batch`
+    requests.
+    """
+    if run.prefill is not None:
+        return run.prefill.num_gpus * run.prefill_workers / run.num_gpus
+    job, times = run.decode.job, run.decode.times
+    prompt = times.prefill_s(round(job.input_tokens * (1 - job.cached_share)))
+    batch = max(round(mean_batch), 1)
+    context = job.input_tokens + job.output_tokens / 2
+    decode = (job.output_tokens - 1) * times.decode_s(batch, batch * context) / batch / times.tokens_per_step
+    return prompt / (prompt + decode)
+
+
+def _alternative(request: ServingRequest, run: FleetRun, other: RunnerUp) -> ServingAlternative:
+    """A runner-up in words; what rests on an upper bound of its capacity is said to be at least so."""
+    selection = other.selection
+    label = ", ".join(f"{count} × {other.options[i].label}" for i, count in selection.counts.items())
+    more = selection.num_gpus - run.num_gpus
+    slower = 1 - selection.rate_per_s / max(run.request_rate_per_s, 1e-9)
+    least = "" if other.measured else "at least "
+    sized = request.num_gpus is not None and request.job.request_rate_per_s is None
+    if more > 0 and not sized:
+        why = f"needs {least}{more} more GPU{'s' * (more > 1)}"
+    elif request.job.request_rate_per_s is None and slower >= 0.0005:
+        why = f"serves {least}{slower:.1%} fewer requests within the limits"
+    elif other.run is not None:
+        why = _narrower(run, other.run)
+    else:
+        why = "as good" if other.measured else "not simulated; no better by its bound"
+    return ServingAlternative(
+        label=label, num_gpus=selection.num_gpus, capacity_requests_per_s=selection.rate_per_s, why=why
+    )
+
+
+def _narrower(run: FleetRun, other: FleetRun) -> str:
+    """How much closer to its limits a fleet of as many GPUs comes."""
+    ours, theirs = (1 - 1 / one.margin for one in (run, other))
+    return f"as many GPUs; {theirs:.0%} below its tightest limit, the chosen one {ours:.0%}"
+
+
+def _assumptions(request: ServingRequest) -> tuple[str, ...]:
+    """What the numbers rest on."""
+    job = request.job
+    spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
+    poisson = "Poisson" if job.burstiness == 1 else f"gaps of variation {job.burstiness:g}"
+    closed = job.concurrency is not None and job.request_rate_per_s is None
+    arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
+    drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
+    speculation = (f"{drafts}; the drafter's time and memory are not modelled",) if job.draft_tokens else ()
+    return (
+        *speculation,
+        f"request lengths: {spread}; arrivals: {arrivals}",
+        "replicas share the load evenly",
+        f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",
+        "energy at the GPUs' TDP",
+    )
+
+
+NORMAL_P90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
+
+
+def chance_kept(limit_s: float, predicted_s: float, band: Band) -> float:
+    """Probability that a measured latency stays within its limit.
+
+    The calibrated band holds four of five ratios r of measured over predicted. Their logarithm is taken as
+    normal on each side of the prediction, with the band's ends at the 10th and the 90th percentile:
+
+        P(kept) = Φ(z90 · ln(limit/predicted) / ln(upper))      where the limit is above the prediction
+        P(kept) = Φ(z90 · ln(limit/predicted) / −ln(lower))     where it is below
+
+    >>> band = Band(lower=0.8, upper=1.25, rows=1, source="")
+    >>> [round(chance_kept(limit, 1.0, band), 2) for limit in (0.8, 1.0, 1.25, 2.0)]
+    [0.1, 0.5, 0.9, 1.0]
+    """
+    if predicted_s <= 0:
+        return 1.0
+    ratio = limit_s / predicted_s
+    width = log(band.upper) if ratio >= 1 else -log(band.lower)
+    return 0.5 * (1 + erf(NORMAL_P90 * log(ratio) / width / sqrt(2)))

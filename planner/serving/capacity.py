@@ -1,0 +1,217 @@
+"""What one candidate replica can serve, by simulation: whether it keeps its limits at a rate, and how far.
+
+Everything is deterministic and independent of the fleet that the replica is used in.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+
+from costmodel.serving.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.simulator import Simulation, simulate
+from planner.serving.replica import (
+    OUTPUT_ONLY,
+    PROMPT_ONLY,
+    WHOLE,
+    Option,
+    fastest_tpot_s,
+    fastest_ttft_s,
+    with_chunks,
+)
+
+FEWEST_REQUESTS, MOST_REQUESTS = 400, 2000
+MOST_REPLICAS = 4096  # more are not tried
+WARM_UP = 0.2  # share of a simulated open load that fills the replica and is not counted
+
+
+def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
+    """An open load long enough to fill the replica several times over."""
+    job = option.job
+    stay_s = fastest_ttft_s(option.times, job.input_tokens) + job.output_tokens * (
+        job.tpot_s or 2 * fastest_tpot_s(option.times, job.input_tokens)
+    )
+    count = int(np.clip(8 * rate_per_s * stay_s, FEWEST_REQUESTS, MOST_REQUESTS))
+    load = open_load(
+        rate_per_s=rate_per_s,
+        count=count,
+        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        cached_share=job.cached_share,
+        burstiness=job.burstiness,
+        seed=seed,
+    )
+    return load if option.phase == WHOLE else phase_load(load, option.phase)
+
+
+def phase_load(load: Load, phase: str) -> Load:
+    """The part of a load that a prefill or a decode worker sees."""
+    if phase == PROMPT_ONLY:
+        outputs = np.ones(len(load), dtype=np.int64)
+        return Load(
+            input_tokens=load.input_tokens,
+            output_tokens=outputs,
+            cached_tokens=load.cached_tokens,
+            arrival_s=load.arrival_s,
+        )
+    return Load(
+        input_tokens=load.input_tokens,
+        output_tokens=load.output_tokens,
+        cached_tokens=load.input_tokens,
+        arrival_s=load.arrival_s,
+    )
+
+
+def meets(option: Option, simulation: Simulation) -> bool:
+    """Whether the limits of this phase hold at the job's percentile.
+
+    And the queue does not grow without end.
+    """
+    job, steady = option.job, warm(simulation)
+    limits = []
+    if option.phase != OUTPUT_ONLY and job.ttft_s is not None:
+        limits.append((simulation.ttft_s[steady], job.ttft_s))
+    if option.phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
+        limits.append((simulation.tpot_s[steady], job.tpot_s))
+    if option.phase == WHOLE and job.end_to_end_s is not None:
+        limits.append((simulation.end_to_end_s[steady], job.end_to_end_s))
+    kept = all(float(np.nanpercentile(values, job.percentile)) <= limit for values, limit in limits)
+    return kept and is_stable(simulation)
+
+
+def warm(simulation: Simulation) -> slice:
+    """The requests that count: those after the warm-up."""
+    return slice(int(WARM_UP * len(simulation.finish_s)), None)
+
+
+def is_stable(simulation: Simulation) -> bool:
+    """Whether waiting stopped growing.
+
+    The last third waits no more than 4/3 of the middle third, or than half a second: a steady queue waits
+    as long in both, one that grows evenly from nothing 5/3 as long in the last.
+    """
+    wait = simulation.admitted_s - simulation.arrival_s
+    third = len(wait) // 3
+    return float(wait[-third:].mean()) <= max(4 / 3 * float(wait[third : 2 * third].mean()), 0.5)
+
+
+def serves(option: Option, rate_per_s: float) -> bool:
+    """Whether one replica keeps the limits at this rate, by simulation."""
+    return meets(option, simulate(option.times, option.rules, load_at(option, rate_per_s)))
+
+
+def able(option: Option, rate_per_s: float) -> Option | None:
+    """The option with the first of its chunk sizes that keeps the limits at this rate, if one does."""
+    return next((one for one in with_chunks(option) if serves(one, rate_per_s)), None)
+
+
+def capacity_per_s(
+    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+) -> float:
+    """Highest rate one replica is found to serve within the limits (`bracket_per_s`)."""
+    return bracket_per_s(option, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)[0]
+
+
+def bracket_per_s(
+    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+) -> tuple[float, float]:
+    """A rate that one replica serves, and one that it does not (or `most_per_s`), by bisection.
+
+    The first is 0.0 when even a hundredth of `most_per_s` is too much. Of a `rate_per_s` to be
+    shared by equal replicas only the shares of whole numbers of them are tried, and both are the largest of
+    these that is served.
+    """
+    if rate_per_s is not None:
+        count, failed = _fewest(option, rate_per_s, at_least=replicas(rate_per_s, most_per_s))
+        return (rate_per_s / count,) * 2 if count else (0.0, rate_per_s / (failed + 1))
+    low, high = 0.0, most_per_s
+    while high - low > precision * high and high > most_per_s / 100:
+        middle = (low + high) / 2
+        low, high = (middle, high) if serves(option, middle) else (low, middle)
+    return low, high
+
+
+def _fewest(option: Option, rate_per_s: float, *, at_least: float) -> tuple[int, int]:
+    """Fewest replicas, from `at_least` on, that serve the rate (0: none found), and how many do not.
+
+    The number is doubled until they serve, a hundredfold at most, then bisected.
+    """
+    if at_least == float("inf"):
+        return 0, MOST_REPLICAS
+    failed, served, most = int(at_least) - 1, 0, min(100 * int(at_least), MOST_REPLICAS)
+    while not served and failed < most:
+        tried = 2 * failed + 1
+        served, failed = (tried, failed) if serves(option, rate_per_s / tried) else (0, tried)
+    while served - failed > 1:
+        middle = (served + failed) // 2
+        served, failed = (middle, failed) if serves(option, rate_per_s / middle) else (served, middle)
+    return served, failed
+
+
+def replicas(rate_per_s: float, capacity_per_s: float) -> float:
+    """Replicas of this capacity that share the rate; infinitely many of none.
+
+    The share of n replicas is a capacity of which n are enough, whatever its last digit was rounded to.
+
+    >>> replicas(10.0, 4.0), replicas(10.0, 0.0), replicas(3.0, 3.0 / 49)
+    (3, inf, 49)
+    """
+    return ceil(rate_per_s / capacity_per_s * (1 - 1e-12)) if capacity_per_s > 0 else float("inf")
+
+
+def best_chunk(
+    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+) -> tuple[Option, float]:
+    """The option with the chunk size of the highest capacity, and that capacity in requests per second."""
+    best, capacity, _ = best_bracket(
+        option, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s
+    )
+    return best, capacity
+
+
+def best_bracket(
+    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+) -> tuple[Option, float, float]:
+    """The option with its best chunk size, a rate that it serves, and one that no chunk size does.
+
+    With a `rate_per_s` to share, another chunk size counts only where it saves a replica.
+    """
+    first, *others = with_chunks(option)
+
+    def bracket(one: Option) -> tuple[float, float]:
+        return bracket_per_s(one, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)
+
+    best, (capacity, ceiling) = first, bracket(first)
+    for other in others:
+        better = _better_per_s(capacity, precision, rate_per_s)
+        if better > most_per_s:
+            ceiling = most_per_s if rate_per_s is None else ceiling
+        elif not serves(other, better):
+            ceiling = max(ceiling, better) if rate_per_s is None else ceiling
+        else:
+            served, failed = bracket(other)
+            ceiling = max(ceiling, failed)
+            best, capacity = (other, served) if served > capacity else (best, capacity)
+    return best, capacity, ceiling
+
+
+def _better_per_s(capacity: float, precision: float, rate_per_s: float | None) -> float:
+    """The least rate at which another chunk size would be better than one of this capacity."""
+    if rate_per_s is None or capacity <= 0:
+        return max((1 + precision) * capacity, 1e-9)
+    count = replicas(rate_per_s, capacity)
+    return rate_per_s / (count - 1) if count > 1 else float("inf")
+
+
+def closed_run(option: Option, concurrency: int) -> Simulation:
+    """One replica with a constant number of requests in flight, ten rounds of them."""
+    job = option.job
+    load = closed_load(
+        concurrency=concurrency,
+        count=int(np.clip(10 * concurrency, 40, MOST_REQUESTS)),
+        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        cached_share=job.cached_share,
+    )
+    return simulate(option.times, option.rules, load)

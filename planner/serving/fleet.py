@@ -1,0 +1,166 @@
+"""The chosen fleet under its load: what the whole of it does, whole replicas or two pools.
+
+Whole replicas are alike and share the load evenly, so one of them is simulated with its share; two pools
+are simulated together, because a finished prompt is an arrival of the other pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
+from costmodel.serving.load import Lengths, Load, open_load, thin
+from costmodel.serving.simulator import Simulation, simulate
+from planner.serving.capacity import closed_run, load_at, meets, warm
+from planner.serving.integer_program import Selection
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
+
+FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
+SOON_S = 1e-9  # latencies below this are as good as none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRun:
+    """A simulated fleet: the replicas, the simulation of one of them (or of both pools).
+
+    And the rate of the fleet.
+    """
+
+    selection: Selection
+    decode: Option
+    decode_workers: int
+    prefill: Option | None
+    prefill_workers: int
+    simulation: Simulation
+    request_rate_per_s: float
+    kept: bool
+
+    @property
+    def margin(self) -> float:
+        """Limit over latency at the job's percentile, of the tightest limit; infinite without limits."""
+        job = self.decode.job
+        steady = warm(self.simulation) if job.concurrency is None else slice(None)
+        limited = (
+            (self.simulation.ttft_s, job.ttft_s),
+            (self.simulation.tpot_s, job.tpot_s if job.output_tokens > 1 else None),
+            (self.simulation.end_to_end_s, job.end_to_end_s),
+        )
+        return min(
+            (
+                limit / max(float(np.nanpercentile(values[steady], job.percentile)), SOON_S)
+                for values, limit in limited
+                if limit is not None
+            ),
+            default=float("inf"),
+        )
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs in use."""
+        prompts = self.prefill.num_gpus * self.prefill_workers if self.prefill else 0
+        return self.decode.num_gpus * self.decode_workers + prompts
+
+
+def run_fleet(
+    options: Sequence[Option], selection: Selection, rate_per_s: float | None, trace: Load | None = None
+) -> FleetRun:
+    """Simulate the selection at the rate asked for, or at what it is believed to serve."""
+    rate = rate_per_s if rate_per_s is not None else selection.rate_per_s
+    chosen = {options[i].phase: (options[i], count) for i, count in selection.counts.items()}
+    if WHOLE in chosen:
+        option, count = chosen[WHOLE]
+        load = thin(trace, count) if trace is not None else load_at(option, rate / count)
+        simulation = simulate(option.times, option.rules, load)
+        return FleetRun(
+            selection=selection,
+            decode=option,
+            decode_workers=count,
+            prefill=None,
+            prefill_workers=0,
+            simulation=simulation,
+            request_rate_per_s=rate,
+            kept=meets(option, simulation),
+        )
+    (prompts, prompt_count), (outputs, output_count) = chosen[PROMPT_ONLY], chosen[OUTPUT_ONLY]
+    return _run_pools(selection, (prompts, prompt_count), (outputs, output_count), rate, trace)
+
+
+def _run_pools(
+    selection: Selection,
+    prompts: tuple[Option, int],
+    outputs: tuple[Option, int],
+    rate: float,
+    trace: Load | None,
+) -> FleetRun:
+    """Simulate a prefill pool and a decode pool together."""
+    (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
+    job = decode.job
+    load = (
+        trace
+        if trace is not None
+        else open_load(
+            rate_per_s=rate,
+            count=FLEET_REQUESTS,
+            inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+            outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+            cached_share=job.cached_share,
+            burstiness=job.burstiness,
+        )
+    )
+    simulation = simulate_pools(
+        PoolRules(workers=prefill_workers, times=prefill.times, rules=prefill.rules),
+        PoolRules(workers=decode_workers, times=decode.times, rules=decode.rules),
+        transfer_of(prefill.deployment, decode.deployment),
+        load,
+    )
+    return FleetRun(
+        selection=selection,
+        decode=decode,
+        decode_workers=decode_workers,
+        prefill=prefill,
+        prefill_workers=prefill_workers,
+        simulation=simulation,
+        request_rate_per_s=rate,
+        kept=_whole_meets(decode, simulation),
+    )
+
+
+def _whole_meets(option: Option, simulation: Simulation) -> bool:
+    """Whether both limits hold for the two pools together."""
+    from dataclasses import replace
+
+    return meets(replace(option, phase=WHOLE), simulation)
+
+
+def run_closed(option: Option, count: int, concurrency: int, *, which: int) -> FleetRun:
+    """Simulate `count` replicas of option `which` that share a constant number of requests in flight."""
+    simulation = closed_run(option, max(-(-concurrency // count), 1))
+    stay = float(np.mean(simulation.end_to_end_s))
+    return FleetRun(
+        selection=Selection(
+            counts={which: count}, rate_per_s=concurrency / stay, num_gpus=count * option.num_gpus
+        ),
+        decode=option,
+        decode_workers=count,
+        prefill=None,
+        prefill_workers=0,
+        simulation=simulation,
+        request_rate_per_s=concurrency / stay,
+        kept=_closed_meets(option, simulation),
+    )
+
+
+def _closed_meets(option: Option, simulation: Simulation) -> bool:
+    """Whether the limits hold in a closed loop (which is always stable)."""
+    job = option.job
+    limits = (
+        (simulation.ttft_s, job.ttft_s),
+        (simulation.tpot_s if job.output_tokens > 1 else np.zeros(1), job.tpot_s),
+        (simulation.end_to_end_s, job.end_to_end_s),
+    )
+    return all(
+        limit is None or float(np.nanpercentile(values, job.percentile)) <= limit for values, limit in limits
+    )

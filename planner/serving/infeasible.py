@@ -1,0 +1,85 @@
+"""Why no replica can serve a job: the model does not fit, or a limit is below what an empty engine needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodel.serving.deployment import Weights, weight_bytes
+from planner.serving.plan import ServingInfeasible, ServingRequest
+from planner.serving.replica import WHOLE, Rejected, fits, token_budgets
+from planner.serving.space import deployment_of, serving_layouts
+from topology.base.units import format_bytes, format_seconds
+from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.gpu import Gpu
+
+NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
+_FLAGS = {"time to first token": "--ttft", "time per output token": "--tpot", "end-to-end time": "--e2e"}
+
+
+def infeasible_answer(
+    request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]
+) -> ServingInfeasible:
+    """The nearest miss when no layout is left."""
+    slow = [one for one in rejected if one.best_ttft_s is not None and one.best_tpot_s is not None]
+    return _too_slow(request, hierarchy, slow) if slow else _too_large(request, hierarchy)
+
+
+def _too_large(request: ServingRequest, hierarchy: Hierarchy) -> ServingInfeasible:
+    """The model does not fit; narrower weights are proposed where they do."""
+    job = request.job
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
+    memory = format_bytes(hierarchy.gpu.memory_bytes)
+    narrower = fitting_weights(request, hierarchy)
+    instead = f", or --weights {' or '.join(narrower)}" if narrower else ""
+    return ServingInfeasible(
+        what=f"{request.model.name} in {'/'.join(request.weights)} does not fit on {size} × {request.gpu}",
+        cause=f"no layout leaves room for two requests of {job.input_tokens} + {job.output_tokens} tokens "
+        f"in {memory} each",
+        fix=f"use more or larger GPUs{instead}",
+    )
+
+
+def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weights, ...]:
+    """Precisions narrower than those asked for that the GPU has and in which some layout fits."""
+    layouts = serving_layouts(
+        request.model,
+        most_gpus=min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus),
+        domain_gpus=hierarchy.gpus_per_node,
+        host_gpus=hierarchy.gpus_per_host,
+        pins=request.pins,
+    )
+    least = min(weight_bytes(weights) for weights in request.weights)
+    return tuple(
+        weights
+        for weights in NARROWER
+        if weight_bytes(weights) < least
+        and _has(hierarchy.gpu, weights)
+        and any(
+            fits(deployment, request.job, min(token_budgets(deployment.stack, request.job, WHOLE)))
+            for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
+        )
+    )
+
+
+def _has(gpu: Gpu, weights: Weights) -> bool:
+    """Whether the GPU multiplies in this format; integers are weights alone, multiplied in bf16."""
+    return weights in ("int8", "int4") or weights in gpu.peak_flop_per_s
+
+
+def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:
+    """Every layout that fits breaks a limit when empty; the limits they break are named."""
+    job = request.job
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {hierarchy.num_gpus}"
+    pairs = [(one.best_ttft_s or 0.0, one.best_tpot_s or 0.0) for one in slow]
+    ttft, tpot = (min(values) for values in zip(*pairs, strict=True))
+    whole = min(first + each * (job.output_tokens - 1) for first, each in pairs)
+    broken = sorted({_FLAGS[one.reason] for one in slow})
+    ends = f", end to end {format_seconds(whole)}" if "--e2e" in broken else ""
+    best = f"first token {format_seconds(ttft)}, output token {format_seconds(tpot)}{ends}"
+    return ServingInfeasible(
+        what=f"no layout of {size} × {request.gpu} meets the limits even when empty",
+        cause=f"best achievable: {best}",
+        fix=f"relax {' or '.join(broken)}, shorten the prompt, or use faster GPUs or fewer bits",
+        best_ttft_s=ttft,
+        best_tpot_s=tpot,
+    )

@@ -1,0 +1,241 @@
+"""The answer to a serving question as data.
+
+The fleet, what it does under the load, and how sure the search is.
+
+Frozen dataclasses that round-trip through JSON; no solver is imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from costmodel.job import ServingJob
+from costmodel.memory.stage import MemoryBreakdown
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
+from topology.base.decode import document_of, structure, unstructure
+
+SCHEMA_VERSION = 1
+LEAST_GAP = 0.0005  # smaller gaps are rounding
+
+Mode = Literal["aggregated", "disaggregated"]
+ServingObjective = Literal["gpus", "usd", "tokens-per-gpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRequest:
+    """What is asked: a model, the job, the GPUs that may be used, and what "best" means.
+
+    `num_gpus` is the fleet to fill (None: find the smallest or cheapest one). `modes` says whether prompts
+    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp or ep.
+    """
+
+    model: ModelSpec
+    job: ServingJob
+    gpu: str
+    num_gpus: int | None = None
+    engine: str = "vllm"
+    weights: tuple[Weights, ...] = ("bf16",)
+    modes: tuple[Mode, ...] = ("aggregated",)
+    objective: ServingObjective = "gpus"
+    pins: Mapping[str, int] | None = None
+    usd_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """Equal workers: how many, and how each is split and scheduled."""
+
+    layout: ServingLayout
+    workers: int
+    max_batch: int
+    token_budget: int
+    kv_capacity_tokens: int
+    memory: MemoryBreakdown
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.workers * self.layout.num_gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """A latency at three percentiles, seconds, with the calibrated band of the middle one."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    lower_s: float
+    upper_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitCheck:
+    """A latency limit beside what is predicted at the job's percentile.
+
+    `upper_s` is the upper end of the calibrated band there, `chance` the probability that a measurement keeps
+    the limit (`planner.serving.answer`).
+    """
+
+    limit_s: float
+    predicted_s: float
+    upper_s: float
+    chance: float
+
+    @property
+    def in_band(self) -> bool:
+        """Whether the limit lies inside the band, so that the prediction alone does not keep it."""
+        return self.limit_s < self.upper_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEstimate:
+    """What the fleet does under its load.
+
+    Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
+    highest rate that was simulated within the limits: the rate asked for, where one was. `limits` has the
+    limits that were asked for, by ttft, tpot and end_to_end.
+    """
+
+    request_rate_per_s: float
+    capacity_requests_per_s: float
+    output_tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    ttft: Percentiles
+    tpot: Percentiles
+    end_to_end: Percentiles
+    goodput_requests_per_s: float
+    utilisation: float
+    mean_queue: float
+    mean_batch: float
+    kv_used_share: float
+    preemptions: int
+    usd_per_hour: float | None
+    usd_per_query: float | None
+    usd_per_million_input_tokens: float | None
+    usd_per_million_output_tokens: float | None
+    wh_per_query: float
+    bound_by: str
+    step_parts_s: Mapping[str, float]
+    limits: Mapping[str, LimitCheck] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingOptimality:
+    """The certificate: options enumerated, dismissed by reason, simulated for the proof.
+
+    No fleet can beat `bound`; it and `value` are in the unit of the objective (GPUs, or requests a second).
+    `gap` is the share by which the value could still be better. It is proven when capacities are told
+    apart no finer than the gap; for a rate, when there is none.
+    """
+
+    status: Literal["proven", "best-found"]
+    bound: float
+    value: float
+    enumerated: int
+    pruned: Mapping[str, int]
+    simulated: int
+    gap: float = 0.0
+
+    @property
+    def certainty(self) -> str:
+        """The status in words, with the gap where there is one.
+
+        >>> ServingOptimality(
+        ...     status="proven", bound=10.2, value=10.0, enumerated=2, pruned={}, simulated=1, gap=0.02
+        ... ).certainty
+        'proven to within 2.0%'
+        """
+        if self.gap < LEAST_GAP:
+            return self.status
+        to = "to within" if self.status == "proven" else "at most"
+        return f"{self.status}{'' if self.status == 'proven' else ','} {to} {self.gap:.1%}" + (
+            "" if self.status == "proven" else " from the best"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAlternative:
+    """A runner-up and why it lost; its capacity is an upper bound where `why` says "at least" or "bound"."""
+
+    label: str
+    num_gpus: int
+    capacity_requests_per_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSummary:
+    """The best fleet of another GPU kind or precision, for comparison; no GPUs and `why_not` without one."""
+
+    gpu: str
+    weights: Weights
+    label: str
+    num_gpus: int
+    usd_per_hour: float | None
+    usd_per_million_output_tokens: float | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPlan:
+    """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs."""
+
+    request: ServingRequest
+    mode: Mode
+    weights: Weights
+    kv_dtype: KvDtype
+    decode: PoolPlan
+    prefill: PoolPlan | None
+    num_gpus: int
+    idle_gpus: int
+    gpus_per_node: int
+    estimate: ServingEstimate
+    alternatives: tuple[ServingAlternative, ...]
+    other_fleets: tuple[FleetSummary, ...] = ()
+    optimality: ServingOptimality
+    search_time_s: float
+    commands: Mapping[str, str] | None = None
+    assumptions: tuple[str, ...] = ()
+    provenance: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def label(self) -> str:
+        """The fleet in a few words, such as 2 × tp4."""
+        if self.prefill is None:
+            return f"{self.decode.workers} × {self.decode.layout.label}"
+        return (
+            f"prefill {self.prefill.workers} × {self.prefill.layout.label}, "
+            f"decode {self.decode.workers} × {self.decode.layout.label}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingInfeasible:
+    """No fleet meets the limits.
+
+    What stands in the way, the best that is achievable, and which limit to relax.
+    """
+
+    what: str
+    cause: str
+    fix: str
+    best_ttft_s: float | None = None
+    best_tpot_s: float | None = None
+    capacity_requests_per_s: float | None = None
+
+
+def serving_to_json(plan: ServingPlan) -> str:
+    """Write a plan as one JSON document."""
+    return json.dumps(unstructure(plan), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def serving_from_json(text: str, where: str = "serving plan") -> ServingPlan:
+    """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
+    data = document_of(text, where, version=SCHEMA_VERSION, command="plan serve --json")
+    return structure(data, ServingPlan, where)

@@ -1,0 +1,259 @@
+"""One candidate replica.
+
+Its scheduler and step times, and bounds on what it can serve.
+
+Bounds come first, because a simulation (`planner.serving.capacity`) costs a thousand of them: no request
+waits less than its own prefill, no token is decoded faster than in a batch of one, and a step serves at most
+the batch that the cache and the limit allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import ServingStack
+from costmodel.serving.memory import kv_capacity_tokens
+from costmodel.serving.replica import Scheduler
+from costmodel.serving.step import step_times
+from costmodel.serving.step_table import StepTimes
+from planner.serving.latency import LeastLatency, least_attention_s
+
+Floats = NDArray[np.float64]
+
+MOST_BATCH = 512  # the engines' default limit on running requests is of this order
+PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
+
+
+CHUNKS = (2048, 8192)
+"""Tokens of a step that engines with chunked prefill are tried with, besides their default: what vLLM and
+SGLang set on small and on large GPUs. Small chunks disturb decoding less, large ones use the GPU better."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A replica that could be deployed.
+
+    `phase` is whole, prefill (prompts only) or decode (outputs only). `schedulers` are the ways in which it
+    may be scheduled (one for each size of prompt chunks), and `rules` the one in use.
+    """
+
+    deployment: Deployment
+    rules: Scheduler
+    schedulers: tuple[Scheduler, ...]
+    times: StepTimes
+    job: ServingJob
+    phase: str = WHOLE
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.deployment.layout.num_gpus
+
+    @property
+    def label(self) -> str:
+        """Layout, precision and phase."""
+        label = f"{self.deployment.layout.label} {self.deployment.weights}"
+        return label if self.phase == WHOLE else f"{self.phase} {label}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """Why a layout is no option."""
+
+    reason: str
+    best_ttft_s: float | None = None
+    best_tpot_s: float | None = None
+
+
+def build_option(
+    cal: Calibration, deployment: Deployment, job: ServingJob, *, phase: str = WHOLE
+) -> Option | Rejected:
+    """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break."""
+    context = job.input_tokens + job.output_tokens
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    budgets = token_budgets(deployment.stack, job, phase)
+    capacities = [
+        kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
+        for budget in budgets
+    ]
+    if not fits(deployment, job, min(budgets)):
+        return Rejected(reason="does not fit in memory")
+    batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
+    times = step_times(
+        cal,
+        deployment,
+        max_batch=batch,
+        token_budget=max(budgets),
+        input_tokens=job.input_tokens,
+        output_tokens=job.output_tokens,
+    )
+    broken = _broken_limit(least_latency(times, job, deployment.stack, budgets), job, phase)
+    if broken is not None:
+        return broken
+    most = largest_batch(times, job, batch)
+    schedulers = tuple(
+        _scheduler(deployment.stack, budget, most, capacity)
+        for budget, capacity in zip(budgets, capacities, strict=True)
+        if capacity >= 2 * longest + deployment.stack.kv_block_tokens
+    )
+    return Option(
+        deployment=deployment, rules=schedulers[0], schedulers=schedulers, times=times, job=job, phase=phase
+    )
+
+
+def fits(deployment: Deployment, job: ServingJob, token_budget: int) -> bool:
+    """Whether the cache that the weights leave holds two of the longest requests."""
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    capacity = kv_capacity_tokens(
+        deployment,
+        token_budget=token_budget,
+        max_batch=MOST_BATCH,
+        context=job.input_tokens + job.output_tokens,
+    )
+    return capacity >= 2 * longest + deployment.stack.kv_block_tokens
+
+
+def token_budgets(stack: ServingStack, job: ServingJob, phase: str) -> tuple[int, ...]:
+    """Tokens of a step to consider, the engine's default first; a whole prompt where it cannot be cut."""
+    if not stack.chunked:
+        return (max(stack.token_budget, job.input_tokens_p99 or job.input_tokens),)
+    others = CHUNKS if phase != OUTPUT_ONLY else ()
+    return (stack.token_budget, *(size for size in others if size != stack.token_budget))
+
+
+def least_latency(
+    times: StepTimes,
+    job: ServingJob,
+    stack: ServingStack,
+    budgets: tuple[int, ...],
+    *,
+    share: float | None = None,
+) -> LeastLatency:
+    """Bounds on the latencies of this replica; of the job's percentile, or of another share of requests."""
+    return LeastLatency(
+        times=times,
+        job=job,
+        budgets=budgets,
+        chunked=stack.chunked,
+        lagged=stack.lagged,
+        most_riders=times.max_batch,
+        share=job.percentile / 100 if share is None else share,
+    )
+
+
+def _broken_limit(least: LeastLatency, job: ServingJob, phase: str) -> Rejected | None:
+    """The limit that even an empty engine breaks, if there is one."""
+    ttft, tpot = least.prompts_ttft_s if phase == PROMPT_ONLY else least.ttft_s, least.tpot_s
+    reason = None
+    if phase == WHOLE and job.end_to_end_s is not None and least.end_to_end_s > job.end_to_end_s:
+        reason = "end-to-end time"
+    if phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1 and tpot > job.tpot_s:
+        reason = "time per output token"
+    if phase != OUTPUT_ONLY and job.ttft_s is not None and ttft > job.ttft_s:
+        reason = "time to first token"
+    best_tpot = fastest_tpot_s(least.times, job.input_tokens + job.output_tokens)
+    return Rejected(reason=reason, best_ttft_s=ttft, best_tpot_s=best_tpot) if reason else None
+
+
+def _scheduler(stack: ServingStack, token_budget: int, max_batch: int, kv_capacity_tokens: int) -> Scheduler:
+    """The engine's scheduler with this budget, batch and cache."""
+    return Scheduler(
+        token_budget=token_budget,
+        max_batch=max_batch,
+        kv_capacity_tokens=kv_capacity_tokens,
+        mixed=stack.mixed,
+        chunked=stack.chunked,
+        output_reserve=stack.output_reserve,
+        kv_block_tokens=stack.kv_block_tokens,
+        lagged=stack.lagged,
+    )
+
+
+def with_chunks(option: Option) -> tuple[Option, ...]:
+    """The option under each of its schedulers, the engine's default first."""
+    return tuple(replace(option, rules=rules) for rules in option.schedulers)
+
+
+def fastest_ttft_s(times: StepTimes, prompt_tokens: int) -> float:
+    """Least time to first token: the prompt alone in the engine, and the way there and back."""
+    return times.prefill_s(prompt_tokens) * times.stages + times.request_s + times.response_s
+
+
+def fastest_tpot_s(times: StepTimes, context: int) -> float:
+    """Least time per output token: a batch of one."""
+    return times.decode_s(1, context) / times.tokens_per_step
+
+
+def largest_batch(times: StepTimes, job: ServingJob, most: int) -> int:
+    """Largest batch whose decode step, without prompts, still meets the limit on the time per token."""
+    if job.tpot_s is None:
+        return most
+    context = job.input_tokens + job.output_tokens / 2
+    within = [
+        b for b in range(1, most + 1) if times.decode_s(b, b * context) / times.tokens_per_step <= job.tpot_s
+    ]
+    return max(within, default=1)
+
+
+def rate_bound_per_s(option: Option) -> float:
+    """Requests per second that no schedule of this replica can sustain more of.
+
+    Every step is at least a line α + β·tokens below its table, and a batch holds at most B requests, so a
+    request takes at least β·prompt + steps·(α/B + β') + attention of the replica's time, whatever shares
+    its steps. A preempted request is spared a step for each time its prompt is computed again.
+    """
+    times, job, rules = option.times, option.job, option.rules
+    prompt = job.input_tokens * (1 - job.cached_share)
+    steps = (job.output_tokens - 1) / times.tokens_per_step
+    fixed, slope = _line_below(np.asarray(times.linear_s))
+    prompt_s = (prompt * slope + least_attention_s(times, prompt, chunks=_most_chunks(option))) / times.ranks
+    token_s = _decode_share_s(option, fixed, slope)
+    if rules.output_reserve < 1:
+        token_s = min(token_s, job.input_tokens * slope / times.ranks)
+    busy = (option.phase != OUTPUT_ONLY) * prompt_s + (option.phase != PROMPT_ONLY) * steps * token_s
+    return 1.0 / max(busy, 1e-9)
+
+
+def _most_chunks(option: Option) -> int:
+    """Most chunks of a prompt: the rest of one step, full steps, and the start of another."""
+    if not option.rules.chunked:
+        return 1
+    full = min(rules.token_budget for rules in option.schedulers) - option.rules.max_batch
+    return 2 + option.job.input_tokens // max(full, 1)
+
+
+def _decode_share_s(option: Option, fixed_s: float, slope_s: float) -> float:
+    """Least seconds of the replica that one output token takes, riding with prompts or not.
+
+    A request of s steps of g tokens has input + g·(s − 1)/2 tokens in the cache on average.
+    """
+    times, job, most = option.times, option.job, option.rules.max_batch
+    context = job.input_tokens + max(job.output_tokens - 1 - times.tokens_per_step, 0) / 2
+    round_s, per_request_s = _line_below(np.asarray(times.graph_linear_s[: most + 1]))
+    rest = 1 - 1 / times.stages
+    shared = times.ranks * times.stages
+    step_s = min(round_s, fixed_s + rest * round_s) / most
+    token_s = min(per_request_s, slope_s / shared + rest * per_request_s)
+    batches = np.arange(1, most + 1)
+    attention_s = float((np.asarray(times.decode_attention_s[1 : most + 1]) / batches).min())
+    cache_s = min(times.decode_attention_s_per_token[1 : most + 1]) * context
+    return step_s + token_s + attention_s + cache_s
+
+
+def _line_below(table: Floats) -> tuple[float, float]:
+    """A line α + β·m below table[m] for m ≥ 1, with the slope of the table's upper half; both at least 0."""
+    last = len(table) - 1
+    if last < 2:
+        return float(table[last]), 0.0
+    middle = max(last // 2, 1)
+    slope = max(float(table[last] - table[middle]) / (last - middle), 0.0)
+    fixed = float((table[1:] - slope * np.arange(1, last + 1)).min())
+    if fixed >= 0:
+        return fixed, slope
+    return 0.0, float((table[1:] / np.arange(1, last + 1)).min())

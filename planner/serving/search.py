@@ -1,0 +1,194 @@
+"""The search for a fleet.
+
+Enumerate replicas, bound them, let CP-SAT choose, simulate what it chose, until it stands.
+
+Capacities start as analytic upper bounds. The program picks the best fleet under them; its kinds of replica
+are simulated and their capacities replaced by what the simulation found; the program is solved again. When
+the chosen kinds have all been simulated, no other fleet can be better by more than the certificate's gap: it
+is the program's optimum under ceilings, at which replicas were seen to fail or which no schedule can pass.
+Among fleets of as many GPUs the one with the widest latency margin is proposed.
+"""
+
+from __future__ import annotations
+
+import time
+
+from costmodel.kernels.tables import Calibration
+from costmodel.serving.load import Load
+from planner.serving.alternatives import RunnerUp, runners_up, widest_margin
+from planner.serving.answer import plan_of_fleet
+from planner.serving.board import RESOLUTION, Board, enumerate_options, learn, lower
+from planner.serving.capacity import best_chunk
+from planner.serving.closed_loop import closed_runners_up, search_closed
+from planner.serving.fleet import FleetRun, run_fleet
+from planner.serving.infeasible import infeasible_answer
+from planner.serving.integer_program import MOST_GPUS, Selection, select_fleet, served_per_s
+from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
+from planner.serving.replica import Rejected, build_option, rate_bound_per_s
+from planner.serving.space import deployment_of
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.gpu import Gpu
+
+Found = tuple[FleetRun, ServingOptimality, tuple[RunnerUp, ...]]
+
+
+def search_serving(
+    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, *, trace: Load | None = None
+) -> ServingPlan | ServingInfeasible:
+    """Find the fleet for a request on these GPUs, with a certificate, or say why there is none."""
+    started = time.perf_counter()
+    check_request(request, hierarchy.gpu)
+    board = enumerate_options(cal, request, hierarchy)
+    if not board.options:
+        return infeasible_answer(request, hierarchy, board.rejected)
+    if request.job.concurrency is not None and request.job.request_rate_per_s is None:
+        found = _search_closed(request, board)
+    else:
+        found = _search_open(request, board, trace)
+    if found is None:
+        return _no_fleet(request, board)
+    run, optimality, losers = found
+    return plan_of_fleet(
+        cal,
+        request,
+        hierarchy,
+        run,
+        optimality=optimality,
+        runners_up=losers,
+        search_time_s=time.perf_counter() - started,
+    )
+
+
+def check_request(request: ServingRequest, gpu: Gpu) -> None:
+    """Refuse lengths beyond the context, loads that are none, and precisions the GPU lacks."""
+    job, model = request.job, request.model
+    longest = job.input_tokens + job.output_tokens
+    if longest > model.max_sequence_length:
+        raise InputError(
+            what="requests are longer than the model's context",
+            cause=f"{job.input_tokens} input + {job.output_tokens} output = {longest} tokens, {model.name} "
+            f"holds {model.max_sequence_length}",
+            fix=f"give --input and --output at most {model.max_sequence_length} together",
+        )
+    for weights in request.weights:
+        if weights == "fp8" and "fp8" not in gpu.peak_flop_per_s:
+            raise InputError(
+                what=f"{gpu.name} cannot serve {weights} weights",
+                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, and not in fp8",
+                fix="use --weights bf16, int8 or int4 on this GPU, or another GPU",
+            )
+
+
+def _search_closed(request: ServingRequest, board: Board) -> Found | None:
+    """The best fleet of a closed loop, and those behind it."""
+    found = search_closed(request, board)
+    return None if found is None else (*found, closed_runners_up(request, board, found[0]))
+
+
+def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> Found | None:
+    """The best fleet of an open load, and those behind it."""
+    run = _smallest_or_fastest(request, board, trace)
+    if run is None:
+        return None
+    equals: tuple[FleetRun, ...] = ()
+    if request.job.request_rate_per_s is not None:
+        run, equals = widest_margin(request, board, run, trace)
+    optimality = certificate(request, board, run.selection, traced=trace is not None)
+    return run, optimality, runners_up(request, board, run, equals)
+
+
+def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:
+    """Fewest GPUs for a rate, or most requests a second of a given fleet."""
+    rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_GPUS
+    best_per_s = 0.0
+    while True:
+        selection = select_fleet(
+            board.options, board.capacities_per_s, most_gpus=most, rate_per_s=rate, simulated=board.exact
+        )
+        if selection is None or selection.rate_per_s <= 0:
+            return None
+        unknown = [i for i in selection.counts if i not in board.exact]
+        if not unknown:
+            run = run_fleet(board.options, selection, rate, trace)
+            if run.kept:
+                return run
+            lower(board, selection, run.request_rate_per_s)
+            continue
+        for i in unknown:
+            needed = (rate if rate is not None else best_per_s) / selection.counts[i]
+            learn(board, i, needed_per_s=needed, rate_per_s=rate)
+        if rate is None:
+            best_per_s = max(
+                best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts)
+            )
+
+
+def certificate(
+    request: ServingRequest, board: Board, selection: Selection, *, traced: bool = False
+) -> ServingOptimality:
+    """What was proven: the program's optimum when every option counts at its ceiling.
+
+    Capacities that were cut because a whole fleet broke a limit prove nothing of the fleets beside it. Under
+    a trace only the bounds are ceilings: replicas were seen to fail under another load.
+    """
+    rate = request.job.request_rate_per_s
+    ceilings = [rate_bound_per_s(option) for option in board.options] if traced else board.ceilings_per_s
+    best = select_fleet(board.options, ceilings, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=rate)
+    if rate is None:
+        value = selection.rate_per_s
+        bound = max(best.rate_per_s if best is not None else 0.0, value)
+        gap = bound / value - 1
+    else:
+        value = float(selection.num_gpus)
+        bound = min(float(best.num_gpus) if best is not None else value, value)
+        gap = 1 - bound / value
+    told_apart = RESOLUTION / (1 - RESOLUTION) + 1e-6 if rate is None else 0.0
+    proven = gap <= told_apart and not board.lowered
+    return ServingOptimality(
+        status="proven" if proven else "best-found",
+        bound=bound,
+        value=value,
+        enumerated=board.enumerated,
+        pruned=dict(board.pruned),
+        simulated=board.simulated,
+        gap=gap,
+    )
+
+
+def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
+    """Options exist, but not enough of them fit the fleet: overload, or limits that break under load."""
+    best = select_fleet(
+        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=None
+    )
+    capacity = best.rate_per_s if best is not None else 0.0
+    bounded = "" if best is not None and best.counts.keys() <= board.measured else "at most "
+    job = request.job
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {MOST_GPUS}"
+    asked = (
+        f"{job.request_rate_per_s:.3g} requests/s"
+        if job.request_rate_per_s
+        else f"{job.concurrency} concurrent requests"
+        if job.concurrency
+        else "any load"
+    )
+    return ServingInfeasible(
+        what=f"{size} × {request.gpu} cannot serve {asked} within the limits",
+        cause=f"their capacity within the limits is {bounded}{capacity:.3g} requests/s",
+        fix="use more GPUs, relax --ttft or --tpot, or ask for a lower rate",
+        capacity_requests_per_s=capacity,
+    )
+
+
+def replica_capacity_per_s(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy) -> float:
+    """Requests per second one replica of an aggregated plan serves within its limits."""
+    option = build_option(
+        cal, deployment_of(plan.request, hierarchy, plan.weights, plan.decode.layout), plan.request.job
+    )
+    if isinstance(option, Rejected) or plan.prefill is not None:
+        raise InputError(
+            what="autoscaling needs replicas that serve whole requests",
+            cause=f"the plan is {plan.mode}",
+            fix="use --mode aggregated",
+        )
+    return best_chunk(option, most_per_s=rate_bound_per_s(option))[1]

@@ -1,0 +1,113 @@
+"""Which ways of splitting a replica are considered.
+
+Every legal combination of tp, pp, attention data parallel and ep.
+
+Tensor parallelism stays inside a scale-up domain; attention data parallelism and expert parallelism go
+together and only for mixtures of experts, where whole attention on every rank pays (latent attention above
+all).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from costmodel.models.spec import ModelSpec
+from costmodel.serving.deployment import Deployment, ServingLayout, Weights
+from costmodel.serving.engine import serving_stack
+from planner.serving.plan import ServingRequest
+from topology.fabric.hierarchy import Hierarchy
+
+PIPELINES = (1, 2, 3, 4, 6, 8)
+LARGEST_REPLICA = 64  # GPUs; wider single replicas than any published deployment of the engines
+
+
+def serving_layouts(
+    model: ModelSpec,
+    *,
+    most_gpus: int,
+    domain_gpus: int,
+    host_gpus: int,
+    pins: Mapping[str, int] | None = None,
+) -> tuple[ServingLayout, ...]:
+    """Layouts of one replica that engines can start.
+
+    Args:
+        model: what is served.
+        most_gpus: most GPUs of the replica.
+        domain_gpus: GPUs that share a scale-up domain.
+        host_gpus: GPUs of one host.
+        pins: degrees by name that are not chosen.
+
+    >>> from costmodel.models.catalog import model
+    >>> [layout.label for layout in serving_layouts(model("8b"), most_gpus=4, domain_gpus=8, host_gpus=8)]
+    ['tp1', 'pp2', 'pp3', 'pp4', 'tp2', 'tp2·pp2', 'tp4']
+    """
+    limit = min(most_gpus, LARGEST_REPLICA)
+    found = [
+        ServingLayout(tp=tp, pp=pp, ep=ep)
+        for tp in _tensor_degrees(model, min(limit, domain_gpus))
+        for pp in PIPELINES
+        if tp * pp <= limit and pp <= model.num_layers
+        for ep in _expert_degrees(model, tp)
+    ]
+    if model.is_moe:
+        found += [
+            ServingLayout(tp=tp, attention_dp=dp, ep=tp * dp)
+            for dp in _powers(limit)
+            for tp in (1, 2)
+            if dp > 1 and tp <= domain_gpus and tp * dp <= limit and model.num_experts % (tp * dp) == 0
+        ]
+    pinned = pins or {}
+    return tuple(
+        layout
+        for layout in found
+        if _tiles_hosts(layout, host_gpus)
+        and all(getattr(layout, name) == degree for name, degree in pinned.items())
+    )
+
+
+def _tiles_hosts(layout: ServingLayout, host_gpus: int) -> bool:
+    """Whether every host holds as many ranks: whole stages, or an equal part of one.
+
+    Engines start the same number of ranks on each node, so a stage must not straddle two by a part.
+    """
+    hosts = -(-layout.num_gpus // host_gpus)
+    whole = layout.pp % hosts == 0 or hosts % layout.pp == 0
+    return layout.num_gpus % hosts == 0 and whole
+
+
+def _powers(limit: int) -> tuple[int, ...]:
+    """Powers of two up to the limit."""
+    return tuple(2**i for i in range(limit.bit_length()) if 2**i <= limit)
+
+
+def _tensor_degrees(model: ModelSpec, limit: int) -> tuple[int, ...]:
+    """Tensor-parallel degrees that divide the heads."""
+    return tuple(tp for tp in _powers(limit) if model.num_attention_heads % tp == 0)
+
+
+def _expert_degrees(model: ModelSpec, tp: int) -> tuple[int, ...]:
+    """Expert-parallel degrees inside a tensor-parallel group: experts split by tp, or dealt to ranks."""
+    if not model.is_moe or tp == 1:
+        return (1,)
+    whole = model.num_experts % tp == 0
+    split = model.moe_intermediate_size % tp == 0
+    return tuple(ep for ep, possible in ((1, split), (tp, whole)) if possible) or (1,)
+
+
+def deployment_of(
+    request: ServingRequest, hierarchy: Hierarchy, weights: Weights, layout: ServingLayout
+) -> Deployment:
+    """The deployment of a request in one layout."""
+    job = request.job
+    return Deployment(
+        model=request.model,
+        hierarchy=hierarchy,
+        layout=layout,
+        stack=serving_stack(request.engine),
+        weights=weights,
+        kv_dtype=job.kv_dtype,
+        cached_share=job.cached_share,
+        draft_tokens=job.draft_tokens,
+        acceptance=job.acceptance,
+    )

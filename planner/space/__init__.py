@@ -1,0 +1,1 @@
+"""The space of layouts: degrees, cuts and everything they unfold into."""

@@ -1,0 +1,197 @@
+"""Cores of layouts: the degrees, and how a microbatch is cut, joined where they agree and are worth it.
+
+*Degrees* (tp, cp, pp, dp) say how many GPUs do what; a *cut* (tp, cp, experts, microbatch, sequence
+parallelism) says what one microbatch costs a rank. A core is a pair of both with the same tp and cp. There
+are thousands of each and millions of pairs, so pairs are judged before they are written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import AXIS_ORDERS, LayoutTable
+from planner.problem import Setting
+from planner.rules.check import legal
+from planner.space.columns import AXES, Columns, Integers, coded, cross, divisors, pinned, where
+from planner.space.dismissals import Dismissals
+
+LEAST_TOKENS = 128
+"""Tokens of a sequence that a context-parallel rank keeps at least: one tile of an attention kernel."""
+
+MOST_TOKENS = 2**17
+"""Tokens of one microbatch on a rank at most (one sequence is always allowed): kernels are long saturated."""
+
+COARSE_MICROBATCH = 4
+CUT_FIELDS = frozenset(("tp", "cp", "microbatch_size", "ep", "expert_tp", "sequence_parallel"))
+CORE_FIELDS = CUT_FIELDS | {"pp", "dp"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """Which pairs of degrees and cuts may win.
+
+    Attributes:
+        scores: Given degrees as columns of shape (n, 1) and indices of cuts of shape (m,), what the pairs can
+            reach at best, shape (n, m).
+        beat: Score that a pair has to stay below.
+        dismissed: Where pairs that do not are counted.
+    """
+
+    scores: Callable[[Columns, Integers], npt.NDArray[np.float64]]
+    beat: float
+    dismissed: Dismissals
+
+
+def cores(
+    setting: Setting, pins: Mapping[str, Any], *, least_gpus: float = 1.0, coarse: bool = False
+) -> tuple[LayoutTable, dict[str, int]]:
+    """Every legal core, and how many each rule was the first to reject.
+
+    Args:
+        setting: what layouts are judged against.
+        pins: fixed fields.
+        least_gpus: leave out degrees that use fewer GPUs.
+        coarse: only the usual choices, to find a first plan quickly.
+    """
+    degrees, _ = every_degrees(setting, pins, least_gpus=least_gpus, coarse=coarse)
+    cuts, rejected = every_cut(setting, pins, coarse=coarse)
+    found, broken = join(setting, pins, degrees, cuts)
+    return found, {name: rejected.get(name, 0) + broken.get(name, 0) for name in {**rejected, **broken}}
+
+
+def every_degrees(
+    setting: Setting, pins: Mapping[str, Any], *, least_gpus: float, coarse: bool
+) -> tuple[Columns, int]:
+    """Degrees whose product is at most the cluster, and how many used fewer than `least_gpus` GPUs."""
+    limit, model = setting.cluster.num_gpus, setting.model
+    tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
+    table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
+    table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
+    stages = _pipeline_degrees(setting, limit, coarse=coarse)
+    table = _within(cross(table, "pp", pinned(pins, "pp", stages)), limit)
+    replicas = divisors(setting.job.global_batch_size, limit)
+    table = _within(cross(table, "dp", pinned(pins, "dp", replicas)), limit)
+    enough = num_gpus(table) >= least_gpus
+    return where(table, enough), int((~enough).sum())
+
+
+def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Columns, dict[str, int]]:
+    """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
+    limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
+    tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
+    table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
+    table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
+    largest = COARSE_MICROBATCH if coarse else max(1, MOST_TOKENS * limit // job.sequence_length)
+    sizes = divisors(job.global_batch_size, largest)
+    table = cross(table, "microbatch_size", pinned(pins, "microbatch_size", sizes))
+    if "microbatch_size" not in pins:
+        tokens = table["microbatch_size"] * job.sequence_length // table["cp"]
+        table = where(table, (table["microbatch_size"] == 1) | (tokens <= MOST_TOKENS))
+    table = _cross_experts(setting, pins, table, coarse=coarse)
+    table = _cross_sequence_parallel(pins, table, coarse=coarse)
+    ones = np.ones(len(table["tp"]), dtype=np.int64)
+    found = complete(setting, pins, table | {"pp": ones, "dp": ones})
+    keep, rejected = legal(setting, found, only=CUT_FIELDS)
+    return where(table, keep), rejected
+
+
+def join(
+    setting: Setting, pins: Mapping[str, Any], degrees: Columns, cuts: Columns, worth: Worth | None = None
+) -> tuple[LayoutTable, dict[str, int]]:
+    """Cores from degrees and cuts that agree; pairs not `worth` it are dismissed as ``compute-bound``."""
+    chosen_degrees, chosen_cuts = [], []
+    for rows, columns in _groups(degrees, cuts):
+        mine = {name: column[rows][:, None] for name, column in degrees.items()}
+        of_cut = {name: column[columns][None, :] for name, column in cuts.items()}
+        agree = setting.job.global_batch_size % (mine["dp"] * of_cut["microbatch_size"]) == 0
+        block = mine["dp"] * mine["cp"] * mine["tp"]
+        agree &= block % (of_cut["ep"] * of_cut["expert_tp"]) == 0
+        if worth is not None:
+            scores = worth.scores(mine, columns)
+            worth.dismissed.by_bound("compute-bound", scores[agree & (scores >= worth.beat)])
+            agree &= scores < worth.beat
+        left, right = np.nonzero(agree)
+        chosen_degrees.append(rows[left])
+        chosen_cuts.append(columns[right])
+    left = np.concatenate([*chosen_degrees, np.zeros(0, dtype=np.intp)])
+    right = np.concatenate([*chosen_cuts, np.zeros(0, dtype=np.intp)])
+    found = complete(setting, pins, where(cuts, right) | where(degrees, left))
+    keep, rejected = legal(setting, found, only=CORE_FIELDS)
+    return found.take(keep), rejected
+
+
+def _groups(degrees: Columns, cuts: Columns) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+    """Rows of both tables with the same tp and cp."""
+    for tp, cp in sorted(set(zip(degrees["tp"].tolist(), degrees["cp"].tolist(), strict=True))):
+        rows = np.flatnonzero((degrees["tp"] == tp) & (degrees["cp"] == cp))
+        columns = np.flatnonzero((cuts["tp"] == tp) & (cuts["cp"] == cp))
+        if len(columns):
+            yield rows, columns
+
+
+def num_gpus(table: Columns) -> Integers:
+    """Product of the degrees so far."""
+    return np.asarray(np.prod([table[axis] for axis in AXES if axis in table], axis=0))
+
+
+def _context_degrees(setting: Setting, limit: int) -> list[int]:
+    tokens = setting.job.sequence_length
+    return [d for d in divisors(tokens, limit) if d == 1 or tokens // d >= LEAST_TOKENS]
+
+
+def _pipeline_degrees(setting: Setting, limit: int, *, coarse: bool) -> list[int]:
+    layers = setting.model.num_layers
+    every = range(1, min(layers, limit) + 1)
+    return [pp for pp in every if not coarse or layers % pp == 0 or pp & (pp - 1) == 0]
+
+
+def _within(table: Columns, limit: int) -> Columns:
+    """Rows whose degrees so far need at most `limit` GPUs."""
+    return where(table, num_gpus(table) <= limit)
+
+
+def _cross_sequence_parallel(pins: Mapping[str, Any], table: Columns, *, coarse: bool) -> Columns:
+    """With and without sequence parallelism where there is a tensor-parallel group to do it."""
+    if "sequence_parallel" in pins:
+        return cross(table, "sequence_parallel", [pins["sequence_parallel"]])
+    if coarse:
+        return table | {"sequence_parallel": table["tp"] > 1}
+    both = cross(table, "sequence_parallel", (False, True))
+    return where(both, (both["tp"] > 1) | ~both["sequence_parallel"])
+
+
+def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Columns, *, coarse: bool) -> Columns:
+    """Every way to spread experts over the ranks of a stage; none in a dense model."""
+    experts = setting.model.num_experts
+    limit = setting.cluster.num_gpus
+    degrees = divisors(experts, limit) if experts and setting.stack.expert_parallel else [1]
+    table = cross(table, "ep", pinned(pins, "ep", degrees))
+    if "expert_tp" in pins:
+        return cross(table, "expert_tp", [pins["expert_tp"]])
+    both = cross(table, "expert_tp", (1, 0) if experts and not coarse else (1,))
+    split = both["expert_tp"] == 0
+    both["expert_tp"] = np.where(split, both["tp"], 1)
+    return where(both, (both["ep"] * both["expert_tp"] <= limit) & (~split | (both["tp"] > 1)))
+
+
+def complete(setting: Setting, pins: Mapping[str, Any], table: Columns) -> LayoutTable:
+    """Fill the fields of variants with a legal default."""
+    rows = len(table["tp"])
+    ranks = table["dp"] * table["cp"]
+    defaults: Columns = {
+        "virtual_stages": np.ones(rows, dtype=np.int64),
+        "schedule": np.full(rows, coded("schedule", setting.stack.schedules[:1])[0]),
+        "zero_stage": np.full(rows, min(setting.stack.zero_stages)),
+        "shard_degree": ranks,
+        "cp_kind": np.full(rows, pinned(pins, "cp_kind", coded("cp_kind", setting.stack.cp_kinds))[0]),
+        "recompute": np.full(rows, coded("recompute", setting.stack.recomputes[:1])[0]),
+        "axis_order": np.full(rows, coded("axis_order", [pins.get("axis_order", AXIS_ORDERS[0])])[0]),
+    }
+    columns = {**defaults, **table}
+    flags = columns.pop("sequence_parallel").astype(bool)
+    return LayoutTable(sequence_parallel=flags, **{n: c.astype(np.int64) for n, c in columns.items()})

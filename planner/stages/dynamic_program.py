@@ -1,0 +1,294 @@
+"""An exact dynamic program over pipeline ranks: bounds a layout, seeds the solver, and checks it in tests.
+
+Given the layers a rank holds, the fewest recomputed layers that fit are known in closed form, so a rank's
+time depends only on which layers it takes. Layers are consecutive, hence the state after ``s`` ranks is how
+many layers are consumed, and the least possible slowest rank, the least possible sum of ranks and the least
+possible longest tail are three programs over the same tables. Together they bound the step from below.
+
+When ranks hold several chunks, chunks are equal but for the ends of the model, and the few splits are tried.
+
+Legend: ``A`` states (layers consumed), ``W`` choices of a rank (layers it takes), ``P`` ranks, ``K`` runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
+from costmodel.pipeline.stages import end_limit, runs_of_ranks, shortage
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+EVENNESS = 1e-6
+"""Weight of unevenness when a seed is chosen among splits of equal time; it never enters a bound."""
+
+SPARE_BYTES = 1.0
+"""Bytes beyond the capacity that a bound allows: sums of bytes in another order differ by less."""
+
+THRESHOLDS = 4
+"""Values of the slowest rank tried one by one before the bound falls back on the least sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageBound:
+    """Known without a solver: no split beats `bound_s`; `split` (if any fits) takes `seed_s`."""
+
+    bound_s: float
+    split: StageSplit | None
+    seed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTables:
+    """Per rank, what each choice costs; infinite where impossible.
+
+    Attributes:
+        taken: Layers of each choice, shape (W,).
+        counts: Layers of each run when a choice ends at a state, shape (A, W, K), or (1, W, K) with one run.
+        before: State before a choice that ends at a state, shape (A, W); negative where there is none.
+        seconds: Microbatch seconds, shape (P, A or 1, W).
+        tails: Seconds after the last microbatch, shape (P, A or 1, W).
+        recomputed: Fewest layers to recompute, shape (P, A or 1, W).
+    """
+
+    taken: Integers
+    counts: Integers
+    before: Integers
+    seconds: Floats
+    tails: Floats
+    recomputed: Integers
+
+
+def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
+    """Bound the step time over all splits and propose one, in about a millisecond."""
+    if len(chunk_ranks) > costs.num_ranks:
+        return _best_of_few(costs, chunk_ranks)
+    total, ranks = sum(costs.runs), costs.num_ranks
+    everything = total - (ranks - 1)
+    width = min(everything, 2 * math.ceil(total / ranks) + 3)
+    tables = rank_tables(costs, width)
+    if width < everything and not np.isfinite(_least(tables, tables.seconds, np.maximum)):
+        width = everything
+        tables = rank_tables(costs, width)
+    bound_s, paths = _bound(costs, tables, cut_off=width < everything)
+    return _known(costs, bound_s, [_split_of_path(tables, path) for path in paths])
+
+
+def _known(costs: StageCosts, bound_s: float, splits: Sequence[StageSplit]) -> StageBound:
+    """The bound, and the fastest of these splits that fits."""
+    fitting = [(step_time(costs, split), i) for i, split in enumerate(splits) if fits(costs, split)]
+    if not fitting:
+        return StageBound(bound_s=bound_s, split=None, seed_s=math.inf)
+    seed_s, best = min(fitting)
+    return StageBound(bound_s=min(bound_s, seed_s), split=splits[best], seed_s=seed_s)
+
+
+def _best_of_few(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
+    """Several chunks per rank leave one choice, how the ends share what is missing: try all."""
+    every = chunk_splits(sum(costs.runs), len(chunk_ranks))
+    lenient, strict = (
+        [consecutive_split(costs, chunk_ranks, chunks, spare_bytes=spare) for chunks in every]
+        for spare in (SPARE_BYTES, 0.0)
+    )
+    bound_s = min((step_time(costs, split) for split in lenient if split is not None), default=math.inf)
+    return _known(costs, bound_s, [split for split in (*lenient, *strict) if split is not None])
+
+
+def chunk_splits(num_layers: int, chunks: int) -> list[tuple[int, ...]]:
+    """Every way to make chunks equal but for the first and the last, the evenest ends first.
+
+    >>> chunk_splits(10, 4)
+    [(2, 3, 3, 2), (1, 3, 3, 3), (3, 3, 3, 1)]
+    >>> chunk_splits(6, 8)
+    [(0, 1, 1, 1, 1, 1, 1, 0)]
+    """
+    each, missing = shortage(num_layers, chunks)
+    most = end_limit(num_layers, chunks)
+    firsts = range(max(0, missing - most), min(missing, most) + 1)
+    ordered = sorted(firsts, key=lambda first: (abs(2 * first - missing), -first))
+    return [(each - first, *(each,) * (chunks - 2), each - missing + first) for first in ordered]
+
+
+def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
+    """Best step time over every split of one chunk per rank: every slowest rank, every longest tail."""
+    tables = rank_tables(costs, sum(costs.runs) - (costs.num_ranks - 1))
+    best_s, best = math.inf, None
+    for slowest in np.unique(tables.seconds[np.isfinite(tables.seconds)]):
+        for tail in np.unique(tables.tails[np.isfinite(tables.tails)]):
+            allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
+            path = _path(tables, np.where(allowed, tables.seconds, np.inf))
+            if path:
+                split = _split_of_path(tables, path)
+                if step_time(costs, split) < best_s:
+                    best_s, best = step_time(costs, split), split
+    return best_s, best
+
+
+def rank_tables(costs: StageCosts, most: int) -> RankTables:
+    """Tabulate every rank's time, tail and recomputed layers when it takes 1 to `most` layers."""
+    total = sum(costs.runs)
+    taken = np.arange(1, most + 1)
+    at = np.arange(total + 1)
+    before = at[:, None] - taken
+    if len(costs.runs) == 1:
+        counts = taken[None, :, None]
+    else:
+        ends = np.cumsum(costs.runs)
+        consumed = np.stack(
+            [np.clip(at - (e - n), 0, n) for e, n in zip(ends, costs.runs, strict=True)], axis=-1
+        )
+        counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
+    again, again_s, possible = _fewest_recomputed(costs, counts, SPARE_BYTES)
+    seconds = counts @ np.asarray(costs.layer_s) + again_s + np.asarray(costs.fixed_s)[:, None, None]
+    forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
+    ends_s = [counts @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
+    tails = np.max(ends_s, axis=0)
+    return RankTables(
+        taken=taken,
+        counts=counts,
+        before=before,
+        seconds=np.where(possible, seconds, np.inf),
+        tails=np.where(possible, tails, np.inf),
+        recomputed=again,
+    )
+
+
+def _fewest_recomputed(
+    costs: StageCosts, counts: Integers, spare_bytes: float
+) -> tuple[Integers, Floats, npt.NDArray[np.bool_]]:
+    """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
+    held = np.asarray(costs.in_flight)[:, None, None]
+    fixed = (
+        np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
+    )
+    need = counts @ np.asarray(costs.static_bytes) + held * (counts @ np.asarray(costs.saved_bytes)) + fixed
+    need = need - costs.capacity_bytes - spare_bytes
+    must = need > 0
+    need = need + np.where(must, np.asarray(costs.recompute_working_bytes)[:, None, None], 0.0)
+    again, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
+    for k in recompute_order(costs):
+        freed = held * (costs.saved_bytes[k] - costs.saved_bytes_recomputed[k])
+        if costs.saved_bytes[k] <= costs.saved_bytes_recomputed[k]:
+            continue
+        useful = must & (freed > 0)
+        enough = np.ceil(need / np.where(freed > 0, freed, 1.0))
+        take = np.where(useful, np.clip(enough, 0, counts[..., k]), 0).astype(np.int64)
+        again, seconds, need = again + take, seconds + take * costs.recompute_s[k], need - take * freed
+    return again, seconds, ~must | (need <= 0)
+
+
+def _bound(costs: StageCosts, tables: RankTables, *, cut_off: bool) -> tuple[float, list[list[int]]]:
+    """Bound over all splits, and the splits of least sum for each slowest rank that was tried.
+
+    (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
+    tried with its own least sum, or beyond them, where the next value and the unrestricted least sum bound
+    it.
+    """
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    slowest = _least(tables, tables.seconds, np.maximum)
+    if not np.isfinite(slowest):
+        return math.inf, []
+    tail = _least(tables, tables.tails, np.maximum)
+    total = _least(tables, tables.seconds, np.add)
+    later = np.unique(tables.seconds[tables.seconds > slowest])
+    values = [slowest, *later[np.isfinite(later)][: THRESHOLDS - 1]]
+    beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
+    if cut_off:  # a rank taking more layers than tabulated, and the least the layers can sum to
+        work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
+        wider = (int(tables.taken[-1]) + 1) * min(costs.layer_s)
+        beyond, total, tail = min(beyond, wider), min(total, work), min(tail, _mean_tail(costs))
+    bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
+    for value in values:
+        path = _path(tables, _evened(tables, value))
+        paths.append(path)
+        bounds.append((M - beta) * value + beta * _least(tables, _capped(tables, value), np.add))
+    return min(bounds) + tail + costs.constant_s, paths
+
+
+def _mean_tail(costs: StageCosts) -> float:
+    """Seconds that the longest tail of no split can go below: the mean over ranks of each linear form."""
+    forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
+    return max(
+        (sum(n * t for n, t in zip(costs.runs, form, strict=True)) + sum(fixed)) / costs.num_ranks
+        for form, fixed in forms
+    )
+
+
+def _capped(tables: RankTables, slowest: float) -> Floats:
+    return np.where(tables.seconds <= slowest, tables.seconds, np.inf)
+
+
+def _evened(tables: RankTables, slowest: float) -> Floats:
+    """Times that prefer even splits among those of equal sum."""
+    capped = _capped(tables, slowest)
+    return capped + EVENNESS * capped**2 / slowest
+
+
+def _least(tables: RankTables, values: Floats, combine: np.ufunc) -> float:
+    """Least combined value of consuming all layers rank by rank."""
+    reached = _start(tables)
+    for rank in values:
+        reached = combine(reached[tables.before], rank).min(axis=1)
+        reached = np.append(reached, np.full(len(tables.taken) + int(tables.taken[0]), np.inf))
+    return float(reached[len(tables.before) - 1])
+
+
+def _start(tables: RankTables) -> Floats:
+    """Nothing is consumed yet; states that do not exist (reached by negative indices) are infinite."""
+    reached = np.full(len(tables.before) + len(tables.taken) + int(tables.taken[0]), np.inf)
+    reached[0] = 0.0
+    return reached
+
+
+def _path(tables: RankTables, values: Floats) -> list[int]:
+    """Choices of every rank that consume all layers with the least sum of values; empty when impossible."""
+    reached, choices = _start(tables), []
+    pad = np.full(len(tables.taken) + int(tables.taken[0]), np.inf)
+    for rank in values:
+        ways = reached[tables.before] + rank
+        choices.append(ways.argmin(axis=1))
+        reached = np.append(ways.min(axis=1), pad)
+    at = len(tables.before) - 1
+    if not np.isfinite(reached[at]):
+        return []
+    path = [at]
+    for choice in reversed(choices):
+        path.append(int(tables.before[path[-1], choice[path[-1]]]))
+    return path[::-1]
+
+
+def _split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
+    """Split whose ranks end at the states of a path."""
+    rows, again = [], []
+    for s, (start, end) in enumerate(itertools.pairwise(path)):
+        choice = end - start - int(tables.taken[0])
+        at = end if len(tables.counts) > 1 else 0
+        rows.append(tuple(int(n) for n in tables.counts[at, choice]))
+        again.append(int(tables.recomputed[s, at, choice]))
+    return StageSplit(layers_of_stage=tuple(rows), recompute_of_stage=tuple(again))
+
+
+def consecutive_split(
+    costs: StageCosts,
+    chunk_ranks: tuple[int, ...],
+    chunk_layers: tuple[int, ...],
+    *,
+    spare_bytes: float = 0.0,
+) -> StageSplit | None:
+    """Split that follows from the layers of every chunk: runs by position, the fewest recomputed layers.
+
+    None if no recomputation makes it fit into the capacity and `spare_bytes` more.
+    """
+    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
+    again, _, possible = _fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
+    ranks = range(costs.num_ranks)
+    if not all(possible[s, s, 0] for s in ranks):
+        return None
+    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(int(again[s, s, 0]) for s in ranks))

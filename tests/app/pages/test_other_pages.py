@@ -1,0 +1,270 @@
+"""Compare, topology, accuracy, serving and executor: the numbers of the command line, and no exception ever."""
+
+import json
+import math
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from app.quantities import format_percent
+from app.reports.topology import parse_layout, topology_answer
+from app.requests.training import Flags, understand
+from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
+from costmodel.accuracy.training import predict_rows, summarise
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
+from costmodel.kernels.tables import load_calibration
+from planner.plan import to_json
+from planner.search.search import search
+from tests.app.page_reading import SMALL, numbers, packed, words
+from topology.base.units import format_seconds
+from topology.builders import default_cluster
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def charts(page) -> list[str]:
+    """Readings of the charts of a page."""
+    return [chart.proto.alt for chart in page.get("plotly_chart")]
+
+
+def test_fewer_than_two_plans_say_how_to_add_them(open_page):
+    """An empty page explains itself."""
+    assert "0 of 2 plans" in words(open_page("compare"))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_plans_from_the_url_stand_side_by_side(open_page, count):
+    """One row a plan, one time chart, memory and links of each, and a difference to the first of each other."""
+    asked = [packed(**SMALL), packed(**SMALL, settings=("tp=8",)), packed(**SMALL, settings=("tp=4",))][
+        :count
+    ]
+    page = open_page("compare", **{"with": asked})
+    assert len(charts(page)) == 1 + 2 * count
+    table = page.dataframe[0].value
+    expected = [
+        format_seconds(search(understand(Flags(**SMALL, settings=pins)).request).estimate.step_time_s)
+        for pins in ((), ("tp=8",), ("tp=4",))[:count]
+    ]
+    assert list(table["step time"]) == expected
+    assert [head.value for head in page.subheader][1:] == ["B against A", "C against A"][: count - 1]
+
+
+def test_uploaded_plans_are_compared(open_page):
+    """Two plan.json files, under hostile names."""
+    page = open_page("compare")
+    for pins in ((), ("tp=8",)):
+        text = to_json(search(understand(Flags(**SMALL, settings=pins)).request))
+        page.file_uploader(key="plan_files").upload(f"{HOSTILE}.json", text.encode())
+    page.run()
+    assert len(charts(page)) == 5
+    assert not page.exception
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b"[" * 50_000, b'{"schema_version": 99}'])
+def test_a_bad_plan_is_answered_in_three_lines(open_page, content):
+    """The same message as `plan explain`."""
+    page = open_page("compare")
+    page.file_uploader(key="plan_files").upload(f"{HOSTILE}.json", content)
+    page.run()
+    assert [line.split(":")[0] for line in page.code[0].value.splitlines()] == ["error", "cause", "help"]
+    assert not page.exception
+
+
+def test_the_topology_page_gives_the_numbers_of_the_command(open_page):
+    """Levels and axes are the tables of `plan topology`; the map says what a GPU gets at every level."""
+    page = open_page("topology", gpus="32", topology_layout="tp=8,pp=4")
+    h = default_cluster("h100-sxm", 32)
+    answer = topology_answer(h, parse_layout("tp=8,pp=4", None, h.hierarchy))
+    assert answer.headline in words(page)
+    rows = [row for section in answer.sections if hasattr(section, "rows") for row in section.rows]
+    shown = [tuple(row) for frame in page.dataframe for row in frame.value.itertuples(index=False)]
+    assert shown == rows
+    assert charts(page)[0] == (
+        "What each GPU gets at every level, in each direction: scale-up 450 GB/s, node 50 GB/s."
+    )
+
+
+def test_a_layout_that_does_not_fill_the_cluster_is_explained(open_page):
+    """Three lines with the product."""
+    page = open_page("topology", gpus="32", topology_layout="tp=8,pp=3,dp=2")
+    assert "cause: dp 2 · cp 1 · tp 8 · pp 3 = 48" in words(page)
+
+
+def test_an_axis_order_changes_what_axes_get(open_page):
+    """Tensor parallelism across nodes gets the network's bandwidth."""
+    inside = open_page("topology", gpus="32", topology_layout="tp=4,dp=8", axis_order="pp-dp-cp-tp")
+    across = open_page("topology", gpus="32", topology_layout="tp=4,dp=8", axis_order="tp-pp-dp-cp")
+    assert [page.dataframe[1].value.set_index("axis")["ring busbw"]["tp"] for page in (inside, across)] == [
+        "450",
+        "50",
+    ]
+
+
+def test_the_accuracy_page_gives_the_errors_of_the_command(open_page):
+    """The row of all runs is that of `plan accuracy`; worst rows and constants stand below."""
+    page = open_page("accuracy")
+    everything = summarise(predict_rows(read_rows(PUBLISHED_RUNS), load_calibration()), by="source")[-1]
+    first = page.dataframe[0].value.iloc[0]
+    assert (first["group"], first["runs"]) == ("all", f"{everything.rows:,}")
+    assert first["median error"] == format_percent(everything.median_error)
+    worst = page.dataframe[1].value
+    assert not worst["run"].str.contains(r"\\").any()
+    assert len(page.dataframe[-1].value) > 10
+
+
+def test_filters_leave_only_what_was_chosen(open_page):
+    """One GPU kind: fewer runs, all of that kind."""
+    page = open_page("accuracy")
+    page.multiselect(key="accuracy_gpu").set_value(["h100-sxm"])
+    page.run()
+    assert set(page.dataframe[1].value["gpu"]) == {"h100-sxm"}
+
+
+def test_uploaded_runs_are_predicted(open_page):
+    """The first rows of the published table under a hostile name, one of them without a known GPU."""
+    lines = PUBLISHED_RUNS.read_text(encoding="utf-8").splitlines()[:6]
+    broken = lines[1].replace("a100-sxm-80gb", HOSTILE).replace("megatron_sc21_table1-001", "odd-1")
+    page = open_page("accuracy")
+    page.file_uploader(key="runs_file").upload(f"{HOSTILE}.csv", "\n".join([*lines, broken]).encode())
+    page.run()
+    assert page.dataframe[0].value.iloc[0]["runs"] == "6"
+    assert "1 runs could not be predicted" in [box.label for box in page.expander]
+    assert not page.exception
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"a,b\n1,2\n", b"id\n"], ids=range(4))
+def test_a_bad_table_is_answered_in_three_lines(open_page, content):
+    """Empty, binary, or without the columns."""
+    page = open_page("accuracy")
+    page.file_uploader(key="runs_file").upload(f"{HOSTILE}.csv", content)
+    page.run()
+    assert [line.split(":")[0] for line in page.code[0].value.splitlines()] == ["error", "cause", "help"]
+    assert "/tmp" not in page.code[0].value
+    assert not page.exception
+
+
+def test_the_serving_page_gives_the_plan_of_the_command(open_page):
+    """Fleet size, latency and price are those of `plan serve`."""
+    from app.actions.serve import find_fleet
+    from app.flags.serve import ServeFlags
+    from app.requests.serving import understand_serving
+
+    page = open_page("serving", serve_model="llama-3.1-8b", serve_gpus="2", rate="1/s")
+    plan = find_fleet(
+        understand_serving(
+            ServeFlags(model="llama-3.1-8b", gpu="h100-sxm", gpus="2", input_tokens="2000", output_tokens="300",
+                       ttft="1s", tpot="50ms", percentile="99", weights="bf16", rate="1/s")
+        )
+    )  # fmt: skip
+    assert numbers(page)["First token, p99"] == format_seconds(plan.estimate.ttft.p99_s)
+    assert numbers(page)["GPUs"] == f"{plan.num_gpus}"
+    assert "vllm serve" in words(page)
+
+
+@pytest.mark.parametrize("query", [{"rate": "fast"}, {"input": "<b>"}, {"output": "0"}], ids=str)
+def test_an_impossible_load_is_answered_in_three_lines(open_page, query):
+    """The message of `plan serve`."""
+    page = open_page("serving", serve_model="llama-3.1-8b", serve_gpus="2", **query)
+    assert "error: " in words(page)
+    assert not page.exception
+
+
+def log_line(number: int, **changes) -> str:
+    """One line as the executor writes it."""
+    values = {field.name: 1.0 for field in fields(RunStep)}
+    return json.dumps({**values, "step": number, "loss": 5.0 / number, **changes})
+
+
+def test_without_a_run_the_executor_page_says_how_to_follow_one(open_page, monkeypatch):
+    """The command to start with."""
+    monkeypatch.delenv("MESHPLAN_RUN", raising=False)
+    assert "plan dash --run DIR" in words(open_page("executor"))
+
+
+def test_a_run_is_followed_with_its_restarts(open_page, monkeypatch, tmp_path):
+    """Steps, prediction, checkpoints, and what a restart did again; half-written lines are left out."""
+    lines = [log_line(1), log_line(2), log_line(2), log_line(3, step_time_s=2.0), '{"step": 4, "lo']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    (tmp_path / "status.json").write_text(json.dumps({"state": "running", "history": ["lost rank 1"]}))
+    (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
+    monkeypatch.setenv("MESHPLAN_RUN", str(tmp_path))
+    page = open_page("executor")
+    assert (numbers(page)["Step"], numbers(page)["Loss"]) == ("3", "1.67")
+    assert page.metric[2].delta == "+100 % to predicted"
+    assert "running · 1 steps done again after restarts" in words(page)
+    assert "lost rank 1" in words(page)
+    assert list(page.dataframe[0].value["checkpoint"]) == ["step-00000002"]
+    assert len(charts(page)) == 4
+
+
+def test_a_run_that_failed_says_why(open_page, monkeypatch, tmp_path):
+    """The three parts of its error."""
+    (tmp_path / "metrics.jsonl").write_text(log_line(1))
+    status = {"state": "error", "what": "out of memory", "cause": "<b>4 GiB</b>", "fix": "recompute"}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    monkeypatch.setenv("MESHPLAN_RUN", str(tmp_path))
+    assert "out of memory · <b>4 GiB</b> · recompute" in words(open_page("executor"))
+
+
+def test_a_timed_rerun_of_the_run_shows_a_defect_as_a_message(monkeypatch, tmp_path):
+    """It begins in the fragment, below the page's own guard."""
+    testing = pytest.importorskip("streamlit.testing.v1")
+
+    def broken(_folder):
+        raise RuntimeError("the log cannot be drawn")
+
+    def rerun(folder):
+        from app.pages.executor import follow
+
+        follow(folder)
+
+    monkeypatch.setattr("app.pages.executor.read_steps", broken)
+    page = testing.AppTest.from_function(rerun, args=(tmp_path,), default_timeout=120).run()
+    assert "the log cannot be drawn" in words(page)
+    assert not page.exception
+
+
+def test_a_checkpoint_that_the_run_removes_meanwhile_breaks_nothing(monkeypatch, tmp_path):
+    """It goes between the listing and the first look, or after it."""
+    folders = [tmp_path / CHECKPOINT_FOLDER / f"step-0000000{step}" for step in (1, 2, 3)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    look = Path.stat
+
+    def removing(path, **options):
+        if path == folders[0]:
+            path.rmdir()
+        facts = look(path, **options)
+        if path == folders[1]:
+            path.rmdir()
+        return facts
+
+    monkeypatch.setattr(Path, "stat", removing)
+    names = {found["checkpoint"] for found in checkpoints_of(tmp_path)}
+    assert "step-00000003" in names
+    assert "step-00000001" not in names
+
+
+def test_checkpoints_are_listed_newest_first(tmp_path):
+    """By when they were written; files are none."""
+    for age, name in enumerate(("newest", "older", "oldest")):
+        (tmp_path / CHECKPOINT_FOLDER / name).mkdir(parents=True)
+        os.utime(tmp_path / CHECKPOINT_FOLDER / name, (1000 - age, 1000 - age))
+    (tmp_path / CHECKPOINT_FOLDER / "a-file").touch()
+    assert [found["checkpoint"] for found in checkpoints_of(tmp_path)] == ["newest", "older", "oldest"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]\nnull\n3\n", "\x00\xff", log_line(1, step=math.inf), log_line(1, step=math.nan)],
+)
+def test_a_run_without_whole_steps_is_waited_for(open_page, monkeypatch, tmp_path, content):
+    """Nothing, half a line, or something else in the log."""
+    (tmp_path / "metrics.jsonl").write_text(content)
+    (tmp_path / "status.json").write_text(content)
+    monkeypatch.setenv("MESHPLAN_RUN", str(tmp_path))
+    page = open_page("executor")
+    assert "has no steps yet" in words(page)
+    assert not page.exception

@@ -1,0 +1,209 @@
+"""What a command prints: one answer, four formats, the same numbers."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from app.analysis.plan_diff import changed_choices, changed_quantities, diff_answer
+from app.quantities import parse_count, parse_counts
+from app.reports.answer import Answer, Facts, Lines, Table, bar, choose_format, json_text, render
+from app.reports.plan import plan_answer
+from planner.plan import Plan, from_json
+from topology.base.errors import InputError
+
+ANSWER = Answer(
+    headline="Question",
+    sections=(
+        Facts(title="Facts", pairs=(("speed", "3 m/s"), ("long name", "x"))),
+        Table(title="Table", columns=("name", "value"), rows=(("a", "1"), ("bb", "22")), note="a note"),
+        Lines(title="Lines", lines=("one", "two")),
+    ),
+    document='{"speed": 3}',
+    records=({"a": 1}, {"a": 2, "b": "x,y"}),
+)
+
+
+def test_a_table_aligns_text_left_and_numbers_right():
+    """The first column is left-aligned, others right-aligned, two spaces apart."""
+    assert "  name  value\n  a         1\n  bb       22\n  a note" in render(ANSWER, "table")
+
+
+def test_facts_share_one_column():
+    """Values start at the same place whatever the length of their names."""
+    assert "  speed      3 m/s\n  long name  x" in render(ANSWER, "table")
+
+
+def test_csv_has_the_union_of_keys_and_quotes_commas():
+    """Every record is a row; missing values are empty cells."""
+    rows = list(csv.DictReader(io.StringIO(render(ANSWER, "csv"))))
+    assert rows == [{"a": "1", "b": ""}, {"a": "2", "b": "x,y"}]
+
+
+def test_markdown_escapes_the_pipes_of_cells():
+    """A cell cannot break its table."""
+    answer = Answer(headline="", sections=(Table(title="", columns=("a",), rows=(("x|y",),)),), document="{}")
+    assert "| x\\|y |" in render(answer, "markdown")
+
+
+def test_no_escape_codes_unless_colour_is_wanted():
+    """Plain output has no ANSI code; coloured output has the same text between them."""
+    plain, coloured = render(ANSWER, "table"), render(ANSWER, "table", colour=True)
+    assert "\033" not in plain
+    assert re.sub(r"\033\[[0-9;]*m", "", coloured) == plain
+
+
+def test_long_lines_wrap_to_the_screen():
+    """No wrapped line is longer than the terminal."""
+    answer = Answer(headline="", sections=(Lines(title="", lines=("word " * 60,)),), document="{}")
+    assert max(len(line) for line in render(answer, "table", width=60).splitlines()) <= 60
+
+
+def test_json_refuses_nan():
+    """No reader of JSON accepts NaN, so none is written."""
+    with pytest.raises(ValueError, match="JSON"):
+        json_text({"x": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "as_json", "output", "chosen"),
+    [
+        (None, False, None, "table"),
+        (None, True, None, "json"),
+        ("csv", False, Path("x.json"), "csv"),
+        (None, False, Path("x.json"), "json"),
+        (None, False, Path("x.md"), "markdown"),
+        (None, False, Path("x.CSV"), "csv"),
+    ],
+)
+def test_the_format_is_the_one_asked_for_or_that_of_the_file(wanted, as_json, output, chosen):
+    """`--format` wins over the ending of `--output`."""
+    assert choose_format(wanted=wanted, as_json=as_json, output=output) == chosen
+
+
+def test_two_formats_are_one_too_many():
+    """`--json --format csv` is a contradiction."""
+    with pytest.raises(InputError):
+        choose_format(wanted="csv", as_json=True, output=None)
+
+
+def test_a_bar_is_as_long_as_its_fraction():
+    """Full is `width` blocks; out-of-range fractions are clipped."""
+    assert [bar(0, 4), bar(0.25, 4), bar(1, 4), bar(7, 4)] == ["", "█", "████", "████"]
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "2.5", "nan", "inf", "", "eight", "1e400", "9" * 40, "0x10"])
+def test_a_count_is_a_positive_whole_number(text):
+    """Everything else is refused in three lines."""
+    with pytest.raises(InputError):
+        parse_count(text, "--gpus", largest=10**6)
+
+
+def test_ranges_double():
+    """`8..100` is 8, 16, 32, 64; lists keep their order and lose repetitions."""
+    assert parse_counts("8..100,12,8", "--gpus") == (8, 16, 32, 64, 12)
+
+
+def test_the_plan_table_states_the_numbers_of_the_plan(example_plan: Plan):
+    """Headline, time parts, memory, proof and ties are all there."""
+    text = render(plan_answer(example_plan), "table")
+    for expected in (
+        "llama-3.1-70b on 32 × h100-sxm",
+        "10 s · 80 % band 9 – 11 s",
+        "53 GiB of 79.6 GiB (66.5 %) on stage 0",
+        "$60 per billion tokens",
+        "tp inside a node · pp across 4 nodes",
+        "proven optimal",
+        "5,000 layouts enumerated · 4,990 dismissed · 10 solved",
+        "+2.0 % (tie)",
+        "GPUs run at their boost clock",
+    ):
+        assert expected in text
+
+
+def test_the_plan_document_reads_back_as_the_plan(example_plan: Plan):
+    """`--json` loses nothing."""
+    assert from_json(plan_answer(example_plan).document) == example_plan
+
+
+def test_the_plan_records_have_one_row_per_plan(example_plan: Plan):
+    """Rank 0 is the plan, the alternatives follow."""
+    records = plan_answer(example_plan).records
+    assert [(row["rank"], row["tp"], row["tied"]) for row in records] == [(0, 8, False), (1, 4, True)]
+
+
+def test_a_plan_does_not_differ_from_itself(example_plan: Plan):
+    """No choice differs and every ratio is zero."""
+    assert changed_choices(example_plan, example_plan) == {}
+    assert {change.relative for change in changed_quantities(example_plan, example_plan)} <= {0.0, None}
+
+
+def test_a_diff_names_what_was_chosen_differently(example_plan: Plan):
+    """Only the changed fields are listed, and the document says the same."""
+    from dataclasses import replace
+
+    other = replace(example_plan, layout=replace(example_plan.layout, tp=4, pp=8))
+    assert changed_choices(example_plan, other) == {"tp": (8, 4), "pp": (4, 8)}
+    assert json.loads(diff_answer(example_plan, other).document)["choices"]["tp"] == {"first": 8, "second": 4}
+
+
+def test_only_changes_that_help_are_said_to_help(example_plan: Plan, monkeypatch: pytest.MonkeyPatch):
+    """A change that lengthens the step stands below the table, not in it."""
+    from app.reports import explain as explain_report
+    from planner.explain import Explanation, WhatIf
+
+    changes = tuple(
+        WhatIf(change=name, flag="", step_time_s=10 * (1 - gain), faster_by=gain, layout=example_plan.layout)
+        for name, gain in (("faster NICs", 0.2), ("microbatches of 2", -0.033), ("fewer bolts", 0.0))
+    )
+    found = Explanation(shares=(), memory="", links=(), runner_up=None, what_if=changes)
+    monkeypatch.setattr(explain_report, "explain", lambda _: found)
+    table = explain_report.explain_answer(example_plan).sections[-1]
+    assert isinstance(table, Table)
+    assert [(row[0], row[2]) for row in table.rows] == [("faster NICs", "+20.0 %")]
+    assert table.note == "would not help: microbatches of 2 (-3.3 %) · fewer bolts (+0.0 %)"
+
+
+def test_both_ends_of_a_band_have_the_unit_of_the_step(example_plan: Plan):
+    """A step around two hours has its band in hours, one around a second in one unit too."""
+    from dataclasses import replace
+
+    from app.reports.plan_headline import band_text
+
+    def text(step_s: float, lower_s: float, upper_s: float) -> str:
+        return band_text(replace(example_plan.estimate, step_time_s=step_s, lower_s=lower_s, upper_s=upper_s))
+
+    assert text(7200, 5004, 7812) == "1.39 – 2.17 h"
+    assert text(7000, 5003, 7812) == "5003 – 7812 s"
+    assert text(0.95, 0.9, 1.1) == "900 – 1100 ms"
+
+
+def test_the_printed_formula_of_mfu_gives_the_printed_mfu(example_plan: Plan):
+    """Who types the numbers into a calculator gets the same percentage."""
+    from dataclasses import replace
+
+    from app.reports.plan_headline import mfu_text
+
+    estimate = replace(example_plan.estimate, step_time_s=112.56, tokens_per_s_per_gpu=1164.4, mfu=0.52918)
+    request = replace(example_plan.request, job=replace(example_plan.request.job, global_batch_size=512))
+    text = mfu_text(request, estimate)
+    flop, step_s, gpus, tera = re.search(  # type: ignore[union-attr]
+        r"= (\S+) / \((\S+) s × (\d+) × (\d+) TFLOP/s\)", text
+    ).groups()
+    assert float(flop) / (float(step_s) * int(gpus) * float(tera) * 1e12) == pytest.approx(0.52918, rel=5e-4)
+    assert text.startswith("52.9 %")
+
+
+def test_the_formula_of_mfu_is_that_of_the_estimate(example_plan):
+    """MFU prints the GPUs that its estimate counted, whatever the request says."""
+    from dataclasses import replace
+
+    from app.reports.plan_headline import mfu_text
+    from topology.builders import default_cluster
+
+    twice = replace(example_plan.request, cluster=default_cluster("h100-sxm", 64).spec)
+    assert "× 32 ×" in mfu_text(example_plan.request, example_plan.estimate)
+    assert mfu_text(twice, example_plan.estimate) == mfu_text(example_plan.request, example_plan.estimate)

@@ -1,0 +1,306 @@
+"""Exports say what the plan says in the words of each tool, and no name can break out of a string."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from costmodel.layout import ParallelLayout
+from costmodel.models.catalog import model
+from planner.engines.quoting import slug, yaml
+from planner.engines.targets import TARGETS, export_plan
+from planner.plan import Plan
+from topology.base.errors import InputError
+
+HOSTILE = 'x"; $(touch /tmp/pwned) `id`\n#SBATCH --partition=root\n- a: {b'
+PLAIN = ParallelLayout(dp=8, zero_stage=3)
+HYBRID = ParallelLayout(tp=2, pp=2, dp=2, zero_stage=1, sequence_parallel=True)
+
+
+def words_of(text: str) -> list[str]:
+    """Arguments of an exported shell array."""
+    return shlex.split(text[text.index("(") + 1 : text.rindex(")")])
+
+
+def option(words: list[str], name: str) -> str:
+    """Value that follows an option."""
+    return words[words.index(name) + 1]
+
+
+def test_megatron_gets_degrees_batch_and_flags(plan_of: Callable[..., Plan]) -> None:
+    """Each field of the layout under Megatron's name for it."""
+    words = words_of(export_plan(plan_of(HYBRID), "megatron").text)
+    assert {
+        name: option(words, f"--{name}")
+        for name in ("tensor-model-parallel-size", "pipeline-model-parallel-size", "global-batch-size")
+    } == {
+        "tensor-model-parallel-size": "2",
+        "pipeline-model-parallel-size": "2",
+        "global-batch-size": "8",
+    }
+    assert {"--sequence-parallel", "--use-distributed-optimizer", "--swiglu"} <= set(words)
+
+
+def test_megatron_gets_uneven_stages_as_a_layout_string(plan_of: Callable[..., Plan]) -> None:
+    """Embedding first, loss last, one letter a layer."""
+    plan = dataclasses.replace(plan_of(HYBRID), layers_of_stage=(1, 3))
+    words = words_of(export_plan(plan, "megatron").text)
+    assert option(words, "--pipeline-model-parallel-layout") == "Et|tttL"
+
+
+MODEL_FLAGS = ("--disable-bias-linear", "--add-qkv-bias", "--qk-layernorm", "--apply-layernorm-1p")
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("llama-3.1-8b", {"--disable-bias-linear"}),
+        ("qwen2.5-7b", {"--disable-bias-linear", "--add-qkv-bias"}),
+        ("qwen3-8b", {"--disable-bias-linear", "--qk-layernorm"}),
+        ("deepseek-v2-lite", {"--disable-bias-linear", "--qk-layernorm"}),
+        ("gpt-3-175b", set()),
+    ],
+)
+def test_megatron_gets_the_model_of_the_plan(
+    name: str, flags: set[str], plan_of: Callable[..., Plan]
+) -> None:
+    """Biases and norms of the family, not Megatron's defaults, and no dropout."""
+    words = words_of(export_plan(plan_of(HYBRID, spec=model(name)), "megatron").text)
+    assert set(words) & set(MODEL_FLAGS) == flags
+    assert (option(words, "--attention-dropout"), option(words, "--hidden-dropout")) == ("0", "0")
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer_size", "tp"),
+    [("llama-3.1-8b", 128_256, 8), ("qwen3-8b", 151_669, 1), ("qwen3-8b", 151_669, 8)],
+)
+def test_megatron_pads_the_tokenizer_to_the_vocabulary_of_the_model(
+    name: str, tokenizer_size: int, tp: int, plan_of: Callable[..., Plan]
+) -> None:
+    """Megatron rounds up to a multiple of the argument times tp."""
+    layout = ParallelLayout(tp=tp, sequence_parallel=tp > 1)
+    words = words_of(export_plan(plan_of(layout, spec=model(name)), "megatron").text)
+    multiple = int(option(words, "--make-vocab-size-divisible-by")) * tp
+    assert -(-tokenizer_size // multiple) * multiple == model(name).vocab_size
+
+
+MATHEMATICS = {
+    "llama-3.1-8b": "--norm-epsilon 1e-05 --rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8",
+    "qwen3-8b": "--norm-epsilon 1e-06 --qk-layernorm --rotary-base 1000000",
+    "nemotron-4-15b": "--apply-layernorm-1p --squared-relu --rotary-base 10000 --rotary-percent 0.5",
+    "mixtral-8x7b": "--moe-router-score-function softmax --moe-router-topk 2 --rotary-base 1000000",
+    "qwen3-30b-a3b": "--moe-router-score-function softmax --moe-router-topk 8",
+    "deepseek-v3": "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5 "
+    "--moe-router-num-groups 8 --moe-router-group-topk 4 --moe-router-enable-expert-bias "
+    "--rope-type yarn --rotary-scaling-factor 40 --mscale 1 --mscale-all-dim 1",
+    "deepseek-v2-lite": "--moe-router-pre-softmax --rotary-scaling-factor 40 --mscale 0.707",
+    "gpt-oss-20b": "--quick-geglu --glu-linear-offset 1.0 --activation-func-clamp-value 7 "
+    "--window-size 127,0 --window-attn-skip-freq 2 --softmax-type learnable --rotary-base 150000",
+    "mistral-7b-v0.1": "--window-size 4095,0 --rotary-base 10000",
+}
+
+
+@pytest.mark.parametrize("name", MATHEMATICS)
+def test_megatron_gets_what_the_model_computes(name: str, plan_of: Callable[..., Plan]) -> None:
+    """Positions, norms, activation, windows and routing in Megatron's words, each with its value."""
+    words = words_of(export_plan(plan_of(PLAIN, spec=model(name)), "megatron").text)
+    pairs = {" ".join(words[i : i + 2]) for i in range(len(words))} | set(words)
+    asked = MATHEMATICS[name].replace(" --", "\n--").split("\n")
+    assert [option for option in asked if option not in pairs] == []
+
+
+GEMMA_LOST = (
+    "four norms per layer, the gate of the feed-forward (gelu_tanh), the scale of attention's scores, "
+    "soft caps, scaled embeddings"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("llama-3.1-8b", ""),
+        ("deepseek-v3", ""),
+        ("deepseek-v2", "the rank of a group of experts"),
+        ("gpt-oss-20b", "rope scaling (yarn)"),
+        (
+            "gemma-2-27b",
+            GEMMA_LOST,
+        ),
+    ],
+)
+def test_megatron_notes_what_the_arguments_leave_out(
+    name: str, lost: str, plan_of: Callable[..., Plan]
+) -> None:
+    """Nothing of the model is lost without a word."""
+    notes = export_plan(plan_of(PLAIN, spec=model(name)), "megatron").notes
+    assert [note for note in notes if "not exported" in note] == (
+        [f"not exported, the model differs: {lost}"] if lost else []
+    )
+
+
+def test_torchtitan_names_what_the_flavour_must_compute(plan_of: Callable[..., Plan]) -> None:
+    """The flavour is the user's to choose, the numbers are the model's."""
+    notes = export_plan(plan_of(PLAIN, spec=model("llama-3.1-8b")), "torchtitan").notes
+    assert notes[-1].endswith("norm_eps 1e-05, rope_theta 500000, rope scaling llama3 8")
+
+
+@pytest.mark.parametrize(
+    ("target", "layout"),
+    [
+        ("megatron", dataclasses.replace(HYBRID, schedule="zb-h1")),
+        ("torchtitan", dataclasses.replace(HYBRID, cp=2, dp=1, cp_kind="ulysses")),
+        ("deepspeed", dataclasses.replace(HYBRID, zero_stage=2)),
+        ("accelerate", HYBRID),
+    ],
+)
+def test_what_a_tool_cannot_run_is_refused(
+    target: str, layout: ParallelLayout, plan_of: Callable[..., Plan]
+) -> None:
+    """With the number that stands in the way and a change that helps."""
+    with pytest.raises(InputError, match=f"{target} cannot run this plan"):
+        export_plan(plan_of(layout), target)
+
+
+def test_deepspeed_batch_triple_multiplies_out(plan_of: Callable[..., Plan]) -> None:
+    """Micro · accumulation · dp = global, as DeepSpeed's own check demands."""
+    config = json.loads(export_plan(plan_of(PLAIN, batch=64), "deepspeed").text)
+    triple = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    assert [config[name] for name in triple] == [1, 8]
+    assert (config["train_batch_size"], config["zero_optimization"]["stage"]) == (64, 3)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_hostile_model_name_stays_data(target: str, plan_of: Callable[..., Plan]) -> None:
+    """Neither a quote nor a line break of the name reaches the text as syntax."""
+    plan = plan_of(PLAIN)
+    spec = dataclasses.replace(plan.request.model, name=HOSTILE)
+    plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, model=spec))
+    lines = export_plan(plan, target).text.splitlines()
+    code = [line for line in lines if not line.startswith("# ")]
+    assert not [line for line in code if "touch" in line and "x-touch" not in line]
+    assert not [line for line in lines if line.startswith("#SBATCH --partition")]
+
+
+@pytest.mark.parametrize("target", ["slurm", "megatron"])
+def test_shell_texts_parse(target: str, plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Bash reads them without executing."""
+    script = tmp_path / "script.sh"
+    script.write_text(export_plan(plan_of(PLAIN), target).text, encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(script)], check=False, capture_output=True).returncode == 0
+
+
+SBATCH = {  # long options and the form of their values, from https://slurm.schedmd.com/sbatch.html (24.11)
+    "job-name": r"[\w-]+",
+    "nodes": r"\d+(-\d+)?",
+    "ntasks-per-node": r"\d+",
+    "gpus-per-node": r"(\w+:)?\d+",
+    "exclusive": r"|user|mcs|topo",
+    "signal": r"([RB]{1,2}:)?(\d+|[A-Z]+\d?)(@\d{1,5})?",
+    "output": r"([\w.-]|%[AaJjNnstuWx%])+",
+}
+
+
+def test_slurm_options_are_those_of_sbatch(plan_of: Callable[..., Plan]) -> None:
+    """Known names, values of their form, all before the first command: sbatch reads none after it."""
+    lines = export_plan(plan_of(PLAIN), "slurm").text.splitlines()
+    options = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    wrong = [o for o in options if not re.fullmatch(SBATCH[o.split("=")[0]], o.partition("=")[2])]
+    command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert (wrong, [line for line in lines[command:] if line.startswith("#SBATCH")]) == ([], [])
+    assert {"nodes=1", "gpus-per-node=8"} <= set(options)
+
+
+def test_slurm_warns_as_early_as_the_run_is_told(plan_of: Callable[..., Plan]) -> None:
+    """The seconds between Slurm's signal and its kill are those that the ranks may take."""
+    text = export_plan(plan_of(PLAIN), "slurm").text
+    assert re.findall(r"--signal=USR1@(\d+)|--notice (\d+)", text) == [("120", ""), ("", "120")]
+
+
+def test_torchtitan_text_fills_a_configuration(plan_of: Callable[..., Plan]) -> None:
+    """It is Python, and sets the degrees; their product is the number of GPUs."""
+    from types import SimpleNamespace
+
+    scope: dict[str, Callable[[SimpleNamespace], SimpleNamespace]] = {}
+    exec(compile(export_plan(plan_of(HYBRID), "torchtitan").text, "plan", "exec"), scope)  # noqa: S102
+    config = SimpleNamespace(
+        parallelism=SimpleNamespace(), training=SimpleNamespace(), activation_checkpoint=SimpleNamespace()
+    )
+    found = scope["apply_plan"](config).parallelism
+    degrees = found.tensor_parallel_degree, found.pipeline_parallel_degree, found.data_parallel_shard_degree
+    assert (degrees, found.pipeline_parallel_schedule) == ((2, 2, 2), "1F1B")
+    assert found.module_fqns_per_model_part == [
+        ["tok_embeddings", "layers.0", "layers.1"],
+        ["layers.2", "layers.3", "norm", "lm_head"],
+    ]
+
+
+def test_slugs_are_names_every_scheduler_takes() -> None:
+    """Lower-case letters, digits and hyphens, beginning with a letter."""
+    assert (slug("70B Llama"), slug("***")) == ("plan-70b-llama", "plan")
+
+
+@pytest.mark.parametrize("target", ["accelerate", "kubeflow", "skypilot"])
+def test_yaml_reads_back_as_the_same_data(target: str, plan_of: Callable[..., Plan]) -> None:
+    """A YAML reader sees exactly what was meant."""
+    reader = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    from planner.engines.deepspeed import accelerate_config
+    from planner.engines.schedulers import kubeflow_job, skypilot_task
+
+    plan = plan_of(PLAIN)
+    data = {"accelerate": accelerate_config, "kubeflow": kubeflow_job, "skypilot": skypilot_task}
+    assert reader.safe_load(export_plan(plan, target).text) == data[target](plan)
+    assert reader.safe_load(yaml({"a": [[1, "b: c"], {}]})) == {"a": [[1, "b: c"], {}]}
+
+
+TORCHTITAN = """
+import types
+from torchtitan.config.configs import ParallelismConfig, TrainingConfig
+scope = {}
+exec(open(PATH).read(), scope)
+config = scope["apply_plan"](types.SimpleNamespace(
+    parallelism=ParallelismConfig(), training=TrainingConfig(), activation_checkpoint=None
+))
+p = config.parallelism
+ParallelismConfig(**{name: getattr(p, name) for name in p.__dataclass_fields__})
+print(p.data_parallel_replicate_degree * p.data_parallel_shard_degree * p.tensor_parallel_degree)
+"""
+PARSERS = os.environ.get("MESHPLAN_EXPORT_PYTHON", sys.executable)
+CHECKS = {
+    "torchtitan": TORCHTITAN,
+    "accelerate": "from accelerate.commands.config.config_args import load_config_from_file as f; "
+    "print(f(PATH).num_processes)",
+    "kubeflow": "import yaml; from kubeflow_trainer_api import models as m; data = yaml.safe_load(open(PATH)); "
+    "job = m.TrainerV1alpha1TrainJob.from_dict(data); assert job.to_dict() == data, job.to_dict(); "
+    "print(job.spec.trainer.num_nodes * job.spec.trainer.num_proc_per_node)",
+    "skypilot": "import sky; task = sky.Task.from_yaml(PATH); (r,) = task.resources; "
+    "assert task.run and task.setup; print(task.num_nodes * r.accelerators['H100'])",
+    "deepspeed": "import json, types; import deepspeed.runtime.config as r; "
+    "mpu = types.SimpleNamespace(get_data_parallel_world_size=lambda: 8); "
+    "r.dist.get_rank = lambda: 0; d = r.DeepSpeedConfig(json.load(open(PATH)), mpu); print(d.train_batch_size // d.gradient_accumulation_steps)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", CHECKS)
+def test_the_tool_itself_reads_the_export(target: str, plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Its own parser accepts the file and counts eight GPUs."""
+    module = {"kubeflow": "kubeflow_trainer_api", "skypilot": "sky"}.get(target, target)
+    probe = [PARSERS, "-c", f"import {module}"]
+    environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    if subprocess.run(probe, check=False, capture_output=True, env=environment).returncode:
+        pytest.skip(f"{module} is not installed for {PARSERS}")
+    found = export_plan(plan_of(PLAIN, batch=64), target)
+    path = tmp_path / found.file_name
+    path.write_text(found.text, encoding="utf-8")
+    code = CHECKS[target].replace("PATH", repr(str(path)))
+    done = subprocess.run([PARSERS, "-c", code], check=False, capture_output=True, text=True, env=environment)
+    assert done.stdout.split()[-1:] == ["8"], done.stderr[-2000:]

@@ -1,0 +1,93 @@
+"""`plan run` and `plan export` refuse before they write; a dry run leaves an earlier run as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from app.cli import run
+from costmodel.layout import ParallelLayout
+from executor.training.launch import begin_run
+from executor.training.settings import STATUS_FILE
+from executor.training.worker import RANKS_FOLDER
+from planner.plan import Plan, to_json
+
+LEGAL = ParallelLayout(dp=2, zero_stage=1)
+ILLEGAL = ParallelLayout(tp=3)
+
+
+def plan_file(folder: Path, plan: Plan) -> str:
+    """Write a plan as `plan --json` does; its path."""
+    path = folder / "wanted.json"
+    path.write_text(to_json(plan), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("command", [("run", "--device", "cpu", "--dry-run"), ("export", "--to", "slurm")])
+def test_a_plan_that_breaks_a_rule_is_refused(
+    command: tuple[str, ...],
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In three lines with the rule's own numbers; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    name, *flags = command
+    assert run([name, plan_file(tmp_path, plan_of(ILLEGAL)), *flags]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert [line.split(":")[0] for line in said.err.splitlines()] == ["error", "cause", "help"]
+    assert "rule attention-heads" in said.err
+    assert "num_attention_heads % tp = 4 % 3 = 1, must be 0" in said.err
+    assert [path.name for path in tmp_path.iterdir()] == ["wanted.json"]
+
+
+def test_data_that_cannot_be_read_is_refused_before_the_run_is_written(
+    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by a dry run."""
+    absent, folder = tmp_path / "absent.npy", tmp_path / "run"
+    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(folder), "--device", "cpu"]
+    assert run([*words, "--data", str(absent), "--dry-run"]) == 2
+    assert f"error: training data {absent} cannot be read" in capsys.readouterr().err
+    assert not folder.exists()
+    np.save(absent, np.zeros(1000, dtype=np.int64))
+    assert run([*words, "--data", str(absent), "--dry-run"]) == 0
+
+
+def test_a_dry_run_leaves_how_an_earlier_run_stands(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Its status and the marks of its living ranks."""
+    status, mark = tmp_path / STATUS_FILE, tmp_path / RANKS_FOLDER / "0"
+    status.write_text('{"state": "finished", "step": 7}', encoding="utf-8")
+    mark.parent.mkdir()
+    mark.touch()
+    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(tmp_path), "--device", "cpu"]
+    assert run([*words, "--dry-run"]) == 0
+    assert status.read_text(encoding="utf-8") == '{"state": "finished", "step": 7}'
+    assert mark.exists()
+
+
+def test_a_run_folder_that_cannot_be_written_names_its_flag(
+    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The help is a flag that exists."""
+    taken = tmp_path / "taken"
+    taken.touch()
+    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(taken), "--device", "cpu"]
+    assert run([*words, "--dry-run"]) == 2
+    assert "give --run-dir another folder" in capsys.readouterr().err
+
+
+def test_a_real_start_forgets_the_ranks_of_an_earlier_attempt(tmp_path: Path) -> None:
+    """Marks left behind would read as ranks that are lost."""
+    (tmp_path / RANKS_FOLDER).mkdir()
+    (tmp_path / RANKS_FOLDER / "1").touch()
+    begin_run(tmp_path)
+    assert not (tmp_path / RANKS_FOLDER).exists()
+    assert '"running"' in (tmp_path / STATUS_FILE).read_text(encoding="utf-8")

@@ -1,0 +1,263 @@
+"""Processes die: the launcher restarts them, shrinks the run when ranks are gone for good, and stops it in order."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from costmodel.layout import ParallelLayout
+from executor.training import launch
+from executor.training.checkpoint import steps_on_disk
+from executor.training.launch import Supervision, environment_of_ranks, supervise, with_plan, write_run
+from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
+from executor.training.worker import RANKS_FOLDER
+from planner.plan import Plan
+from topology.base.errors import InputError
+
+LAYOUT = ParallelLayout(dp=2, zero_stage=1)
+STEPS = 12
+
+
+def settings_in(folder: Path, *, steps: int = STEPS) -> RunSettings:
+    """Settings of a short fp32 run on CPU ranks with frequent checkpoints."""
+    base = RunSettings(
+        folder="",
+        plan_file="",
+        steps=steps,
+        device="cpu",
+        precision="fp32",
+        checkpoint_every=2,
+        learning_rate=1e-2,
+    )
+    return with_plan(base, folder)
+
+
+def reported(folder: Path) -> list[dict[str, float]]:
+    """Every line of the metrics so far."""
+    path = folder / METRICS_FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def kill(folder: Path, rank: int) -> None:
+    """Kill −9 one rank."""
+    os.kill(int((folder / RANKS_FOLDER / str(rank)).read_text()), signal.SIGKILL)
+
+
+def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
+    """Act once, as soon as a condition holds."""
+
+    def watch() -> None:
+        while not condition():
+            time.sleep(0.002)
+        action()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def alone(max_restarts: int = 3, **fields: object) -> Supervision:
+    """Supervision that never shrinks unless told how."""
+    defaults: dict[str, object] = {"min_gpus": None, "replan": lambda _: None, "say": lambda _: None}
+    return Supervision(**(defaults | fields), max_restarts=max_restarts)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_killed_rank_restarts_and_changes_nothing(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Kill −9 while a checkpoint is being written: same losses, every sample once."""
+    plan, settings = plan_of(LAYOUT), settings_in(tmp_path)
+    writing = tmp_path / CHECKPOINTS / ".writing-step-00000006"
+    when(writing.exists, lambda: kill(tmp_path, 1))
+    status = supervise(settings, plan, alone())
+    rows = reported(tmp_path)
+    first_again = next(i for i in range(1, len(rows)) if rows[i]["step"] <= rows[i - 1]["step"])
+    before, after = rows[:first_again], rows[first_again:]
+    assert (status.state, status.step) == ("finished", STEPS)
+    assert after[0]["step"] in (5, 7)  # the checkpoint after step 4, or after 6 if it was complete by then
+    assert [row["step"] for row in after] == list(range(int(after[0]["step"]), STEPS + 1))
+    assert [row["samples"] for row in after] == [row["step"] * 8 for row in after]
+    repeated = {row["step"]: row["loss"] for row in before} | {row["step"]: row["loss"] for row in after}
+    again = {row["step"]: row["loss"] for row in before if row["step"] >= after[0]["step"]}
+    assert again == pytest.approx({step: repeated[step] for step in again}, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """A rank is gone for good: the run is planned again for what is left and continues from its checkpoint."""
+    smaller, said = plan_of(ParallelLayout()), []
+    asked: list[int] = []
+
+    def replan(count: int) -> Plan:
+        asked.append(count)
+        return smaller
+
+    when(lambda: len(reported(tmp_path)) >= 5, lambda: kill(tmp_path, 1))
+    supervision = alone(max_restarts=0, min_gpus=1, replan=replan, say=said.append)
+    status = supervise(settings_in(tmp_path), plan_of(LAYOUT), supervision)
+    steps = [int(row["step"]) for row in reported(tmp_path)]
+    assert (status.state, asked) == ("finished", [1])
+    assert said == ["1 of 2 ranks are lost: continuing on 1"]
+    assert list(dict.fromkeys(steps)) == list(range(1, STEPS + 1))
+    assert [row["samples"] for row in reported(tmp_path)] == [8 * step for step in steps]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "send"),
+    [
+        pytest.param(signal.SIGTERM, os.kill, id="SIGTERM-to-the-launcher"),
+        pytest.param(signal.SIGUSR1, os.killpg, id="SIGUSR1-to-the-process-group"),
+        pytest.param(signal.SIGINT, os.killpg, id="ctrl-c-in-a-terminal"),
+    ],
+)
+def test_a_signal_to_the_launcher_stops_in_order(
+    number: signal.Signals, send: Callable[[int, int], None], plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """It reaches the ranks through torchrun: a checkpoint is written, exit 0, and no traceback is printed."""
+    plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
+    write_run(settings, plan)
+    launcher = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "run",
+            settings.plan_file,
+            "--run-dir",
+            str(tmp_path),
+            "--device",
+            "cpu",
+            "--fp32",
+            "--steps",
+            "10000",
+            "--checkpoint-every",
+            "1000",
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    when(lambda: len(reported(tmp_path)) >= 2, lambda: send(launcher.pid, number)).join()
+    document, messages = launcher.communicate(timeout=120)
+    answer = json.loads(document)
+    assert (launcher.returncode, answer["state"]) == (0, "stopped")
+    assert "Traceback" not in messages
+    assert steps_on_disk(tmp_path / CHECKPOINTS)[0] == answer["step"] >= 2
+
+
+NEVER_READY = """
+import os, pathlib, signal, sys, time
+marks = pathlib.Path(sys.argv[-1]).parent / ".ranks"
+marks.mkdir()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+(marks / "0").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def test_nohup_keeps_a_run_from_a_closed_terminal() -> None:
+    """SIGHUP that is ignored already stops nothing."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        command = ["sh", "-c", f"kill -HUP {os.getpid()}; sleep 0.2; exit 3"]
+        ended = launch._run_forwarding_signals(command, os.environ)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert ended == (3, None)
+
+
+def test_a_run_stopped_too_late_is_not_a_smaller_run(
+    plan_of: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that the notice did not suffice are not lost for good: the run ends, with what would help."""
+    (tmp_path / "never_ready.py").write_text(NEVER_READY)
+    monkeypatch.setattr(launch, "QUIET_TORCHRUN", "never_ready")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    marks = tmp_path / RANKS_FOLDER
+    when((marks / "0").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    supervision = alone(min_gpus=1, replan=lambda _: pytest.fail("asked for a smaller plan"), notice_s=7)
+    with pytest.raises(InputError, match="stopped by SIGTERM before it could write") as raised:
+        supervise(settings_in(tmp_path), plan_of(LAYOUT), supervision)
+    assert ("7 s" in raised.value.cause, "--notice" in raised.value.fix) == (True, True)
+
+
+def test_ranks_get_the_notice_less_what_the_launcher_needs() -> None:
+    """What has not ended is killed two seconds before the scheduler would kill it."""
+    assert environment_of_ranks({}, 30)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "28"
+    assert environment_of_ranks({}, 1)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "1"
+
+
+DEAF = """
+import os, pathlib, signal, sys, time
+rank, attempt, folder = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], pathlib.Path(sys.argv[1])
+(folder / f"{rank}-{attempt}").touch()
+if attempt == "0" and rank == "1":
+    while not (folder / "deaf").exists():
+        time.sleep(0.01)
+    sys.exit(1)
+if attempt == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / "deaf").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_does_not_hold_up_the_restart(tmp_path: Path) -> None:
+    """One rank dies, the other is stuck in a collective and deaf: it is killed after the grace, not after 30 s."""
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    torchrun = "import sys, executor.training.elastic as e; e.RESTART_GRACE_S = 1; sys.exit(e.main())"
+    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
+    command = [sys.executable, "-c", torchrun, *options, str(script), str(tmp_path)]
+    done = subprocess.run(
+        command, env=environment_of_ranks(os.environ), check=False, timeout=100, capture_output=True
+    )
+    first, second = ((tmp_path / name).stat().st_mtime for name in ("deaf", "0-1"))
+    assert done.returncode == 0
+    assert 1 <= second - first < 20
+
+
+@pytest.mark.slow
+def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+    """Ranks that meet a wrong token end the run with the three lines, not with torchrun's report."""
+    plan = plan_of(LAYOUT)
+    np.save(tmp_path / "tokens.npy", np.full(1000, plan.request.model.vocab_size))
+    settings = settings_in(tmp_path)
+    write_run(settings, plan)
+    finished = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "run",
+            settings.plan_file,
+            "--run-dir",
+            str(tmp_path),
+            "--device",
+            "cpu",
+            "--data",
+            str(tmp_path / "tokens.npy"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert finished.returncode == 2
+    assert f"error: {tmp_path / 'tokens.npy'} has a token beyond the vocabulary" in finished.stderr
+    assert read_status(tmp_path).state == "error"  # type: ignore[union-attr]

@@ -1,0 +1,128 @@
+"""What the cost model says a rank computes, sends and stores equals what the executor does, number by number."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from costmodel.layout import ParallelLayout
+from costmodel.models.routing import Routing
+from costmodel.models.spec import ModelSpec
+
+pytest.importorskip("torch")
+
+from executor.validation.expected_counts import compare_counts
+from executor.validation.fake_rank import RankTask
+
+DENSE = ModelSpec(
+    name="dense",
+    num_layers=4,
+    hidden_size=64,
+    intermediate_size=128,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=8,
+    vocab_size=256,
+    max_sequence_length=64,
+)
+MOE = dataclasses.replace(
+    DENSE,
+    name="moe",
+    num_experts=4,
+    num_experts_per_token=2,
+    moe_intermediate_size=32,
+    num_dense_layers=1,
+    shared_expert_size=32,
+)
+SELECTING = dataclasses.replace(
+    MOE,
+    name="selecting",
+    router_bias=True,
+    routing=Routing(scoring_func="sigmoid", n_group=2, topk_group=1, bias_selects=True),
+)
+LATENT = dataclasses.replace(
+    DENSE,
+    name="latent",
+    num_key_value_heads=8,
+    kv_lora_rank=32,
+    q_lora_rank=32,
+    qk_nope_head_dim=8,
+    qk_rope_head_dim=4,
+    v_head_dim=8,
+    head_dim=12,
+)
+TIED = dataclasses.replace(DENSE, name="tied", tie_word_embeddings=True)
+ODD = dataclasses.replace(DENSE, name="odd", vocab_size=252, intermediate_size=120)
+
+WINDOWS = dataclasses.replace(
+    DENSE,
+    name="windows",
+    attention_sinks=True,
+    sliding_window=8,
+    num_sliding_layers=2,
+    sliding_window_pattern=2,
+)
+
+CAPPED = dataclasses.replace(
+    WINDOWS, name="capped", attention_sinks=False, attn_logit_softcapping=5.0, final_logit_softcapping=5.0
+)
+
+SP = {"sequence_parallel": True}
+CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
+    "one GPU": (DENSE, ParallelLayout(), 0),
+    "tensor parallel": (DENSE, ParallelLayout(tp=4), 0),
+    "sequence parallel": (DENSE, ParallelLayout(tp=4, **SP), 0),
+    "replicas": (DENSE, ParallelLayout(dp=4), 0),
+    "ZeRO-1": (DENSE, ParallelLayout(dp=4, zero_stage=1), 0),
+    "ZeRO-2": (DENSE, ParallelLayout(dp=4, zero_stage=2), 0),
+    "ZeRO-3": (DENSE, ParallelLayout(dp=4, zero_stage=3), 0),
+    "shards that do not divide": (ODD, ParallelLayout(dp=8, zero_stage=3), 0),
+    "hybrid shards": (DENSE, ParallelLayout(dp=4, zero_stage=3, shard_degree=2), 0),
+    "latent attention": (LATENT, ParallelLayout(tp=2, **SP), 0),
+    "latent attention over a ring": (LATENT, ParallelLayout(cp=2), 0),
+    "whole experts, sharded": (MOE, ParallelLayout(dp=4, zero_stage=3), 0),
+    "first stage": (DENSE, ParallelLayout(pp=2, tp=2, dp=2, zero_stage=1, **SP), 0),
+    "last stage": (DENSE, ParallelLayout(pp=2, tp=2, dp=2, zero_stage=1, **SP), 1),
+    "tied embeddings": (TIED, ParallelLayout(dp=2, zero_stage=1), 0),
+    "experts": (MOE, ParallelLayout(dp=4, ep=4, zero_stage=1), 0),
+    "experts with tensor parallelism": (MOE, ParallelLayout(dp=4, tp=2, ep=4, zero_stage=3, **SP), 0),
+    "ZeRO-3 in a pipeline": (DENSE, ParallelLayout(pp=2, dp=4, zero_stage=3), 0),
+    "experts in a pipeline": (MOE, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=1), 1),
+    "a bias that only selects": (SELECTING, ParallelLayout(pp=2, dp=4, ep=2, zero_stage=3), 1),
+    "Ulysses": (DENSE, ParallelLayout(cp=2, dp=2, cp_kind="ulysses", zero_stage=1), 0),
+    "ring": (DENSE, ParallelLayout(cp=4), 0),
+    "soft caps": (CAPPED, ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), 0),
+    "windows and sinks": (WINDOWS, ParallelLayout(tp=2, dp=2, zero_stage=3, **SP), 0),
+    "ring with tensor parallelism": (DENSE, ParallelLayout(cp=2, tp=2, dp=2, zero_stage=2, **SP), 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_count_equals_the_cost_model(name: str) -> None:
+    """FLOPs, messages and bytes by part, phase and axis, and parameters: equal, not close."""
+    spec, layout, stage = CASES[name]
+    task = RankTask(
+        spec=spec,
+        layout=layout,
+        sequence_length=32,
+        num_microbatches=2,
+        layers_of_stage=tuple(spec.num_layers // layout.pp for _ in range(layout.pp)),
+        recompute_of_stage=(0,) * layout.pp,
+        stage=stage,
+    )
+    terms = compare_counts(task)
+    assert {term.name: term.measured for term in terms} == {term.name: term.expected for term in terms}
+    assert sum(term.measured > 0 for term in terms) == len(terms) >= 9
+
+
+def test_a_difference_is_named() -> None:
+    """A wrong expectation is reported by part, phase, axis and kind."""
+    from collections import Counter
+
+    from executor.validation.counts import Key
+    from executor.validation.expected_counts import terms_of
+
+    key = Key(part="layer", phase="forward", kind="all_gather", axis="tp")
+    (term,) = terms_of("message_bytes", "B", Counter({key: 8}), Counter({key: 16}))
+    assert (term.name, term.equal) == ("layer forward tp all_gather message bytes", False)

@@ -1,0 +1,508 @@
+"""The best plan by plain enumeration: every legal layout, every split of its layers, nothing dismissed.
+
+What the search is judged by, so it shares nothing with it: loops over the space that docs/search.md
+describes, legality by `planner.rules` alone, and costs from the estimate of one layout at a time
+(`costmodel.training.stages.stage_costs`). The space here is wider where the search argues that something cannot win
+or makes no difference: GPipe beside 1F1B, no recomputation beside full, selective recomputation under fused
+attention, every ZeRO stage of a single replica; with `duplicates`, also every order of idle axes.
+
+Legend: ``P`` pipeline ranks, ``V`` chunks of a rank, ``L`` layers, ``M`` microbatches, ``β`` bubble, ``t``
+seconds of a microbatch on a rank, ``u`` seconds of it after the last one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
+from costmodel.memory.stage import memory_pieces
+from costmodel.models.spec import layer_runs
+from costmodel.ops.shards import unique_shards
+from costmodel.pipeline.stage_costs import (
+    StageCosts,
+    StageSplit,
+    memory_of_stages,
+    microbatch_seconds,
+    step_time,
+    tail_seconds,
+)
+from costmodel.training.bands import Doubts, interval, memory_deviation
+from costmodel.training.constants import default_constants
+from costmodel.training.estimate import estimate
+from costmodel.training.rank_strides import axis_strides
+from costmodel.training.raw_times import features_of, ops_of_parts
+from costmodel.training.stages import stage_costs, stage_costs_of
+from costmodel.training.step_time import compose
+from planner.plan import PlanRequest, stack_of
+from planner.problem import Setting
+from planner.rules.check import legal
+from topology.builders import build
+
+LEAST_TOKENS = 128
+"""docs/search.md: tokens of a sequence that a context-parallel rank keeps at least."""
+
+MOST_TOKENS = 2**17
+"""`planner.space.unfold`: tokens of a microbatch of more than one sequence on a rank, at most."""
+
+EVERY_VIRTUAL_STAGE = 8
+"""docs/search.md: up to this many chunks of a rank all are tried, beyond it those that divide evenly."""
+
+AXES = ("pp", "dp", "cp", "tp")
+Row = tuple[int, ...]
+Rows = tuple[Row, ...]
+Degrees = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A layout with one split of its layers, and its score under the objective."""
+
+    layout: ParallelLayout
+    split: StageSplit
+    step_time_s: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enumeration:
+    """The best of everything, and how much that was; `best` is None where nothing fits."""
+
+    best: Found | None
+    layouts: int
+    splits: int
+
+
+def setting_of(request: PlanRequest) -> Setting:
+    """What a request is judged against: its cluster, its stack, the share of memory to leave free."""
+    headroom = request.memory_headroom
+    if headroom is None:
+        _, upper = interval(1.0, memory_deviation(Doubts(experts=request.model.is_moe)))
+        headroom = 1 - 1 / upper
+    return Setting(
+        model=request.model,
+        cluster=build(request.cluster),
+        job=request.job,
+        stack=stack_of(request),
+        memory_headroom=headroom,
+    )
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def every_layout(
+    s: Setting, pins: Mapping[str, Any], *, duplicates: bool = False, most: int | None = None
+) -> list[ParallelLayout] | None:
+    """Every legal layout with these fields pinned; None if there are more than `most` candidates.
+
+    Args:
+        s: what layouts are judged against.
+        pins: fields of a layout that have one value.
+        duplicates: also orders and names that place nothing differently.
+        most: candidates before giving up.
+    """
+    found: list[ParallelLayout] = []
+    pipelines = _pipelines_of_ranks(s, pins)
+    for degrees in _degrees(s, pins):
+        found += _unfold(s, pins, degrees, pipelines[degrees["pp"]], duplicates=duplicates)
+        if most is not None and len(found) > most:
+            return None
+    return _legal(s, found)
+
+
+def some_layouts(r: Random, s: Setting, pins: Mapping[str, Any], about: int) -> list[ParallelLayout]:
+    """Legal layouts from about this many candidates of random degrees."""
+    every, pipelines = list(_degrees(s, pins)), _pipelines_of_ranks(s, pins)
+    r.shuffle(every)
+    found: list[ParallelLayout] = []
+    for degrees in every:
+        found += _unfold(s, pins, degrees, pipelines[degrees["pp"]], duplicates=False)
+        if len(found) > about:
+            break
+    return _legal(s, found)
+
+
+def _legal(s: Setting, layouts: list[ParallelLayout]) -> list[ParallelLayout]:
+    """Those of some layouts that the rules allow."""
+    if not layouts:
+        return []
+    keep, _ = legal(s, LayoutTable.of(layouts))
+    return [layout for layout, good in zip(layouts, keep, strict=True) if good]
+
+
+def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
+    """Every combination of degrees, experts and microbatch."""
+    N, B, S = s.cluster.num_gpus, s.job.global_batch_size, s.job.sequence_length
+    counts = range(1, N + 1)
+    context = [cp for cp in counts if cp == 1 or (S % cp == 0 and S // cp >= LEAST_TOKENS)]
+    axes = (
+        _pinned(pins, "tp", counts),
+        _pinned(pins, "cp", context),
+        *(_pinned(pins, a, counts) for a in ("pp", "dp")),
+    )
+    for tp, cp, pp, dp in itertools.product(*axes):
+        if tp * cp * pp * dp > N or pp > s.model.num_layers or B % dp:
+            continue
+        sizes = [b for b in range(1, B // dp + 1) if b == 1 or b * S // cp <= MOST_TOKENS]
+        experts = range(1, s.model.num_experts + 1) if s.model.is_moe else (1,)
+        for size, ep, split in itertools.product(
+            _pinned(pins, "microbatch_size", sizes),
+            _pinned(pins, "ep", experts),
+            _pinned(pins, "expert_tp", sorted({1, tp})),
+        ):
+            if B % (dp * size) == 0 and (dp * cp * tp) % (ep * split) == 0:
+                yield {
+                    "tp": tp, "cp": cp, "pp": pp, "dp": dp, "microbatch_size": size, "ep": ep, "expert_tp": split,
+                }  # fmt: skip
+
+
+def _unfold(
+    s: Setting,
+    pins: Mapping[str, Any],
+    degrees: Degrees,
+    pipelines: list[tuple[Any, int]],
+    *,
+    duplicates: bool,
+) -> Iterator[ParallelLayout]:
+    """Everything else that degrees leave open."""
+    stages = s.stack.zero_stages_with_pipeline if degrees["pp"] > 1 else s.stack.zero_stages
+    kinds = s.stack.cp_kinds if degrees["cp"] > 1 or duplicates else s.stack.cp_kinds[:1]
+    for order in _orders(degrees, pins, duplicates=duplicates):
+        inside = _shard_degrees(s, degrees, order)
+        for zero in _pinned(pins, "zero_stage", stages):
+            shards = sorted(inside) if zero >= 2 else [degrees["dp"] * degrees["cp"]]
+            for shard, (schedule, v), policy, parallel, kind in itertools.product(
+                _pinned(pins, "shard_degree", shards),
+                pipelines,
+                _pinned(pins, "recompute", s.stack.recomputes),
+                _pinned(pins, "sequence_parallel", sorted({False, degrees["tp"] > 1})),
+                _pinned(pins, "cp_kind", kinds),
+            ):
+                yield ParallelLayout(
+                    **degrees, virtual_stages=v, schedule=schedule, zero_stage=zero, shard_degree=shard,
+                    recompute=policy, sequence_parallel=parallel, cp_kind=kind, axis_order=order,
+                )  # fmt: skip
+
+
+def _pinned(pins: Mapping[str, Any], name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """The values of a field, or just the pinned one."""
+    return [pins[name]] if name in pins else values
+
+
+def _orders(degrees: Degrees, pins: Mapping[str, Any], *, duplicates: bool) -> list[tuple[str, ...]]:
+    """Orders of the axes; without duplicates the first of those that place axes with members alike."""
+    if "axis_order" in pins:
+        return [pins["axis_order"]]
+    if duplicates:
+        return list(AXIS_ORDERS)
+    first: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for order in AXIS_ORDERS:
+        first.setdefault(tuple(axis for axis in order if degrees[axis] > 1), order)
+    return list(first.values())
+
+
+def _shard_degrees(s: Setting, degrees: Degrees, order: tuple[str, ...]) -> set[int]:
+    """All replicas, or as many as share a unit of the fabric wherever a group of them starts.
+
+    Blocks of consecutive replicas, laid out GPU by GPU until the pattern of groups and units repeats: the
+    longest block of which none straddles two units.
+    """
+    ranks = degrees["dp"] * degrees["cp"]
+    layout = ParallelLayout(**degrees, axis_order=order)
+    stride = int(axis_strides(LayoutTable.of([layout]))["data"][0])
+    units = tuple(sorted({level.unit_gpus for level in s.cluster.hierarchy.levels}))
+    return {ranks} | {_longest_block(ranks, stride, unit) for unit in units} - {1}
+
+
+@functools.cache
+def _longest_block(ranks: int, stride: int, unit: int) -> int:
+    """Longest block of consecutive replicas that never straddles two units."""
+    period = math.lcm(unit, ranks * stride)
+    groups = [
+        [start + offset + stride * member for member in range(ranks)]
+        for start in range(0, period, ranks * stride)
+        for offset in range(stride)
+    ]
+    return max(
+        block
+        for block in range(1, ranks + 1)
+        if ranks % block == 0
+        and all(
+            places[first] // unit == places[first + block - 1] // unit
+            for places in groups
+            for first in range(0, ranks, block)
+        )
+    )
+
+
+def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[tuple[Any, int]]]:
+    """By pipeline ranks, the schedules with their numbers of chunks; at one rank one name stands for all."""
+    L, found = s.model.num_layers, {1: [(pins.get("schedule", "1f1b"), pins.get("virtual_stages", 1))]}
+    for pp in range(2, min(L, s.cluster.num_gpus) + 1):
+        chunks = [v for v in range(1, (L + 2) // pp + 1) if v <= EVERY_VIRTUAL_STAGE or -L % (pp * v) <= 2]
+        every = itertools.product(
+            _pinned(pins, "schedule", s.stack.schedules), _pinned(pins, "virtual_stages", chunks)
+        )
+        pairs = [ParallelLayout(pp=pp, schedule=schedule, virtual_stages=v) for schedule, v in every]
+        keep, _ = legal(s, LayoutTable.of(pairs), only=frozenset(("pp", "schedule", "virtual_stages")))
+        found[pp] = [(x.schedule, x.virtual_stages) for x, good in zip(pairs, keep, strict=True) if good]
+    return found
+
+
+# ---------------------------------------------------------------- splits
+
+
+@functools.cache
+def every_split(runs: Row, pp: int, chunks_per_rank: int, *, v_shaped: bool = False) -> tuple[Rows, ...]:
+    """Every way to give layers to pipeline ranks: layers of each run on each rank.
+
+    One chunk a rank: any with a layer on each. Several: equal chunks but for the first and the last of the
+    model, which may be shorter, without any layer only where nothing else divides.
+
+    >>> every_split((3,), 2, 1)
+    (((1,), (2,)), ((2,), (1,)))
+    >>> every_split((3,), 2, 2)
+    (((1,), (2,)), ((2,), (1,)))
+    """
+    L, C = sum(runs), pp * chunks_per_rank
+    if chunks_per_rank == 1:
+        cuts = itertools.combinations(range(1, L), pp - 1)
+        sizes = [tuple(b - a for a, b in itertools.pairwise((0, *cut, L))) for cut in cuts]
+    else:
+        whole, sizes = -(-L // C), []
+        for least in (1, 0):
+            ends = itertools.product(range(least, whole + 1), repeat=2)
+            sizes = sizes or [c for a, b in ends if sum(c := (a, *(whole,) * (C - 2), b)) == L]
+    forward = tuple(range(pp))
+    owners = forward + forward[::-1] if v_shaped else forward * chunks_per_rank
+    kinds = [k for k, count in enumerate(runs) for _ in range(count)]
+    found: dict[Rows, None] = {}
+    for layers in sizes:
+        counts, start = [[0] * len(runs) for _ in range(pp)], 0
+        for owner, held in zip(owners, layers, strict=True):
+            for kind in kinds[start : start + held]:
+                counts[owner][kind] += 1
+            start += held
+        found[tuple(tuple(row) for row in counts)] = None
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _RankChoices:
+    """What one rank can do: its layers, and for each number of recomputed ones seconds, tail and bytes."""
+
+    seconds: Sequence[float]
+    tail: float
+    memory: Sequence[float]
+
+
+def rank_choices(
+    costs: StageCosts, splits: Sequence[Rows], *, recomputes: bool
+) -> dict[tuple[int, Row], _RankChoices]:
+    """Costs of every load that some split gives to some rank, for every number of recomputed layers.
+
+    `costmodel.pipeline.stage_costs` takes one rank per row, so all loads are asked for at once as so many ranks.
+    """
+    loads = list(dict.fromkeys((rank, row) for rows in splits for rank, row in enumerate(rows)))
+    asked = [(rank, row, again) for rank, row in loads for again in range(sum(row) + 1 if recomputes else 1)]
+    ranks = [rank for rank, _, _ in asked]
+
+    def spread(values: Sequence[float]) -> tuple[float, ...]:
+        return tuple(values[rank] for rank in ranks)
+
+    many = replace(
+        costs,
+        fixed_s=spread(costs.fixed_s),
+        fixed_static_bytes=spread(costs.fixed_static_bytes),
+        fixed_activation_bytes=spread(costs.fixed_activation_bytes),
+        in_flight=spread(costs.in_flight),
+        recompute_working_bytes=spread(costs.recompute_working_bytes),
+        tail_fixed_s=tuple(spread(form) for form in costs.tail_fixed_s),
+    )
+    split = StageSplit(
+        layers_of_stage=tuple(row for _, row, _ in asked), recompute_of_stage=tuple(r for _, _, r in asked)
+    )
+    seconds, tails = microbatch_seconds(many, split).tolist(), tail_seconds(many, split).tolist()
+    memory, at = memory_of_stages(many, split).tolist(), 0
+    found = {}
+    for load in loads:
+        end = at + (sum(load[1]) + 1 if recomputes else 1)
+        found[load] = _RankChoices(seconds[at:end], tails[at], memory[at:end])
+        at = end
+    return found
+
+
+def fastest_split(
+    costs: StageCosts, splits: Sequence[Rows], budget_bytes: float, *, recomputes: bool
+) -> tuple[float, StageSplit] | None:
+    """Least step over all splits that fit, each rank recomputing as many layers as it is fastest with.
+
+    The step never falls when the time of a rank grows, so the fastest of what fits is best for every rank:
+    the fewest recomputed layers, unless a layer takes less time recomputed.
+    """
+    choices = rank_choices(costs, splits, recomputes=recomputes)
+    least: dict[tuple[int, Row], int | None] = {}
+    for load, c in choices.items():
+        fitting = [r for r, needed in enumerate(c.memory) if needed <= budget_bytes]
+        least[load] = min(fitting, key=c.seconds.__getitem__, default=None)
+    M, beta, best = costs.num_microbatches, costs.bubble_weight, None
+    for rows in splits:
+        loads = list(enumerate(rows))
+        again = [least[load] for load in loads]
+        if None in again:
+            continue
+        t = [choices[load].seconds[r] for load, r in zip(loads, again, strict=True) if r is not None]
+        tail = max(choices[load].tail for load in loads)
+        step = M * max(t) + beta * (sum(t) - max(t)) + tail + costs.constant_s
+        if best is None or step < best[0]:
+            best = (step, StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(r or 0 for r in again)))
+    return None if best is None else (step_time(costs, best[1]), best[1])
+
+
+def emptiest_split(
+    costs: StageCosts, splits: Sequence[Rows], longest_s: float, *, recomputes: bool
+) -> tuple[float, StageSplit] | None:
+    """Least peak memory over all splits and recompute counts whose step is at most so long."""
+    choices = rank_choices(costs, splits, recomputes=recomputes)
+    budgets = sorted({needed for c in choices.values() for needed in c.memory})
+    for budget in budgets:
+        found = fastest_split(costs, splits, budget, recomputes=recomputes)
+        if found is not None and found[0] <= longest_s:
+            return budget, found[1]
+    return None
+
+
+# ---------------------------------------------------------------- prices and the best of all
+
+
+def price_each(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> Iterator[StageCosts]:
+    """Costs of layouts, each by the estimate of one layout."""
+    for layout in layouts:
+        yield stage_costs(s.model, s.cluster, s.job, s.stack, layout, cal)
+
+
+def price_together(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> Iterator[StageCosts]:
+    """Costs of layouts, composed as one table: an order of magnitude faster, for large spaces.
+
+    The table is the cost model's own; what it says of a layout is checked against `price_each` on samples.
+    """
+    table = LayoutTable.of(layouts)
+    ops = ops_of_parts(s.model, s.job, s.stack, unique_shards(table, s.job)[0])
+    columns = compose(
+        features_of(s.model, s.cluster, s.job, s.stack, table, cal, ops=ops), default_constants()
+    )
+    pieces = memory_pieces(s.model, s.job, s.stack, table, ops=ops)
+    runs = [run.count for run in layer_runs(s.model)]
+    for row, layout in enumerate(layouts):
+        yield stage_costs_of(
+            _row_of(columns, row, len(layouts)),
+            _row_of(pieces, row, len(layouts)),
+            layout,
+            s.job,
+            runs,
+            s.cluster.gpu.memory_bytes,
+        )
+
+
+def _row_of(value: Any, row: int, rows: int) -> Any:
+    """One layout of columns whose last axis is the layout."""
+    if isinstance(value, np.ndarray):
+        return value[..., row : row + 1] if value.ndim and value.shape[-1] == rows else value
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _row_of(getattr(value, f.name), row, rows) for f in fields(value)})
+    if isinstance(value, tuple):
+        return tuple(_row_of(part, row, rows) for part in value)
+    return value
+
+
+def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
+    """Every split of the layers of a layout."""
+    runs = tuple(run.count for run in layer_runs(s.model))
+    v_shaped = layout.pp > 1 and layout.schedule in ("zbv", "dualpipev")
+    return every_split(runs, layout.pp, layout.virtual_stages, v_shaped=v_shaped)
+
+
+def exact_steps(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> NDArray[np.float64]:
+    """Step of every layout under its best split that fits; infinite where none does."""
+    found = [
+        fastest_split(costs, splits_of(s, layout), s.memory_budget_bytes, recomputes=layout.recompute == "full")
+        for layout, costs in zip(layouts, price_together(s, layouts, cal) if layouts else (), strict=True)
+    ]
+    return np.array([math.inf if best is None else best[0] for best in found])
+
+
+def limit_s(request: PlanRequest) -> float:
+    """Longest step with which the deadline is met."""
+    job = request.job
+    if request.objective != "gpus" or job.deadline_s is None or job.total_tokens is None:
+        return math.inf
+    return job.deadline_s / math.ceil(job.total_tokens / job.tokens_per_step)
+
+
+def score_of(request: PlanRequest, num_gpus: int, step_s: float) -> float:
+    """What the objective asks for: seconds, GPU-seconds, or GPUs and then seconds; less is better."""
+    if request.objective == "cost":
+        return num_gpus * step_s
+    if request.objective == "gpus":
+        longest = limit_s(request)
+        return num_gpus + step_s / (2 * longest) if step_s <= longest else math.inf
+    return step_s
+
+
+def enumerate_all(
+    request: PlanRequest,
+    layouts: Sequence[ParallelLayout],
+    cal: Calibration,
+    *,
+    together: bool = False,
+    budget_bytes: float | None = None,
+) -> Enumeration:
+    """The best of these layouts over all of their splits, confirmed by `costmodel.training.estimate`."""
+    s = setting_of(request)
+    budget = s.memory_budget_bytes if budget_bytes is None else budget_bytes
+    best, tried = None, 0
+    prices = (price_together if together and layouts else price_each)(s, layouts, cal)
+    for layout, costs in zip(layouts, prices, strict=True):
+        splits = splits_of(s, layout)
+        tried += len(splits)
+        found = fastest_split(costs, splits, budget, recomputes=layout.recompute == "full")
+        if found is None:
+            continue
+        score = score_of(request, layout.num_gpus, found[0])
+        if score < (math.inf if best is None else best.score):
+            best = Found(layout=layout, split=found[1], step_time_s=found[0], score=score)
+    if best is not None:
+        _confirm(s, best, cal, s.memory_budget_bytes if budget_bytes is None else budget_bytes)
+    return Enumeration(best=best, layouts=len(layouts), splits=tried)
+
+
+def _confirm(s: Setting, best: Found, cal: Calibration, budget_bytes: float) -> None:
+    """The printed estimate of the best plan says the same seconds, and that it fits."""
+    said = estimate(s.model, s.cluster, s.job, s.stack, best.layout, cal, best.split)
+    if not math.isclose(said.step_time_s, best.step_time_s, rel_tol=1e-9):
+        raise AssertionError(
+            f"{best.layout}: enumerated {best.step_time_s} s, estimated {said.step_time_s} s"
+        )
+    if said.peak_memory_bytes > budget_bytes * (1 + 1e-9):
+        raise AssertionError(f"{best.layout}: {said.peak_memory_bytes} bytes of {budget_bytes}")
+
+
+def emptiest(
+    request: PlanRequest, layouts: Sequence[ParallelLayout], cal: Calibration, longest_s: float
+) -> float:
+    """Least peak memory of any plan that fits and whose step is at most so long; infinite if there is none."""
+    s, least = setting_of(request), math.inf
+    for layout, costs in zip(layouts, price_each(s, layouts, cal), strict=True):
+        found = emptiest_split(costs, splits_of(s, layout), longest_s, recomputes=layout.recompute == "full")
+        least = min(least, math.inf if found is None else found[0])
+    return least if least <= s.memory_budget_bytes else math.inf

@@ -1,0 +1,67 @@
+"""What the search calls proven is the best of every legal layout and every split, priced one by one.
+
+Cases are numbered and the same in every run; `benchmarks/certify.py` tries others. A case that it finds goes
+into `found_cases.json`, where it stays.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from tests.oracle.planner.search.certificates import answer_of, judge
+from tests.oracle.planner.search.plain_enumeration import every_layout, every_split, setting_of
+from tests.oracle.planner.search.random_requests import case_of, read, written
+
+CAL = load_calibration()
+FOUND = json.loads((Path(__file__).parent / "found_cases.json").read_text(encoding="utf-8"))
+SEED, GROUPS, CASES_OF_GROUP = 20, 8, 21
+MOST_LAYOUTS = 120
+RELATIVE = 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_what_is_proven_is_the_best_of_every_layout_and_split(group: int) -> None:
+    """No layout of random small spaces beats the answer or its bound."""
+    wrong = {}
+    for number in range(group * CASES_OF_GROUP, (group + 1) * CASES_OF_GROUP):
+        drawn = case_of(SEED, number, CAL, most_layouts=MOST_LAYOUTS)
+        verdict = None if drawn is None else judge(*drawn, CAL)
+        if verdict is not None and verdict.faults:
+            wrong[f"{SEED}/{number}"] = verdict.faults
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("case", FOUND, ids=[case["name"] for case in FOUND])
+def test_what_was_once_found_is_found_again(case: dict[str, Any]) -> None:
+    """Requests whose certificate was once wrong: the search finds and proves what the enumeration finds."""
+    request = read(case["request"])
+    layouts = every_layout(setting_of(request), request.pins)
+    assert layouts
+    verdict = judge(request, layouts, CAL)
+    assert verdict.faults == ()
+    assert verdict.answer.proven
+
+
+def test_the_plan_with_an_empty_end_is_found() -> None:
+    """Mixtral-like, 3 layers on 4 GPUs: 45.32 ms with two chunks on one of two ranks, an end without layers."""
+    answer = answer_of(read(FOUND[0]["request"]), CAL)
+    assert answer.score <= 45.33e-3
+
+
+def test_a_request_reads_back_as_it_was_written() -> None:
+    """A found case is the case that was found."""
+    drawn = case_of(SEED, 1, CAL, most_layouts=MOST_LAYOUTS)
+    assert drawn is not None
+    assert read(written(drawn[0])) == drawn[0]
+
+
+def test_splits_of_several_chunks_are_equal_but_for_the_ends() -> None:
+    """Ends may be shorter, and empty only where nothing else divides the model."""
+    assert every_split((4,), 2, 2) == (((2,), (2,)),)
+    assert every_split((5,), 2, 2) == (((2,), (3,)), ((3,), (2,)))
+    assert every_split((6,), 2, 2, v_shaped=True) == (((2,), (4,)),)
+    assert len(every_split((6,), 3, 1)) == 10

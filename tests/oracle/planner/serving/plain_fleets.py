@@ -1,0 +1,329 @@
+"""Fleets the plain way: every replica of a question, each simulated at each share, and the best by counting.
+
+It shares no code with the search (`planner.serving.search` and what that imports), only the space of layouts,
+the step times and the simulator: what the certificate speaks of. A replica serves a rate when it keeps the
+limits at it and at every smaller share that is looked at; so luck at one rate is not a capacity.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.models.catalog import model
+from costmodel.serving.deployment import Deployment
+from costmodel.serving.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.memory import kv_capacity_tokens
+from costmodel.serving.replica import Scheduler
+from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.step import step_times
+from costmodel.serving.step_table import StepTimes
+from planner.serving.plan import ServingInfeasible, ServingPlan, ServingRequest
+from planner.serving.space import deployment_of, serving_layouts
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+from topology.fabric.hierarchy import Hierarchy
+
+ENGINE_BATCH = 512
+EXTRA_CHUNKS = (2048, 8192)
+JUST_ABOVE = 1.002  # of a bound: what a fleet must not serve
+
+
+@cache
+def calibration() -> Calibration:
+    """The shipped constants, read once."""
+    return load_calibration()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One replica under one scheduler, in one phase."""
+
+    name: str
+    phase: str
+    num_gpus: int
+    times: StepTimes
+    rules: Scheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A request, its GPUs, and how it is told."""
+
+    name: str
+    request: ServingRequest
+    hierarchy: Hierarchy
+
+
+def questions(cases: int, seed: int) -> Iterator[Question]:
+    """Random small questions: dense, experts, latent attention; quantised, tight, pools, closed loops."""
+    rng = random.Random(seed)
+    while cases:
+        question = _question(rng)
+        if question is not None:
+            cases -= 1
+            yield question
+
+
+def _question(rng: random.Random) -> Question | None:
+    """One question; None where it contradicts itself."""
+    name, gpus = rng.choice(
+        [("8b", "h100-sxm"), ("qwen3-4b", "a100-sxm-80gb"), ("llama-2-13b", "rtx-4090"), ("8b", "rtx-4090"),
+         ("deepseek-v2-lite", "h100-sxm"), ("qwen3-30b-a3b", "h200-sxm"), ("mixtral-8x7b", "h100-sxm"),
+         ("gpt-oss-20b", "h100-sxm"), ("gemma-3-12b", "a100-sxm-80gb")]
+    )  # fmt: skip
+    fixed, closed = rng.random() < 0.5, rng.random() < 0.2
+    disaggregated = not closed and rng.random() < 0.3
+    inputs, outputs = rng.choice([64, 300, 1000, 2048, 2900]), rng.choice([1, 2, 8, 60, 200, 500])
+    job = ServingJob(
+        input_tokens=inputs,
+        output_tokens=outputs,
+        input_tokens_p99=2 * inputs if rng.random() < 0.15 else None,
+        output_tokens_p99=3 * outputs if rng.random() < 0.15 else None,
+        request_rate_per_s=None if fixed or closed else 10 ** rng.uniform(-0.3, 1.7),
+        concurrency=rng.choice([1, 3, 10, 32, 70]) if closed else None,
+        ttft_s=rng.choice([None, 10 ** rng.uniform(-1.3, 0.7)]),
+        tpot_s=rng.choice([None, 10 ** rng.uniform(-2.4, -1.0)]),
+        end_to_end_s=10 ** rng.uniform(-0.3, 1.2) if rng.random() < 0.15 else None,
+        percentile=rng.choice([50.0, 90.0, 99.0, 99.0]),
+        cached_share=rng.choice([0.0, 0.0, 0.5]),
+        draft_tokens=(drafts := rng.choice([0, 0, 0, 3])),
+        acceptance=0.6 if drafts else 0.0,
+    )
+    weights = rng.choice([("bf16",), ("bf16", "int4"), ("fp8",), ("int8",)])
+    if "fp8" in weights and gpus.startswith("a100"):
+        return None
+    size = rng.choice([1, 2, 4, 8])
+    request = ServingRequest(
+        model=model(name),
+        job=job,
+        gpu=gpus,
+        num_gpus=size if fixed else None,
+        engine=rng.choice(["vllm", "sglang", "trtllm"]),
+        weights=weights,
+        modes=("aggregated", "disaggregated") if disaggregated else ("aggregated",),
+    )
+    told = f"{name} {gpus} {size if fixed else '?'} {request.engine} {'/'.join(weights)} {job}"
+    return Question(name=told, request=request, hierarchy=default_cluster(gpus, max(size, 4)).hierarchy)
+
+
+def kinds(question: Question) -> list[Kind]:
+    """Every replica of the question that holds two of its longest requests, under every scheduler."""
+    request, hierarchy = question.request, question.hierarchy
+    layouts = serving_layouts(
+        request.model,
+        most_gpus=min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus),
+        domain_gpus=hierarchy.gpus_per_node,
+        host_gpus=hierarchy.gpus_per_host,
+        pins=request.pins,
+    )
+    phases = (["whole"] if "aggregated" in request.modes else []) + (
+        ["prefill", "decode"] if "disaggregated" in request.modes else []
+    )
+    return [
+        kind
+        for weights, layout, phase in product(request.weights, layouts, phases)
+        for kind in _schedulers(deployment_of(request, hierarchy, weights, layout), request.job, phase)
+    ]
+
+
+def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator[Kind]:
+    """One replica under each size of its chunks."""
+    stack, layout = deployment.stack, deployment.layout
+    context = job.input_tokens + job.output_tokens
+    longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
+    if stack.chunked:
+        sizes = [stack.token_budget, *(EXTRA_CHUNKS if phase != "decode" else ())]
+    else:
+        sizes = [max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)]
+    cache_of = {
+        size: kv_capacity_tokens(deployment, token_budget=size, max_batch=ENGINE_BATCH, context=context)
+        for size in sizes
+    }
+    room = {size: held for size, held in cache_of.items() if held >= 2 * longest + stack.kv_block_tokens}
+    if not room:
+        return
+    batch = max(min(max(cache_of.values()) // context, ENGINE_BATCH), layout.attention_dp)
+    times = step_times(
+        calibration(), deployment, max_batch=batch, token_budget=max(sizes),
+        input_tokens=job.input_tokens, output_tokens=job.output_tokens,
+    )  # fmt: skip
+    most = _most_running(times, job, batch)
+    for size, held in room.items():
+        rules = Scheduler(
+            token_budget=size, max_batch=most, kv_capacity_tokens=held, mixed=stack.mixed,
+            chunked=stack.chunked, output_reserve=stack.output_reserve,
+            kv_block_tokens=stack.kv_block_tokens, lagged=stack.lagged,
+        )  # fmt: skip
+        name = f"{phase} {layout.label} {deployment.weights} {size}"
+        yield Kind(name=name, phase=phase, num_gpus=layout.num_gpus, times=times, rules=rules)
+
+
+def _most_running(times: StepTimes, job: ServingJob, batch: int) -> int:
+    """The engine's limit on running requests: as many as decode within the limit, and at least one."""
+    if job.tpot_s is None:
+        return batch
+    context = job.input_tokens + job.output_tokens / 2
+    step = [times.decode_s(b, b * context) / times.tokens_per_step for b in range(1, batch + 1)]
+    return max([b for b, seconds in enumerate(step, 1) if seconds <= job.tpot_s], default=1)
+
+
+def load_of(kind: Kind, job: ServingJob, rate_per_s: float) -> Load:
+    """The open load that stands for a rate, as the phase sees it."""
+    times = kind.times
+    first_s = times.prefill_s(job.input_tokens) * times.stages + times.request_s + times.response_s
+    each_s = job.tpot_s or 2 * times.decode_s(1, job.input_tokens) / times.tokens_per_step
+    load = open_load(
+        rate_per_s=rate_per_s,
+        count=int(min(max(8 * rate_per_s * (first_s + job.output_tokens * each_s), 400), 2000)),
+        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        cached_share=job.cached_share,
+        burstiness=job.burstiness,
+    )
+    return seen_by(kind, load)
+
+
+def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
+    """Whether one replica keeps the limits of its phase at this rate, its queue not growing for ever."""
+    found = simulate(kind.times, kind.rules, load_of(kind, job, rate_per_s))
+    first = int(0.2 * len(found.finish_s))
+    third = len(found.finish_s) // 3
+    wait = found.admitted_s - found.arrival_s
+    steady = wait[-third:].mean() <= max(4 / 3 * wait[third : 2 * third].mean(), 0.5)
+    return bool(steady) and within(found, job, kind.phase, first) and rate_per_s <= sustained_per_s(kind, job)
+
+
+def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
+    """Whether it keeps them at this rate and at others up to a tenth below: some of few requests have luck."""
+    return all(keeps(kind, job, rate_per_s * (1 - step / 300)) for step in range(31))
+
+
+@cache
+def sustained_per_s(kind: Kind, job: ServingJob) -> float:
+    """Requests per second in the long run, of as many in flight as is best for it.
+
+    A short simulation gets through at higher rates before its queue is seen to grow.
+    """
+    count = 5000
+    rates = []
+    for share in (0.25, 0.5, 1.0, 2.0):
+        load = closed_load(
+            concurrency=max(int(share * kind.rules.max_batch), 1),
+            count=count,
+            inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+            outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+            cached_share=job.cached_share,
+        )
+        rates.append(count / simulate(kind.times, kind.rules, seen_by(kind, load)).makespan_s)
+    return max(rates)
+
+
+def seen_by(kind: Kind, load: Load) -> Load:
+    """The part of a load that the phase of a replica has to do with."""
+    if kind.phase == "prefill":
+        return replace(load, output_tokens=np.ones(len(load), dtype=np.int64))
+    return replace(load, cached_tokens=load.input_tokens) if kind.phase == "decode" else load
+
+
+def within(found: Simulation, job: ServingJob, phase: str, first: int) -> bool:
+    """Whether the requests from `first` on keep the limits of the phase at the job's percentile."""
+    limits = (
+        (found.ttft_s, job.ttft_s, phase != "decode"),
+        (found.tpot_s, job.tpot_s, phase != "prefill" and job.output_tokens > 1),
+        (found.end_to_end_s, job.end_to_end_s, phase == "whole"),
+    )
+    return all(
+        limit is None or not counts or float(np.nanpercentile(values[first:], job.percentile)) <= limit
+        for values, limit, counts in limits
+    )
+
+
+def fewest_gpus(some: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
+    """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase."""
+    best: dict[str, int] = {}
+    for kind in some:
+        budget = min(best.get(kind.phase, most_gpus + 1) - 1, most_gpus)
+        count = _fewest(kind, job, rate_per_s, budget // kind.num_gpus)
+        if count:
+            best[kind.phase] = count * kind.num_gpus
+    totals = [best["whole"]] if "whole" in best else []
+    totals += [best["prefill"] + best["decode"]] if {"prefill", "decode"} <= best.keys() else []
+    return min((total for total in totals if total <= most_gpus), default=None)
+
+
+def _fewest(kind: Kind, job: ServingJob, rate_per_s: float, most: int) -> int:
+    """Fewest replicas, from `most` down, of which none smaller in number fails; 0 when `most` fail."""
+    count = most
+    while count and keeps_up_to(kind, job, rate_per_s / count):
+        count -= 1
+    return count + 1 if count < most else 0
+
+
+def closed_rate(kind: Kind, job: ServingJob, replicas: int) -> float | None:
+    """Requests per second of equal replicas that share the job's requests in flight; None beyond a limit."""
+    each = -(-(job.concurrency or 1) // replicas)
+    load = closed_load(
+        concurrency=each,
+        count=min(max(10 * each, 40), 2000),
+        inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
+        outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
+        cached_share=job.cached_share,
+    )
+    found = simulate(kind.times, kind.rules, load)
+    rate = (job.concurrency or 1) / float(found.end_to_end_s.mean())
+    return rate if within(found, job, "whole", 0) else None
+
+
+def refuted(question: Question, answer: ServingPlan | ServingInfeasible) -> str | None:
+    """What contradicts the answer of a search, in words; None when nothing does."""
+    job, some = question.request.job, kinds(question)
+    if job.concurrency is not None:
+        return _refuted_closed(question, answer, some)
+    most = question.request.num_gpus or 16
+    if isinstance(answer, ServingInfeasible):
+        rate = job.request_rate_per_s or (answer.capacity_requests_per_s or 1e-3) * JUST_ABOVE
+        fits = fewest_gpus(some, job, rate, most)
+        return f"said to be impossible, but {fits} GPUs serve {rate:.4g}/s" if fits else None
+    bound = answer.optimality.bound
+    if job.request_rate_per_s is not None:
+        fewer = fewest_gpus(some, job, job.request_rate_per_s, min(int(bound) - 1, 16))
+        return f"{fewer} GPUs do, the bound is {bound}" if fewer else None
+    fits = fewest_gpus(some, job, bound * JUST_ABOVE, most)
+    return f"{fits} GPUs serve {bound * JUST_ABOVE:.5g}/s, the bound is {bound:.5g}/s" if fits else None
+
+
+def _refuted_closed(
+    question: Question, answer: ServingPlan | ServingInfeasible, some: Sequence[Kind]
+) -> str | None:
+    """Every number of every replica in a closed loop against the answer."""
+    job, size = question.request.job, question.request.num_gpus
+    infeasible = isinstance(answer, ServingInfeasible)
+    bound = 0.0 if size else float("inf")
+    if isinstance(answer, ServingPlan):
+        bound = answer.optimality.bound
+    for kind in some:
+        for count in range(1, min((size or 16) // kind.num_gpus, job.concurrency or 1) + 1):
+            if size is None and not infeasible and count * kind.num_gpus >= bound:
+                continue
+            rate = closed_rate(kind, job, count)
+            if rate is not None and (infeasible or size is None or rate > bound * JUST_ABOVE):
+                return f"{count} × {kind.name} serve {rate:.5g}/s, the bound is {bound:.5g}"
+    return None
+
+
+def answer_of(question: Question) -> ServingPlan | ServingInfeasible | None:
+    """What the search says; None when it refuses the question."""
+    from planner.serving.search import search_serving
+
+    try:
+        return search_serving(calibration(), question.request, question.hierarchy)
+    except InputError:
+        return None

@@ -1,0 +1,173 @@
+"""The simulation of continuous batching conserves requests and tokens.
+
+And agrees with queueing theory in its limits.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools
+from costmodel.serving.load import Lengths, Load, closed_load, open_load
+from costmodel.serving.replica import Scheduler
+from costmodel.serving.simulator import simulate
+from costmodel.serving.step_table import AttentionGrid, StepTimes
+
+NO_ATTENTION = AttentionGrid(query_tokens=(0, 10**6), past_tokens=(0, 10**6), seconds=((0, 0), (0, 0)))
+
+
+def step_times(
+    *, max_batch: int = 64, per_prompt_token_s: float = 1e-5, decode_s: float = 0.01, ranks: int = 1
+) -> StepTimes:
+    return StepTimes(
+        linear_s=tuple(per_prompt_token_s * tokens for tokens in range(20_001)),
+        graph_linear_s=tuple(decode_s + 1e-5 * b for b in range(max_batch + 1)),
+        decode_attention_s=(1e-4,) * (max_batch + 1),
+        decode_attention_s_per_token=(1e-8,) * (max_batch + 1),
+        prefill_attention=NO_ATTENTION,
+        ranks=ranks,
+    )
+
+
+def given_lengths(inputs: list[int], outputs: list[int], gaps: list[float]) -> Load:
+    return Load(
+        input_tokens=np.array(inputs),
+        output_tokens=np.array(outputs),
+        cached_tokens=np.zeros(len(inputs), dtype=np.int64),
+        arrival_s=np.cumsum(gaps),
+    )
+
+
+requests = st.lists(
+    st.tuples(st.integers(1, 3000), st.integers(1, 400), st.floats(0, 0.5)), min_size=1, max_size=60
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    requests,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from((0.0, 0.3, 1.0)),
+    st.sampled_from((1, 4)),
+)
+def test_every_request_and_every_token_is_served_exactly_once(
+    drawn: list[tuple[int, int, float]], mixed: bool, chunked: bool, lagged: bool, reserve: float, ranks: int
+) -> None:
+    """No scheduler loses or repeats a request, a prompt token or an output token, nor overfills the cache."""
+    load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
+    rules = Scheduler(
+        token_budget=512, max_batch=8, kv_capacity_tokens=6000, mixed=mixed, chunked=chunked,
+        output_reserve=reserve, lagged=lagged,
+    )  # fmt: skip
+    done = simulate(step_times(max_batch=8, ranks=ranks), rules, load)
+    assert np.isfinite(done.finish_s).all()
+    assert (done.first_token_s > done.arrival_s).all()
+    assert (done.finish_s >= done.first_token_s).all()
+    assert done.peak_kv_tokens <= rules.kv_capacity_tokens
+    decoded = int((done.step_batch * done.step_count).sum())
+    if done.preemptions == 0:
+        assert done.prefilled_tokens == int(load.input_tokens.sum())
+        assert decoded == int((load.output_tokens - 1).sum())
+    else:
+        assert done.prefilled_tokens > int(load.input_tokens.sum())
+        assert decoded == int((load.output_tokens - 1).sum()) - done.preemptions
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests, st.integers(1, 3), st.integers(1, 3))
+def test_two_pools_serve_every_request_once(
+    drawn: list[tuple[int, int, float]], prompts: int, outputs: int
+) -> None:
+    """A disaggregated fleet loses nothing between its pools."""
+    load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
+    rules = Scheduler(token_budget=512, max_batch=8, kv_capacity_tokens=6000)
+    times = step_times(max_batch=8)
+    done = simulate_pools(
+        PoolRules(workers=prompts, times=times, rules=rules),
+        PoolRules(workers=outputs, times=times, rules=rules),
+        Transfer(latency_s=0.01, s_per_token=1e-7),
+        load,
+    )
+    assert np.isfinite(done.finish_s).all()
+    assert (done.finish_s >= done.first_token_s).all()
+    several = load.output_tokens > 1
+    assert (done.finish_s[several] >= done.first_token_s[several] + 0.01).all()
+    if done.preemptions == 0:
+        assert done.prefilled_tokens == int(load.input_tokens.sum())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 32), st.integers(2, 60))
+def test_a_closed_loop_keeps_exactly_its_concurrency_in_flight(concurrency: int, count: int) -> None:
+    """Never more requests are in flight than the client keeps, and at some time as many."""
+    load = closed_load(
+        concurrency=concurrency, count=count, inputs=Lengths(mean=100), outputs=Lengths(mean=20)
+    )
+    done = simulate(step_times(), Scheduler(token_budget=512, max_batch=64, kv_capacity_tokens=100_000), load)
+    order = np.argsort(done.arrival_s, kind="stable")
+    in_flight = [int(((done.arrival_s <= t) & (done.finish_s > t)).sum()) for t in done.arrival_s[order]]
+    assert max(in_flight) == min(concurrency, count)
+
+
+@pytest.mark.parametrize("load_share", [0.3, 0.6, 0.8])
+def test_one_prompt_at_a_time_is_an_m_d_1_queue(load_share: float) -> None:
+    """Constant service, Poisson arrivals: mean wait ρ·s/(2(1 − ρ)) (Pollaczek–Khinchine)."""
+    service = 0.02
+    load = open_load(
+        rate_per_s=load_share / service,
+        count=60_000,
+        inputs=Lengths(mean=2000),
+        outputs=Lengths(mean=1),
+        seed=3,
+    )
+    done = simulate(step_times(), Scheduler(token_budget=2000, max_batch=1, kv_capacity_tokens=10**9), load)
+    wait = float((done.first_token_s - done.arrival_s).mean()) - service
+    assert wait == pytest.approx(load_share * service / (2 * (1 - load_share)), rel=0.08)
+
+
+def test_random_prompts_one_at_a_time_are_an_m_g_1_queue() -> None:
+    """Mean wait λ·E[s²]/(2(1 − ρ)) for log-normal service."""
+    inputs = Lengths(mean=1000, p99=3000)
+    rate = 60.0
+    load = open_load(rate_per_s=rate, count=80_000, inputs=inputs, outputs=Lengths(mean=1), seed=5)
+    done = simulate(step_times(), Scheduler(token_budget=10**6, max_batch=1, kv_capacity_tokens=10**9), load)
+    service = load.input_tokens * 1e-5
+    expected = rate * float((service**2).mean()) / (2 * (1 - rate * float(service.mean())))
+    wait = float((done.first_token_s - done.arrival_s - service).mean())
+    assert wait == pytest.approx(expected, rel=0.1)
+
+
+def test_an_idle_replica_serves_at_once() -> None:
+    """Far apart, every request takes its own prefill and its own steps and nothing else."""
+    times = step_times()
+    load = given_lengths([1000, 1000], [11, 11], [1.0, 100.0])
+    done = simulate(times, Scheduler(token_budget=2000, max_batch=8, kv_capacity_tokens=10_000), load)
+    context = 1000 + np.arange(10)
+    steps = sum(times.decode_s(1, float(k)) for k in context)
+    assert done.ttft_s.tolist() == pytest.approx([0.01, 0.01])
+    assert (done.finish_s - done.first_token_s).tolist() == pytest.approx([steps, steps])
+
+
+def test_speculation_divides_the_steps() -> None:
+    """At two tokens a step, 21 output tokens after the first take half the steps."""
+    from dataclasses import replace
+
+    times = step_times()
+    load = given_lengths([100], [21], [0.0])
+    rules = Scheduler(token_budget=2000, max_batch=8, kv_capacity_tokens=10_000)
+    plain = simulate(times, rules, load)
+    fast = simulate(replace(times, tokens_per_step=2.0), rules, load)
+    assert plain.step_count.sum() == 20
+    assert fast.step_count.sum() == 10
+
+
+def test_a_request_that_never_fits_is_refused() -> None:
+    """A request longer than the whole cache would wait for ever, so it is an error."""
+    from topology.base.errors import InputError
+
+    load = given_lengths([5000], [2000], [0.0])
+    with pytest.raises(InputError, match="the KV cache cannot hold one request"):
+        simulate(step_times(), Scheduler(token_budget=512, max_batch=8, kv_capacity_tokens=6000), load)

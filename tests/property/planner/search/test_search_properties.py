@@ -1,0 +1,176 @@
+"""What must hold whatever is asked: more is never worse, the same question has the same answer."""
+
+import json
+import math
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model as find_model
+from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.pipeline.stage_costs import StageSplit, step_time
+from costmodel.training.stages import stage_costs
+from planner.plan import Plan, PlanRequest, from_json, to_json
+from planner.problem import setting_of
+from planner.rules.check import check
+from planner.search.best_first import explore
+from planner.search.search import search
+from topology.base.units import GIB
+from topology.builders import default_cluster
+from topology.catalog import gpu
+from topology.spec import ClusterSpec
+
+CAL = load_calibration()
+SLACK = 1 + 1e-6  # the documented rounding of seconds in the solver
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelSpec:
+    """Small models with odd layer counts, dense or with experts."""
+    hidden, experts = draw(st.sampled_from([1024, 4096])), draw(st.sampled_from([0, 8]))
+    layers = draw(st.integers(3, 13))
+    return ModelSpec(
+        name="small",
+        num_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=4 * hidden,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=hidden // 8,
+        vocab_size=draw(st.sampled_from([32_000, 262_144])),
+        max_sequence_length=8192,
+        num_experts=experts,
+        num_experts_per_token=2 if experts else 0,
+        moe_intermediate_size=hidden if experts else 0,
+        num_dense_layers=draw(st.integers(0, 2)) if experts else 0,
+    )
+
+
+def cluster(num_gpus: int, memory_bytes: float, nic_scale: float = 1.0) -> ClusterSpec:
+    """The usual cluster with other memory and other NICs."""
+    spec = default_cluster("h100-sxm", num_gpus).spec
+    node = spec.nodes[0]
+    node = replace(node, nic_bandwidth_bytes_per_s=node.nic_bandwidth_bytes_per_s * nic_scale)
+    own = replace(gpu("h100-sxm"), memory_bytes=memory_bytes)
+    return replace(spec, nodes=(node,), gpus=(own,))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> PlanRequest:
+    """Requests on 1–32 GPUs, often with tight memory."""
+    model = draw(models())
+    num_gpus = draw(st.sampled_from([1, 2, 4, 8, 16, 32]))
+    share = draw(st.sampled_from([0.5, 1.0, 1.5, 4.0]))
+    memory = 3 * GIB + share * 18 * parameter_count(model) / num_gpus
+    return PlanRequest(
+        memory_headroom=0.0,
+        model=model,
+        cluster=cluster(num_gpus, memory),
+        job=TrainingJob(sequence_length=2048, global_batch_size=draw(st.sampled_from([16, 24, 32]))),
+        stack=draw(st.sampled_from(["megatron-core", "torchtitan"])),
+    )
+
+
+def best_s(request: PlanRequest) -> float:
+    """Step time of the best plan, infinite if there is none."""
+    done = explore(request, CAL)
+    return math.inf if isinstance(done, tuple) or done.best is None else done.best.step_time_s
+
+
+def with_node(request: PlanRequest, **changes: float) -> PlanRequest:
+    """The same request on nodes with other fields."""
+    node = replace(request.cluster.nodes[0], **changes)  # type: ignore[arg-type]
+    return replace(request, cluster=replace(request.cluster, nodes=(node,)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(request=requests())
+def test_more_gpus_never_give_a_worse_plan(request: PlanRequest) -> None:
+    """Idle GPUs are allowed, so twice the cluster is at least as fast."""
+    memory = request.cluster.gpus[0].memory_bytes
+    larger = replace(request, cluster=cluster(2 * request.cluster.num_gpus, memory))
+    assert best_s(larger) <= best_s(request) * SLACK
+
+
+@settings(max_examples=25, deadline=None)
+@given(request=requests(), more=st.floats(1.01, 3.0))
+def test_more_memory_never_gives_a_worse_plan(request: PlanRequest, more: float) -> None:
+    """A GPU with more memory runs every plan the smaller one runs."""
+    own = request.cluster.gpus[0]
+    roomy = replace(own, memory_bytes=own.memory_bytes * more)
+    larger = replace(request, cluster=replace(request.cluster, gpus=(roomy,)))
+    assert best_s(larger) <= best_s(request) * SLACK
+
+
+@settings(max_examples=25, deadline=None)
+@given(request=requests(), faster=st.floats(1.1, 4.0))
+def test_more_bandwidth_never_gives_a_worse_plan(request: PlanRequest, faster: float) -> None:
+    """Faster NICs run every plan at least as fast."""
+    nic = request.cluster.nodes[0].nic_bandwidth_bytes_per_s
+    quicker = with_node(request, nic_bandwidth_bytes_per_s=nic * faster)
+    assert best_s(quicker) <= best_s(request) * SLACK
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    request=requests(), pin=st.sampled_from([{"tp": 2}, {"pp": 2}, {"recompute": "full"}, {"zero_stage": 1}])
+)
+def test_a_pin_never_gives_a_better_plan(request: PlanRequest, pin: dict[str, object]) -> None:
+    """Fixing a field can only cost."""
+    assert best_s(request) <= best_s(replace(request, pins=pin)) * SLACK
+
+
+@settings(max_examples=15, deadline=None)
+@given(request=requests())
+def test_the_same_request_gives_the_same_document(request: PlanRequest) -> None:
+    """Two searches write the same JSON byte for byte, timing apart, and it reads back exactly."""
+    documents = []
+    for _ in range(2):
+        found = search(request, CAL)
+        if not isinstance(found, Plan):
+            return
+        assert from_json(to_json(found)) == found
+        documents.append(json.loads(to_json(found)) | {"search_time_s": 0})
+    assert documents[0] == documents[1]
+
+
+@settings(max_examples=15, deadline=None)
+@given(request=requests())
+def test_every_plan_is_consistent(request: PlanRequest) -> None:
+    """A plan is legal, fits, sums up, and its step is that of its split."""
+    found = search(request, CAL)
+    if not isinstance(found, Plan):
+        return
+    s = setting_of(request)
+    assert check(s.model, s.cluster, s.job, s.stack, found.layout) == ()
+    assert sum(found.layers_of_stage) == s.model.num_layers
+    assert len(found.layers_of_stage) == found.layout.pp * found.layout.virtual_stages
+    assert found.estimate.time.total_s == float(f"{found.estimate.step_time_s}") or math.isclose(
+        found.estimate.time.total_s, found.estimate.step_time_s, rel_tol=1e-9
+    )
+    assert found.estimate.peak_memory_bytes <= s.memory_budget_bytes * SLACK
+    assert found.mesh.num_ranks + found.idle_gpus == s.cluster.num_gpus
+    assert found.optimality.enumerated == sum(found.optimality.pruned.values()) + found.optimality.solved
+    done = explore(request, CAL)
+    assert not isinstance(done, tuple)
+    assert done.best is not None
+    split: StageSplit = done.best.split
+    costs = stage_costs(s.model, s.cluster, s.job, s.stack, found.layout, CAL)
+    assert math.isclose(step_time(costs, split), found.estimate.step_time_s, rel_tol=1e-12)
+
+
+def test_a_plan_leaves_room_for_the_error_of_its_memory_estimate() -> None:
+    """By default the 80 % band of the peak stays within the GPU; without headroom the step is no slower."""
+    asked = PlanRequest(
+        model=find_model("llama-3.1-70b"),
+        cluster=default_cluster("h100-sxm", 32).spec,
+        job=TrainingJob(sequence_length=8192, global_batch_size=512),
+    )
+    careful, bold = (search(replace(asked, memory_headroom=room), CAL) for room in (None, 0.0))
+    assert isinstance(careful, Plan)
+    assert isinstance(bold, Plan)
+    assert careful.estimate.memory_upper_bytes <= 80 * GIB * (1 + 1e-9)
+    assert bold.estimate.step_time_s <= careful.estimate.step_time_s

@@ -1,0 +1,157 @@
+"""The parameter counts we compute are the published ones, exactly where those are printed exactly."""
+
+import pytest
+
+from costmodel.models.catalog import model, model_names
+from costmodel.models.spec import active_parameter_count, embedding_parameters, parameter_count
+
+SAFETENSORS = "total of the safetensors index on the model's page at huggingface.co"
+
+EXACT = {
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.1-405b": 405_853_388_800,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "llama-3.3-70b": 70_553_706_496,
+    "gpt-2": 124_439_808,
+    "gpt-2-medium": 354_823_168,
+    "gpt-2-large": 774_030_080,
+    "gpt-2-xl": 1_557_611_200,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "mistral-7b": 7_248_023_552,
+    "mistral-nemo-12b": 12_247_782_400,
+    "mistral-small-24b": 23_572_403_200,
+    "mistral-large-123b": 122_610_069_504,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v3": 671_026_419_200,  # without the multi-token prediction module
+    "deepseek-r1": 671_026_419_200,
+    "kimi-k2": 1_026_408_232_448,
+    "qwen3-coder-480b-a35b": 480_154_875_392,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "gemma-2-2b": 2_614_341_888,
+    "gemma-2-9b": 9_241_705_984,
+    "gemma-2-27b": 27_227_128_320,
+    "gemma-3-1b": 999_885_952,
+}
+
+ROUNDED = {
+    # name: (published, unit it is rounded to, source)
+    "gpt-3-1.3b": (1.3e9, 1e8, "arXiv 2005.14165 table 2.1"),
+    "gpt-3-2.7b": (2.7e9, 1e8, "arXiv 2005.14165 table 2.1"),
+    "gpt-3-6.7b": (6.7e9, 1e8, "arXiv 2005.14165 table 2.1"),
+    "gpt-3-175b": (175e9, 1e9, "arXiv 2005.14165 table 2.1"),
+    "megatron-22b": (22e9, 1e9, "arXiv 2205.05198 table 3"),
+    "megatron-175b": (175e9, 1e9, "arXiv 2205.05198 table 3"),
+    "megatron-530b": (530e9, 1e9, "arXiv 2205.05198 table 3"),
+    "megatron-1t": (1.008e12, 1e9, "arXiv 2104.04473 table 1, the same sizes"),
+    "glm-4.5": (355e9, 3e9, "arXiv 2508.06471 table 1"),
+    "glm-4.5-air": (106e9, 1e9, "arXiv 2508.06471 table 1"),
+    "minimax-m2": (230e9, 2e9, "huggingface.co/MiniMaxAI/MiniMax-M2: 230B total"),
+}
+
+WITHOUT_AND_WITH_EMBEDDING = {
+    # name: (outside the embeddings, in the embeddings, unit both are rounded to, source)
+    "gemma-2-27b": (26_047_480_320, 1_180_237_824, 1_000_000, "arXiv 2408.00118 table 2"),
+    "gemma-3-1b": (698e6, 302e6, 1e6, "arXiv 2503.19786 table 1"),
+    "gemma-3-4b": (3_209e6, 675e6, 1e7, "arXiv 2503.19786 table 1"),
+    "gemma-3-12b": (10_759e6, 1_012e6, 1e7, "arXiv 2503.19786 table 1"),
+    "gemma-3-27b": (25_600e6, 1_416e6, 1e7, "arXiv 2503.19786 table 1"),
+    "nemotron-4-15b": (12.5e9, 3.1e9, 1e8, "arXiv 2402.16819 §2"),
+    "nemotron-4-340b": (331.6e9, 9.4e9, 1e8, "arXiv 2406.11704 §2"),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_parameters_equal_the_published_total(name: str) -> None:
+    """Every checkpoint's total is reproduced to the last parameter."""
+    assert parameter_count(model(name)) == EXACT[name], SAFETENSORS
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_parameters_round_to_the_published_figure(name: str) -> None:
+    """Papers that print rounded sizes are met at their own precision."""
+    published, unit, source = ROUNDED[name]
+    assert abs(parameter_count(model(name)) - published) < unit, source
+
+
+@pytest.mark.parametrize("name", WITHOUT_AND_WITH_EMBEDDING)
+def test_embedding_and_other_parameters_match_the_report(name: str) -> None:
+    """Reports that print embedding and other parameters apart are met in both."""
+    others, embedding, unit, source = WITHOUT_AND_WITH_EMBEDDING[name]
+    spec = model(name)
+    ends = embedding_parameters(spec) * (1 if spec.tie_word_embeddings else 2)
+    assert (abs(ends - embedding) < unit, abs(parameter_count(spec) - ends - others) < unit) == (
+        True,
+        True,
+    ), source
+
+
+def test_every_catalogued_model_has_a_published_count() -> None:
+    """No model enters the catalog without a published number that checks it."""
+    published = {*EXACT, *ROUNDED, *WITHOUT_AND_WITH_EMBEDDING, "gpt-3-13b"}  # the paper's 13B row says 13.0B
+    assert set(model_names()) == published
+
+
+def test_gpt3_13b_has_the_size_its_sizes_make() -> None:
+    """The GPT-3 paper prints 13.0 B for 40 layers of 5140; at the 5120 everyone trains it is 12.85 B."""
+    assert parameter_count(model("gpt-3-13b")) == 12_853_386_240
+
+
+def test_megatron_counts_follow_their_papers_formula() -> None:
+    """Narayanan et al. 2021, equation 2: P = 12·l·h²·(1 + 13/(12h) + (V + s)/(12·l·h)), and a final norm of 2h."""
+    spec = model("megatron-1t")
+    layers, h, V, s = spec.num_layers, spec.hidden_size, spec.vocab_size, spec.max_sequence_length
+    assert parameter_count(spec) == 12 * layers * h**2 + 13 * layers * h + (V + s) * h + 2 * h
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "source"),
+    [
+        ("mixtral-8x7b", 12.9, "arXiv 2401.04088 §1: 13B active"),
+        ("mixtral-8x22b", 39.2, "mistral.ai/news/mixtral-8x22b: 39B active"),
+        ("deepseek-v3", 37.6, "arXiv 2412.19437: 37B activated, embeddings once"),
+        ("deepseek-v2", 21.4, "arXiv 2405.04434: 21B activated"),
+        ("qwen3-30b-a3b", 3.4, "arXiv 2505.09388: 3.3B activated"),
+        ("qwen3-235b-a22b", 22.2, "arXiv 2505.09388: 22B activated"),
+    ],
+)
+def test_active_parameters_match_the_reports(name: str, billions: float, source: str) -> None:
+    """A token passes through as many parameters as the report says, embedding and head included."""
+    assert round(active_parameter_count(model(name)) / 1e9, 1) == billions, source
+
+
+def test_gpt_oss_active_parameters_leave_out_the_embedding() -> None:
+    """The gpt-oss model card counts the output projection but not the embedding: 5.13 B and 3.61 B active."""
+    active = {
+        name: active_parameter_count(model(name)) - embedding_parameters(model(name))
+        for name in ("gpt-oss-120b", "gpt-oss-20b")
+    }
+    assert {name: round(count / 1e9, 2) for name, count in active.items()} == {
+        "gpt-oss-120b": 5.13,
+        "gpt-oss-20b": 3.61,
+    }

@@ -1,0 +1,400 @@
+"""A config.json of each family becomes the catalogued model; a broken one is answered in three lines."""
+
+import dataclasses
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.models.catalog import model
+from costmodel.models.hf_config import model_of_config, read_config
+from costmodel.models.spec import ModelSpec, is_sliding, parameter_count
+from topology.base.errors import InputError
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+DEEPSEEK_YARN = {
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "factor": 40,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+    "type": "yarn",
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "first_k_dense_replace": 3,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_group": 8,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "num_nextn_predict_layers": 1,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": DEEPSEEK_YARN,
+    "rope_theta": 10000,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+DEEPSEEK_V2_LITE = {
+    **DEEPSEEK_V3,
+    "model_type": "deepseek_v2",
+    "first_k_dense_replace": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "n_group": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "norm_topk_prob": False,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 27,
+    "q_lora_rank": None,
+    "rope_scaling": {**DEEPSEEK_YARN, "mscale": 0.707, "mscale_all_dim": 0.707},
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "softmax",
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "vocab_size": 102400,
+}
+GPT_OSS_20B = {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201088,
+}
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "attention_bias": False,
+    "decoder_sparse_step": 1,
+    "head_dim": 128,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_position_embeddings": 40960,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": LLAMA,
+    "deepseek-v3": DEEPSEEK_V3,
+    "deepseek-v2-lite": DEEPSEEK_V2_LITE,
+    "gpt-oss-20b": GPT_OSS_20B,
+    "qwen3-30b-a3b": QWEN3_MOE,
+    "gpt-2-xl": {
+        "model_type": "gpt2", "n_ctx": 1024, "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024,
+        "vocab_size": 50257,
+    },
+    "mistral-7b-v0.1": {
+        "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "sliding_window": 4096,
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0,
+        "tie_word_embeddings": False, "vocab_size": 32000,
+    },
+    "mixtral-8x7b": {
+        "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+        "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "num_local_experts": 8, "sliding_window": None, "tie_word_embeddings": False, "vocab_size": 32000,
+        "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+    },
+    "qwen2.5-7b": {
+        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "max_position_embeddings": 131072,
+        "max_window_layers": 28, "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4,
+        "sliding_window": 131072, "tie_word_embeddings": False, "use_sliding_window": False, "vocab_size": 152064,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    },
+    "qwen3-8b": {
+        "model_type": "qwen3", "attention_bias": False, "head_dim": 128, "hidden_size": 4096,
+        "intermediate_size": 12288, "max_position_embeddings": 40960, "num_attention_heads": 32,
+        "num_hidden_layers": 36, "num_key_value_heads": 8, "tie_word_embeddings": False, "vocab_size": 151936,
+        "rms_norm_eps": 1e-06, "rope_theta": 1000000,
+    },
+    "gemma-2-9b": {
+        "model_type": "gemma2", "head_dim": 256, "hidden_size": 3584, "intermediate_size": 14336,
+        "max_position_embeddings": 8192, "num_attention_heads": 16, "num_hidden_layers": 42,
+        "num_key_value_heads": 8, "sliding_window": 4096, "vocab_size": 256000, "hidden_act": "gelu_pytorch_tanh",
+        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+    },
+    "gemma-3-4b": {  # the published file leaves the rest to the defaults of its class
+        "model_type": "gemma3", "mm_tokens_per_image": 256, "vision_config": {"hidden_size": 1152},
+        "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024,
+        },
+    },
+    "nemotron-4-15b": {
+        "model_type": "nemotron", "attention_bias": False, "hidden_act": "relu2", "hidden_size": 6144,
+        "intermediate_size": 24576, "max_position_embeddings": 4096, "mlp_bias": False, "num_attention_heads": 48,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "tie_word_embeddings": False, "vocab_size": 256000,
+        "norm_eps": 1e-05, "partial_rotary_factor": 0.5, "rope_theta": 10000,
+    },
+}  # fmt: skip
+
+
+def sizes(spec: ModelSpec) -> ModelSpec:
+    """A model without its name and source."""
+    return dataclasses.replace(spec, name="", source="", as_of="")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_published_config_becomes_the_catalogued_model(name: str) -> None:
+    """Reading the published file and naming the model are the same thing."""
+    assert sizes(model_of_config(CONFIGS[name], name=name)) == sizes(model(name))
+
+
+def test_a_file_and_a_folder_are_read_alike(tmp_path: Path) -> None:
+    """A checkout of a model is a folder with a config.json in it."""
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert (model(str(folder)), read_config(folder / "config.json").name) == (read_config(folder), "my-llama")
+
+
+def test_biases_of_a_llama_variant_are_counted() -> None:
+    """attention_bias adds q, k, v and o biases; mlp_bias adds those of the three matrices."""
+    biased = model_of_config({**LLAMA, "attention_bias": True, "mlp_bias": True}, name="biased")
+    plain = model_of_config(LLAMA, name="plain")
+    per_layer = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
+    assert parameter_count(biased) - parameter_count(plain) == 32 * per_layer
+
+
+def test_every_missing_key_is_reported_at_once() -> None:
+    """The user edits the file once, not once per key."""
+    config = {key: value for key, value in LLAMA.items() if key not in ("hidden_size", "vocab_size")}
+    with pytest.raises(InputError) as error:
+        model_of_config(config, name="broken")
+    assert error.value.cause == "missing key hidden_size; missing key vocab_size"
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"hidden_size": "4096"}, "hidden_size = '4096' is not an integer between 1 and 100000000"),
+        ({"hidden_size": 4096.5}, "hidden_size = 4096.5 is not an integer between 1 and 100000000"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers = 0 is not an integer between 1 and 100000000"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers = -3 is not an integer between 1 and 100000000"),
+        ({"vocab_size": True}, "vocab_size = True is not an integer between 1 and 100000000"),
+        ({"vocab_size": 10**30}, f"vocab_size = {10**30} is not an integer between 1 and 100000000"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings = 'no' is neither true nor false"),
+        ({"num_key_value_heads": 5}, "num_attention_heads 32 is not a multiple of num_key_value_heads 5"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not known"),
+        ({"model_type": ["llama"]}, "model_type ['llama'] is not known"),
+    ],
+)
+def test_a_wrong_value_is_named(change: dict[str, Any], cause: str) -> None:
+    """The error prints the key and the value that was found."""
+    with pytest.raises(InputError) as error:
+        model_of_config({**LLAMA, **change}, name="broken")
+    assert error.value.cause == cause
+
+
+def test_rotary_positions_are_read_in_the_old_words_and_the_new() -> None:
+    """Version 5 of transformers keeps the base and the stretching in one object."""
+    new = {key: value for key, value in LLAMA.items() if key not in ("rope_theta", "rope_scaling")}
+    new["rope_parameters"] = {**LLAMA["rope_scaling"], "rope_theta": 500000.0}  # type: ignore[dict-item]
+    assert model_of_config(new, name="new") == model_of_config(LLAMA, name="new")
+
+
+def test_rotary_positions_by_kind_of_layer_are_read_in_both() -> None:
+    """Gemma 3: windowed layers have a base of their own and are not stretched."""
+    text = CONFIGS["gemma-3-4b"]["text_config"]
+    new = {key: value for key, value in text.items() if key != "rope_scaling"}
+    new["rope_parameters"] = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+    assert model_of_config(new, name="new").rotary == model("gemma-3-4b").rotary
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type = ['yarn']"),
+        ({"hidden_act": "tanh"}, "hidden_act = 'tanh'"),
+    ],
+)
+def test_a_setting_without_a_field_is_kept_by_name(change: dict[str, Any], named: str) -> None:
+    """It costs nothing, so such a model is planned; whoever computes it can refuse."""
+    read = model_of_config({**LLAMA, **change}, name="unusual")
+    assert (read.unmodelled, parameter_count(read)) == ((named,), parameter_count(model("llama-3.1-8b")))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pattern", "windowed"),
+    [("ssssf" * 2, 5, [0, 1, 2, 3, 5, 6, 7, 8]), ("ffffffssss", 0, [6, 7, 8, 9])],
+)
+def test_windows_are_those_of_the_stated_layers(kinds: str, pattern: int, windowed: list[int]) -> None:
+    """A period, or a run at the end."""
+    names = {"s": "sliding_attention", "f": "full_attention"}
+    stated = {**GPT_OSS_20B, "num_hidden_layers": 10, "layer_types": [names[kind] for kind in kinds]}
+    read = model_of_config(stated, name="windows")
+    assert [layer for layer in range(10) if is_sliding(read, layer)] == windowed
+    assert (read.sliding_window_pattern, read.num_sliding_layers) == (pattern, len(windowed))
+
+
+@pytest.mark.parametrize(("change", "window"), [({}, 128), ({"sliding_window": None}, None)])
+def test_an_unstated_window_is_the_one_of_the_family(change: dict[str, Any], window: int | None) -> None:
+    """Without the key the family's default holds, as in its published code; null is no window."""
+    unstated = {key: value for key, value in GPT_OSS_20B.items() if key != "sliding_window"}
+    assert model_of_config({**unstated, **change}, name="windows").sliding_window == window
+
+
+def test_windows_without_a_rule_are_kept_by_name() -> None:
+    """Neither a period nor a run: counted for costs, not placed."""
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    read = model_of_config({**GPT_OSS_20B, "num_hidden_layers": 4, "layer_types": kinds}, name="windows")
+    assert (read.num_sliding_layers, len(read.unmodelled)) == (2, 1)
+
+
+def test_layers_that_are_not_uniform_are_refused_rather_than_guessed() -> None:
+    """Dense layers between expert layers are not among the catalogued families."""
+    with pytest.raises(InputError, match="decoder_sparse_step"):
+        model_of_config({**QWEN3_MOE, "decoder_sparse_step": 2}, name="mixed")
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b'{"model_type": "llama", "hidden_size": 40', "is not valid JSON"),
+        (b"\xff\xfe\x00", "is not a text file"),
+        (b"[1, 2]", "is not a model configuration"),
+        (b"{}", "describes no model"),
+        (b"", "is not valid JSON"),
+    ],
+)
+def test_a_broken_file_is_answered_in_three_lines(tmp_path: Path, content: bytes, what: str) -> None:
+    """Truncated, binary, empty or wrong: what, cause and help."""
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        model(str(file))
+    assert (what in error.value.what, len(str(error.value).splitlines())) == (True, 3)
+
+
+def test_a_missing_file_and_a_folder_without_config_are_errors(tmp_path: Path) -> None:
+    """Neither is mistaken for a model name."""
+    with pytest.raises(InputError, match="does not exist"):
+        model(str(tmp_path / "nowhere" / "config.json"))
+    with pytest.raises(InputError, match="directory"):
+        model(str(tmp_path))
+
+
+def test_a_catalogued_repository_name_needs_no_network() -> None:
+    """Names as the hub writes them find the catalogued model."""
+    assert model("deepseek-ai/DeepSeek-V3") == model("deepseek-v3")
+
+
+def _hub(monkeypatch: pytest.MonkeyPatch, download: Any) -> None:
+    """Put a stand-in for huggingface_hub where it will be imported from."""
+    module = types.ModuleType("huggingface_hub")
+    vars(module)["hf_hub_download"] = download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+
+def test_an_unknown_repository_is_read_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its config.json is fetched and read like any other."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    _hub(monkeypatch, lambda _repository, file: tmp_path / file)
+    assert (model("acme/rocket").name, sizes(model("acme/rocket"))) == (
+        "acme/rocket",
+        sizes(model("llama-3.1-8b")),
+    )
+
+
+def test_a_repository_that_cannot_be_fetched_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection, or no such repository: three lines."""
+
+    def refuse(repository: str, file: str) -> str:
+        raise OSError("404: Repository Not Found")
+
+    _hub(monkeypatch, refuse)
+    with pytest.raises(InputError) as error:
+        model("acme/rocket")
+    assert error.value.cause == "404: Repository Not Found"
+
+
+def test_without_the_hub_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core install reads files and the catalog only."""
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match=r"meshplan\[hub\]"):
+        model("acme/rocket")

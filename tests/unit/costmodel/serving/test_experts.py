@@ -1,0 +1,74 @@
+"""Routed experts: measured kernels, those carried over, and the busiest of the ranks that share them."""
+
+import numpy as np
+import pytest
+
+from costmodel.kernels.grids import Floats
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.serving.experts import chance_load, routed_experts
+from topology.catalog import gpu
+
+CAL = load_calibration()
+TOKENS = np.array([1.0, 8.0, 64.0, 512.0, 4096.0])
+
+
+def seconds(name: str, part: str, dtype: str, *, tp: int = 1, ep: int = 1, share: float = 1.0) -> Floats:
+    """Seconds of a model's experts over `TOKENS`."""
+    spec = model(name)
+    return routed_experts(
+        CAL, gpu(part), dtype, tokens=TOKENS, hidden_size=spec.hidden_size,
+        intermediate_size=spec.moe_intermediate_size, top_k=spec.num_experts_per_token,
+        num_experts=spec.num_experts, moe_tp=tp, moe_ep=ep, mxfp4_share=share,
+    ).seconds  # fmt: skip
+
+
+@pytest.mark.parametrize("part", ["h100-sxm", "h200-sxm", "b200-sxm"])
+@pytest.mark.parametrize(("name", "tp"), [("qwen3-235b-a22b", 8), ("qwen3-30b-a3b", 4), ("mixtral-8x7b", 2)])
+def test_eight_bit_experts_are_not_slower_than_sixteen_bit_ones(part: str, name: str, tp: int) -> None:
+    """At 64 tokens, where weights are what is read; shapes without a block-scaled measurement included."""
+    eight, sixteen = (seconds(name, part, dtype, tp=tp)[2] for dtype in ("fp8", "bf16"))
+    assert eight < sixteen
+
+
+def test_native_four_bit_experts_gain_what_the_peaks_and_the_tables_say() -> None:
+    """On GPUs with fp4 units MXFP4 takes 0.25 to 0.56 of the kernel that unpacks, less with more rows."""
+    unpacked = np.exp(_table("b200-sxm", "w4a16_mxfp4", (2880, 2880, 4, 128, 1)))
+    gain = seconds("gpt-oss-120b", "b200-sxm", "fp4") / unpacked
+    assert (np.diff(gain) <= 1e-9).all()
+    assert 0.25 <= gain[-1] < gain[0] <= 0.56
+
+
+def test_only_mxfp4_kernels_take_the_engines_share() -> None:
+    """An engine's MXFP4 library says nothing about its other experts."""
+    assert seconds("gpt-oss-120b", "h100-sxm", "fp4", share=0.5) == pytest.approx(
+        0.5 * seconds("gpt-oss-120b", "h100-sxm", "fp4")
+    )
+    assert seconds("mixtral-8x7b", "h100-sxm", "fp8", share=0.5) == pytest.approx(
+        seconds("mixtral-8x7b", "h100-sxm", "fp8")
+    )
+
+
+def test_chance_loads_the_busiest_rank_less_the_more_rows_there_are() -> None:
+    """One rank has no busiest; 32 ranks with 512 rows each have 12 % above the mean."""
+    rows = np.array([4.0, 64.0, 512.0])
+    assert chance_load(rows, 1).tolist() == [1.0, 1.0, 1.0]
+    loads = chance_load(rows, 32)
+    assert (np.diff(loads) < 0).all()
+    assert loads[-1] == pytest.approx(1.116, abs=1e-3)
+
+
+def test_sharing_experts_over_more_ranks_never_takes_longer() -> None:
+    """The busiest of 32 ranks has less to do than the busiest of 8, at many tokens."""
+    wide, narrow = (seconds("deepseek-v3", "h200-sxm", "fp8", ep=ep) for ep in (32, 8))
+    assert (wide[2:] < narrow[2:]).all()
+
+
+def _table(part: str, kernel: str, shape: tuple[int, ...]) -> Floats:
+    """Log seconds of one measured kernel at `TOKENS`."""
+    arrays = CAL.arrays(f"moe-{part}")
+    found = (arrays["dtypes"] == kernel) & (arrays["shapes"] == np.array(shape)).all(axis=1)
+    values = np.interp(
+        np.log(TOKENS), np.log(arrays["tokens"]), arrays["log_seconds"][found][0].astype(float)
+    )
+    return np.asarray(values, dtype=np.float64)

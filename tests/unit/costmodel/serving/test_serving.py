@@ -1,0 +1,181 @@
+"""Step times of a deployment, its memory, and what is deployed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from costmodel.models.spec import parameter_count
+from costmodel.serving.breakdown import decode_parts_s
+from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
+from costmodel.serving.engine import serving_stack, serving_stacks
+from costmodel.serving.memory import kv_bytes_per_token, kv_capacity_tokens, memory_breakdown, weights_bytes
+from costmodel.serving.ops import all_reduce_s, linear_s
+from costmodel.serving.step import step_times
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+
+
+def deployed(name: str = "70b", gpu: str = "h100-sxm", **layout: int) -> Deployment:
+    return Deployment(
+        model=model(name),
+        hierarchy=default_cluster(gpu, 64).hierarchy,
+        layout=ServingLayout(**layout),
+        stack=serving_stack("vllm"),
+    )
+
+
+@pytest.mark.parametrize("name", ["8b", "70b", "mixtral-8x22b", "deepseek-v3", "gpt-oss-120b"])
+def test_weights_on_one_gpu_are_the_parameters_of_the_model(name: str) -> None:
+    """Unsplit, two bytes a parameter (norms and a router's bias apart: a thousandth)."""
+    tied = model(name).tie_word_embeddings
+    assert weights_bytes(deployed(name)) == pytest.approx(2 * parameter_count(model(name)), rel=1e-3)
+    assert not tied
+
+
+def test_every_layout_holds_the_whole_model_at_least_once() -> None:
+    """Weights over all GPUs are no fewer than the parameters."""
+    for layout in ({"tp": 8}, {"tp": 2, "pp": 4}, {"attention_dp": 8, "ep": 8}, {"tp": 8, "ep": 8}):
+        deployment = deployed("deepseek-v3", **layout)
+        total = weights_bytes(deployment) * deployment.layout.num_gpus
+        assert total >= 2 * parameter_count(deployment.model) * 0.999
+
+
+def test_the_kv_cache_of_a_token_is_its_keys_and_values() -> None:
+    """70B: 80 layers of 8 heads of 128, keys and values, two bytes: 320 KiB.
+
+    Latent attention: 61·576 numbers.
+    """
+    assert kv_bytes_per_token(deployed("70b")) == 80 * 8 * 128 * 2 * 2
+    assert kv_bytes_per_token(deployed("70b", tp=8)) == 80 * 1 * 128 * 2 * 2
+    assert kv_bytes_per_token(deployed("deepseek-v3")) == 61 * 576 * 2
+    assert kv_bytes_per_token(deployed("deepseek-v3", tp=8)) == 61 * 576 * 2
+
+
+def test_sliding_layers_keep_only_their_window() -> None:
+    """Half of gpt-oss's layers stop growing at 128 tokens."""
+    full = kv_bytes_per_token(deployed("gpt-oss-120b"), context=128)
+    long = kv_bytes_per_token(deployed("gpt-oss-120b"), context=128_000)
+    assert long / full == pytest.approx(0.5, abs=0.01)
+
+
+def test_memory_parts_sum_to_what_the_engine_may_use() -> None:
+    """Weights, workspace and cache fill the engine's share of the GPU."""
+    deployment = deployed("70b", tp=4)
+    parts = memory_breakdown(deployment, token_budget=2048, max_batch=256)
+    assert parts.total_bytes == pytest.approx(0.9 * deployment.hierarchy.gpu.memory_bytes)
+
+
+def test_an_fp8_cache_holds_twice_the_tokens() -> None:
+    """Half the bytes a token."""
+    plain = deployed("70b", tp=4)
+    small = replace(plain, kv_dtype="fp8")
+    ratio = kv_capacity_tokens(small, token_budget=2048, max_batch=256, context=4096) / kv_capacity_tokens(
+        plain, token_budget=2048, max_batch=256, context=4096
+    )
+    assert ratio == pytest.approx(2.0, rel=1e-3)
+
+
+def test_stages_are_balanced_and_complete() -> None:
+    """Layers of stages differ by one at most and sum to the model's."""
+    for name in ("70b", "deepseek-v3", "405b"):
+        for pp in (1, 2, 3, 4, 8):
+            layers = stage_layers(model(name), pp)
+            assert sum(layers) == model(name).num_layers
+            assert max(layers) - min(layers) <= 1
+
+
+def test_a_decode_step_is_never_faster_than_reading_the_weights() -> None:
+    """70B on four H100: 35 GB a GPU at 3.35 TB/s take 10.5 ms."""
+    deployment = deployed("70b", tp=4)
+    times = step_times(CAL, deployment, max_batch=4, token_budget=2048, input_tokens=100, output_tokens=10)
+    read_s = weights_bytes(deployment) / deployment.hierarchy.gpu.memory_bandwidth_bytes_per_s
+    assert times.decode_s(1, 100) > read_s
+    assert times.decode_s(1, 100) < 2 * read_s
+
+
+def test_step_times_grow_with_the_batch_and_the_context() -> None:
+    """More requests, longer caches and more prompt tokens never take less time."""
+    times = step_times(
+        CAL, deployed("70b", tp=8), max_batch=256, token_budget=4096, input_tokens=2000, output_tokens=500
+    )
+    by_batch = [times.decode_s(b, 2000 * b) for b in range(1, 257)]
+    assert (np.diff(by_batch) >= -0.02 * np.array(by_batch[:-1])).all()
+    assert times.decode_s(32, 32 * 4000) > times.decode_s(32, 32 * 1000)
+    prefill = [times.prefill_s(tokens) for tokens in (256, 1024, 2048, 4096)]
+    assert prefill == sorted(prefill)
+
+
+def test_small_reductions_use_the_engines_own_kernel() -> None:
+    """Below a few hundred KiB the one-shot kernel beats NCCL; far above it does not."""
+    deployment = deployed("70b", tp=8)
+    small, large = all_reduce_s(CAL, deployment, np.array([16e3, 64e6]))
+    assert small < 20e-6
+    assert large > 200e-6
+
+
+def test_the_parts_of_a_decode_step_sum_to_the_step() -> None:
+    """What a step is said to be bound by is what it is made of."""
+    deployment = deployed("70b", tp=8)
+    times = step_times(CAL, deployment, max_batch=64, token_budget=2048, input_tokens=2000, output_tokens=200)
+    parts = decode_parts_s(CAL, deployment, 64, 2100.0)
+    assert sum(parts.values()) == pytest.approx(times.decode_s(64, 64 * 2100.0), rel=0.05)
+
+
+def test_a_pipeline_round_is_the_sum_of_its_stages() -> None:
+    """One request sees every layer once, whatever the stages (plus the sends)."""
+    one = step_times(
+        CAL, deployed("70b", tp=4), max_batch=4, token_budget=512, input_tokens=1000, output_tokens=100
+    )
+    two = step_times(
+        CAL, deployed("70b", tp=4, pp=2), max_batch=4, token_budget=512, input_tokens=1000, output_tokens=100
+    )
+    assert two.decode_s(1, 1000) == pytest.approx(one.decode_s(1, 1000), rel=0.05)
+    assert two.prefill_s(512) == pytest.approx(one.prefill_s(512) / 2, rel=0.25)
+
+
+def test_steps_without_a_graph_are_bound_by_their_launches() -> None:
+    """A single prompt token of a small model costs at least the launches of its layers."""
+    deployment = deployed("8b", tp=8)
+    eager = float(linear_s(CAL, deployment, 1.0, captured=False))
+    assert eager >= 32 * deployment.stack.eager_layer_s
+
+
+def test_speculation_follows_the_acceptance_rate() -> None:
+    """Three drafts accepted at 0.8 give (1 − 0.8⁴)/0.2 = 2.952 tokens a step."""
+    deployment = replace(deployed("70b", tp=4), draft_tokens=3, acceptance=0.8)
+    assert deployment.tokens_per_step == pytest.approx(2.952)
+    assert deployed("70b").tokens_per_step == 1.0
+
+
+def test_a_layout_whose_experts_do_not_divide_is_refused() -> None:
+    """The degree ep must divide the GPUs of a stage."""
+    with pytest.raises(InputError, match="the serving layout is not possible"):
+        ServingLayout(tp=4, ep=3)
+
+
+def test_every_engine_says_what_its_numbers_were_fitted_on() -> None:
+    """No profile without a source and a date; all times are positive."""
+    for stack in serving_stacks().values():
+        assert stack.source
+        assert stack.as_of
+        assert min(stack.host_s, stack.kernel_s, stack.all_reduce_s, stack.response_s) > 0
+
+
+def test_work_that_a_step_hides_is_added_only_beyond_it() -> None:
+    """TensorRT-LLM streams tokens while the next step runs; vLLM's step waits for it."""
+
+    def last_step_s(engine: str, per_request_s: float) -> float:
+        stack = replace(serving_stack(engine), host_s_per_request=per_request_s)
+        sizes = {"max_batch": 64, "token_budget": 2048, "input_tokens": 1000, "output_tokens": 200}
+        times = step_times(CAL, replace(deployed(tp=8), stack=stack), **sizes)
+        return times.decode_s(64, 64 * 1100)
+
+    bare = last_step_s("trtllm", 0.0)
+    assert last_step_s("trtllm", bare / 128) == pytest.approx(bare)
+    assert last_step_s("trtllm", bare / 32) == pytest.approx(2 * bare, rel=0.1)
+    assert last_step_s("vllm", 1e-5) == pytest.approx(last_step_s("vllm", 0.0) + 64e-5)

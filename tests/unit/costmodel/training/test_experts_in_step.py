@@ -1,0 +1,97 @@
+"""What experts cost inside a step: their all-to-all, the wait for routing, and who hides either."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.catalog import model
+from costmodel.stack import SoftwareStack, stack, stack_of_framework
+from costmodel.training.op_times import dispatch_time
+from costmodel.training.score import evaluate
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+MESSAGE = np.array([256e6])
+
+
+def step_s(
+    profile: SoftwareStack, layout: ParallelLayout, precision: str = "bf16", gpu: str = "h100-sxm"
+) -> float:
+    """Seconds of a step of Qwen3-30B on 16 GPUs."""
+    job = TrainingJob(sequence_length=4096, global_batch_size=256, precision=precision)  # type: ignore[arg-type]
+    cluster = default_cluster(gpu, 16)
+    table = LayoutTable.of([layout])
+    return float(evaluate(model("qwen3-30b-a3b"), cluster, job, profile, table, CAL).step_time_s[0])
+
+
+def test_a_token_sent_once_per_node_crosses_the_network_less_often() -> None:
+    """Of K = 8 copies over two nodes 2·(1 − 2⁻⁸) ≈ 2 need to cross, so sending takes about a quarter."""
+    h = default_cluster("h100-sxm", 16).hierarchy
+    size, stride = np.array([16.0]), np.array([1.0])
+    every = collective_time(CAL, h, "all_to_all", MESSAGE, 16, 1)
+    once = dispatch_time(CAL, h, MESSAGE, size, stride, 8)
+    assert 0.2 < float(once[0] / every[0]) < 0.4
+
+
+def test_one_expert_per_token_is_sent_alike_either_way() -> None:
+    """With K = 1 there is nothing to send once instead of several times."""
+    h = default_cluster("h100-sxm", 16).hierarchy
+    every = collective_time(CAL, h, "all_to_all", MESSAGE, 16, 1)
+    assert dispatch_time(CAL, h, MESSAGE, np.array([16.0]), np.array([1.0]), 1) == pytest.approx(every)
+
+
+def test_experts_that_drop_tokens_wait_for_no_routing() -> None:
+    """Fixed shapes need no answer from the GPU before experts are launched."""
+    layout = ParallelLayout(dp=16, ep=8)
+    dropless = stack("megatron-bridge")
+    assert step_s(replace(dropless, drops_tokens=True), layout) < step_s(dropless, layout)
+
+
+def test_graphs_around_experts_exist_on_blackwell_only() -> None:
+    """The newer containers change nothing on Hopper."""
+    layout = ParallelLayout(dp=16, ep=8)
+    old, new = (stack_of_framework(f"Megatron-Bridge {version}") for version in ("26.04", "26.06"))
+    assert step_s(new, layout) == step_s(old, layout)
+    assert step_s(new, layout, gpu="b200-sxm") < step_s(old, layout, gpu="b200-sxm")
+
+
+def test_dualpipe_hides_the_all_to_all_that_1f1b_shows() -> None:
+    """A schedule that pairs forwards with backwards gains more on a slow network than its bubble alone."""
+    profile = stack("ideal")
+    plain = replace(profile, expert_overlap_share=0.0)
+    layout = ParallelLayout(pp=2, dp=8, ep=8)
+    paired = replace(layout, schedule="dualpipev", virtual_stages=2)
+    hidden = step_s(plain, layout) - step_s(profile, layout)
+    assert hidden > 0
+    assert step_s(plain, paired) == pytest.approx(step_s(profile, paired))
+
+
+def test_tensor_parallelism_hides_nothing_where_gpus_cannot_write_each_others_memory() -> None:
+    """Over PCIe the share of a stack that overlaps is worth nothing."""
+    layout = ParallelLayout(tp=2, dp=8, sequence_parallel=True)
+    profile = stack("megatron-core")
+    assert step_s(profile, layout, gpu="l40s") == step_s(
+        replace(profile, tp_overlap_share=0.0), layout, gpu="l40s"
+    )
+    assert step_s(profile, layout) < step_s(replace(profile, tp_overlap_share=0.0), layout)
+
+
+def test_four_bits_beat_eight_by_less_than_their_peaks() -> None:
+    """Some linear layers stay in bf16, so fp4 gains less than the ratio of the peaks, 2 on a B200."""
+    job = TrainingJob(sequence_length=8192, global_batch_size=128)
+    cluster, table = default_cluster("b200-sxm", 8), LayoutTable.of([ParallelLayout(dp=8, microbatch_size=2)])
+    profile = stack("megatron-bridge")
+    eight, four = (
+        float(
+            evaluate(
+                model("llama-3-8b"), cluster, replace(job, precision=p), profile, table, CAL
+            ).step_time_s[0]
+        )
+        for p in ("mxfp8", "nvfp4")
+    )
+    assert eight / 2 < four < eight

@@ -1,0 +1,83 @@
+"""`verify` confirms what the search claims, by another path, and names what somebody changed."""
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from planner.plan import Objective, Plan, PlanRequest, from_json, to_json
+from planner.search.search import search
+from planner.search.verify import Verification, verify
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+DAY_S = 86_400.0
+
+
+def found(objective: Objective = "step-time", gpus: int = 8) -> Plan:
+    """A plan of a small model."""
+    request = PlanRequest(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("h100-sxm", gpus).spec,
+        job=TrainingJob(
+            sequence_length=4096, global_batch_size=16, total_tokens=10**9, deadline_s=30 * DAY_S
+        ),
+        objective=objective,
+    )
+    plan = search(request, CAL)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def broken(verification: Verification) -> set[str]:
+    """Names of the claims that do not hold."""
+    return {claim.name for claim in verification.claims if not claim.holds}
+
+
+@pytest.mark.parametrize("objective", ["step-time", "cost", "gpus", "memory"])
+def test_what_the_search_claims_is_derived_anew(objective: Objective) -> None:
+    """Every claim of a plan holds, also after a round through JSON; the whole space was looked at."""
+    plan = found(objective)
+    verification = verify(from_json(to_json(plan)), CAL)
+    assert broken(verification) == set()
+    assert verification.rederived is not None
+    assert verification.rederived.layouts > 1_000
+    assert verification.rederived.better is None or objective == "step-time"
+
+
+def test_a_bound_that_is_too_high_is_found_out() -> None:
+    """A slower plan that calls itself proven is told the layout that beats it."""
+    plan = found()
+    request = replace(plan.request, pins={"tp": 8})
+    slower = search(request, CAL)
+    assert isinstance(slower, Plan)
+    assert slower.estimate.step_time_s > plan.estimate.step_time_s * 1.01
+    verification = verify(replace(slower, request=plan.request), CAL)
+    assert broken(verification) == {"bound"}
+    assert verification.rederived is not None
+    assert verification.rederived.better is not None
+    assert verification.rederived.bound_s <= plan.estimate.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        (lambda p: replace(p, layers_of_stage=(*p.layers_of_stage[:-1], p.layers_of_stage[-1] + 5)), {"layers"}),
+        (lambda p: replace(p, recompute_of_stage=(*p.recompute_of_stage, 1)), {"pipeline ranks that recompute"}),
+        (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=(0,) * p.layout.num_gpus)), {"ranks on distinct GPUs"}),
+        (lambda p: replace(p, idle_gpus=3), {"GPUs"}),
+        (lambda p: replace(p, layout=replace(p.layout, microbatch_size=7)), {"rules", "step time", "peak memory", "fits", "gap"}),
+        (lambda p: replace(p, estimate=replace(p.estimate, step_time_s=0.5)), {"step time", "gap"}),
+        (lambda p: replace(p, optimality=replace(p.optimality, gap=0.5)), {"gap"}),
+        (lambda p: replace(p, optimality=replace(p.optimality, solved=99)), {"layouts enumerated"}),
+        (lambda p: replace(p, optimality=replace(p.optimality, floors_s={"core-bound": 1e-3})), {"dismissed layouts"}),
+    ],
+)  # fmt: skip
+def test_what_was_changed_in_a_file_is_named(change: object, names: set[str]) -> None:
+    """A claim that was edited does not hold; the claims beside it still do."""
+    assert callable(change)
+    wrong = broken(verify(change(found()), CAL, proof=False))
+    assert wrong
+    assert wrong <= names

@@ -1,0 +1,64 @@
+"""A device is the part that its whole name and its memory say, or it is asked for."""
+
+import pytest
+
+from topology.base.errors import InputError
+from topology.base.units import GIB
+from topology.hardware.device_names import gpu_of_device
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib", "part"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 39.4, "a100-sxm-40gb"),
+        ("NVIDIA A100-SXM4-80GB", 79.2, "a100-sxm-80gb"),
+        ("NVIDIA A100-PCIE-40GB", 39.4, "a100-pcie-40gb"),
+        ("NVIDIA A100 80GB PCIe", 79.2, "a100-pcie-80gb"),
+        ("NVIDIA H100 80GB HBM3", 79.1, "h100-sxm"),
+        ("NVIDIA H100 PCIe", 79.1, "h100-pcie"),
+        ("NVIDIA H100 NVL", 93.1, "h100-nvl"),
+        ("NVIDIA H200", 139.8, "h200-sxm"),
+        ("NVIDIA H200 NVL", 139.8, "h200-nvl"),
+        ("NVIDIA GH200 480GB", 94.5, "gh200-96gb"),  # the name has its CPU's memory
+        ("NVIDIA B200", 178.4, "b200-sxm"),
+        ("NVIDIA L4", 22.0, "l4"),
+        ("NVIDIA L40S", 44.4, "l40s"),
+        ("NVIDIA A10", 22.1, "a10"),
+        ("NVIDIA A10G", 22.1, "a10g"),
+        ("Tesla V100-SXM2-16GB", 15.8, "v100-sxm-16gb"),
+        ("NVIDIA GeForce RTX 4090", 23.6, "rtx-4090"),
+        ("AMD Instinct MI300X", 191.7, "mi300x"),
+    ],
+)
+def test_a_driver_name_is_its_own_part(name, memory_gib, part):
+    """Board and memory decide, not the family alone."""
+    assert gpu_of_device(name, memory_gib * GIB) == part
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_gib"),
+    [
+        ("NVIDIA A100-SXM-64GB", 63.4),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9.8),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 15.6),
+        ("NVIDIA GeForce RTX 4090 D", 23.6),
+        ("Tesla V100-PCIE-32GB", 31.7),
+        ("NVIDIA T4", 14.6),
+        ("", 80.0),
+    ],
+)
+def test_a_part_that_the_catalog_lacks_is_asked_for(name, memory_gib):
+    """Never the nearest of its family."""
+    with pytest.raises(InputError, match="not in the catalog by its own name") as raised:
+        gpu_of_device(name, memory_gib * GIB)
+    assert repr(name) in raised.value.cause
+    assert "--gpu" in raised.value.fix
+
+
+def test_bench_asks_the_device_for_its_name_and_memory(monkeypatch):
+    """A 40 GB A100 is measured as itself, not as the family's usual part."""
+    from app.actions.bench import gpu_here
+
+    monkeypatch.setattr("executor.bench.devices.gpu_name", lambda: "NVIDIA A100-SXM4-40GB")
+    monkeypatch.setattr("executor.bench.devices.gpu_memory_bytes", lambda: int(39.4 * GIB))
+    assert gpu_here() == "a100-sxm-40gb"

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, units, names, decoding; imports nothing of ours."""

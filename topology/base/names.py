@@ -1,0 +1,74 @@
+"""Lenient names: `70b` finds llama-3.1-70b, `H100` finds h100-sxm, and a typo is answered with candidates."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from topology.base.errors import UnknownNameError
+
+
+def normalize(name: str) -> str:
+    """Return a name without case and punctuation.
+
+    >>> normalize("Llama-3.1_70B")
+    'llama3170b'
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def words(name: str) -> tuple[str, ...]:
+    """Return the words of a name: runs of letters and digits, dots kept inside numbers.
+
+    >>> words("llama-3.1-70B")
+    ('llama', '3.1', '70b')
+    """
+    return tuple(re.findall(r"[a-z0-9]+(?:\.[0-9][a-z0-9]*)*", name.lower()))
+
+
+def matches(name: str, candidates: Iterable[str]) -> list[str]:
+    """Return the candidates a name may mean: the exact one, else by words, else by parts."""
+    names = sorted(set(candidates))
+    wanted, wanted_words = normalize(name), set(words(name))
+    exact = [c for c in names if normalize(c) == wanted]
+    if exact or not wanted:
+        return exact
+    whole = [c for c in names if wanted_words <= set(words(c))]
+    part = whole or [c for c in names if wanted in normalize(c)]
+    return part or [c for c in names if all(normalize(word) in normalize(c) for word in wanted_words)]
+
+
+def suggest(name: str, candidates: Iterable[str], count: int = 5) -> tuple[str, ...]:
+    """Return the candidates that look most like a name, best first."""
+    by_key = {normalize(c): c for c in sorted(set(candidates))}
+    close = difflib.get_close_matches(normalize(name), by_key, n=count, cutoff=0.4)
+    return tuple(by_key[key] for key in close)
+
+
+def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[str, str] | None = None) -> str:
+    """Return the candidate a name means.
+
+    >>> resolve("H100 SXM", ["h100-sxm", "h100-pcie"], "GPU")
+    'h100-sxm'
+
+    Args:
+        name: what the user wrote.
+        candidates: the known names.
+        kind: what they name, for the message ("model", "GPU").
+        aliases: short names and what each means, when several candidates would match.
+    """
+    known = sorted(set(candidates))
+    meant = {normalize(short): full for short, full in (aliases or {}).items()}.get(normalize(name))
+    found = [meant] if meant is not None else matches(name, known)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        cause = f"it matches {', '.join(found)}"
+        raise UnknownNameError(f"{kind} {name!r} is ambiguous", cause, "write one of these in full", found)
+    close = suggest(name, known)
+    some = ", ".join(close or known[:8])
+    raise UnknownNameError(
+        f"unknown {kind} {name!r}",
+        f"none of the {len(known)} known names match",
+        f"did you mean: {some}?" if close else f"known names include {some}",
+        close,
+    )

@@ -1,0 +1,164 @@
+"""Units: the only file with conversion factors; everything else holds SI base values.
+
+Legend: `KIB MIB GIB TIB` binary bytes, `KB MB GB TB` decimal bytes, `GBIT` one Gbit/s in bytes/s,
+`US MS MINUTE HOUR` seconds, `KILO MEGA GIGA TERA PETA` plain multipliers. Output writes GiB for
+capacity, GB/s for bandwidth, Gbit/s for network cards, three significant digits.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from topology.base.errors import InputError
+
+KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+GBIT = GIGA / 8
+US, MS = 1e-6, 1e-3
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+WATT_HOUR = HOUR
+BILLION = 1e9
+
+_BYTES: dict[str, float] = {
+    "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB, "kb": KB, "mb": MB, "gb": GB, "tb": TB,
+}  # fmt: skip
+_SECONDS: dict[str, float] = {
+    "ns": 1e-9, "us": US, "µs": US, "μs": US, "ms": MS, "s": 1.0, "sec": 1.0, "min": MINUTE,
+    "h": HOUR, "d": DAY,
+}  # fmt: skip
+_BITS: dict[str, float] = {"bit": 1 / 8, "kbit": KILO / 8, "mbit": MEGA / 8, "gbit": GBIT, "tbit": TERA / 8}
+_PER_SECOND: dict[str, float] = {f"{unit}/s": factor for unit, factor in (_BYTES | _BITS).items()}
+_FLOP: dict[str, float] = {f"{p}flop/s": f for p, f in (("", 1.0), ("g", GIGA), ("t", TERA), ("p", PETA))}
+_RATES: dict[str, float] = {"/s": 1.0, "/min": 1 / MINUTE, "/h": 1 / HOUR, "hz": 1.0}
+_QUANTITIES = _BYTES | _SECONDS | _PER_SECOND | _FLOP | _RATES
+_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
+
+
+def _canonical_unit(unit: str) -> str:
+    """Return a unit in lower case; `Gbps` are bits and `GBps` bytes, so case is read before it is dropped."""
+    if unit.endswith("bps"):
+        return unit[:-3].lower() + "bit/s"
+    if unit.endswith(("Bps", "/sec")):
+        return unit[: -2 if unit.endswith("ps") else -4].lower() + "/s"
+    return unit.lower()
+
+
+def _parse(text: str, factors: Mapping[str, float], kind: str, example: str) -> float:
+    """Return the number in `text` times the factor of its unit; a bare number has factor one."""
+    match = _NUMBER.match(text)
+    unit = _canonical_unit(match.group(2)) if match else ""
+    factor = factors.get(unit) if unit else 1.0
+    fix = f"write it like {example!r}"
+    if match is None or factor is None:
+        raise InputError(f"{text!r} is not {kind}", f"known units: {', '.join(factors)}", fix)
+    value = float(match.group(1).replace("_", "")) * factor
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{text!r} is not {kind}", "it must be finite and not negative", fix)
+    return value
+
+
+def parse_bytes(text: str) -> float:
+    """Return a capacity in bytes.
+
+    >>> parse_bytes("80GiB") == 80 * GIB, parse_bytes("1.5 kB")
+    (True, 1500.0)
+    """
+    return _parse(text, _BYTES, "a capacity", "80GiB")
+
+
+def parse_seconds(text: str, example: str = "30ms") -> float:
+    """Return a time in seconds; `example` shows who mistyped it how it is written.
+
+    >>> parse_seconds("30ms"), parse_seconds("2h")
+    (0.03, 7200.0)
+    """
+    return _parse(text, _SECONDS, "a time", example)
+
+
+def parse_rate(text: str) -> float:
+    """Return a rate in events per second.
+
+    >>> parse_rate("20/s"), parse_rate("120/min")
+    (20.0, 2.0)
+    """
+    return _parse(text, _RATES, "a rate", "20/s")
+
+
+def parse_quantity(text: str) -> float:
+    """Return any quantity with a unit in SI base units (bytes, seconds, bytes/s, flop/s, 1/s).
+
+    >>> parse_quantity("400 Gbit/s") / GB, parse_quantity("450 GB/s") / GB, parse_quantity("400Gbps") / GB
+    (50.0, 450.0, 50.0)
+    """
+    return _parse(text, _QUANTITIES, "a quantity", "400 Gbit/s")
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three significant digits, without an exponent below a million.
+
+    >>> three_digits(1234.5), three_digits(0.0123456), three_digits(7.0), three_digits(0.0)
+    ('1234', '0.0123', '7', '0')
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{min(digits, 12)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_bytes(value: float) -> str:
+    """Return a capacity in GiB, as memory is spoken of.
+
+    >>> format_bytes(80 * GIB)
+    '80 GiB'
+    """
+    return f"{three_digits(value / GIB)} GiB"
+
+
+def format_seconds(value: float) -> str:
+    """Return a time in the unit that reads best.
+
+    >>> format_seconds(7.96), format_seconds(0.0301), format_seconds(4.2e-6), format_seconds(7200)
+    ('7.96 s', '30.1 ms', '4.2 µs', '2 h')
+    """
+    factor, unit = time_unit(value)
+    return f"{three_digits(value / factor)} {unit}"
+
+
+def time_unit(value: float) -> tuple[float, str]:
+    """Return the unit in which a time reads best, in seconds, and its name; hours from two hours on.
+
+    >>> time_unit(7.96), time_unit(0.0301), time_unit(7200), time_unit(0.0)
+    ((1.0, 's'), (0.001, 'ms'), (3600.0, 'h'), (1.0, 's'))
+    """
+    scale = ((2 * HOUR, HOUR, "h"), (1.0, 1.0, "s"), (MS, MS, "ms"))
+    found = next(((factor, unit) for least, factor, unit in scale if abs(value) >= least), (US, "µs"))
+    return found if value else (1.0, "s")
+
+
+def format_bandwidth(value: float) -> str:
+    """Return a bandwidth in GB/s.
+
+    >>> format_bandwidth(450e9)
+    '450 GB/s'
+    """
+    return f"{three_digits(value / GB)} GB/s"
+
+
+def format_nic(value: float) -> str:
+    """Return the speed of a network card in Gbit/s.
+
+    >>> format_nic(50e9)
+    '400 Gbit/s'
+    """
+    return f"{three_digits(value / GBIT)} Gbit/s"
+
+
+def format_flop_per_s(value: float) -> str:
+    """Return a compute rate in TFLOP/s.
+
+    >>> format_flop_per_s(989e12)
+    '989 TFLOP/s'
+    """
+    return f"{three_digits(value / TERA)} TFLOP/s"

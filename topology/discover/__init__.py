@@ -1,0 +1,1 @@
+"""The cluster this process runs on, read from the machine."""

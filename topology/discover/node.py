@@ -1,0 +1,158 @@
+"""What one machine says about itself: `nvidia-smi topo -m`, and NCCL's topology XML.
+
+Both are read leniently: drivers differ in columns and white space, and what is not understood is listed.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from xml.etree import ElementTree as ET
+
+from topology.base.errors import InputError
+from topology.base.units import GBIT, KILO
+from topology.hardware.datasheets import gpu_sheets
+
+GPU_CLASSES = ("0x030200", "0x030000")
+NIC_CLASSES = ("0x020000", "0x020700")
+_GPU = re.compile(r"GPU\d+$")
+_NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|bnxt_re\w+|efa\w*\d+|rdma\w*\d+|roce\w*\d+|hfi\d+_\d+)$")
+_NVLINK = re.compile(r"(?:NV|XGMI)(\d*)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """What is known of one machine; None and "" where its description does not say."""
+
+    source: str
+    gpus: int
+    nics: int
+    scaleup: str
+    gpu: str = ""
+    links_per_gpu: int | None = None
+    nic_bandwidth_bytes_per_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def from_smi_topo(text: str) -> NodeFacts:
+    """Return the facts of an `nvidia-smi topo -m` matrix."""
+    columns, rows, notes = _matrix(text)
+    gpus = [name for name in columns if _GPU.match(name)]
+    if not gpus or any(gpu not in rows for gpu in gpus):
+        cause = "no complete matrix of GPU0 … GPUn was found in it"
+        raise InputError("this is no `nvidia-smi topo -m` output", cause, "give the tool's whole output")
+    links = {(a, b): rows[a].get(b, "") for a in gpus for b in gpus if a != b}
+    counts = {pair: int(m.group(1) or 1) for pair, word in links.items() if (m := _NVLINK.match(word))}
+    scaleup, per_gpu, problem = _scaleup_kind(gpus, counts)
+    return NodeFacts(
+        source="nvidia-smi topo -m",
+        gpus=len(gpus),
+        nics=sum(1 for name in rows if _NIC.match(name)),
+        scaleup=scaleup,
+        links_per_gpu=per_gpu,
+        notes=(*notes, *problem),
+    )
+
+
+def from_nccl_xml(text: str) -> NodeFacts:
+    """Return the facts of an NCCL topology file (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`)."""
+    root = _xml(text)
+    if root.tag != "system":
+        fix = "give the file of NCCL_TOPO_DUMP_FILE"
+        raise InputError("this is no NCCL topology", f"its root is <{root.tag}>, not <system>", fix)
+    devices = list(root.iter("pci"))
+    gpus = [pci for pci in devices if pci.get("class") in GPU_CLASSES or pci.find("gpu") is not None]
+    nics = [pci for pci in devices if pci.get("class") in NIC_CLASSES or pci.find("nic") is not None]
+    nets = list(root.iter("net"))
+    unknown = [pci for pci in devices if not pci.get("class") and pci not in gpus and pci not in nics]
+    notes = (
+        [f"{len(unknown)} PCI devices have no class: GPUs and NICs cannot be told apart"] if unknown else []
+    )
+    scaleup, links, problem = _xml_scaleup(gpus)
+    speeds = [float(net.get("speed", "0")) for net in nets]
+    return NodeFacts(
+        source="NCCL topology",
+        gpus=len(gpus),
+        nics=max(len(nics), len(nets)),
+        scaleup=scaleup,
+        gpu=_gpu_of_ids({pci.get("device", "") for pci in gpus}),
+        links_per_gpu=links,
+        nic_bandwidth_bytes_per_s=min(speeds) / KILO * GBIT if speeds and min(speeds) > 0 else None,
+        notes=(*notes, *problem),
+    )
+
+
+def _matrix(text: str) -> tuple[list[str], dict[str, dict[str, str]], list[str]]:
+    """Return the columns, the cells by row and column, and lines that were not understood."""
+    columns: list[str] = []
+    rows: dict[str, dict[str, str]] = {}
+    odd: list[str] = []
+    for line in text.splitlines():
+        words = re.sub(r"\x1b\[[0-9;]*m", "", line).split()
+        if not words or "=" in words or words[0] in ("Legend:", "NIC") or words[0].endswith(":"):
+            continue
+        if not columns and _GPU.match(words[0]) and "X" not in words:
+            columns = [word for word in words if _GPU.match(word) or _NIC.match(word)]
+        elif columns and (_GPU.match(words[0]) or _NIC.match(words[0])):
+            rows[words[0]] = dict(zip(columns, words[1 : len(columns) + 1], strict=False))
+        else:
+            odd.append(f"line not understood: {line.strip()[:60]!r}")
+    return columns, rows, odd
+
+
+def _scaleup_kind(
+    gpus: list[str], counts: Mapping[tuple[str, str], int]
+) -> tuple[str, int | None, tuple[str, ...]]:
+    """Return how GPUs are joined, links of one GPU, and what was simplified."""
+    if not counts:
+        return "pcie", 0, ()
+    peers = Counter(a for a, _ in counts)
+    per_gpu = max(sum(count for (a, _), count in counts.items() if a == gpu) for gpu in gpus)
+    if len(counts) == len(gpus) * (len(gpus) - 1):
+        most = max(sheet.scaleup_links for sheet in gpu_sheets().values())
+        if len(gpus) > 2 and per_gpu > most:
+            return "nvswitch", max(counts.values()), ()
+        return "nvlink-mesh", per_gpu, ()
+    if set(peers.values()) == {1} and len(peers) == len(gpus):
+        return "nvlink-pairs", per_gpu, ()
+    some = "links join some GPUs only, not in pairs: the slowest path, PCIe, is planned for"
+    return "pcie", 0, (some,)
+
+
+def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ...]]:
+    """Return scale-up facts from `<nvlink>` elements, where a dump carries them."""
+    links = [link for pci in gpus for link in pci.iter("nvlink")]
+    counts = [sum(int(link.get("count", "0")) for link in pci.iter("nvlink")) for pci in gpus]
+    if not links:
+        return "", None, ("NVLink is not described: the reference machine of the GPU fills it in",)
+    own = {pci.get("busid") for pci in gpus}
+    targets = [link.get("target") for link in links]
+    if any(target not in own for target in targets):
+        return "nvswitch", max(counts), ()
+    if len(gpus) > 1 and len(links) == len(gpus) * (len(gpus) - 1):
+        return "nvlink-mesh", max(counts), ()
+    if all(
+        target == pci.get("busid")
+        for pci in gpus
+        for link in pci.iter("nvlink")
+        if (target := link.get("target"))
+    ):
+        return "pcie", 0, ("NVLinks are listed from each GPU to itself: read as none",)
+    return "nvlink-pairs", max(counts), ()
+
+
+def _gpu_of_ids(ids: Iterable[str]) -> str:
+    """Return the GPU whose PCI device id all of them share, or nothing."""
+    known = {sheet.pci_device: name for name, sheet in gpu_sheets().items() if sheet.pci_device}
+    names = {known.get(device, "") for device in ids}
+    return names.pop() if len(names) == 1 else ""
+
+
+def _xml(text: str) -> ET.Element:
+    """Parse XML without document types, which these files never have and attacks do."""
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise InputError("this XML is refused", "it declares a document type", "remove the declaration")
+    try:
+        return ET.fromstring(text)  # noqa: S314 - document types and entities are refused above
+    except ET.ParseError as error:
+        raise InputError("this is not valid XML", str(error), "the file may be truncated") from None

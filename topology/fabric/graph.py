@@ -1,0 +1,129 @@
+"""The graph of a cluster: one vertex per device, one edge per link; the only file that knows attribute names.
+
+Kinds of devices: `gpu`, `nvswitch`, `pcie` (a PCIe switch), `host` (the root of a machine), `nic`,
+`switch` (leaf, spine, core: tiers 1, 2, 3), and `unit`, a whole unit folded into one vertex because it
+equals a sibling that is drawn in full.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from topology.fabric.link import Link
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+SCALEUP_KINDS = ("nvlink", "xgmi")
+
+
+def new_graph() -> "nx.Graph":
+    """Return an empty topology graph."""
+    import networkx as nx
+
+    return nx.Graph()
+
+
+def add_device(
+    graph: "nx.Graph", name: str, kind: str, *, tier: int = 0, gpus: int = 0, index: int = -1, role: str = ""
+) -> str:
+    """Add a device: the `gpus` it stands for, `index` of the first, `role` (tier name) of a switch."""
+    graph.add_node(name, kind=kind, tier=tier, gpus=gpus, index=index, role=role)
+    return name
+
+
+def add_link(graph: "nx.Graph", a: str, b: str, link: Link) -> None:
+    """Add a link; parallel links between two devices add their bandwidth."""
+    known = graph.get_edge_data(a, b)
+    bandwidth = link.bandwidth_bytes_per_s + (known["bandwidth_bytes_per_s"] if known else 0.0)
+    graph.add_edge(a, b, kind=link.kind, bandwidth_bytes_per_s=bandwidth, latency_s=link.latency_s)
+
+
+def kind(graph: "nx.Graph", device: str) -> str:
+    """Return the kind of a device."""
+    return str(graph.nodes[device]["kind"])
+
+
+def tier(graph: "nx.Graph", device: str) -> int:
+    """Return the tier of a switch or folded unit, 0 for devices inside a node."""
+    return int(graph.nodes[device]["tier"])
+
+
+def role(graph: "nx.Graph", device: str) -> str:
+    """Return the name of a switch's tier."""
+    return str(graph.nodes[device]["role"])
+
+
+def gpu_count(graph: "nx.Graph", devices: Iterable[str]) -> int:
+    """Return the GPUs that devices are or stand for."""
+    return sum(int(graph.nodes[device]["gpus"]) for device in devices)
+
+
+def first_gpu(graph: "nx.Graph", devices: Iterable[str]) -> int:
+    """Return the smallest GPU number among devices that have one."""
+    return min(int(graph.nodes[d]["index"]) for d in devices if graph.nodes[d]["gpus"])
+
+
+def link_between(graph: "nx.Graph", a: str, b: str) -> Link:
+    """Return the link between two devices."""
+    data = graph.edges[a, b]
+    return Link(
+        kind=data["kind"], bandwidth_bytes_per_s=data["bandwidth_bytes_per_s"], latency_s=data["latency_s"]
+    )
+
+
+def links_of(graph: "nx.Graph", device: str) -> Iterator[tuple[str, Link]]:
+    """Yield each neighbour of a device with the link to it."""
+    for other in graph.adj[device]:
+        yield other, link_between(graph, device, other)
+
+
+def devices_of(graph: "nx.Graph", *kinds: str) -> list[str]:
+    """Return the devices of some kinds, in the order they were added."""
+    return [device for device, data in graph.nodes(data=True) if data["kind"] in kinds]
+
+
+def top_tier(graph: "nx.Graph") -> int:
+    """Return the highest tier of any switch."""
+    return max((tier(graph, device) for device in devices_of(graph, "switch")), default=0)
+
+
+def parts(graph: "nx.Graph", devices: Iterable[str], *, scaleup: bool | None = None) -> list[set[str]]:
+    """Return the connected parts that hold GPUs when only `devices` remain.
+
+    Args:
+        graph: the topology.
+        devices: the vertices kept.
+        scaleup: True keeps only scale-up links, False drops them, None keeps all.
+    """
+    kept = list(devices)
+    adjacency, left = dict(graph.adjacency()), set(kept)
+    found = []
+    for start in kept:
+        if start in left:
+            part, stack = {start}, [start]
+            left.remove(start)
+            while stack:
+                links = adjacency[stack.pop()].items()
+                near = [
+                    other
+                    for other, link in links
+                    if other in left and (scaleup is None or (link["kind"] in SCALEUP_KINDS) == scaleup)
+                ]
+                left.difference_update(near)
+                part.update(near)
+                stack.extend(near)
+            found.append(part)
+    return [part for part in found if gpu_count(graph, part)]
+
+
+def cut(graph: "nx.Graph", part: set[str]) -> list[Link]:
+    """Return the links between a part of the graph and the rest."""
+    leaving = ((device, other) for device in part for other in graph.adj[device] if other not in part)
+    return [link_between(graph, device, other) for device, other in leaving]
+
+
+def is_connected(graph: "nx.Graph") -> bool:
+    """Return whether every device reaches every other."""
+    import networkx as nx
+
+    return bool(nx.is_connected(graph))

@@ -1,0 +1,1 @@
+"""GPUs as data: datasheets, prices, and the names devices report."""

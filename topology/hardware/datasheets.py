@@ -1,0 +1,191 @@
+"""The data files of this package: GPUs, machines and fabrics, each fact with its source and date.
+
+Units in the files are those of data sheets (TFLOP/s, GiB, GB/s, Gbit/s, µs); they become SI here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from topology.base.decode import read_toml, structure
+from topology.base.units import GB, GBIT, GIB, TERA, US
+from topology.hardware.gpu import Gpu
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSheet:
+    """A GPU in data-sheet units; `machine` names the reference machine it is planned in by default."""
+
+    name: str
+    architecture: str
+    peak_tflop_per_s: Mapping[str, float] = field(hash=False)
+    memory_gib: float
+    memory_bandwidth_gb_per_s: float
+    tdp_w: float
+    scaleup_gb_per_s: float
+    scaleup_links: int = 0
+    pci_device: str = ""
+    host_gb_per_s: float
+    machine: str
+    source: str
+    as_of: str
+    unverified: tuple[str, ...] = ()
+    note: str = ""
+
+    def gpu(self) -> Gpu:
+        """Return the GPU in SI units."""
+        return Gpu(
+            name=self.name,
+            architecture=self.architecture,
+            peak_flop_per_s={dtype: peak * TERA for dtype, peak in self.peak_tflop_per_s.items()},
+            memory_bytes=self.memory_gib * GIB,
+            memory_bandwidth_bytes_per_s=self.memory_bandwidth_gb_per_s * GB,
+            tdp_w=self.tdp_w,
+            source=self.source,
+            as_of=self.as_of,
+            unverified=self.unverified,
+        )
+
+    @property
+    def scaleup_bandwidth_bytes_per_s(self) -> float:
+        """Return all scale-up links of one GPU, per direction."""
+        return self.scaleup_gb_per_s * GB
+
+    @property
+    def host_bandwidth_bytes_per_s(self) -> float:
+        """Return the GPU's path to its host, per direction."""
+        return self.host_gb_per_s * GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A reference design or an instance type; `nodes` is how many make one whole (a scalable unit)."""
+
+    name: str
+    provider: str
+    gpu: str
+    gpus_per_node: int
+    scaleup: str
+    nodes_per_domain: int = 1
+    nics_per_node: int
+    nic_gbit_per_s: float
+    fabric: str
+    rail_optimized: bool
+    nodes: int = 0
+    usd_per_hour: float | None = None
+    region: str = ""
+    price_as_of: str = ""
+    source: str
+    as_of: str
+    unverified: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def nic_bandwidth_bytes_per_s(self) -> float:
+        """Return one NIC, per direction."""
+        return self.nic_gbit_per_s * GBIT
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """Return the on-demand price of one GPU for an hour, where one was seen."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricTier:
+    """A tier of a fabric: how many scale-up domains hang below one group of its switches."""
+
+    name: str
+    domains_per_unit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """The tiers a kind of fabric is built in."""
+
+    name: str
+    tiers: tuple[FabricTier, ...]
+    source: str
+    as_of: str
+    unverified: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSheet:
+    """The latency of a kind of link."""
+
+    kind: str
+    latency_us: float
+    source: str
+    as_of: str
+    unverified: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortRate:
+    """The data rate of an InfiniBand port generation, as `ibnetdiscover` names it (4xNDR)."""
+
+    name: str
+    gbit_per_s: float
+    source: str
+    as_of: str
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Return the rate of the port, per direction."""
+        return self.gbit_per_s * GBIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GpuFile:
+    gpu: tuple[GpuSheet, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MachineFile:
+    machine: tuple[Machine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FabricFile:
+    link: tuple[LinkSheet, ...]
+    fabric: tuple[Fabric, ...]
+    port: tuple[PortRate, ...]
+
+
+@lru_cache(maxsize=1)
+def gpu_sheets() -> Mapping[str, GpuSheet]:
+    """Return every GPU sheet by name."""
+    file = structure(read_toml(DATA / "gpus.toml"), _GpuFile, "gpus.toml")
+    return {sheet.name: sheet for sheet in file.gpu}
+
+
+@lru_cache(maxsize=1)
+def machines() -> Mapping[str, Machine]:
+    """Return every machine by name."""
+    file = structure(read_toml(DATA / "machines.toml"), _MachineFile, "machines.toml")
+    return {machine.name: machine for machine in file.machine}
+
+
+@lru_cache(maxsize=1)
+def fabrics() -> Mapping[str, Fabric]:
+    """Return every kind of fabric by name."""
+    return {fabric.name: fabric for fabric in _fabric_file().fabric}
+
+
+def link_latency_s(kind: str) -> float:
+    """Return the latency of a kind of link (nvlink, pcie, nic, switch) in seconds."""
+    return next(link.latency_us for link in _fabric_file().link if link.kind == kind) * US
+
+
+def port_rates() -> Mapping[str, PortRate]:
+    """Return the rates of InfiniBand port generations by name."""
+    return {port.name: port for port in _fabric_file().port}
+
+
+@lru_cache(maxsize=1)
+def _fabric_file() -> _FabricFile:
+    return structure(read_toml(DATA / "fabrics.toml"), _FabricFile, "fabrics.toml")
