@@ -43,7 +43,7 @@ from planner.search.objective import Goal, goal_of
 from planner.space.columns import Columns, Integers
 from planner.space.degrees import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
 from planner.space.dismissals import Dismissals
-from planner.space.unfold import pipelines, placements, variants
+from planner.space.unfold import eased, pipelines, placements, variants
 
 Vector = npt.NDArray[np.float64]
 Progress = Callable[[str], None]
@@ -72,7 +72,10 @@ TRAINING_FLOP_PER_PARAMETER = 6
 
 @dataclass(slots=True)
 class Search:
-    """What is asked, and what is known so far; `pool` and `seen` are splits and cores for alternatives."""
+    """What is asked, and what is known so far.
+
+    `pool` and `seen` are splits and cores for alternatives, `hopeful` layouts that could win but for memory.
+    """
 
     setting: Setting
     goal: Goal
@@ -86,6 +89,7 @@ class Search:
     survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
     pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
     seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
+    hopeful: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
     solved: int = 0
     proven: bool = True
 
@@ -112,6 +116,7 @@ def run(search: Search) -> None:
     search.progress(f"bounding {len(table):,} combinations of degrees")
     for batch in _by_bound(search, table):
         _expand(search, batch, search.pins)
+    _ease(search)
     search.progress(f"deciding {len(search.survivors)} layouts with the solver")
     _solve(search)
 
@@ -132,6 +137,7 @@ def _coarse(search: Search) -> None:
         _expand(search, table.take(order[start : start + size]), usual)
         start, size = start + size, 4 * size
     search.dismissed = Dismissals()
+    search.hopeful.clear()
 
 
 def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
@@ -217,9 +223,14 @@ def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None
     """Look at the variants of some cores."""
     found, dismissed = unfold(search, table, pins, search.beat)
     search.dismissed.take_over(dismissed)
-    for start in range(0, len(found), ROWS_AT_ONCE):
-        part = found.take(np.arange(start, min(start + ROWS_AT_ONCE, len(found))))
+    for part in _parts(found):
         _look(search, price(search.setting, part, search.cal))
+
+
+def _parts(table: LayoutTable) -> Iterator[LayoutTable]:
+    """A table in parts that can be priced at once."""
+    for start in range(0, len(table), ROWS_AT_ONCE):
+        yield table.take(np.arange(start, min(start + ROWS_AT_ONCE, len(table))))
 
 
 def unfold(
@@ -271,11 +282,35 @@ def _look(search: Search, priced: Priced) -> None:
         part = part[scores[part] < search.beat]
         if len(part) == 0:
             break
-        some, cutoff_s = rows_of(priced, part, rows), search.goal.cutoff_s(gpus[part], search.score)
-        bounds_s = variant_bounds(search.setting, some, plain_s[part], cutoff_s)
-        _take_best(search, some, search.goal.score(gpus[part], bounds_s))
+        some = rows_of(priced, part, rows)
+        _bound_ranks(search, some, plain_s[part])
+        search.hopeful.append((some.table, scores[part]))
         start, size = start + len(part), 4 * size
     search.dismissed.by_bound("stage-bound", scores[order[start:]])
+
+
+def _ease(search: Search) -> None:
+    """Look at the eased variants of layouts that could win: they take longer and need less memory."""
+    could = [table.take(scores < search.beat) for table, scores in search.hopeful]
+    if not could:
+        return
+    found, broken = eased(search.setting, search.pins, LayoutTable.join(could))
+    search.dismissed.by_rule(broken)
+    for part in _parts(found):
+        priced = price(search.setting, part, search.cal)
+        plain_s = plain_bounds(search.setting, priced)
+        scores = search.goal.score(part.num_gpus, plain_s)
+        rows = np.flatnonzero(scores < search.beat)
+        search.dismissed.by_bound("stage-bound", scores[scores >= search.beat])
+        _bound_ranks(search, rows_of(priced, rows, len(part)), plain_s[rows])
+
+
+def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:
+    """Bound layouts rank by rank, and split those that could win."""
+    gpus = priced.table.num_gpus
+    cutoff_s = search.goal.cutoff_s(gpus, search.score)
+    bounds_s = variant_bounds(search.setting, priced, plain_s, cutoff_s)
+    _take_best(search, priced, search.goal.score(gpus, bounds_s))
 
 
 def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:

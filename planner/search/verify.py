@@ -28,7 +28,7 @@ from planner.search.candidates import candidate, decide
 from planner.search.objective import Goal, goal_of
 from planner.search.search import PROVEN_GAP
 from planner.space.degrees import cores
-from planner.space.unfold import pipelines, placements, variants
+from planner.space.unfold import eased, pipelines, placements, variants
 from topology.base.units import format_bytes, format_seconds
 
 Progress = Callable[[str], None]
@@ -250,4 +250,5 @@ def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> La
     """Every legal layout of some cores."""
     placed, _ = placements(setting, pins, table)
     found, _, _ = pipelines(setting, pins, placed)
-    return variants(setting, pins, found)[0]
+    usual, _ = variants(setting, pins, found)
+    return LayoutTable.join([usual, eased(setting, pins, usual)[0]])

@@ -11,8 +11,8 @@ What the space leaves out, and why nothing is lost:
 * a context-parallel rank keeps at least one attention tile of tokens, and a microbatch at most `MOST_TOKENS`;
 * experts are cut by expert_tp = 1 or tp, the two groups that stacks build;
 * GPipe is left out where 1F1B is offered: same bubble, never less memory;
-* selective recomputation is not in the space where attention is fused: it is never faster, and frees only the
-  sums of a row per head; pinned, it is planned with;
+* a policy that repeats a part of every layer is never faster than one that repeats none, so such *eased*
+  variants are unfolded only of variants that could still win;
 * tensor parallelism cuts whole key/value heads;
 * virtual stages: up to `EVERY_VIRTUAL_STAGE` all, beyond it those that divide the layers of a rank evenly,
   the ends perhaps one short;
@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layout import AXIS_ORDERS, LayoutTable
+from costmodel.layout import AXIS_ORDERS, LayoutTable, Recompute
 from costmodel.training.data_parallel import SHARDS_GRADIENTS
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -71,11 +71,35 @@ def pipelines(
 def variants(
     setting: Setting, pins: Mapping[str, Any], table: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
-    """Every legal variant of some pipelines, and how many each rule rejected."""
+    """Every legal variant of some pipelines, eased ones apart, and how many each rule rejected."""
     columns = {field.name: getattr(table, field.name) for field in fields(LayoutTable)}
     columns = cross_by(columns, _replicas(setting, table), lambda key: _sharding(setting, pins, key))
-    columns = cross(columns, "recompute", _recompute_policies(setting, pins))
+    policies = pinned(pins, "recompute", coded("recompute", [_usual_policy(setting)]))
+    columns = cross(columns, "recompute", policies)
     found = LayoutTable(**columns)
+    keep, rejected = legal(setting, found)
+    return found.take(keep), rejected
+
+
+def eased(
+    setting: Setting, pins: Mapping[str, Any], table: LayoutTable
+) -> tuple[LayoutTable, dict[str, int]]:
+    """Variants under the policies that repeat a part of every layer to keep less of it: never faster.
+
+    Args:
+        setting: what is asked.
+        pins: fields that are given; no variant is eased where the policy is.
+        table: variants.
+
+    Returns:
+        Each variant under each such policy, and how many each rule rejected.
+    """
+    offered = () if "recompute" in pins else setting.stack.recomputes
+    others = [policy for policy in offered if policy not in ("none", _usual_policy(setting))]
+    if not others:
+        return table.take(np.zeros(0, dtype=np.intp)), {}
+    columns = {field.name: getattr(table, field.name) for field in fields(LayoutTable)}
+    found = LayoutTable(**cross(columns, "recompute", coded("recompute", others)))
     keep, rejected = legal(setting, found)
     return found.take(keep), rejected
 
@@ -111,18 +135,10 @@ def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Co
     return {"cp_kind": np.array(kinds if cp > 1 else kinds[:1], dtype=np.int64)}
 
 
-def _recompute_policies(setting: Setting, pins: Mapping[str, Any]) -> list[int]:
-    """Policies worth trying.
-
-    ``full`` with no layer recomputed is ``none``, so both need not be tried. ``selective`` repeats the core
-    of attention to free its scores; a fused core keeps none, so it would free nothing.
-    """
+def _usual_policy(setting: Setting) -> Recompute:
+    """The policy that repeats no part of a layer, or some layers whole: ``full`` of no layer is ``none``."""
     offered = setting.stack.recomputes
-    needless = {"none"} & set(offered) if "full" in offered else set()
-    if setting.stack.flash_attention:
-        needless |= {"selective"}
-    useful = [policy for policy in offered if policy not in needless]
-    return pinned(pins, "recompute", coded("recompute", useful or offered))
+    return "full" if "full" in offered else "none" if "none" in offered else offered[0]
 
 
 def _replicas(setting: Setting, table: LayoutTable) -> Integers:

@@ -26,7 +26,7 @@ from planner.plan import PlanRequest
 from planner.problem import Setting
 from planner.rules.check import parse_pins
 from planner.space.degrees import cores
-from planner.space.unfold import pipelines, placements, variants
+from planner.space.unfold import eased, pipelines, placements, variants
 from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_of
 from tests.oracle.planner.search.random_requests import case_of
 
@@ -51,7 +51,8 @@ def bounds_of(s: Setting, request: PlanRequest) -> tuple[LayoutTable, dict[str, 
     core, _ = cores(s, pins)
     placed, _ = placements(s, pins, core)
     pipeline, placement, _ = pipelines(s, pins, placed)
-    table, _ = variants(s, pins, pipeline)
+    usual, _ = variants(s, pins, pipeline)
+    table = LayoutTable.join([usual, eased(s, pins, usual)[0]])
     alone = {"pp": 1 + 0 * core.pp, "dp": 1 + 0 * core.dp}
     times = placed_times(s, placed, CAL)
 
