@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.reports.answer import Answer, Facts, Section, Table, json_text
-from planner.search.verify import Rederived, Verification
+from planner.search.rederive import Rederived
+from planner.search.verify import Verification
 from topology.base.decode import unstructure
 
 FAILED = 1

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
 from costmodel.memory.stage import memory_pieces
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import active_parameter_count, embedding_parameters, layer_runs
 from costmodel.ops.shards import distinct_rows
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of
@@ -35,6 +35,9 @@ Vector = npt.NDArray[np.float64]
 
 ROUNDING = 1e-9
 """Relative slack of every comparison between a bound and an incumbent: far above float error."""
+
+TRAINING_FLOP_PER_PARAMETER = 6
+"""Forward 2 and backward 4 multiply-adds' flop per parameter and token: no kernel runs above the peak."""
 
 _FULL = RECOMPUTES.index("full")
 _TP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "cp", "tp"))
@@ -77,24 +80,52 @@ def step_bound(
     return np.asarray(stretch * ((microbatches - beta) * slowest + beta * times.total_s) * (1 - ROUNDING))
 
 
+def least_gpus(setting: Setting, step_s: float) -> float:
+    """GPUs below which even the peak flop/s, at the level of the user's own runs, takes longer than a step.
+
+    G ≥ level · 6 · parameters · tokens / (peak · step), the products of parameters alone.
+    """
+    parameters = active_parameter_count(setting.model) - embedding_parameters(setting.model)
+    flop = TRAINING_FLOP_PER_PARAMETER * parameters * setting.job.tokens_per_step
+    fastest = max(setting.cluster.gpu.peak_flop_per_s.values())
+    return setting.stack.level * flop / (fastest * step_s)
+
+
 def cut_times(setting: Setting, cuts: LayoutTable, cal: Calibration) -> MicrobatchTimes:
-    """Least seconds of a microbatch per cut if collectives were free: what compute alone takes."""
+    """Least seconds of a microbatch per cut if collectives were free: what compute alone takes.
+
+    Kernels differ by how context is exchanged (a ring computes in chunks), so every exchange is tried.
+    """
     alone = replace(cuts, dp=np.maximum(1, setting.job.global_batch_size // cuts.microbatch_size))
-    return _times(setting, *_seconds(setting, alone, cal, None))
+    return _times(setting, *_best_seconds(setting, alone, cal, transfers=False))
 
 
 def core_times(setting: Setting, cores: LayoutTable, cal: Calibration) -> MicrobatchTimes:
     """Least seconds of a microbatch per core with its collectives on the best placement.
 
     Priced once per distinct cut, without data parallelism, under the two orders that put tensor or context
-    ranks next to each other; every other order only spreads one of them further.
+    ranks next to each other; every other order only spreads one of them further. On a fabric where that may
+    be faster (`neighbours_are_best`) collectives are free.
     """
     single = num_microbatches(cores, setting.job) == 1
     replicas = np.where(single, cores.dp, _fewest_replicas(cores))
     keys = [cores.tp, cores.cp, cores.ep, cores.expert_tp, cores.microbatch_size, replicas]
     first, cut = distinct_rows([*keys, cores.sequence_parallel.astype(np.int64)])
     cuts = replace(cores.take(first), dp=replicas[first])
-    return _times(setting, *_best_seconds(setting, cuts, cal)).take(cut)
+    transfers = neighbours_are_best(setting, cal)
+    return _times(setting, *_best_seconds(setting, cuts, cal, transfers=transfers)).take(cut)
+
+
+def neighbours_are_best(setting: Setting, cal: Calibration) -> bool:
+    """Whether no group is faster for being spread: equal links inside a domain, ever thinner ones beyond it.
+
+    Hosts on PCIe or bridged pairs may be slower inside than their NICs are, and a user's own measurements of
+    collectives may say anything.
+    """
+    h = setting.cluster.hierarchy
+    rates = [h.scaleup.bandwidth_bytes_per_s, *(level.uplink_bytes_per_s for level in h.levels)]
+    equal_inside = h.scaleup.kind == "nvswitch" and all(x.unit_gpus >= h.gpus_per_node for x in h.levels)
+    return h.symmetric and equal_inside and rates == sorted(rates, reverse=True) and not cal.measurements
 
 
 def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> MicrobatchTimes:
@@ -133,13 +164,16 @@ def _bubble_share(schedule: Integers, pp: Integers, virtual_stages: Integers) ->
     return np.asarray(np.where(pp > 1, share, 0.0))
 
 
-def _best_seconds(setting: Setting, cuts: LayoutTable, cal: Calibration) -> tuple[Vector, Vector]:
+def _best_seconds(
+    setting: Setting, cuts: LayoutTable, cal: Calibration, *, transfers: bool
+) -> tuple[Vector, Vector]:
     """Seconds of a microbatch per layer of each run, and of both ends, at best over exchanges and orders.
 
-    Without context parallelism there is one exchange; inside a node, or with one of the two axes, one order.
+    Without context parallelism there is one exchange; inside a node, with one of the two axes, or if
+    transfers are free, one order.
     """
     layers, ends = np.full((len(layer_runs(setting.model)), len(cuts)), np.inf), np.full(len(cuts), np.inf)
-    far = (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
+    far = transfers & (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
     kinds = [CP_KINDS.index(kind) for kind in setting.stack.cp_kinds]
     groups = [
         (np.flatnonzero(cuts.cp == 1), [(0, _TP_INNERMOST)]),
@@ -148,25 +182,25 @@ def _best_seconds(setting: Setting, cuts: LayoutTable, cal: Calibration) -> tupl
     ]
     for rows, placements in groups:
         for placement in placements if len(rows) else ():
-            of_layers, of_ends = _seconds(setting, cuts.take(rows), cal, placement)
+            of_layers, of_ends = _seconds(setting, cuts.take(rows), cal, placement, transfers=transfers)
             layers[:, rows] = np.minimum(layers[:, rows], of_layers)
             ends[rows] = np.minimum(ends[rows], of_ends)
     return layers, ends
 
 
 def _seconds(
-    setting: Setting, cuts: LayoutTable, cal: Calibration, placement: tuple[int, int] | None
+    setting: Setting, cuts: LayoutTable, cal: Calibration, placement: tuple[int, int], *, transfers: bool
 ) -> tuple[Vector, Vector]:
-    """Seconds of a microbatch per layer of each run, and of both ends; collectives free unless placed."""
+    """Seconds of a microbatch per layer of each run, and of both ends, under one exchange and order."""
     s, ones = setting, np.ones(len(cuts), dtype=np.int64)
-    kind, order = placement or (0, _TP_INNERMOST)
+    kind, order = placement
     schedule = _kindest_schedule(s)
     table = replace(
         cuts, pp=(1 + (schedule == _PAIRING)) * ones, virtual_stages=ones, schedule=schedule * ones,
         zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp, recompute=0 * ones,
         cp_kind=kind * ones, axis_order=order * ones,
     )  # fmt: skip
-    times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=placement is not None)
+    times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=transfers)
     costs = compose(times, default_constants())
     return costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout, num_microbatches
-from costmodel.models.spec import active_parameter_count, embedding_parameters
 from planner.bounds.funnel import (
     ROUNDING,
     MicrobatchTimes,
@@ -27,6 +26,7 @@ from planner.bounds.funnel import (
     core_times,
     cut_times,
     least_bubble,
+    least_gpus,
     placed_times,
     smallest_bubble,
     smallest_memory,
@@ -65,10 +65,6 @@ ROWS_AT_ONCE = 100_000
 
 FEW_GPUS = 4
 """Clusters up to this size need no coarse search before the full one."""
-
-TRAINING_FLOP_PER_PARAMETER = 6
-"""Forward 2 and backward 4 multiply-adds' flop per parameter and token: no kernel runs above the peak."""
-
 
 @dataclass(slots=True)
 class Search:
@@ -155,7 +151,7 @@ def _core_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> 
 def _all_cores(search: Search) -> LayoutTable:
     """Every core that might fit, and that compute alone does not keep from beating the incumbent."""
     s = search.setting
-    degrees, too_few = every_degrees(s, search.pins, least_gpus=_least_gpus(search), coarse=False)
+    degrees, too_few = every_degrees(s, search.pins, least_gpus=_fewest_gpus(search), coarse=False)
     cuts, broken = every_cut(s, search.pins, coarse=False)
     judge = _judge(search, degrees, cuts)
     table, rejected = join(s, search.pins, degrees, cuts, judge)
@@ -165,6 +161,12 @@ def _all_cores(search: Search) -> LayoutTable:
     kept = _fitting(s, table)
     search.dismissed.by_rule({"memory": len(table) - len(kept)})
     return kept
+
+
+def _fewest_gpus(search: Search) -> float:
+    """GPUs below which no layout beats the incumbent; no limit for goals that save GPUs."""
+    saves = search.goal.objective not in ("step-time", "memory")
+    return 1.0 if saves or not math.isfinite(search.score) else least_gpus(search.setting, search.score)
 
 
 def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
@@ -184,20 +186,6 @@ def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
         return search.goal.score(num_gpus(rows), bounds)
 
     return Worth(scores=scores, beat=search.beat, dismissed=search.dismissed)
-
-
-def _least_gpus(search: Search) -> float:
-    """GPUs below which even peak flop/s, at the level of the user's own runs, misses the incumbent.
-
-    There is no limit for goals that save GPUs.
-    """
-    if not math.isfinite(search.score) or search.goal.objective not in ("step-time", "memory"):
-        return 1.0
-    s = search.setting
-    parameters = active_parameter_count(s.model) - embedding_parameters(s.model)
-    flop = TRAINING_FLOP_PER_PARAMETER * parameters * s.job.tokens_per_step
-    fastest = max(s.cluster.gpu.peak_flop_per_s.values())
-    return s.stack.level * flop / (fastest * search.score)
 
 
 def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:

@@ -1,40 +1,32 @@
-"""A plan held against its own claims, and its bound derived once more by a slower, simpler path.
+"""A plan held against its own claims: structure, rules, estimate, certificate.
 
-The search proves with seven bounds, an incumbent and an order. Here every layout of the space is unfolded and
-priced, one inequality (`planner.bounds.ranks.step_lower_bound`) dismisses those that cannot beat the claim,
-and the dynamic program, then CP-SAT, decide each of the rest. No bound of cores, placements, pipelines, ranks
-or memory takes part, no incumbent and no coarse search, so a mistake in any of them shows as a difference.
+What a plan says is computed anew from its request, its layout and its split; `planner.search.rederive`
+derives its bound. A claim that does not hold is named with what is said and what is found.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.layout import ParallelLayout
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import StageSplit
-from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
+from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks, runs_of_ranks
 from costmodel.training.estimate import estimate
-from planner.bounds.priced import price
-from planner.bounds.ranks import plain_bounds
-from planner.plan import Plan, PlanRequest
+from planner.plan import Plan
 from planner.problem import Setting, setting_of
-from planner.rules.check import check, parse_pins
-from planner.search.candidates import candidate, decide
-from planner.search.objective import Goal, goal_of
+from planner.rules.check import check
+from planner.search.objective import goal_of
+from planner.search.placement import place
+from planner.search.rederive import Progress, Rederived, rederive
 from planner.search.search import PROVEN_GAP
-from planner.space.degrees import cores
-from planner.space.unfold import eased, pipelines, placements, variants
+from topology.base.decode import unstructure
 from topology.base.units import format_bytes, format_seconds
-
-Progress = Callable[[str], None]
-
-CORES_AT_ONCE = 2_000
-"""Cores unfolded at once, to bound memory: about forty thousand layouts."""
+from topology.fabric.mesh import mesh
 
 EQUAL = 1e-9
 """Relative difference up to which two numbers of a plan are the same: they went through a text file."""
@@ -48,27 +40,6 @@ class Claim:
     holds: bool
     claimed: str
     found: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rederived:
-    """What the slow path found: seconds that no layout can beat on as many GPUs, and how it knows.
-
-    Attributes:
-        bound_s: least step that any layout could reach; the claim itself where none can beat it.
-        layouts: layouts unfolded and priced.
-        dismissed: those of them that one inequality dismissed.
-        split: those that the dynamic program decided.
-        solved: those that CP-SAT decided.
-        better: the first layout found that beats the claim, if any does.
-    """
-
-    bound_s: float
-    layouts: int
-    dismissed: int
-    split: int
-    solved: int
-    better: ParallelLayout | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +67,16 @@ def verify(
         progress: told in a few words how far the proof is.
     """
     setting = setting_of(plan.request)
-    claims = [*_structure(plan, setting)]
+    claims = [*_numbers(plan)]
+    if all(claim.holds for claim in claims):
+        claims += _structure(plan, setting)
     if not all(claim.holds for claim in claims):
         return Verification(claims=tuple(claims), rederived=None)
-    claims += [_legal(plan, setting), *_estimate(plan, setting, cal), *_certificate(plan)]
-    if not proof or plan.optimality.enumerated == 1:
+    claims.append(_legal(plan, setting))
+    if not claims[-1].holds:
+        return Verification(claims=tuple(claims), rederived=None)
+    claims += [*_estimate(plan, setting, cal), *_certificate(plan)]
+    if not proof:
         return Verification(claims=tuple(claims), rederived=None)
     found, proven = _proof(plan, setting, cal, progress)
     return Verification(claims=(*claims, *proven), rederived=found)
@@ -113,15 +89,43 @@ def split_of(plan: Plan) -> StageSplit:
     return StageSplit(layers_of_stage=rows, recompute_of_stage=plan.recompute_of_stage)
 
 
+def _numbers(plan: Plan) -> Iterator[Claim]:
+    """Numbers that nothing can be computed from unless they are in their range."""
+    request, x = plan.request, plan.layout
+    degrees = (x.tp, x.pp, x.dp, x.cp, x.ep, x.expert_tp, x.virtual_stages, x.microbatch_size)
+    yield _within("degrees", min(degrees), 1, math.inf)
+    yield _within("memory headroom", request.memory_headroom or 0.0, 0.0, 1.0 - EQUAL)
+    yield _within("level of the anchor", request.anchor.level if request.anchor else 1.0, EQUAL, math.inf)
+    yield _within("step time", plan.estimate.step_time_s, EQUAL**2, math.inf)
+    yield _within("peak memory", plan.estimate.peak_memory_bytes, 1.0, math.inf)
+
+
+def _within(name: str, claimed: float, least: float, most: float) -> Claim:
+    words = f"from {least:g}" + ("" if math.isinf(most) else f" to {most:g}")
+    return Claim(name=name, holds=least <= claimed <= most, claimed=f"{claimed:g}", found=words)
+
+
 def _structure(plan: Plan, setting: Setting) -> Iterator[Claim]:
     """Numbers that must fit together before anything can be computed from them."""
     x, layers = plan.layout, plan.layers_of_stage
-    yield _same("stages", len(layers), x.pp * x.virtual_stages)
+    owners, gpus = ranks_of_chunks(x), set(plan.mesh.gpu_of_rank)
+    yield _same("stages", len(layers), len(owners))
     yield _same("layers", sum(layers), setting.model.num_layers)
-    yield _same("no stage has a negative number of layers", min(layers, default=0) >= 0, True)  # noqa: FBT003
     yield _same("pipeline ranks that recompute", len(plan.recompute_of_stage), x.pp)
     yield _same("GPUs", x.num_gpus + plan.idle_gpus, setting.cluster.num_gpus)
-    yield _same("ranks on distinct GPUs", len(set(plan.mesh.gpu_of_rank)), x.num_gpus)
+    yield _same("ranks on distinct GPUs", len(gpus), x.num_gpus)
+    yield _same("ranks on GPUs of the cluster", len(gpus - set(range(setting.cluster.num_gpus))), 0)
+    in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
+    yield _same("ranks in their places", plan.mesh in (in_order, place(setting, x)[0]), found=True)
+    if len(layers) == len(owners) and len(plan.recompute_of_stage) == x.pp:
+        held = [
+            sum(n for n, owner in zip(layers, owners, strict=True) if owner == rank) for rank in range(x.pp)
+        ]
+        yield _same("layers of each stage", layers, layers_of_chunks(owners, tuple(held)))
+        yield _same("ranks without a layer", min(held) < 1 or min(layers) < 0, found=False)
+        most = held if x.recompute == "full" else [0] * x.pp
+        again = all(0 <= r <= n for r, n in zip(plan.recompute_of_stage, most, strict=True))
+        yield _same("recomputed layers are there", again, found=True)
 
 
 def _same(name: str, claimed: object, found: object) -> Claim:
@@ -137,9 +141,15 @@ def _legal(plan: Plan, s: Setting) -> Claim:
 
 def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     """Step time and peak memory, estimated anew for this layout and split."""
-    now, then = estimate(s.model, s.cluster, s.job, s.stack, plan.layout, cal, split_of(plan)), plan.estimate
+    split, then = split_of(plan), plan.estimate
+    rented = plan.layout.num_gpus if goal_of(plan.request).rents_what_it_uses else None
+    now = estimate(s.model, s.cluster, s.job, s.stack, plan.layout, cal, split, paid_gpus=rented)
     yield _close("step time", then.step_time_s, now.step_time_s, format_seconds)
     yield _close("peak memory", then.peak_memory_bytes, now.peak_memory_bytes, format_bytes)
+    differ = ", ".join(_differences(unstructure(then), unstructure(now)))
+    yield Claim(
+        name="rest of the estimate", holds=not differ, claimed="as estimated", found=differ or "as estimated"
+    )
     room, budget = now.peak_memory_bytes, s.memory_budget_bytes
     within = "within the GPU's memory and headroom"
     fits = room <= budget * (1 + EQUAL)
@@ -156,24 +166,49 @@ def _close(name: str, claimed: float, found: float, words: Callable[[float], str
     return Claim(name=name, holds=equal, claimed=texts[0], found=texts[1])
 
 
+def _differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Where two documents differ by more than what a text file loses."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in sorted({*then, *now}):
+            yield from _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for i, (one, other) in enumerate(zip(then, now, strict=True)):
+            yield from _differences(one, other, f"{where}[{i}]")
+    elif isinstance(then, float | int) and isinstance(now, float | int):
+        if not math.isclose(then, now, rel_tol=EQUAL, abs_tol=EQUAL**2):
+            yield where
+    elif then != now:
+        yield where
+
+
 def _certificate(plan: Plan) -> Iterator[Claim]:
     """What the certificate says of itself: counts add up, the gap is one, the floors bear the bound."""
     c, step_s = plan.optimality, plan.estimate.step_time_s
     yield _same("layouts enumerated", c.enumerated, sum(c.pruned.values()) + c.solved)
-    if c.bound_bytes is not None:
+    yield _same("floors are of bounds that dismissed", sorted(set(c.floors_s) - set(c.pruned)), [])
+    of_memory = plan.request.objective == "memory" and c.enumerated > 1
+    there = (c.bound_bytes is not None, c.within_s is not None)
+    yield _same("bound of memory is there", there, (of_memory, of_memory))
+    if c.bound_bytes is not None and c.within_s is not None:
+        band = f"{format_seconds(c.bound_s)} – {format_seconds(c.within_s)}"
+        inside = c.bound_s <= step_s * (1 + EQUAL) and step_s <= c.within_s * (1 + EQUAL)
+        yield Claim(
+            name="in the band of the fastest", holds=inside, claimed=format_seconds(step_s), found=band
+        )
+        yield _gap(plan, max(0.0, 1 - c.bound_bytes / plan.estimate.peak_memory_bytes))
         return
-    gap = max(0.0, 1 - c.bound_s / step_s)
-    proven = c.status != "proven" or gap <= PROVEN_GAP
-    yield Claim(
-        name="gap",
-        holds=proven and abs(gap - c.gap) <= PROVEN_GAP,
-        claimed=f"{c.status}, {c.gap:.1e}",
-        found=f"{gap:.1e}",
-    )
+    yield _gap(plan, max(0.0, 1 - c.bound_s / step_s))
     low = {name: floor for name, floor in c.floors_s.items() if floor < c.bound_s * (1 - PROVEN_GAP)}
     words = ", ".join(f"{name} {format_seconds(floor)}" for name, floor in low.items())
     bound = f"at least {format_seconds(c.bound_s)}"
     yield Claim(name="dismissed layouts", holds=not low, claimed=bound, found=words or bound)
+
+
+def _gap(plan: Plan, gap: float) -> Claim:
+    """Whether the gap is the one between the plan and its bound, and none where the plan is called proven."""
+    c = plan.optimality
+    holds = abs(gap - c.gap) <= PROVEN_GAP and (c.status != "proven" or gap <= PROVEN_GAP)
+    return Claim(name="gap", holds=holds, claimed=f"{c.status}, {c.gap:.1e}", found=f"{gap:.1e}")
 
 
 def _proof(
@@ -181,6 +216,8 @@ def _proof(
 ) -> tuple[Rederived, tuple[Claim, ...]]:
     """The bound by the slow path; under ``memory`` also that no plan of the band does with less."""
     request, c = plan.request, plan.optimality
+    if c.enumerated == 1:
+        request = replace(request, pins=_pins_of(plan.layout, setting))
     goal, gpus = goal_of(request), plan.layout.num_gpus
     found = rederive(setting, goal, request, float(goal.score(gpus, c.bound_s)), gpus, cal, progress)
     holds = found.bound_s >= c.bound_s * (1 - PROVEN_GAP)
@@ -198,57 +235,11 @@ def _proof(
     return found, tuple(claims)
 
 
-def rederive(
-    setting: Setting,
-    goal: Goal,
-    request: PlanRequest,
-    score: float,
-    gpus: int,
-    cal: Calibration,
-    progress: Progress = lambda _: None,
-) -> Rederived:
-    """Unfold the whole space and find the least step that any layout could reach, if it is below a score.
-
-    Args:
-        setting: what layouts are judged against.
-        goal: what "best" means.
-        request: its pins are read.
-        score: the claim: only layouts that could beat it are decided.
-        gpus: GPUs that the bound is expressed in.
-        cal: kernel and collective tables.
-        progress: told how far it is.
-    """
-    pins = parse_pins(request.pins)
-    every, _ = cores(setting, pins)
-    cut, least, better = goal.shortened(score, PROVEN_GAP), score, None
-    layouts = dismissed = split = solved = 0
-    for start in range(0, len(every), CORES_AT_ONCE):
-        progress(f"{start:,} of {len(every):,} combinations of degrees, {layouts:,} layouts")
-        table = _unfold(setting, pins, every.take(np.arange(start, min(start + CORES_AT_ONCE, len(every)))))
-        layouts += len(table)
-        if len(table) == 0:
-            continue
-        priced = price(setting, table, cal)
-        scores = goal.score(table.num_gpus, plain_bounds(setting, priced))
-        for row in np.flatnonzero(scores < cut):
-            found = candidate(setting, priced, int(row))
-            G, split = found.layout.num_gpus, split + 1
-            if float(goal.score(G, found.known.bound_s)) >= cut:
-                continue
-            solution, solved = decide(found, float(goal.cutoff_s(G, cut))), solved + 1
-            least = min(least, float(goal.score(G, solution.bound_s)))
-            if solution.split is not None and better is None:
-                better = found.layout
-        dismissed += int((scores >= cut).sum())
-    bound_s = float(goal.cutoff_s(gpus, least))
-    return Rederived(
-        bound_s=bound_s, layouts=layouts, dismissed=dismissed, split=split, solved=solved, better=better
-    )
-
-
-def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> LayoutTable:
-    """Every legal layout of some cores."""
-    placed, _ = placements(setting, pins, table)
-    found, _, _ = pipelines(setting, pins, placed)
-    usual, _ = variants(setting, pins, found)
-    return LayoutTable.join([usual, eased(setting, pins, usual)[0]])
+def _pins_of(layout: ParallelLayout, setting: Setting) -> dict[str, object]:
+    """Every field of one given layout; recomputing no layer is ``full`` of none where there is that."""
+    pins: dict[str, object] = {f.name: getattr(layout, f.name) for f in fields(layout)}
+    if layout.shard_degree is None:
+        del pins["shard_degree"]
+    if layout.recompute == "none" and "full" in setting.stack.recomputes:
+        pins["recompute"] = "full"
+    return pins

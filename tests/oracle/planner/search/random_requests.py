@@ -82,11 +82,14 @@ def random_model(r: Random) -> ModelSpec:
 def random_cluster(r: Random, most_gpus: int) -> ClusterSpec:
     """One node or several small ones, fast and slow networks, tiers that carry less than what enters them."""
     sizes = [n for n in (1, 2, 2, 2, 3, 4, 4, 4, 4, 4, 6, 8) if n <= most_gpus]
-    gpus, name = r.choice(sizes), r.choice(("h100-sxm", "h100-sxm", "a100-sxm-80gb", "b200-sxm", "rtx-4090"))
+    gpus = r.choice(sizes)
+    name = r.choice((
+        "h100-sxm", "h100-sxm", "a100-sxm-80gb", "b200-sxm", "rtx-4090", "l40s", "a100-pcie-80gb", "mi300x",
+    ))  # fmt: skip
     per_node = r.choice([n for n in (1, 2, 2, 4, gpus, gpus, gpus) if gpus % n == 0])
     spec = default_cluster(name, gpus, gpus_per_node=per_node).spec
     if gpus > per_node:
-        node = replace(spec.nodes[0], nic_bandwidth_bytes_per_s=r.choice((1e9, 12.5e9, 50e9)))
+        node = replace(spec.nodes[0], nic_bandwidth_bytes_per_s=r.choice((1e9, 12.5e9, 50e9, 2e11)))
         tiers = spec.tiers
         if gpus >= 4 * per_node and r.random() < 0.5:
             tiers = (

@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from costmodel.kernels.tables import load_calibration
+from planner.plan import Plan
+from planner.search.search import search
+from planner.search.verify import verify
 from tests.oracle.planner.search.certificates import answer_of, judge
 from tests.oracle.planner.search.plain_enumeration import every_layout, every_split, setting_of
 from tests.oracle.planner.search.random_requests import case_of, read, written
 
 CAL = load_calibration()
-FOUND = json.loads((Path(__file__).parent / "found_cases.json").read_text(encoding="utf-8"))
+FOUND, LARGER = (
+    json.loads((Path(__file__).parent / name).read_text(encoding="utf-8"))
+    for name in ("found_cases.json", "found_larger_cases.json")
+)
 SEED, GROUPS, CASES_OF_GROUP = 20, 8, 21
 MOST_LAYOUTS = 120
 RELATIVE = 1e-6
@@ -44,6 +50,16 @@ def test_what_was_once_found_is_found_again(case: dict[str, Any]) -> None:
     verdict = judge(request, layouts, CAL)
     assert verdict.faults == ()
     assert verdict.answer.proven
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LARGER, ids=[case["name"] for case in LARGER])
+def test_what_was_found_among_too_many_layouts_is_proven_by_another_path(case: dict[str, Any]) -> None:
+    """Requests of up to 32 GPUs whose certificate was once wrong: `verify` derives the same bound."""
+    plan = search(read(case["request"]), CAL)
+    assert isinstance(plan, Plan)
+    assert plan.optimality.status == "proven"
+    assert verify(plan, CAL).holds
 
 
 def test_the_plan_with_an_empty_end_is_found() -> None:

@@ -4,17 +4,24 @@ A layout's exact step is the least over all its splits that fit, by `tests.oracl
 funnel derives for the cut, the core, the placement, the pipeline and the ranks it came from may not be above.
 """
 
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, num_microbatches
+from costmodel.models.catalog import model
+from costmodel.training.score import evaluate
 from planner.bounds.funnel import (
     columns_of,
     core_times,
     cut_times,
     least_bubble,
+    least_gpus,
     placed_times,
     smallest_bubble,
     smallest_memory,
@@ -29,6 +36,7 @@ from planner.space.degrees import cores
 from planner.space.unfold import eased, pipelines, placements, variants
 from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_of
 from tests.oracle.planner.search.random_requests import case_of
+from topology.builders import default_cluster, gpu_named
 
 CAL = load_calibration()
 SEED, GROUPS, CASES_OF_GROUP, MOST_LAYOUTS = 21, 6, 20, 120
@@ -45,12 +53,29 @@ def index_of(rows: LayoutTable, sources: LayoutTable, names: tuple[str, ...]) ->
     return np.array([keys[key] for key in zip(*(getattr(rows, n).tolist() for n in names), strict=True)])
 
 
-def bounds_of(s: Setting, request: PlanRequest) -> tuple[LayoutTable, dict[str, Vector], Vector]:
-    """All layouts, what each stage of the funnel bounds them by, and the least memory of their cores."""
+def sample(rows: int, most: int, r: Random) -> npt.NDArray[np.intp]:
+    """Some rows, in order."""
+    return np.array(sorted(r.sample(range(rows), min(rows, most))), dtype=np.intp)
+
+
+def drawn(table: LayoutTable, most: int, r: Random | None) -> LayoutTable:
+    """The table, or some rows of it."""
+    return table if r is None else table.take(sample(len(table), most, r))
+
+
+def bounds_of(
+    s: Setting, request: PlanRequest, some: Random | None = None
+) -> tuple[LayoutTable, dict[str, Vector], Vector]:
+    """Layouts, what each stage of the funnel bounds them by, and the least memory of their cores.
+
+    All of them, or those of some hundred cores and some thousand pipelines.
+    """
     pins = parse_pins(request.pins)
-    core, _ = cores(s, pins)
+    core = drawn(cores(s, pins)[0], 300, some)
     placed, _ = placements(s, pins, core)
-    pipeline, placement, _ = pipelines(s, pins, placed)
+    every, of_placed, _ = pipelines(s, pins, placed)
+    index = np.arange(len(every)) if some is None else sample(len(every), 3_000, some)
+    pipeline, placement = every.take(index), of_placed[index]
     usual, _ = variants(s, pins, pipeline)
     table = LayoutTable.join([usual, eased(s, pins, usual)[0]])
     alone = {"pp": 1 + 0 * core.pp, "dp": 1 + 0 * core.dp}
@@ -84,10 +109,10 @@ def test_no_layout_beats_a_bound_of_what_it_was_unfolded_from(group: int) -> Non
     """Whatever fits is no faster than any bound of it, and its core was not said to need more memory."""
     checked, wrong = 0, []
     for number in range(group * CASES_OF_GROUP, (group + 1) * CASES_OF_GROUP):
-        drawn = case_of(SEED, number, CAL, most_layouts=MOST_LAYOUTS)
-        if drawn is None:
+        case = case_of(SEED, number, CAL, most_layouts=MOST_LAYOUTS)
+        if case is None:
             continue
-        request, _ = drawn
+        request, _ = case
         s = setting_of(request)
         table, bounds, memory = bounds_of(s, request)
         exact = exact_steps(s, [table.layout(row) for row in range(len(table))], CAL)
@@ -98,3 +123,41 @@ def test_no_layout_beats_a_bound_of_what_it_was_unfolded_from(group: int) -> Non
         wrong += [(number, name) for name in names]
     assert wrong == []
     assert checked > CASES_OF_GROUP
+
+
+LADDER = (
+    ("qwen3-0.6b", "h100-sxm", 8, "internevo", 40_960, 3),
+    ("mixtral-8x7b", "mi300x", 8, "internevo", 32_768, 4),
+    ("qwen3-4b", "l40s", 32, "ideal", 2_048, 16),
+    ("mixtral-8x7b", "h100-sxm", 32, "torchtitan", 4_096, 64),
+    ("llama-3.1-8b", "a100-pcie-80gb", 16, "megatron-core", 8_192, 16),
+    ("llama-3.1-8b", "h100-sxm", 32, "meshplan", 65_536, 2),
+    ("deepseek-v2-lite", "gb200", 144, "ideal", 4_096, 144),
+    ("gpt-oss-20b", "mi300x", 16, "megatron-core", 4_096, 16),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "gpu", "gpus", "stack", "length", "batch"), LADDER)
+def test_no_even_split_of_a_catalog_model_beats_a_bound(
+    name: str, gpu: str, gpus: int, stack: str, length: int, batch: int
+) -> None:
+    """On whole machines, memory aside, the even split of 300 cores' layouts is no faster than any bound."""
+    request = PlanRequest(
+        model=model(name),
+        cluster=replace(
+            default_cluster(gpu, gpus).spec, gpus=(replace(gpu_named(gpu), memory_bytes=2.0**45),)
+        ),
+        job=TrainingJob(sequence_length=length, global_batch_size=batch),
+        stack=stack,
+        memory_headroom=0.0,
+    )
+    s = setting_of(request)
+    table, bounds, _ = bounds_of(s, request, some=Random(name))
+    step_s = evaluate(
+        s.model, s.cluster, s.job, s.stack, table, CAL, recomputed_share=np.zeros(len(table))
+    ).step_time_s
+    wrong = {n: float((b / step_s)[np.isfinite(b)].max()) for n, b in bounds.items()}
+    assert {name: ratio for name, ratio in wrong.items() if ratio > SLACK} == {}
+    fewest = np.array([least_gpus(s, float(seconds)) for seconds in step_s])
+    assert np.all(fewest <= table.num_gpus)

@@ -1,0 +1,109 @@
+"""The bound of a plan derived once more, by a slower and simpler path than the search took.
+
+The search proves with seven bounds, an incumbent and an order. Here every layout of the space is unfolded and
+priced, one inequality (`planner.bounds.ranks.step_lower_bound`) dismisses those that cannot beat the claim,
+and the dynamic program, then CP-SAT, decide each of the rest. No bound of cores, placements, pipelines, ranks
+or memory takes part, no incumbent and no coarse search, so a mistake in any of them shows as a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from planner.bounds.priced import price
+from planner.bounds.ranks import plain_bounds
+from planner.plan import PlanRequest
+from planner.problem import Setting
+from planner.rules.check import parse_pins
+from planner.search.candidates import candidate, decide
+from planner.search.objective import Goal
+from planner.search.search import PROVEN_GAP
+from planner.space.degrees import cores
+from planner.space.unfold import eased, pipelines, placements, variants
+
+Progress = Callable[[str], None]
+
+CORES_AT_ONCE = 2_000
+"""Cores unfolded at once, to bound memory: about forty thousand layouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rederived:
+    """What the slow path found: seconds that no layout can beat on as many GPUs, and how it knows.
+
+    Attributes:
+        bound_s: least step that any layout could reach; the claim itself where none can beat it.
+        layouts: layouts unfolded and priced.
+        dismissed: those of them that one inequality dismissed.
+        split: those that the dynamic program decided.
+        solved: those that CP-SAT decided.
+        better: the first layout found that beats the claim, if any does.
+    """
+
+    bound_s: float
+    layouts: int
+    dismissed: int
+    split: int
+    solved: int
+    better: ParallelLayout | None
+
+
+def rederive(
+    setting: Setting,
+    goal: Goal,
+    request: PlanRequest,
+    score: float,
+    gpus: int,
+    cal: Calibration,
+    progress: Progress = lambda _: None,
+) -> Rederived:
+    """Unfold the whole space and find the least step that any layout could reach, if it is below a score.
+
+    Args:
+        setting: what layouts are judged against.
+        goal: what "best" means.
+        request: its pins are read.
+        score: the claim: only layouts that could beat it are decided.
+        gpus: GPUs that the bound is expressed in.
+        cal: kernel and collective tables.
+        progress: told how far it is.
+    """
+    pins = parse_pins(request.pins)
+    every, _ = cores(setting, pins)
+    cut, least, better = goal.shortened(score, PROVEN_GAP), score, None
+    layouts = dismissed = split = solved = 0
+    for start in range(0, len(every), CORES_AT_ONCE):
+        progress(f"{start:,} of {len(every):,} combinations of degrees, {layouts:,} layouts")
+        table = _unfold(setting, pins, every.take(np.arange(start, min(start + CORES_AT_ONCE, len(every)))))
+        layouts += len(table)
+        if len(table) == 0:
+            continue
+        priced = price(setting, table, cal)
+        scores = goal.score(table.num_gpus, plain_bounds(setting, priced))
+        for row in np.flatnonzero(scores < cut):
+            found = candidate(setting, priced, int(row))
+            G, split = found.layout.num_gpus, split + 1
+            if float(goal.score(G, found.known.bound_s)) >= cut:
+                continue
+            solution, solved = decide(found, float(goal.cutoff_s(G, cut))), solved + 1
+            least = min(least, float(goal.score(G, solution.bound_s)))
+            if solution.split is not None and better is None:
+                better = found.layout
+        dismissed += int((scores >= cut).sum())
+    bound_s = float(goal.cutoff_s(gpus, least))
+    return Rederived(
+        bound_s=bound_s, layouts=layouts, dismissed=dismissed, split=split, solved=solved, better=better
+    )
+
+
+def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> LayoutTable:
+    """Every legal layout of some cores."""
+    placed, _ = placements(setting, pins, table)
+    found, _, _ = pipelines(setting, pins, placed)
+    usual, _ = variants(setting, pins, found)
+    return LayoutTable.join([usual, eased(setting, pins, usual)[0]])
