@@ -7,6 +7,9 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout, Schedule, num_microbatches
 from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.stage_costs import StageSplit, memory_of_stages
+from costmodel.training.stages import stage_costs
 from planner.bounds.funnel import (
     columns_of,
     core_times,
@@ -14,6 +17,7 @@ from planner.bounds.funnel import (
     least_bubble,
     placed_times,
     smallest_bubble,
+    smallest_memory,
     step_bound,
 )
 from planner.bounds.priced import price
@@ -63,3 +67,32 @@ def test_no_layout_beats_the_bound_of_its_cut_its_core_or_its_placement(name: st
     ):
         assert np.all(earlier <= later * (1 + 1e-9))
         assert np.all(earlier > 0)
+
+
+def small(**changes: object) -> ModelSpec:
+    """Three layers, as wide as asked."""
+    fields = {
+        "name": "small", "num_layers": 3, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 32_000, "max_sequence_length": 8192,
+    }  # fmt: skip
+    return ModelSpec(**(fields | changes))  # type: ignore[arg-type]
+
+
+def asked(spec: ModelSpec, stack: str) -> Setting:
+    """This model on four H100, a microbatch of 512 tokens on each."""
+    job = TrainingJob(sequence_length=512, global_batch_size=4)
+    return setting_of(
+        PlanRequest(model=spec, cluster=default_cluster("h100-sxm", 4).spec, job=job, stack=stack)
+    )
+
+
+def test_a_single_microbatch_may_hold_less_than_its_activations() -> None:
+    """Gradients made on demand take the place of the only microbatch's activations."""
+    s = asked(small(hidden_size=4096, intermediate_size=16_384, head_dim=512), "meshplan")
+    layouts = [ParallelLayout(dp=4, zero_stage=zero, recompute="full") for zero in (0, 2, 3)]
+    peaks = []
+    for layout in layouts:
+        costs = stage_costs(s.model, s.cluster, s.job, s.stack, layout, CAL)
+        split = StageSplit(layers_of_stage=((3,),), recompute_of_stage=(0,))
+        peaks.append(float(memory_of_stages(costs, split).max()))
+    assert np.all(smallest_memory(s, LayoutTable.of(layouts)) <= min(peaks) * (1 + 1e-9))
