@@ -9,6 +9,7 @@ from app.reports.bench import BenchResult, Comparison
 from app.store.kernels import measurement_folder
 from costmodel.kernels.measurement import Measurement, to_json
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.ops.op import OpKind
 from planner.plan import Plan
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
@@ -132,11 +133,13 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
         for run in layer_runs(request.model)
         for op in layer_ops(request.model, run.kind, request.job, profile, shard)
     ]
-    shapes = {(int(op.m), int(op.n), int(op.k)) for op in ops if op.kind in ("gemm", "grouped_gemm")}
+    products = [op for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)]
+    sent = [op for op in ops if op.kind is OpKind.COLLECTIVE and op.collective_bytes]
+    shapes = {(int(op.m), int(op.n), int(op.k)) for op in products}
     shapes = {shape for shape in shapes if min(shape) > 0}
     ordered = sorted(shapes, key=lambda s: s[0] * s[1] * s[2], reverse=True)[:MOST_SHAPES]
-    messages = {int(op.collective_bytes) for op in ops if op.kind == "collective" and op.collective_bytes}
-    names = {str(op.collective) for op in ops if op.kind == "collective" and op.collective_bytes}
+    messages = {int(op.collective_bytes) for op in sent}
+    names = {str(op.collective) for op in sent}
     return BenchSizes(
         gemm=tuple(ordered),
         attention=(),

@@ -8,7 +8,7 @@ from costmodel.kernels.compute import elementwise, gemm, grouped_gemm
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.models.spec import layer_runs
 from costmodel.ops.layer import head_ops, layer_ops
-from costmodel.ops.op import Op
+from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.stack import stack as find_stack
 from planner.plan import Plan
@@ -40,13 +40,13 @@ def op_points(plan: Plan) -> tuple[OpPoint, ...]:
 
 def kernel_seconds(op: Op, gpu: Gpu, cal: Calibration) -> float:
     """Estimated seconds of one kernel; 0 for a collective."""
-    if op.kind == "gemm":
+    if op.kind is OpKind.GEMM:
         return float(gemm(cal, gpu, op.dtype, op.m, op.n, op.k).seconds)
-    if op.kind == "grouped_gemm":
+    if op.kind is OpKind.GROUPED_GEMM:
         return float(grouped_gemm(cal, gpu, op.dtype, op.m, op.n, op.k, op.experts).seconds)
-    if op.kind == "elementwise":
+    if op.kind in (OpKind.ELEMENTWISE, OpKind.SCORES):
         return float(elementwise(cal, gpu, op.bytes).seconds)
-    if op.kind == "attention":
+    if op.kind is OpKind.ATTENTION:
         return float(
             attention_prefill(
                 cal,

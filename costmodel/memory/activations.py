@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import RECOMPUTES, Quantity
-from costmodel.ops.op import HALF_BYTES, Op, ShardShape
+from costmodel.ops.op import HALF_BYTES, Op, OpKind, ShardShape
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-LINEAR = ("gemm", "grouped_gemm")
+LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LayerShare:
 
 def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> LayerShare:
     """Sums over the operations of one layer (or of the embedding or the head), one entry per cut."""
-    experts = [op for op in ops if op.kind == "grouped_gemm"]
+    experts = [op for op in ops if op.kind is OpKind.GROUPED_GEMM]
     expert_parameters = _total([op.parameters for op in experts])
     kept = [saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES]
     zero = np.zeros(np.shape(shard.tp))
@@ -88,7 +88,7 @@ def working_bytes(ops: Sequence[Op]) -> Quantity:
     sizes = [
         HALF_BYTES * np.maximum(op.experts, 1) * op.m * (op.n + 2 * op.k) for op in ops if op.kind in LINEAR
     ]
-    unfused = [op for op in ops if op.kind == "attention" and not op.fused]
+    unfused = [op for op in ops if op.kind is OpKind.ATTENTION and not op.fused]
     sizes += [2 * HALF_BYTES * op.batch * op.heads * op.query_tokens * op.kv_tokens for op in unfused]
     sizes += [op.working_bytes for op in ops]
     largest: Quantity = 0.0

@@ -16,7 +16,9 @@ from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
+    Cover,
     Op,
+    OpKind,
     ShardShape,
     communicate,
     elementwise,
@@ -178,12 +180,13 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
     gathered = kv_bytes * cp * (cp > 1)
     merged_elements = RING_ROWS * T * heads * attended_value_dim(model, stack) * (cp - 1)
     swapped = (kv_bytes + q_and_out_bytes) * (cp > 1) * ulysses
-    exchange = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES)
-    swap = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES + QUERIES_AND_OUTPUT)
+    rotate = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES, cover=Cover.ATTENTION)
+    exchange = functools.partial(communicate, axis="cp", count=KEYS_AND_VALUES, cover=Cover.NOTHING)
+    swap = functools.partial(exchange, count=KEYS_AND_VALUES + QUERIES_AND_OUTPUT)
     return (
-        exchange("context_gather", "all_gather", size_bytes=gathered * ring),
-        exchange("context_regather", "all_gather", size_bytes=gathered * ring, phase="backward"),
-        exchange("context_gradient_scatter", "reduce_scatter", size_bytes=gathered * ring, phase="backward"),
+        rotate("context_gather", "all_gather", size_bytes=gathered * ring),
+        rotate("context_regather", "all_gather", size_bytes=gathered * ring, phase="backward"),
+        rotate("context_gradient_scatter", "reduce_scatter", size_bytes=gathered * ring, phase="backward"),
         elementwise(
             "context_merge",
             traffic_bytes=(HALF_BYTES + 2 * FLOAT_BYTES) * merged_elements * ring,
@@ -258,7 +261,7 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
     kept = FLOAT_BYTES * T * heads if stack.flash_attention else HALF_BYTES * scores
     core = Op(
         name="attention",
-        kind="attention",
+        kind=OpKind.ATTENTION,
         batch=shard.microbatch_size,
         heads=heads / ulysses,
         kv_heads=np.maximum(kv_heads / ulysses, 1),
@@ -289,7 +292,7 @@ def _softmax(scores: Quantity, *, dropout: bool) -> Op:
     """Scale-mask-softmax over all scores, and attention dropout: its mask and output are kept."""
     return Op(
         name="softmax",
-        kind="elementwise",
+        kind=OpKind.SCORES,
         count=1 + dropout,
         bytes=scores * (4 + 5 * dropout),
         saved_bytes=scores * 3 * dropout,

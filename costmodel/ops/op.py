@@ -6,14 +6,38 @@ Legend: ``B`` microbatch sequences, ``S`` sequence length, ``T`` = B·S/cp token
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from costmodel.layout import Quantity
 
-OpKind = Literal["gemm", "grouped_gemm", "attention", "elementwise", "collective"]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
 Axis = Literal["tp", "cp", "ep", "expert_tp"]
 Phase = Literal["forward", "backward"]
+
+
+class OpKind(Enum):
+    """What runs: a matrix product, one per expert, an attention core, a memory-bound pass, a message.
+
+    `SCORES` are passes over the square of scores that an unfused attention core writes.
+    """
+
+    GEMM = "gemm"
+    GROUPED_GEMM = "grouped_gemm"
+    ATTENTION = "attention"
+    SCORES = "scores"
+    ELEMENTWISE = "elementwise"
+    COLLECTIVE = "collective"
+
+
+class Cover(Enum):
+    """What a collective may hide under: chunks of its product, the input gradient, attention, or nothing."""
+
+    PRODUCT = "product"
+    INPUT_GRADIENT = "input gradient"
+    ATTENTION = "attention"
+    NOTHING = "nothing"
+
 
 HALF_BYTES = 2  # bf16 and fp16 activations
 FLOAT_BYTES = 4  # fp32
@@ -65,7 +89,7 @@ class Op:
     recomputed); `working_bytes` are temporaries of the backward that the sizes do not tell, beside those
     that `costmodel.memory.activations` derives. A collective has its `collective`, `axis` and
     `collective_bytes` in the convention of `costmodel.kernels.collectives.collective_time`; `phase` says when
-    it runs.
+    it runs, and `cover` what it may hide under. `name` is a label for people: nothing is decided by it.
     """
 
     name: str
@@ -97,6 +121,7 @@ class Op:
     axis: Axis | None = None
     collective_bytes: Quantity = 0
     phase: Phase = "forward"
+    cover: Cover = Cover.PRODUCT
 
 
 def gemm(
@@ -127,7 +152,7 @@ def gemm(
     saved = width * saved_elements
     return Op(
         name=name,
-        kind="gemm",
+        kind=OpKind.GEMM,
         dtype=dtype,
         m=m,
         n=n,
@@ -156,7 +181,7 @@ def grouped_gemm(
     saved = width * experts * m * k
     return Op(
         name=name,
-        kind="grouped_gemm",
+        kind=OpKind.GROUPED_GEMM,
         dtype=dtype,
         experts=experts,
         m=m,
@@ -183,7 +208,7 @@ def elementwise(
     """Give a memory-bound pass over activations of `traffic_bytes` reads and writes in `count` kernels."""
     return Op(
         name=name,
-        kind="elementwise",
+        kind=OpKind.ELEMENTWISE,
         count=count,
         bytes=traffic_bytes,
         parameters=parameters,
@@ -201,16 +226,18 @@ def communicate(
     phase: Phase = "forward",
     *,
     count: int = 1,
+    cover: Cover = Cover.PRODUCT,
 ) -> Op:
     """Give a collective over an axis of the layout: `size_bytes` in all, in `count` messages."""
     return Op(
         name=name,
-        kind="collective",
+        kind=OpKind.COLLECTIVE,
         count=count,
         collective=collective,
         axis=axis,
         collective_bytes=size_bytes,
         phase=phase,
+        cover=cover,
     )
 
 
@@ -231,7 +258,9 @@ def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tup
     sharded = message * shard.sequence_parallel
     return (
         communicate(f"{name}_gather", "all_gather", "tp", sharded),
-        communicate(f"{name}_regather", "all_gather", "tp", sharded, "backward"),
+        communicate(
+            f"{name}_regather", "all_gather", "tp", sharded, "backward", cover=Cover.INPUT_GRADIENT
+        ),
         communicate(f"{name}_gradient_scatter", "reduce_scatter", "tp", sharded, "backward"),
         communicate(f"{name}_gradient_reduce", "all_reduce", "tp", message - sharded, "backward"),
     )

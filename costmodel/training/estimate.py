@@ -16,7 +16,7 @@ from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, me
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.layer import forward_flop, model_flop_per_step
-from costmodel.ops.op import ShardShape
+from costmodel.ops.op import OpKind, ShardShape
 from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
@@ -172,7 +172,7 @@ def _forward_flop(model: ModelSpec, job: TrainingJob) -> tuple[float, tuple[floa
     shard = ShardShape(sequence_length=float(job.sequence_length))
     ops = ops_of_parts(model, job, stack_named("ideal"), shard)
     layers = tuple(float(forward_flop(part)) for part in ops)
-    cores = tuple(float(forward_flop([op for op in part if op.kind == "attention"])) for part in ops)
+    cores = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
     counts = [run.count for run in layer_runs(model)]
     whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1]
     return whole, layers[: len(counts)], cores[: len(counts)]

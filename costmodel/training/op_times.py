@@ -17,18 +17,9 @@ from numpy.typing import NDArray
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import attention_prefill, elementwise, gemm, grouped_gemm
 from costmodel.kernels.tables import Calibration
-from costmodel.ops.op import Op
+from costmodel.ops.op import Cover, Op, OpKind
 from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.gpu import Gpu
-
-CONTEXT_EXPOSED = (
-    "context_swap",
-    "context_gradient_swap",
-    "context_first_gather",
-    "context_first_regather",
-    "context_last_scatter",
-)
-"""Context exchanges that attention must wait for: head swaps, and gathering all keys and values at once."""
 
 Vector = NDArray[np.float64]
 Columns = TypeVar("Columns")
@@ -108,7 +99,7 @@ def kernel_times(
 
     Matrix products of all parts share their table look-ups.
     """
-    gemms = [[op for op in ops if op.kind == "gemm"] for ops in parts]
+    gemms = [[op for op in ops if op.kind is OpKind.GEMM] for ops in parts]
     found = _products(cal, gpu, [op for part in gemms for op in part], size)
     starts = np.cumsum([0, *(len(part) for part in gemms)])
     return tuple(
@@ -119,14 +110,14 @@ def kernel_times(
 
 def _kernel_times(cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int, products: Vector) -> KernelTimes:
     """Sums over the operations of one part; `products` as from `_products`."""
-    grouped = _grouped(cal, gpu, [op for op in ops if op.kind == "grouped_gemm"], size)
-    attention = [op for op in ops if op.kind == "attention"]
+    grouped = _grouped(cal, gpu, [op for op in ops if op.kind is OpKind.GROUPED_GEMM], size)
+    attention = [op for op in ops if op.kind is OpKind.ATTENTION]
     fused = [_fused_attention(cal, gpu, op) for op in attention if op.fused]
     unfused = [op for op in attention if not op.fused]
-    scores = [op.bytes for op in unfused] + [op.bytes for op in ops if op.name == "softmax"]
-    passes = [op.bytes for op in ops if op.kind == "elementwise" and op.name != "softmax"]
-    experts = [op.parameters for op in ops if op.kind == "grouped_gemm"]
-    others = [op.parameters for op in ops if op.kind != "grouped_gemm"]
+    scores = [op.bytes for op in unfused] + [op.bytes for op in ops if op.kind is OpKind.SCORES]
+    passes = [op.bytes for op in ops if op.kind is OpKind.ELEMENTWISE]
+    experts = [op.parameters for op in ops if op.kind is OpKind.GROUPED_GEMM]
+    others = [op.parameters for op in ops if op.kind is not OpKind.GROUPED_GEMM]
     forward, inputs, weights = products[0].sum(axis=1)
     total = np.maximum(forward + inputs + weights, 1e-30)
     moved = np.stack([_sum(scores, size), _sum(passes, size)])
@@ -178,7 +169,7 @@ def transfer_times(
         (part, op)
         for part, ops in enumerate(parts)
         for op in ops
-        if op.kind == "collective" and np.any(op.collective_bytes)
+        if op.kind is OpKind.COLLECTIVE and np.any(op.collective_bytes)
     ]
     for name in sorted({str(op.collective) for _, op in collectives}):
         alike = [(part, op) for part, op in collectives if op.collective == name]
@@ -228,11 +219,11 @@ def dispatch_time(
 def _total_of(op: Op) -> str:
     """Name of the total of `TransferTimes` that a collective belongs to."""
     if op.axis == "tp":
-        if op.name.endswith("_regather"):
+        if op.cover is Cover.INPUT_GRADIENT:
             return "tp_regather_s"
         return f"tp_{'whole' if op.collective == 'all_reduce' else 'sharded'}_{op.phase}_s"
     if op.axis == "cp":
-        return f"cp_{'swap_' if op.name in CONTEXT_EXPOSED else ''}{op.phase}_s"
+        return f"cp_{'swap_' if op.cover is Cover.NOTHING else ''}{op.phase}_s"
     return f"ep_{op.phase}_s"
 
 

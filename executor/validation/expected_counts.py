@@ -18,7 +18,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.attention import attended_pairs
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
-from costmodel.ops.op import Op
+from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.stack import SoftwareStack, stack
 from executor.comm.mesh import dense_grid, expert_grid
@@ -79,7 +79,7 @@ def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
 
     A ring does an all-gather or a reduce-scatter over cp as c − 1 messages of each tensor to the next rank.
     """
-    if op.kind == "collective":
+    if op.kind is OpKind.COLLECTIVE:
         if op.collective_bytes and op.axis is not None and op.collective is not None:
             c = task.layout.cp
             ring = op.axis == "cp" and task.layout.cp_kind == "ring"
@@ -90,8 +90,8 @@ def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
             )
     elif op.flop:
         capped = task.spec.attn_logit_softcapping is not None  # plain products of all pairs
-        kind = "attention" if op.kind == "attention" and not capped else "gemm"
-        again = BACKWARD_ATTENTION_PRODUCTS if op.kind == "attention" else PRODUCTS_OF_BACKWARD
+        kind = "attention" if op.kind is OpKind.ATTENTION and not capped else "gemm"
+        again = BACKWARD_ATTENTION_PRODUCTS if op.kind is OpKind.ATTENTION else PRODUCTS_OF_BACKWARD
         flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length, capped=capped) * times
         found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
         found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(again))
@@ -105,7 +105,7 @@ def _computed_share(op: Op, sequence_length: int, *, capped: bool) -> Fraction:
     """
     S, share = sequence_length, Fraction(op.windowed_share).limit_denominator(MOST_LAYERS)
     full, windowed = Fraction(S * S, 2), op.window is not None and op.window < S
-    if op.kind != "attention" or not (windowed or capped):
+    if op.kind is not OpKind.ATTENTION or not (windowed or capped):
         return Fraction(1)
     window = op.window if windowed and op.window is not None else S
     counted = (1 - share) * full + share * Fraction(float(attended_pairs(S, window)))
@@ -132,7 +132,7 @@ def expected_parameters(task: RankTask) -> tuple[Counter[str], Counter[str]]:
     expert: Counter[str] = Counter()
     for part, (ops, count) in ops_by_part(task).items():
         for op in ops:
-            into = expert if op.kind == "grouped_gemm" else dense
+            into = expert if op.kind is OpKind.GROUPED_GEMM else dense
             into[part] += round(float(op.parameters * count))
     if task.spec.tie_word_embeddings and "head" in dense and task.stage > 0:
         dense["head"] += task.spec.vocab_size * task.spec.hidden_size // task.layout.tp

@@ -10,7 +10,7 @@ from costmodel.memory.activations import saved_bytes
 from costmodel.models.catalog import model
 from costmodel.ops.attention import attention_ops
 from costmodel.ops.layer import layer_runs
-from costmodel.ops.op import Op, ShardShape
+from costmodel.ops.op import Op, OpKind, ShardShape
 from costmodel.stack import SoftwareStack, stack
 
 ENGINE = stack("meshplan")
@@ -30,7 +30,7 @@ def attention(
 
 def core_of(ops: list[Op]) -> Op:
     """The attention core."""
-    return next(op for op in ops if op.kind == "attention")
+    return next(op for op in ops if op.kind is OpKind.ATTENTION)
 
 
 @pytest.mark.parametrize(

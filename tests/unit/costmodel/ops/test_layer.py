@@ -20,7 +20,7 @@ from costmodel.ops.layer import (
     layer_ops,
     model_flop_per_step,
 )
-from costmodel.ops.op import Op
+from costmodel.ops.op import Op, OpKind
 from costmodel.stack import stack
 
 S = 4096
@@ -79,7 +79,7 @@ def test_expert_parallel_shards_sum_to_the_experts() -> None:
             for op in layer_ops(
                 spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S, ep=ep, expert_tp=etp)
             )
-            if op.kind == "grouped_gemm"
+            if op.kind is OpKind.GROUPED_GEMM
         )
         for ep, etp in ((1, 1), (8, 2))
     )
@@ -105,7 +105,7 @@ def test_forward_flop_is_two_per_active_matrix_parameter_plus_attention(name: st
 def test_latent_attention_flop_uses_both_head_sizes() -> None:
     """DeepSeek-V3 scores 192-wide queries and mixes 128-wide values."""
     spec = model("deepseek-v3")
-    attention = [op for op in ops_of(spec) if op.kind == "attention"]
+    attention = [op for op in ops_of(spec) if op.kind is OpKind.ATTENTION]
     assert sum(float(op.flop) for op in attention) == 61 * 2 * 128 * (192 + 128) * S * S / 2
 
 
@@ -116,7 +116,7 @@ def test_a_window_limits_the_pairs_of_windowed_layers_only() -> None:
     (core,) = [
         op
         for op in layer_ops(spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S))
-        if op.kind == "attention"
+        if op.kind is OpKind.ATTENTION
     ]
     windowed, full = S * 128 - 128 * 128 / 2, S * S / 2
     assert core.flop == 2 * 64 * 128 * (windowed + full) / 2
@@ -126,7 +126,7 @@ def test_unfused_attention_computes_the_masked_half_too() -> None:
     """Batched matmuls before FlashAttention cover all S² scores."""
     spec = model("megatron-22b")
     fused, unfused = (
-        sum(op.flop for op in ops_of(spec, name=name) if op.kind == "attention")
+        sum(op.flop for op in ops_of(spec, name=name) if op.kind is OpKind.ATTENTION)
         for name in ("ideal", "megatron-lm-2021")
     )
     assert unfused == 2 * fused
@@ -142,7 +142,7 @@ def test_expert_work_per_rank_depends_on_tokens_not_on_expert_parallelism() -> N
     """With balanced routing every rank computes K experts per token of its own, wherever they live."""
     spec = model("qwen3-30b-a3b")
     works = [
-        sum(op.flop for op in ops_of(spec, ep=ep, expert_tp=etp) if op.kind == "grouped_gemm")
+        sum(op.flop for op in ops_of(spec, ep=ep, expert_tp=etp) if op.kind is OpKind.GROUPED_GEMM)
         for ep, etp in ((1, 1), (8, 1), (4, 2))
     ]
     per_token = 2 * 3 * spec.hidden_size * spec.moe_intermediate_size * 8

@@ -11,7 +11,7 @@ from costmodel.layout import ParallelLayout, Recompute
 from costmodel.models.catalog import model
 from costmodel.models.spec import layer_runs
 from costmodel.ops.layer import forward_flop, head_ops, layer_ops
-from costmodel.ops.op import ShardShape
+from costmodel.ops.op import OpKind, ShardShape
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
@@ -36,7 +36,7 @@ def layer_share(core: bool = False) -> float:
     (run,) = layer_runs(OF)
     ops = layer_ops(OF, run.kind, JOB, ideal, shard)
     layers = run.count * float(forward_flop(ops))
-    repeated = run.count * float(forward_flop([op for op in ops if op.kind == "attention"]))
+    repeated = run.count * float(forward_flop([op for op in ops if op.kind is OpKind.ATTENTION]))
     return (repeated if core else layers) / (layers + float(forward_flop(head_ops(OF, ideal, shard))))
 
 
