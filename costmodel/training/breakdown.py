@@ -19,7 +19,7 @@ from costmodel.pipeline.stage_costs import (
     tail_seconds,
 )
 from costmodel.training.constants import Constants
-from costmodel.training.layer_time import layer_step
+from costmodel.training.layer_time import embedding_step, head_step, layer_step
 from costmodel.training.raw_times import Features, PartTimes
 from costmodel.training.step_time import step_stretch
 
@@ -31,6 +31,7 @@ NOTHING = 1e-9
 class _PerMicrobatch:
     """Seconds of one microbatch on the pacing rank, by part; `moving` is all communication by axis."""
 
+    compute: float
     recompute: float
     tp: float
     cp: float
@@ -43,7 +44,7 @@ class _PerMicrobatch:
 
 
 def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSplit) -> TimeBreakdown:
-    """Parts of the step of the only layout of these features; `compute_s` is what the other parts leave.
+    """Parts of the step of the only layout of these features, each added up by itself: their sum is the step.
 
     Args:
         f: Raw times of one layout.
@@ -62,8 +63,8 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
     shown = {axis: M * getattr(part, axis) for axis in moving}
     fixed_s = float(f.environment.level) * c.step_fixed_s
     moving["dp"], shown["dp"] = _replica_seconds(f, c, split, pacing, M), dp
-    others = TimeBreakdown(
-        compute_s=0.0,
+    return TimeBreakdown(
+        compute_s=M * part.compute,
         recompute_s=M * part.recompute,
         tp_s=shown["tp"],
         cp_s=shown["cp"],
@@ -75,8 +76,6 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
         host_s=M * part.host + fixed_s,
         hidden_s=_hidden(moving, shown, total),
     )
-    values = {name: getattr(others, name) for name in others.__slots__}
-    return TimeBreakdown(**{**values, "compute_s": total - others.total_s})
 
 
 def _pacing_rank(
@@ -97,15 +96,17 @@ def _pacing_rank(
         for name, value in one.items():
             sums[name] += stretch * count * value
             sums[f"moving_{name}"] += stretch * count * _transfer_seconds(f.runs[run], c, name)
+        sums["compute"] += stretch * count * float(step.compute_s[0])
         sums["host"] += stretch * count * max(0.0, plain - float(step.compute_s[0]) - sum(one.values()))
         sums["dp"] += count * (costs.layer_s[run] - stretch * (plain + repeated))
         sums["recompute"] += stretch * count * repeated + float(again[run]) * costs.recompute_s[run]
     traffic = _microbatch_traffic(f, c)
     sums["dp"] += stretch * float(traffic[:-2].max())
-    for held, end, exchange in zip(
-        _ends_held(f, split, rank), (f.embedding, f.head), traffic[-2:], strict=True
-    ):
-        sums["tp"] += held * stretch * float(layer_step(end, f, c).tp_s[0])
+    sums["host"] += stretch * float(f.environment.host_s_per_microbatch)
+    ends = (f.embedding, embedding_step(f, c)), (f.head, head_step(f, c))
+    for held, (end, step), exchange in zip(_ends_held(f, split, rank), ends, traffic[-2:], strict=True):
+        sums["compute"] += held * stretch * float(step.compute_s[0])
+        sums["tp"] += held * stretch * float(step.tp_s[0])
         sums["moving_tp"] += held * stretch * _transfer_seconds(end, c, "tp")
         sums["dp"] += held * stretch * float(exchange)
     return _PerMicrobatch(**sums)

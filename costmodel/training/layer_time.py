@@ -238,8 +238,13 @@ def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
 
 def head_seconds(f: Features, c: Constants) -> Vector:
     """Final norm, output projection and loss of one microbatch, forward and backward; per placed cut."""
-    step = layer_step(f.head, f, _without_loss_passes(c))
+    step = head_step(f, c)
     return np.asarray(step.compute_s + step.tp_s)
+
+
+def head_step(f: Features, c: Constants) -> LayerStep:
+    """The head in a step."""
+    return layer_step(f.head, f, _without_loss_passes(c))
 
 
 def _without_loss_passes(c: Constants) -> Constants:
@@ -251,5 +256,10 @@ def _without_loss_passes(c: Constants) -> Constants:
 
 def embedding_seconds(f: Features, c: Constants) -> Vector:
     """Token embedding of one microbatch, forward and backward; per placed cut."""
-    step = layer_step(f.embedding, f, c)
+    step = embedding_step(f, c)
     return np.asarray(step.compute_s + step.tp_s)
+
+
+def embedding_step(f: Features, c: Constants) -> LayerStep:
+    """The embedding in a step."""
+    return layer_step(f.embedding, f, c)
