@@ -150,8 +150,8 @@ def _replicas(setting: Setting, table: LayoutTable) -> Integers:
 def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Columns:
     """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have.
 
-    A single replica has them too: what gathers its weights from a master copy keeps no second one. A given
-    degree is one of the space's, so below ZeRO-2 it is all ranks, unless the stage is given too.
+    A single replica has them too: what gathers its weights from a master copy keeps no second one. A degree
+    given alone is one of the space's; with the stage given too it may be any.
     """
     (stride, ranks), pipelined = divmod(key // 2, setting.cluster.num_gpus + 1), key % 2
     offered = setting.stack.zero_stages_with_pipeline if pipelined else setting.stack.zero_stages
@@ -159,10 +159,9 @@ def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Columns:
     inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
     given, pairs = pins.get("shard_degree"), []
     for stage in stages:
-        partly = stage >= SHARDS_GRADIENTS or "zero_stage" in pins
         degrees = sorted({ranks} | (inside if stage >= SHARDS_GRADIENTS else set()))
         if given:
-            degrees = [given] if partly or given == ranks else []
+            degrees = [given] if given in degrees or "zero_stage" in pins else []
         pairs += [(stage, degree) for degree in degrees]
     return {
         "zero_stage": np.array([stage for stage, _ in pairs], dtype=np.int64),
