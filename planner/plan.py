@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
@@ -26,7 +26,7 @@ SCHEMA_VERSION = 3  # 1 did not say what a model computes (rotary positions, eps
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 
 Objective = Literal["step-time", "cost", "gpus", "memory"]
-OBJECTIVES: tuple[Objective, ...] = ("step-time", "cost", "gpus", "memory")
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
