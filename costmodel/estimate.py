@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.kernels.grids import Floats, floats
 from costmodel.memory.stage import MemoryBreakdown
+from topology.base.units import BILLION, HOUR
 
 PART_NAMES: Mapping[str, str] = {
     "compute_s": "compute",
@@ -116,17 +117,13 @@ class Estimate:
     provenance: tuple[str, ...] = ()
 
 
-SECONDS_PER_HOUR = 3600.0
-BILLION = 10**9
-
-
 def usd(seconds: ArrayLike, num_gpus: ArrayLike, usd_per_gpu_hour: float) -> Floats:
     """US dollars of `num_gpus` rented for `seconds`: t·N·price/3600.
 
     >>> float(usd(3600.0, 8, 2.5))
     20.0
     """
-    return floats(seconds) * floats(num_gpus) * (usd_per_gpu_hour / SECONDS_PER_HOUR)
+    return floats(seconds) * floats(num_gpus) * (usd_per_gpu_hour / HOUR)
 
 
 def watt_hours(seconds: ArrayLike, num_gpus: ArrayLike, watts_per_gpu: float) -> Floats:
@@ -135,7 +132,7 @@ def watt_hours(seconds: ArrayLike, num_gpus: ArrayLike, watts_per_gpu: float) ->
     >>> float(watt_hours(3600.0, 2, 700.0))
     1400.0
     """
-    return floats(seconds) * floats(num_gpus) * (watts_per_gpu / SECONDS_PER_HOUR)
+    return floats(seconds) * floats(num_gpus) * (watts_per_gpu / HOUR)
 
 
 def per_billion_tokens(amount_per_step: ArrayLike, tokens_per_step: ArrayLike) -> Floats:

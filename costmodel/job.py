@@ -15,8 +15,8 @@ Optimizer = Literal["adamw"]
 class TrainingJob:
     """One pre-training job: how long a sequence is, how many make a step, and what the user is bound by.
 
-    `global_batch_size` counts sequences. `total_tokens`, `deadline_s` and `budget_usd` are optional
-    limits that objectives other than the step time read.
+    `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
+    reads them, and a run knows from the tokens when it is done.
     """
 
     sequence_length: int
@@ -25,13 +25,12 @@ class TrainingJob:
     optimizer: Optimizer = "adamw"
     total_tokens: int | None = None
     deadline_s: float | None = None
-    budget_usd: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens."""
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
-        for name in ("total_tokens", "deadline_s", "budget_usd"):
+        for name in ("total_tokens", "deadline_s"):
             value = getattr(self, name)
             if value is not None:
                 _require_positive("training job", name, value)

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
@@ -21,12 +21,12 @@ from topology.base.decode import document_of, structure, unstructure
 from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
-SCHEMA_VERSION = 2  # 1 did not say what a model computes (rotary positions, epsilon, routing)
+SCHEMA_VERSION = 3  # 1 did not say what a model computes (rotary positions, epsilon); 2 see `_from_2`
 
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 
 Objective = Literal["step-time", "cost", "gpus", "memory"]
-OBJECTIVES: tuple[Objective, ...] = ("step-time", "cost", "gpus", "memory")
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,16 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, where: str = "plan") -> Plan:
-    """Read a plan back; unknown keys and other schema versions are refused with an InputError."""
-    data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json")
+    """Read a plan back, also one of version 2; unknown keys and other versions are an InputError."""
+    data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json", upgrades={2: _from_2})
     return structure(data, Plan, where)
+
+
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 had `request.job.budget_usd`, a limit that nothing ever read."""
+    request = data.get("request")
+    job = request.get("job") if isinstance(request, dict) else None
+    if not isinstance(request, dict) or not isinstance(job, dict):
+        return data
+    kept = {name: value for name, value in job.items() if name != "budget_usd"}
+    return {**data, "request": {**request, "job": kept}}

@@ -24,6 +24,7 @@ from costmodel.layout import LayoutTable
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
 from costmodel.training.raw_times import Features, features_of
+from topology.hardware.datasheets import generation_of
 
 Vector = NDArray[np.float64]
 
@@ -147,7 +148,7 @@ def load_sample(path: str) -> Sample:
         layout=np.array([f"{run.model.name} {run.job} {run.cluster.gpu.name} {run.layout}" for run in order]),
         name=np.array([run.name for run in order]),
         dense=np.array([not run.model.is_moe for run in order]),
-        hopper=np.array([run.cluster.gpu.architecture == "hopper" for run in order]),
+        hopper=np.array([generation_of(run.cluster.gpu).faster_bf16_gemm for run in order]),
     )
 
 

@@ -1,33 +1,17 @@
 """Clusters from specs, from machines of the catalog, and the default one of a GPU."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from topology.base.errors import InputError
-from topology.base.names import resolve
 from topology.cluster import Cluster
 from topology.fabric.wiring import in_tree_order
-from topology.hardware.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines
+from topology.hardware.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines, sheet_named
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import price_at, price_of
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import MAX_GPUS, require_valid
-
-GPU_ALIASES: Mapping[str, str] = {
-    "a100": "a100-sxm-80gb",
-    "a100-80gb": "a100-sxm-80gb",
-    "a100-40gb": "a100-sxm-40gb",
-    "h100": "h100-sxm",
-    "h800": "h800-sxm",
-    "h200": "h200-sxm",
-    "b200": "b200-sxm",
-    "b300": "b300-sxm",
-    "gh200": "gh200-96gb",
-    "v100": "v100-sxm-32gb",
-    "4090": "rtx-4090",
-}
-"""What the short name of a GPU family means: its SXM part."""
 
 CLUSTERS_KEPT = 4
 """Clusters that `build` remembers, with the hierarchies derived from them."""
@@ -54,8 +38,7 @@ def build(spec: ClusterSpec) -> Cluster:
 
 def gpu_named(name: str) -> Gpu:
     """Return a GPU of the catalog by a lenient name."""
-    sheets = gpu_sheets()
-    return sheets[resolve(name, sheets, "GPU", GPU_ALIASES)].gpu()
+    return sheet_named(name).gpu()
 
 
 def common_gpu(numbers: Sequence[tuple[Gpu, int]]) -> Gpu:
@@ -93,8 +76,7 @@ def default_cluster(
         nic_bandwidth_bytes_per_s: one NIC per GPU of this rate, instead of the machine's NICs.
         oversubscription: bandwidth into over bandwidth out of a leaf.
     """
-    sheets = gpu_sheets()
-    sheet = sheets[resolve(gpu_name, sheets, "GPU", GPU_ALIASES)]
+    sheet = sheet_named(gpu_name)
     machine = machines()[sheet.machine]
     per_node = gpus_per_node or machine.gpus_per_node
     machine = replace(machine, gpus_per_node=per_node, nics_per_node=_nics(machine, per_node))

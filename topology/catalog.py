@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from topology.base.names import resolve
-from topology.builders import GPU_ALIASES, build, gpu_named, machine_spec
+from topology.builders import build, gpu_named, machine_spec
 from topology.cluster import Cluster
-from topology.hardware.datasheets import gpu_sheets, machines
+from topology.hardware.datasheets import gpu_sheets, machines, sheet_named
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price, price_of
 
@@ -18,7 +18,7 @@ def gpus() -> Mapping[str, Gpu]:
 
 def gpu_name(name: str) -> str:
     """Return the full name of a GPU from a lenient one."""
-    return resolve(name, gpu_sheets(), "GPU", GPU_ALIASES)
+    return sheet_named(name).name
 
 
 def gpu(name: str) -> Gpu:
@@ -58,4 +58,4 @@ def price(gpu_name: str) -> Price | None:
     >>> price("h100-sxm").as_of
     '2026-07-20'
     """
-    return price_of(resolve(gpu_name, gpu_sheets(), "GPU", GPU_ALIASES))
+    return price_of(sheet_named(gpu_name).name)

@@ -9,8 +9,8 @@ from typing import Any
 from topology.base.decode import read_toml, structure, unstructure
 from topology.base.errors import InputError, UnknownNameError
 from topology.base.names import resolve
-from topology.builders import GPU_ALIASES, gpu_named, machine_node
-from topology.hardware.datasheets import gpu_sheets, machines
+from topology.builders import gpu_named, machine_node
+from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines
 from topology.spec import ClusterSpec, NodeSpec
 
 
@@ -99,7 +99,7 @@ def _fill_node(table: object, own_gpus: set[str], where: str) -> object:
     if isinstance(machine, str):
         base = machines()[_resolve(machine, machines(), "machine", where)]
     elif isinstance(gpu, str) and gpu not in own_gpus:
-        given["gpu"] = _resolve(gpu, gpu_sheets(), "GPU", where, GPU_ALIASES)
+        given["gpu"] = _resolve(gpu, gpu_sheets(), "GPU", where, gpu_aliases())
         base = machines()[gpu_sheets()[given["gpu"]].machine]
     elif isinstance(gpu, str) and gpu in gpu_sheets():
         base = machines()[gpu_sheets()[gpu].machine]

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from planner.engines.targets import TARGETS
+
 
 def command(
     *,
@@ -16,7 +18,7 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="megatron, torchtitan, deepspeed, accelerate, kubeflow, skypilot or slurm.",
+            help=f"{', '.join(TARGETS)}.",
             metavar="TOOL",
         ),
     ],

@@ -62,7 +62,6 @@ def understand(
     model = _override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
     job = _override(_job(flags, model, spec.num_gpus), groups["job"], "job")
-    _require_context(model, job)
     stack = find_stack(flags.stack or DEFAULT_STACK).name
     request = PlanRequest(
         model=model,
@@ -168,16 +167,6 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         total_tokens=parse_count(flags.tokens, "--tokens") if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
     )
-
-
-def _require_context(model: ModelSpec, job: TrainingJob) -> None:
-    """Refuse sequences longer than the model has positions for."""
-    if job.sequence_length > model.max_sequence_length:
-        raise InputError(
-            what=f"{model.name} cannot read sequences of {job.sequence_length:,} tokens",
-            cause=f"sequence_length {job.sequence_length} > max_sequence_length {model.max_sequence_length}",
-            fix=f"use --sequence-length {model.max_sequence_length}, or --set model.max_sequence_length=…",
-        )
 
 
 def default_batch(num_gpus: int) -> int:

@@ -11,6 +11,7 @@ from costmodel.layout import Quantity
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
 from topology.cluster import Cluster
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 FULL_HEAD = 128  # head size at which matrix units are filled
@@ -30,7 +31,7 @@ class Environment:
             are used.
         power_cap: This part's design power per peak over that of the part whose tables are used, at most 1;
             1 where this part's own sustained rate was measured, which has the cap in it.
-        blackwell: 1 on Blackwell.
+        blackwell: 1 where products are slower within a step than alone, as on Blackwell.
         fp8: 1 if linear layers multiply in eight bits or four.
         fp4_over_fp8: Peak in four bits over that in eight if they multiply in four, else 0.
         head_share: min(head size, 128)/128.
@@ -103,23 +104,26 @@ def environment_of(
     gpu = cluster.gpu
     table_part = _table_part(cal, gpu)
     intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
-    modern = gpu.architecture not in ("volta", "ampere", "ada")
-    blackwell = gpu.architecture == "blackwell"
-    newer = gpu.architecture == "hopper" and not job.is_fp8
+    generation = generation_of(gpu)
+    newer = generation.faster_bf16_gemm and not job.is_fp8
     return Environment(
         **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
         tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
         product_time_ratio=stack.product_time_ratio * (stack.hopper_bf16_products if newer else 1.0),
-        attention_slowdown=stack.attention_slowdown_hopper if modern else stack.attention_slowdown,
+        attention_slowdown=(
+            stack.attention_slowdown_hopper if generation.asynchronous_matmul else stack.attention_slowdown
+        ),
         watts_per_flop_per_s=max(intensity, own),
         power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
-        blackwell=float(blackwell),
+        blackwell=float(generation.slower_gemm_in_step),
         fp8=float(job.is_fp8),
         fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        static_experts=float(stack.drops_tokens or (stack.static_experts_blackwell and blackwell)),
+        static_experts=float(
+            stack.drops_tokens or (stack.static_experts_blackwell and generation.device_sized_experts)
+        ),
     )
 
 

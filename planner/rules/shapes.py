@@ -288,7 +288,7 @@ def _sequence_limit(s: Setting, _: ParallelLayout) -> Violation:
         have=have,
         need=need,
         unit="tokens",
-        hint=f"use a sequence length of at most {need}",
+        hint=f"use a sequence length of at most {need}, or set model.max_sequence_length if it reads more",
     )
 
 

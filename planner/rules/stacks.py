@@ -20,6 +20,7 @@ from costmodel.layout import (
 from costmodel.pipeline.stages import shortage
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
+from topology.hardware.datasheets import generation_of
 
 CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
 """Virtual stages a schedule is defined for; interleaving takes any number from two up."""
@@ -282,15 +283,10 @@ _UNITS = {"nvfp4": "fp4", "mxfp8": "fp8"}
 """Units that multiply a precision, where they have another name."""
 
 
-_OTHER_SCALES = {"nvfp4": "cdna"}
-"""Architectures whose units of that width scale blocks another way (CDNA 4 has MXFP4, not NVFP4)."""
-
-
 def _precision_broken(s: Setting, _: LayoutTable) -> bool:
     gpu, precision = s.cluster.gpu, s.job.precision
-    other = _OTHER_SCALES.get(precision, "")
     lacking = _UNITS.get(precision, precision) not in gpu.peak_flop_per_s
-    return lacking or bool(other and gpu.architecture.startswith(other))
+    return lacking or (precision == "nvfp4" and not generation_of(gpu).nvfp4)
 
 
 def _precision(s: Setting, _: ParallelLayout) -> Violation:

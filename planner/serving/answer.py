@@ -11,7 +11,7 @@ from math import erf, log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.estimate import SECONDS_PER_HOUR, watt_hours
+from costmodel.estimate import watt_hours
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import Band, serving_bands
 from costmodel.serving.breakdown import decode_parts_s
@@ -30,7 +30,7 @@ from planner.serving.plan import (
     ServingRequest,
 )
 from planner.serving.replica import MOST_BATCH, Option
-from topology.base.units import MEGA
+from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy
 
 Floats = NDArray[np.float64]
@@ -203,7 +203,7 @@ def _money(
     price = request.usd_per_gpu_hour
     if price is None:
         return {"hour": None, "query": None, "input": None, "output": None}
-    query = price * gpus / SECONDS_PER_HOUR / run.request_rate_per_s
+    query = price * gpus / HOUR / run.request_rate_per_s
     share = _prompt_share(run, mean_batch)
     job = request.job
     return {

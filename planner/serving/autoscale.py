@@ -18,7 +18,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.estimate import SECONDS_PER_HOUR
+from topology.base.units import HOUR
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +93,7 @@ def autoscale(
         idle_since = now if wanted >= running else idle_since
         if wanted < running and now - idle_since >= policy.cool_down_s:
             running, idle_since = max(wanted, policy.fewest), now
-    gpu_hours = float(replicas.sum()) * gpus_per_replica * policy.interval_s / SECONDS_PER_HOUR
+    gpu_hours = float(replicas.sum()) * gpus_per_replica * policy.interval_s / HOUR
     offered = float(replicas.sum()) * capacity_per_s * policy.interval_s
     return ScalingRun(
         time_s=np.arange(steps, dtype=np.float64) * policy.interval_s,

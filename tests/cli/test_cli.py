@@ -220,7 +220,7 @@ def test_paths_that_are_no_files_are_answered_in_three_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{}", "[]", "null", '{"schema_version": 99}', '{"schema_version": 2}', "not json"]
+    "text", ["{}", "[]", "null", *(f'{{"schema_version": {v}}}' for v in (2, 3, 99)), "not json"]
 )
 def test_a_file_that_is_no_plan_is_answered_in_three_lines(tmp_path, text):
     """Every command that reads a plan says so."""

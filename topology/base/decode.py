@@ -41,7 +41,14 @@ def structure(data: object, as_type: type[T], where: str) -> T:
         raise InputError(f"{where} does not describe a {_in_words(as_type)}", cause, fix) from None
 
 
-def document_of(text: str, where: str, *, version: int, command: str) -> dict[str, Any]:
+def document_of(
+    text: str,
+    where: str,
+    *,
+    version: int,
+    command: str,
+    upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
+) -> dict[str, Any]:
     """Read a JSON document that one of our commands wrote, in the version that is read here.
 
     Args:
@@ -49,6 +56,7 @@ def document_of(text: str, where: str, *, version: int, command: str) -> dict[st
         where: what is being read, for the message.
         version: its `schema_version`.
         command: what writes such documents, as `plan --json`.
+        upgrades: what turns a document of an earlier version into one of this version.
     """
     try:
         data = json.loads(text)
@@ -62,6 +70,8 @@ def document_of(text: str, where: str, *, version: int, command: str) -> dict[st
             cause="it has no schema_version",
             fix=f"pass a file written by `{command}`",
         )
+    if isinstance(found, int) and found in (upgrades or {}):
+        return {**(upgrades or {})[found](data), "schema_version": version}
     if found != version:
         raise InputError(
             what=f"{where} cannot be read by this version",

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from topology.base.decode import read_text
 from topology.base.errors import InputError
-from topology.base.names import resolve
-from topology.builders import GPU_ALIASES, machine_spec
+from topology.builders import machine_spec
 from topology.discover.fabric import FabricFacts, from_ibnetdiscover, from_topograph
 from topology.discover.node import NodeFacts, from_nccl_xml, from_smi_topo
-from topology.hardware.datasheets import GpuSheet, gpu_sheets, machines
+from topology.hardware.datasheets import GpuSheet, machines, sheet_named
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
 Facts = NodeFacts | FabricFacts
@@ -82,7 +81,7 @@ def _sheet(gpu: str) -> GpuSheet:
     if not gpu:
         cause = "the dump does not name it"
         raise InputError("the kind of GPU is not known", cause, "add --gpu, for example --gpu h100-sxm")
-    return gpu_sheets()[resolve(gpu, gpu_sheets(), "GPU", GPU_ALIASES)]
+    return sheet_named(gpu)
 
 
 def _with_node(base: NodeSpec, node: NodeFacts, sheet: GpuSheet, notes: list[str]) -> NodeSpec:

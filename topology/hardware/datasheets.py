@@ -1,4 +1,4 @@
-"""The data files of this package: GPUs, machines and fabrics, each fact with its source and date.
+"""The data files of this package: GPUs, generations, machines and fabrics, each fact with source and date.
 
 Units in the files are those of data sheets (TFLOP/s, GiB, GB/s, Gbit/s, µs); they become SI here.
 """
@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from topology.base.decode import read_toml, structure
+from topology.base.names import resolve
 from topology.base.units import GB, GBIT, GIB, TERA, US
 from topology.hardware.gpu import Gpu
 
@@ -20,6 +21,7 @@ class GpuSheet:
     """A GPU in data-sheet units; `machine` names the reference machine it is planned in by default."""
 
     name: str
+    aliases: tuple[str, ...] = ()
     architecture: str
     peak_tflop_per_s: Mapping[str, float] = field(hash=False)
     memory_gib: float
@@ -58,6 +60,21 @@ class GpuSheet:
     def host_bandwidth_bytes_per_s(self) -> float:
         """Return the GPU's path to its host, per direction."""
         return self.host_gb_per_s * GB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What GPUs of one architecture have in common; the data file says what each trait means."""
+
+    name: str
+    asynchronous_matmul: bool
+    faster_bf16_gemm: bool = False
+    slower_gemm_in_step: bool = False
+    device_sized_experts: bool = False
+    nvfp4: bool = False
+    source: str
+    as_of: str
+    unverified: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +162,11 @@ class _GpuFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _GenerationFile:
+    generation: tuple[Generation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _MachineFile:
     machine: tuple[Machine, ...]
 
@@ -161,6 +183,35 @@ def gpu_sheets() -> Mapping[str, GpuSheet]:
     """Return every GPU sheet by name."""
     file = structure(read_toml(DATA / "gpus.toml"), _GpuFile, "gpus.toml")
     return {sheet.name: sheet for sheet in file.gpu}
+
+
+@lru_cache(maxsize=1)
+def gpu_aliases() -> Mapping[str, str]:
+    """Return what the short name of a GPU family means."""
+    return {alias: name for name, sheet in gpu_sheets().items() for alias in sheet.aliases}
+
+
+def sheet_named(name: str) -> GpuSheet:
+    """Return the sheet of a GPU by a lenient name.
+
+    >>> sheet_named("A100").name
+    'a100-sxm-80gb'
+    """
+    sheets = gpu_sheets()
+    return sheets[resolve(name, sheets, "GPU", gpu_aliases())]
+
+
+@lru_cache(maxsize=1)
+def generations() -> Mapping[str, Generation]:
+    """Return every generation by name."""
+    file = structure(read_toml(DATA / "generations.toml"), _GenerationFile, "generations.toml")
+    return {generation.name: generation for generation in file.generation}
+
+
+def generation_of(gpu: Gpu) -> Generation:
+    """Return the generation of a GPU; of one whose architecture is not listed, what is built today."""
+    known = generations()
+    return known.get(gpu.architecture) or known["other"]
 
 
 @lru_cache(maxsize=1)

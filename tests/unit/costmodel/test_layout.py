@@ -65,7 +65,7 @@ def test_microbatches_of_a_table_are_those_of_its_layouts() -> None:
         ({"sequence_length": 0}, "sequence_length = 0"),
         ({"global_batch_size": -4}, "global_batch_size = -4"),
         ({"deadline_s": float("nan")}, "deadline_s = nan"),
-        ({"budget_usd": float("inf")}, "budget_usd = inf"),
+        ({"deadline_s": float("inf")}, "deadline_s = inf"),
         ({"total_tokens": 0}, "total_tokens = 0"),
     ],
 )

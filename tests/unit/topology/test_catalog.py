@@ -1,6 +1,7 @@
 """The catalog holds every part and instance type known, each fact with its source and date."""
 
 import csv
+import dataclasses
 import re
 from pathlib import Path
 
@@ -122,6 +123,7 @@ def test_every_fact_has_a_source_and_a_date() -> None:
     dated = re.compile(r"^20\d\d-\d\d-\d\d$")
     for entry in (
         *datasheets.gpu_sheets().values(),
+        *datasheets.generations().values(),
         *datasheets.machines().values(),
         *datasheets.fabrics().values(),
     ):
@@ -138,6 +140,21 @@ def test_unverified_names_facts_that_exist() -> None:
             sheet.peak_tflop_per_s
         )
         assert set(sheet.unverified) <= known, sheet.name
+
+
+def test_every_gpu_is_of_a_generation_that_is_described() -> None:
+    """Rates and rules ask its traits; a GPU of a user's own architecture is taken for what is built today."""
+    sheets = datasheets.gpu_sheets().values()
+    assert {sheet.architecture for sheet in sheets} == set(datasheets.generations()) - {"other"}
+    own = dataclasses.replace(catalog.gpu("h100"), architecture="mine")
+    assert datasheets.generation_of(own).name == "other"
+
+
+def test_an_alias_means_one_gpu_and_is_no_other_gpus_name() -> None:
+    """Data can be edited by anyone."""
+    written = [alias for sheet in datasheets.gpu_sheets().values() for alias in sheet.aliases]
+    assert len(written) == len(set(written))
+    assert not set(written) & set(datasheets.gpu_sheets())
 
 
 @pytest.mark.parametrize("name", catalog.cluster_names())

@@ -1,0 +1,171 @@
+"""A GPU, a stack, a rule and an export target come in through the places that CONTRIBUTING names, and no other."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("topology", "costmodel", "planner", "app")
+QUESTION = ("--model", "8b", "--gpus", "8", "--gpu", "toy", "--stack", "toy-engine")
+
+GPU = """
+[[gpu]]
+name = "toy-900"
+aliases = ["toy"]
+architecture = "toy"
+peak_tflop_per_s = { fp32 = 50, bf16 = 900, fp16 = 900 }
+memory_gib = 120
+memory_bandwidth_gb_per_s = 4000
+tdp_w = 700
+scaleup_gb_per_s = 450
+host_gb_per_s = 64
+machine = "toy-node"
+source = "a toy"
+as_of = "2026-11-22"
+"""
+MACHINE = """
+[[machine]]
+name = "toy-node"
+provider = "reference"
+gpu = "toy-900"
+gpus_per_node = 8
+scaleup = "nvswitch"
+nics_per_node = 8
+nic_gbit_per_s = 400
+fabric = "infiniband"
+rail_optimized = true
+source = "a toy"
+as_of = "2026-11-22"
+"""
+GENERATION = """
+[[generation]]
+name = "toy"
+asynchronous_matmul = false
+source = "a toy"
+as_of = "2026-11-22"
+"""
+STACK = """
+[toy-engine]
+base = "megatron-core"
+description = "Megatron-Core without a pipeline of its own"
+frameworks = ["Toy"]
+schedules = ["1f1b"]
+source = "a toy"
+as_of = "2026-11-22"
+"""
+RULE = """
+def _narrow_broken(_: Setting, t: LayoutTable) -> Mask:
+    return np.asarray(t.tp > 2, dtype=bool)
+
+
+def _narrow(_: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="toy-narrow", message=f"tp = {x.tp} > 2", have=x.tp, need=2, unit="ranks", hint="use tp=2"
+    )
+
+
+"""
+TARGET = '''"""A plan in five words."""
+
+from planner.engines.facts import Exported
+from planner.plan import Plan
+
+
+def export(plan: Plan) -> Exported:
+    """Write a plan for nobody."""
+    return Exported(target="toy", file_name="toy.txt", text=f"tensor parallel {plan.layout.tp} on toys\\n")
+'''
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    """Put a text before another that stands once in a file."""
+    whole = path.read_text(encoding="utf-8")
+    assert whole.count(before) == 1
+    path.write_text(whole.replace(before, text + before), encoding="utf-8")
+
+
+def append(path: Path, text: str) -> None:
+    """Put a text at the end of a file."""
+    path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the house with one more of each."""
+    root = tmp_path_factory.mktemp("house")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
+    append(root / "topology" / "data" / "gpus.toml", GPU)
+    append(root / "topology" / "data" / "machines.toml", MACHINE)
+    append(root / "topology" / "data" / "generations.toml", GENERATION)
+    append(root / "costmodel" / "data" / "stacks.toml", STACK)
+    rules = root / "planner" / "rules" / "axes.py"
+    insert(rules, "AXIS_RULES: tuple[Rule, ...] = (\n", RULE)
+    entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow),\n'
+    insert(rules, '    _rule(name="tp-offered"', entry)
+    (root / "planner" / "engines" / "toy.py").write_text(TARGET, encoding="utf-8")
+    targets = root / "planner" / "engines" / "targets.py"
+    insert(targets, '    "megatron": megatron.export,\n', '    "toy": toy.export,\n')
+    insert(targets, "from planner.engines.facts import", "from planner.engines import toy\n")
+    return root
+
+
+def ask(house: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Ask the command line of that house."""
+    environment = {**os.environ, "PYTHONPATH": str(house), "NO_COLOR": "1", "COLUMNS": "120"}
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=house,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def answer(house: Path) -> Path:
+    """What it plans on the toy, in a file."""
+    done = ask(house, *QUESTION, "--json", "--output", "plan.json")
+    assert done.returncode == 0, done.stderr
+    return house / "plan.json"
+
+
+def test_a_gpu_is_listed_found_by_its_alias_and_planned_for(house: Path, answer: Path) -> None:
+    """Its entry, its machine and its generation are data."""
+    plan = json.loads(answer.read_text(encoding="utf-8"))
+    assert plan["request"]["cluster"]["nodes"][0]["gpu"] == "toy-900"
+    assert "toy-900" in ask(house, "gpus").stdout
+
+
+def test_a_stack_is_found_and_limits_the_search(house: Path, answer: Path) -> None:
+    """Its profile says which schedules it has."""
+    plan = json.loads(answer.read_text(encoding="utf-8"))
+    assert (plan["request"]["stack"], plan["layout"]["schedule"]) == ("toy-engine", "1f1b")
+    pins = ("layout.pp=2", "layout.dp=4", "layout.schedule=interleaved", "layout.virtual_stages=2")
+    refused = ask(house, "estimate", *QUESTION, *(word for pin in pins for word in ("--set", pin)))
+    assert "schedule = interleaved, but toy-engine has only 1f1b" in refused.stderr
+
+
+def test_a_rule_prunes_the_search_and_explains_a_layout(house: Path, answer: Path) -> None:
+    """Written once, over columns."""
+    plan = json.loads(answer.read_text(encoding="utf-8"))
+    assert plan["optimality"]["pruned"]["toy-narrow"] > 0
+    assert plan["layout"]["tp"] <= 2
+    refused = ask(house, "estimate", *QUESTION, "--set", "layout.tp=4", "--set", "layout.dp=2")
+    assert (refused.returncode, "tp = 4 > 2" in refused.stderr) == (1, True)
+
+
+def test_an_export_target_is_offered_and_writes(house: Path, answer: Path) -> None:
+    """A function and a line."""
+    plan = json.loads(answer.read_text(encoding="utf-8"))
+    assert (
+        ask(house, "export", "plan.json", "--to", "toy").stdout
+        == f"tensor parallel {plan['layout']['tp']} on toys\n"
+    )
+    assert "toy" in ask(house, "export", "--help").stdout
