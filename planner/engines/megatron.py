@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack
-from planner.engines.facts import Exported, is_even, refuse
+from planner.engines.facts import Exported, is_even, schedule_name
 from planner.engines.megatron_model import expert_arguments, model_arguments, not_said
 from planner.engines.quoting import shell
 from planner.plan import Plan
 
 TARGET = "megatron"
-_SCHEDULES = ("1f1b", "interleaved")
 _CP = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 
 
@@ -42,12 +41,9 @@ def arguments(plan: Plan) -> list[str]:
 def _pipeline(plan: Plan) -> list[str]:
     """Stages: even ones by count, uneven ones by a layout string (E embedding, t layer, L loss)."""
     layout = plan.layout
-    if layout.schedule not in _SCHEDULES and layout.pp > 1:
-        raise refuse(
-            TARGET, f"schedule {layout.schedule}", "it has 1f1b and interleaved", "set layout.schedule"
-        )
     if layout.pp == 1:
         return []
+    schedule_name(TARGET, layout)  # the words below say which: several virtual stages are interleaved
     counts = plan.layers_of_stage
     if not is_even(counts):
         stages = ["t" * count for count in counts]
