@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
 
 OpKind = Literal["gemm", "grouped_gemm", "attention", "elementwise", "collective"]
@@ -17,7 +18,6 @@ Phase = Literal["forward", "backward"]
 
 HALF_BYTES = 2  # bf16 and fp16 activations
 FLOAT_BYTES = 4  # fp32
-LINEAR_INPUT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "fp4": 9 / 16, "fp32": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def gemm(
         saved_elements: Elements of the input kept for the weight gradient (0 if another op keeps them).
         output_elements: Elements of the output kept by ``selective-op``; m·n when not reduced over ranks.
     """
-    width = LINEAR_INPUT_BYTES[dtype]
+    width = PRECISIONS[dtype].activation_bytes
     kept = m * n if output_elements is None else output_elements
     saved = width * saved_elements
     return Op(
@@ -152,7 +152,7 @@ def grouped_gemm(
     bias: Quantity = 0,
 ) -> Op:
     """Give the same linear layer of `experts` local experts, m tokens each; its inputs are saved."""
-    width = LINEAR_INPUT_BYTES[dtype]
+    width = PRECISIONS[dtype].activation_bytes
     saved = width * experts * m * k
     return Op(
         name=name,

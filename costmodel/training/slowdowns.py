@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import Quantity
@@ -105,7 +106,7 @@ def environment_of(
     intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
     modern = gpu.architecture not in ("volta", "ampere", "ada")
     blackwell = gpu.architecture == "blackwell"
-    newer = gpu.architecture == "hopper" and not job.is_fp8
+    newer = gpu.architecture == "hopper" and not job.is_low_precision
     return Environment(
         **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
         tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
@@ -114,8 +115,8 @@ def environment_of(
         watts_per_flop_per_s=max(intensity, own),
         power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
         blackwell=float(blackwell),
-        fp8=float(job.is_fp8),
-        fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),
+        fp8=float(job.is_low_precision),
+        fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (TRAINING[job.precision].peak == "fp4"),
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,

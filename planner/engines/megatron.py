@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.kernels.precisions import TRAINING
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack
 from planner.engines.facts import Exported, is_even, schedule_name
@@ -104,15 +105,8 @@ def _recompute(plan: Plan) -> list[str]:
 
 def _precision(plan: Plan) -> list[str]:
     """Number format."""
-    precision = plan.request.job.precision
-    if precision == "fp16":
-        return ["--fp16"]
-    recipe = {
-        "fp8": ["--fp8-format", "hybrid"],
-        "mxfp8": ["--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"],
-        "nvfp4": ["--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"],
-    }
-    return ["--bf16", *recipe.get(precision, [])]
+    record = TRAINING[plan.request.job.precision]
+    return [f"--{record.half}", *record.engine_words.get(TARGET, ())]
 
 
 def export(plan: Plan) -> Exported:

@@ -9,6 +9,7 @@ import functools
 
 import numpy as np
 
+from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import (
     CP_KINDS,
     PLAIN_SCHEDULE,
@@ -277,19 +278,10 @@ def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-_UNITS = {"nvfp4": "fp4", "mxfp8": "fp8"}
-"""Units that multiply a precision, where they have another name."""
-
-
-_OTHER_SCALES = {"nvfp4": "cdna"}
-"""Architectures whose units of that width scale blocks another way (CDNA 4 has MXFP4, not NVFP4)."""
-
-
 def _precision_broken(s: Setting, _: LayoutTable) -> bool:
-    gpu, precision = s.cluster.gpu, s.job.precision
-    other = _OTHER_SCALES.get(precision, "")
-    lacking = _UNITS.get(precision, precision) not in gpu.peak_flop_per_s
-    return lacking or bool(other and gpu.architecture.startswith(other))
+    gpu, record = s.cluster.gpu, TRAINING[s.job.precision]
+    other = record.not_on is not None and gpu.architecture.startswith(record.not_on)
+    return other or record.peak not in gpu.peak_flop_per_s
 
 
 def _precision(s: Setting, _: ParallelLayout) -> Violation:
