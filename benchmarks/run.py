@@ -104,6 +104,7 @@ def layouts_per_second() -> float:
     from costmodel.kernels.tables import load_calibration
     from costmodel.layout import LayoutTable, ParallelLayout
     from costmodel.models.catalog import model
+    from costmodel.pipeline.schedules import usual_schedule
     from costmodel.stack import stack
     from costmodel.training.score import evaluate
     from topology.builders import default_cluster
@@ -111,7 +112,7 @@ def layouts_per_second() -> float:
     layouts = [
         ParallelLayout(
             tp=tp, pp=pp, dp=1024 // (tp * pp), microbatch_size=mb, zero_stage=zero, virtual_stages=v,
-            schedule="interleaved" if v > 1 else "1f1b", recompute=policy, sequence_parallel=tp > 1,
+            schedule=usual_schedule(v), recompute=policy, sequence_parallel=tp > 1,
         )
         for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8, 16) for mb in (1, 2, 4) for zero in (0, 1)
         for v in (1, 2) for policy in ("none", "full")

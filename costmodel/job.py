@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from topology.base.errors import InputError
 
-TrainingPrecision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Optimizer = Literal["adamw"]
 
 
@@ -41,9 +41,9 @@ class TrainingJob:
         return self.sequence_length * self.global_batch_size
 
     @property
-    def is_fp8(self) -> bool:
+    def is_low_precision(self) -> bool:
         """Whether the linear layers multiply in eight bits or four."""
-        return self.precision in ("fp8", "mxfp8", "nvfp4")
+        return TRAINING[self.precision].is_low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

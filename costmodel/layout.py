@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,13 @@ Quantity: TypeAlias = float | npt.NDArray[Any]
 """A number, or an array of numbers that broadcasts against its neighbours."""
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"]
+PLAIN_SCHEDULE: Schedule = "1f1b"  # what one chunk per rank means where nothing else is said
+INTERLEAVED_SCHEDULE: Schedule = "interleaved"  # what several mean
+
 Recompute = Literal["none", "selective", "selective-op", "full"]
 CpKind = Literal["ring", "ulysses", "allgather"]
 
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev")
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective-op", "full")
 CP_KINDS: tuple[CpKind, ...] = ("ring", "ulysses", "allgather")
 AXIS_ORDERS: tuple[tuple[str, ...], ...] = tuple(itertools.permutations(("pp", "dp", "cp", "tp")))
@@ -48,7 +51,7 @@ class ParallelLayout:
     expert_tp: int = 1
     virtual_stages: int = 1
     microbatch_size: int = 1
-    schedule: Schedule = "1f1b"
+    schedule: Schedule = PLAIN_SCHEDULE
     zero_stage: int = 0
     shard_degree: int | None = None
     recompute: Recompute = "none"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from costmodel.layout import CpKind, Recompute, Schedule
+from costmodel.layout import PLAIN_SCHEDULE, CpKind, Recompute, Schedule
 from topology.base.errors import InputError
 
 _FILE = Path(__file__).parent / "data" / "stacks.toml"
@@ -194,7 +194,7 @@ class SoftwareStack:
     gathers_from_master: bool = False
     fp8_weight_copies: float = 0.0
     loss_bytes_per_logit: float = 10.0
-    schedules: tuple[Schedule, ...] = ("1f1b",)
+    schedules: tuple[Schedule, ...] = (PLAIN_SCHEDULE,)
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     cp_kinds: tuple[CpKind, ...] = ("ring",)
     axis_orders: tuple[tuple[str, ...], ...] = ()

@@ -14,6 +14,8 @@ import os
 import statistics
 from collections import defaultdict
 
+from costmodel.layout import Schedule
+from costmodel.pipeline.schedules import RECORDS
 from examples.llm_ranks import SMALL, RankRun, layout, train_rank
 from examples.support import device_type, report, start
 from executor.parallel.programs import Action, orders
@@ -33,7 +35,7 @@ def mean_durations(runs: list[RankRun]) -> dict[tuple[str, int], float]:
     return {key: statistics.fmean(values) for key, values in found.items()}
 
 
-def replay(schedule: str, virtual_stages: int, seconds: dict[tuple[str, int], float]) -> float:
+def replay(schedule: Schedule, virtual_stages: int, seconds: dict[tuple[str, int], float]) -> float:
     """Makespan of the schedule when every computation takes its duration and starts as soon as it can."""
     order = orders(schedule, STAGES, virtual_stages, MICROBATCHES)
     stages = STAGES * virtual_stages
@@ -72,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--schedule", default="1f1b", choices=["gpipe", "1f1b", "interleaved"])
     schedule = parser.parse_args(arguments).schedule
-    virtual = 2 if schedule == "interleaved" else 1
+    virtual = RECORDS[schedule].chunks or 2
     case = Case(
         spec=SMALL,
         layout=layout(pp=STAGES, schedule=schedule, virtual_stages=virtual),

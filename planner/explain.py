@@ -241,7 +241,7 @@ def changes(plan: Plan) -> Iterator[tuple[PlanRequest, str, str]]:
         f"a global batch of {larger.global_batch_size:,} sequences",
         f"--global-batch-size {larger.global_batch_size}",
     )
-    if "fp8" in own.peak_flop_per_s and not job.is_fp8:
+    if "fp8" in own.peak_flop_per_s and not job.is_low_precision:
         yield replace(request, job=replace(job, precision="fp8")), "matrix products in fp8", "--precision fp8"
     yield from _other_microbatches(request, plan.layout)
 

@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from costmodel.kernels.precisions import TRAINING
+
 Model: TypeAlias = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), or the path of a config.json."),
@@ -26,9 +28,11 @@ SequenceLength: TypeAlias = Annotated[
 GlobalBatchSize: TypeAlias = Annotated[
     str | None, typer.Option("--global-batch-size", "-b", help="Sequences in one step.", metavar="N")
 ]
+_FIRST, *_OTHERS, _LAST = TRAINING
+_PRECISION_HELP = f"{_FIRST} (default), {', '.join(_OTHERS)} or {_LAST}."
 Precision: TypeAlias = Annotated[
     str | None,
-    typer.Option("--precision", help="bf16 (default), fp16, fp8, mxfp8 or nvfp4.", metavar="DTYPE"),
+    typer.Option("--precision", help=_PRECISION_HELP, metavar="DTYPE"),
 ]
 Stack: TypeAlias = Annotated[
     str | None,

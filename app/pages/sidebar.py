@@ -15,6 +15,7 @@ from app.requests.links import apply_change
 from app.requests.training import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from app.store.anchors import kept_anchors
+from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model_names
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stacks
@@ -148,9 +149,7 @@ def _job() -> dict[str, str | None]:
         accept_new_options=True,
         help="Sequences in one optimizer step.",
     )
-    precision = left.selectbox(
-        "Precision", ["bf16", "fp16", "fp8", "mxfp8", "nvfp4"], key="precision", bind="query-params"
-    )
+    precision = left.selectbox("Precision", list(TRAINING), key="precision", bind="query-params")
     tokens = right.text_input("Tokens to train", "1T", key="tokens", bind="query-params", max_chars=12)
     names = list(stacks())
     stack = st.selectbox(

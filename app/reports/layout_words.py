@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from app.reports.answer import Facts
 from app.reports.plan_headline import cluster_of
 from costmodel.layout import LayoutTable, ParallelLayout, num_microbatches
+from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from planner.plan import Alternative, Plan, PlanRequest
 
 
@@ -64,7 +65,7 @@ def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
         words.append(f"ZeRO-{layout.zero_stage}")
     if layout.recompute != "none":
         words.append(recompute or f"recompute {'layers' if layout.recompute == 'full' else layout.recompute}")
-    if layout.schedule not in ("1f1b", "interleaved"):
+    if layout.schedule not in (usual_schedule(1), usual_schedule(2)):
         words.append(layout.schedule)
     return " · ".join(words) or "one GPU"
 
@@ -142,7 +143,7 @@ def layers_of_rank(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> 
     ['3+2', '3+2']
     """
     pp, chunks = layout.pp, len(layers_of_stage) // max(1, layout.pp)
-    v_shaped = layout.schedule in ("zbv", "dualpipev")
+    v_shaped = RECORDS[layout.schedule].v_shaped
     ranks = []
     for rank in range(pp):
         index = [chunk * pp + (pp - 1 - rank if v_shaped and chunk % 2 else rank) for chunk in range(chunks)]

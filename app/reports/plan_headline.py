@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.quantities import counted, format_count, format_duration, format_percent, format_usd
 from app.reports.answer import Facts
 from costmodel.estimate import Estimate
+from costmodel.kernels.precisions import TRAINING
 from planner.plan import PlanRequest
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
@@ -58,7 +59,7 @@ def band_text(estimate: Estimate) -> str:
 
 def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
     """MFU with the formula that gives it."""
-    peak = cluster_of(request).gpu.peak(request.job.precision)
+    peak = cluster_of(request).gpu.peak(TRAINING[request.job.precision].peak)
     num_gpus = gpus_paid(request, estimate)
     step_s = estimate.step_time_s
     flop = f"{estimate.mfu * step_s * num_gpus * peak:.4g}".replace("e+", "e")

@@ -9,11 +9,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from app.flags.job import Flags
 from app.quantities import parse_count, parse_share
-from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import StackLevel
@@ -159,7 +160,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
     batch = default_batch(num_gpus)
     if flags.global_batch_size:
         batch = parse_count(flags.global_batch_size, "--global-batch-size")
-    precisions: tuple[TrainingPrecision, ...] = get_args(TrainingPrecision)
+    precisions = tuple(TRAINING)
     return TrainingJob(
         sequence_length=length,
         global_batch_size=batch,

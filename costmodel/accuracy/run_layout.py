@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
-from costmodel.layout import ParallelLayout, Recompute, Schedule
+from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
+from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from costmodel.stack import stack_of_framework
 
 MOST_STAGES = 16_384  # no published pipeline comes near; a larger number is a typing error
 END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
 _SCHEDULES: Mapping[str, Schedule] = {
-    "": "1f1b",
-    "gpipe": "gpipe",
-    "1f1b": "1f1b",
-    "1f1bi": "interleaved",
-    "interleaved": "interleaved",
-    "interleaved1f1b": "interleaved",
-    "zbh1": "zb-h1",
-    "zb1p": "zb-h1",
-    "zbh2": "zbv",
-    "zbv": "zbv",
-    "dualpipe": "dualpipev",
-    "dualpipev": "dualpipev",
+    "": PLAIN_SCHEDULE,
+    **{word: name for name, record in RECORDS.items() for word in record.run_names},
 }
 
 
@@ -73,17 +64,17 @@ def _schedule(row: Row, pp: int, virtual: int) -> Schedule:
         raise UnsupportedRunError(f"unknown schedule {row['schedule']!r}")
     schedule = _SCHEDULES[name]
     if pp == 1:
-        return "1f1b"
-    if schedule in ("1f1b", "interleaved"):
-        return "interleaved" if virtual > 1 else "1f1b"
-    return schedule
+        return PLAIN_SCHEDULE
+    by_chunks = schedule in (usual_schedule(1), usual_schedule(2))
+    return usual_schedule(virtual) if by_chunks else schedule
 
 
 def _virtual_stages(row: Row, pp: int, virtual: int) -> int:
-    """Chunks per rank; the V-shaped schedules have two whatever the row says."""
+    """Chunks per rank; schedules that fold the model have their own number whatever the row says."""
     if pp == 1:
         return 1
-    return 2 if _schedule(row, pp, virtual) in ("zbv", "dualpipev") else virtual
+    record = RECORDS[_schedule(row, pp, virtual)]
+    return record.chunks if record.v_shaped and record.chunks else virtual
 
 
 def _recompute(row: Row) -> tuple[Recompute, float]:

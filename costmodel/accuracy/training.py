@@ -174,7 +174,7 @@ def _result(
         extrapolated_share=float(scores.extrapolated_share[at]) if tabled else 0.0,
         experts=run.model.is_moe,
         host_share=float(scores.host_share[at]),
-        eight_bit=run.job.is_fp8,
+        eight_bit=run.job.is_low_precision,
         unmeasured_stack=not run.stack.calibrated,
     )
     seconds = float(scores.step_time_s[at])

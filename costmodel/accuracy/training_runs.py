@@ -25,7 +25,8 @@ from costmodel.accuracy.csv_table import (
 )
 from costmodel.accuracy.run_layout import layout_of, recomputed_share
 from costmodel.accuracy.run_model import model_of
-from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
@@ -51,14 +52,7 @@ NODE_GPUS = 8
 PROCESS_MEMORY_STACKS = ("megatron-deepspeed", "megatron-deepspeed-bigscience")  # logs print nvidia-smi
 ASYNC_TP_SHARE = 0.5  # of tensor-parallel transfers that torch's asynchronous TP hides
 _PRECISIONS: Mapping[str, TrainingPrecision] = {
-    "": "bf16",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "amp": "bf16",
-    "fp8": "fp8",
-    "mxfp8": "mxfp8",
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
+    word: name for name, record in TRAINING.items() for word in record.run_names
 }
 
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from costmodel.kernels.attention import attention_decode, attention_prefill, decode_launch_s
 from costmodel.kernels.grids import Bools, Floats, KernelTime, floats, interpolate, outside, stacked
+from costmodel.kernels.precisions import PRECISIONS
 from costmodel.kernels.stand_ins import Reference, gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
 from topology.hardware.gpu import Gpu
@@ -182,7 +183,7 @@ def _fused_moe(
 ) -> tuple[Floats, float, str | None]:
     """Return measured over ideal time of fused MoE kernels, fixed seconds, and the table (None: no data)."""
     name = stand_in(cal, gpu)
-    table = {"fp16": "bf16", "mxfp8": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}.get(dtype, dtype)
+    table = PRECISIONS[dtype].moe_table if dtype in PRECISIONS else dtype
     grid = cal.grid(name, f"moe_{table}", ("moe_rows", "moe_inner"))
     if grid is None:
         return np.ones(()), 0.0, None

@@ -9,48 +9,18 @@ and the same rule carries bf16 over to weight-only int8/int4 and fp8 over to fp4
 nodes of the grid, and what falls along an axis is levelled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.kernels.grids import Floats, Grid, monotone
+from costmodel.kernels.precisions import INT4, INT8, PRECISIONS, Precision
 from costmodel.kernels.tables import Calibration
 from topology.base.errors import InputError
 from topology.hardware.gpu import Gpu
 
 GEMM_AXES = ("gemm_m", "gemm_n", "gemm_k")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precision:
-    """Operand widths of a GEMM: the table it is read from, the units it runs on, bytes per element."""
-
-    table: str
-    peak: str
-    weight_bytes: float
-    activation_bytes: float
-
-
-_BF16 = Precision(table="bf16", peak="bf16", weight_bytes=2, activation_bytes=2)
-_FP8 = Precision(table="fp8", peak="fp8", weight_bytes=1, activation_bytes=1)
-_FP4 = Precision(table="fp8", peak="fp4", weight_bytes=0.5 + 1 / 16, activation_bytes=0.5 + 1 / 16)
-_INT8 = Precision(table="bf16", peak="bf16", weight_bytes=1, activation_bytes=2)
-_INT4 = Precision(table="bf16", peak="bf16", weight_bytes=0.5 + 2 / 128, activation_bytes=2)
-PRECISIONS: Mapping[str, Precision] = {
-    "bf16": _BF16,
-    "fp16": _BF16,
-    "fp32": Precision(table="bf16", peak="fp32", weight_bytes=4, activation_bytes=4),
-    "tf32": Precision(table="bf16", peak="tf32", weight_bytes=4, activation_bytes=4),
-    "fp8": _FP8,
-    "mxfp8": _FP8,
-    "fp4": _FP4,
-    "nvfp4": _FP4,
-    "mxfp4": _FP4,
-    "int8": _INT8,
-    "int4": _INT4,
-}
-"""By dtype. int8 and int4 are weight-only: bf16 arithmetic on narrow weights with a scale per group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +81,9 @@ def precision_on(gpu: Gpu, dtype: str) -> Precision:
         raise InputError(f"unknown precision {dtype}", f"kernels are known for {known}", "choose one")
     precision = PRECISIONS[dtype]
     if precision.peak == "fp4" and "fp4" not in gpu.peak_flop_per_s:
-        return _INT4
+        return INT4
     if precision.peak == "fp8" and "fp8" not in gpu.peak_flop_per_s:
-        return _INT8
+        return INT8
     return precision
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.job import TrainingJob
-from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout, Quantity, num_microbatches
+from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
 from costmodel.memory.activations import LayerShare, layer_share
 from costmodel.memory.state import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
 from costmodel.models.spec import ModelSpec, layer_runs
@@ -20,7 +20,10 @@ from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.in_flight import in_flight
+from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
+
+_HOLDS_ALL = column(lambda schedule: schedule.holds_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +177,9 @@ def _head_memory(
 ) -> EndMemory:
     """The head: its projection (a tied one is held again when pp > 1), the logits and their loss.
 
-    GPipe holds the softmax of every microbatch. Softly capped logits are kept for the cap's gradient.
-    Engines that reduce by unit have either the head's buffers or the `working` set of a layer with what it
-    recomputes, so only the excess of the former counts.
+    A schedule with all microbatches in flight holds the softmax of each. Softly capped logits are kept for
+    the cap's gradient. Engines that reduce by unit have either the head's buffers or the `working` set of a
+    layer with what it recomputes, so only the excess of the former counts.
     """
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
@@ -186,7 +189,7 @@ def _head_memory(
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     loss = (at.stack.loss_bytes_per_logit + capped) * logits
     unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.reduces_by_unit)
-    waiting = (num_microbatches(table, at.job) - 1) * (table.schedule == SCHEDULES.index("gpipe"))
+    waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
     held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits
     peak, room = loss + unit, 0 * loss
     if at.stack.reduces_by_unit:

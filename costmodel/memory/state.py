@@ -58,7 +58,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     dense_ranks = np.minimum(table.shard_degree, copies)
     expert_ranks = np.maximum(1.0, table.expert_dp * (dense_ranks / copies))
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
-    weight_bytes = stack.weight_bytes + stack.fp8_weight_copies * job.is_fp8
+    weight_bytes = stack.weight_bytes + stack.fp8_weight_copies * job.is_low_precision
     resident = 1 - stages[2] * stack.gathers_from_master
 
     def after(ranks: npt.NDArray[Any]) -> State:

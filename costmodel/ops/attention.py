@@ -11,6 +11,7 @@ import functools
 import numpy as np
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import CP_KINDS, Quantity
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.op import (
@@ -89,9 +90,7 @@ def attention_ops(
 
 def linear_dtype(job: TrainingJob) -> str:
     """What linear layers multiply in."""
-    if job.precision == "nvfp4":
-        return "fp4"
-    return "fp8" if job.is_fp8 else "bf16"
+    return TRAINING[job.precision].linear
 
 
 def local_kv_heads(model: ModelSpec, tp: Quantity) -> Quantity:

@@ -172,7 +172,7 @@ def _cast(model: ModelSpec, name: str, job: TrainingJob, shard: ShardShape) -> t
 
     Both linears of the block are counted: their inputs have H and the inner width of the block.
     """
-    if not job.is_fp8:
+    if not job.is_low_precision:
         return ()
     inner = model.num_attention_heads * model.value_head_dim
     if name != "attention_cast":

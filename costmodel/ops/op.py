@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
@@ -41,7 +42,6 @@ class Cover(Enum):
 
 HALF_BYTES = 2  # bf16 and fp16 activations
 FLOAT_BYTES = 4  # fp32
-LINEAR_INPUT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "fp4": 9 / 16, "fp32": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def gemm(
         saved_elements: Elements of the input kept for the weight gradient (0 if another op keeps them).
         output_elements: Elements of the output kept by ``selective-op``; m·n when not reduced over ranks.
     """
-    width = LINEAR_INPUT_BYTES[dtype]
+    width = PRECISIONS[dtype].activation_bytes
     kept = m * n if output_elements is None else output_elements
     saved = width * saved_elements
     return Op(
@@ -177,7 +177,7 @@ def grouped_gemm(
     bias: Quantity = 0,
 ) -> Op:
     """Give the same linear layer of `experts` local experts, m tokens each; its inputs are saved."""
-    width = LINEAR_INPUT_BYTES[dtype]
+    width = PRECISIONS[dtype].activation_bytes
     saved = width * experts * m * k
     return Op(
         name=name,

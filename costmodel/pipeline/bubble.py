@@ -11,12 +11,12 @@ rank as shares of a microbatch, so F + B + W = 1. Every form takes P, M, F and W
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.layout import Quantity, Schedule
+from costmodel.layout import Quantity
 
 Vector = NDArray[np.float64]
 ClosedForm = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Vector]
@@ -96,14 +96,6 @@ def dualpipev_bubble(
     ):
         longest = np.maximum(longest, path)
     return np.asarray(longest / gaps)
-
-
-SPLIT_BACKWARDS: Mapping[Schedule, ClosedForm] = {
-    "zb-h1": zb_h1_bubble,
-    "zbv": zbv_bubble,
-    "dualpipev": dualpipev_bubble,
-}
-"""Closed forms of the schedules whose backward is split; of the others β is 1, or 1/V interleaved."""
 
 
 def waited_sends(

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.ops.shards import distinct_rows
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import (
-    V_SHAPED,
     ends_shortage,
     layers_of_chunks,
     ranks_of_chunks,
@@ -51,7 +51,7 @@ def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], t
     if len(chunk_ranks) > P and lack is not None:
         each, _ = shortage(num_layers, len(chunk_ranks))
         return chunk_ranks, (each - lack[0], *(each,) * (len(chunk_ranks) - 2), each - lack[1])
-    last = () if layout.schedule in V_SHAPED or P == 1 else (P - 1,)
+    last = () if RECORDS[layout.schedule].v_shaped or P == 1 else (P - 1,)
     preferred = [*range(P - 1 - len(last), 0, -1), 0, *last]
     layers = [num_layers // P] * P
     for rank in preferred[: num_layers % P]:
@@ -110,7 +110,7 @@ def _pipeline(table: LayoutTable, row: int) -> ParallelLayout:
 def _types_of(runs: Sequence[int], layout: ParallelLayout) -> list[list[float]]:
     """Rows of layers of each run, number of ranks, first, last, earliest rank."""
     counts = even_split(runs, layout).layers_of_stage
-    head_rank = 0 if layout.schedule in V_SHAPED else layout.pp - 1
+    head_rank = 0 if RECORDS[layout.schedule].v_shaped else layout.pp - 1
     found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for rank, row in enumerate(counts):
         found.setdefault((row, rank == 0, rank == head_rank), []).append(rank)

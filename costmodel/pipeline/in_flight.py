@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.layout import SCHEDULES, Quantity
+from costmodel.layout import Quantity
+from costmodel.pipeline.schedules import chunks_per_rank, column
 
-V_SHAPED = ("zbv", "dualpipev")
-"""Schedules whose first rank holds the first and the last chunk, and so the embedding and the head."""
+_HELD = column(lambda schedule: schedule.held).astype(np.float64).T
+_SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
+_V_SHAPED = column(lambda schedule: schedule.v_shaped)
 
 
 def in_flight(
@@ -31,6 +33,7 @@ def in_flight(
     Returns:
         Microbatches.
 
+    >>> from costmodel.layout import SCHEDULES
     >>> float(in_flight(SCHEDULES.index("1f1b"), 8, 1, 64, 2))
     6.0
 
@@ -40,10 +43,8 @@ def in_flight(
     """
     P, V = pp, virtual_stages
     of_M, of_P, of_VP, of_s, constant = _HELD[:, np.asarray(schedule)]
-    interleaved, dualpipev = (np.equal(schedule, SCHEDULES.index(s)) for s in ("interleaved", "dualpipev"))
-    chunks = np.where(interleaved, V, 1 + dualpipev)
-    held = (of_M * num_microbatches + of_P * P + of_VP * (V * P) + of_s * stage + constant) / chunks
-    limited: Quantity = np.minimum(held, num_microbatches)
+    held = of_M * num_microbatches + of_P * P + of_VP * (V * P) + of_s * stage + constant
+    limited: Quantity = np.minimum(held / chunks_per_rank(schedule, V), num_microbatches)
     return limited
 
 
@@ -62,32 +63,18 @@ def held_microbatches(
     A activations of a microbatch and G gradients. `relief` is min(A, G)/A, 0 where gradients are allocated in
     advance; of interleaved chunks only the first to run backward counts. Other arguments as `in_flight`.
 
+    >>> from costmodel.layout import SCHEDULES
     >>> gpipe = SCHEDULES.index("gpipe")
     >>> [float(held_microbatches(0.5, gpipe, 4, 1, M, 2)) for M in (1, 8)]
     [0.5, 7.5]
     """
     held = in_flight(schedule, pp, virtual_stages, num_microbatches, stage)
-    whole = np.asarray(schedule)[..., None] == _WHOLE_BACKWARD
-    full = np.greater_equal(held, num_microbatches) & whole.any(axis=-1)
+    full = np.greater_equal(held, num_microbatches) & ~_SPLITS_BACKWARD[np.asarray(schedule)]
     left: Quantity = held - relief * full / virtual_stages
     return left
 
 
-_WHOLE_BACKWARD = np.array([SCHEDULES.index(name) for name in ("gpipe", "1f1b", "interleaved")])
-
-_HELD_BY_SCHEDULE: dict[str, tuple[int, ...]] = {  # chunks held: coefficients of M, P, V·P, s and 1
-    "gpipe": (1, 0, 0, 0, 0),
-    "1f1b": (0, 1, 0, -1, 0),
-    "interleaved": (0, 1, 1, -2, -1),
-    "zb-h1": (0, 1, 0, 0, 0),
-    "zbv": (0, 1, 0, 0, 0),
-    "dualpipev": (0, 2, 0, 0, 1),
-}
-_HELD = np.array([_HELD_BY_SCHEDULE[name] for name in SCHEDULES], dtype=np.float64).T
-
-
 def holds_ends(schedule: Quantity, pp: Quantity, stage: Quantity) -> tuple[Quantity, Quantity]:
     """Whether a stage's rank holds the embedding, and whether it holds the head, under a schedule (code)."""
-    zbv, dualpipev = (np.equal(schedule, SCHEDULES.index(name)) for name in V_SHAPED)
-    v_shaped, first = zbv | dualpipev, np.equal(stage, 0)
-    return first, np.where(v_shaped, first, np.equal(stage, np.asarray(pp) - 1))
+    first = np.equal(stage, 0)
+    return first, np.where(_V_SHAPED[np.asarray(schedule)], first, np.equal(stage, np.asarray(pp) - 1))

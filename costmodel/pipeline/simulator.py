@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from costmodel.layout import ParallelLayout, Schedule
+from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
+from costmodel.pipeline.orders import Kind, Pass
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.stages import ranks_of_chunks
-from costmodel.pipeline.v_schedules import Kind, Pass, dualpipev_order, zbv_order
 from topology.base.errors import InputError
 
 NOT_YET = -1.0
-SPLITS_BACKWARD: tuple[Schedule, ...] = ("zb-h1", "zbv", "dualpipev")
 
 
 class Event(NamedTuple):
@@ -79,48 +79,9 @@ def simulate(layout: ParallelLayout, num_microbatches: int, seconds: StageSecond
             cause=f"{len(seconds.forward_s)} durations, pp·virtual_stages = {len(owner)}",
             fix="give one duration for every stage",
         )
-    orders = [fixed_order(layout, num_microbatches, rank) for rank in range(layout.pp)]
+    order = RECORDS[layout.schedule].order
+    orders = [order(layout.pp, layout.virtual_stages, num_microbatches, rank) for rank in range(layout.pp)]
     return _timeline(_play_orders(layout, orders, num_microbatches, seconds))
-
-
-def fixed_order(layout: ParallelLayout, num_microbatches: int, rank: int) -> list[Pass]:
-    """Passes of one rank as (kind, stage, microbatch), in the order in which it runs them.
-
-    GPipe: all forwards, then all backwards. 1F1B: P − r forwards first (the last of them pairs with a
-    backward), then one backward for one forward. Interleaved: the same over microbatches in groups of P
-    that visit the chunks in turn, with 2(P − r − 1) + (V − 1)·P forwards first (Megatron-LM's interleaved
-    schedule). ZB-H1: 1F1B whose weight gradients follow their input gradients r microbatches later, so that
-    later ranks fill the drain with them (Qi et al. 2023, §3). ZBV and DualPipeV:
-    `costmodel.pipeline.v_schedules`.
-    """
-    P, V, M = layout.pp, layout.virtual_stages, num_microbatches
-    if layout.schedule == "zbv":
-        return zbv_order(P, M, rank)
-    if layout.schedule == "dualpipev":
-        return dualpipev_order(P, M, rank)
-    if layout.schedule == "gpipe":
-        return [("F", rank, m) for m in range(M)] + [("B", rank, m) for m in range(M)]
-    forwards = [(chunk * P + rank, m) for chunk, m in _visits(P, V, M)]
-    backwards = [((V - 1 - chunk) * P + rank, m) for chunk, m in _visits(P, V, M)]
-    ahead = P - rank - 1 if V == 1 else 2 * (P - rank - 1) + (V - 1) * P
-    warmup = min(ahead, len(forwards))
-    order: list[Pass] = [("F", *visit) for visit in forwards[:warmup]]
-    for place, backward in enumerate(backwards):
-        if warmup + place < len(forwards):
-            order.append(("F", *forwards[warmup + place]))
-        order.append(("B", *backward))
-        if layout.schedule == "zb-h1" and place >= rank:
-            order.append(("W", *backwards[place - rank]))
-    if layout.schedule == "zb-h1":
-        order += [("W", *visit) for visit in backwards[max(0, len(backwards) - rank) :]]
-    return order
-
-
-def _visits(P: int, V: int, M: int) -> list[tuple[int, int]]:
-    """(chunk, microbatch) as an interleaved schedule visits them: P microbatches, chunk after chunk."""
-    return [
-        (chunk, m) for group in range(0, M, P) for chunk in range(V) for m in range(group, min(group + P, M))
-    ]
 
 
 def _play_orders(
@@ -128,7 +89,7 @@ def _play_orders(
 ) -> list[Event]:
     """Run fixed orders: each pass starts when its rank is free and its input has arrived."""
     owner = ranks_of_chunks(layout)
-    durations = _durations(layout, seconds)
+    durations, splits = _durations(seconds), RECORDS[layout.schedule].splits_backward
     last, c = len(owner) - 1, seconds.send_s
     done = {kind: [[NOT_YET] * M for _ in owner] for kind in "FBW"}
     free, place = [0.0] * len(orders), [0] * len(orders)
@@ -151,7 +112,7 @@ def _play_orders(
                 start = max(start, arrived)
             now = start + durations[kind][stage]
             done[kind[0]][stage][m] = now
-            events += _events(rank, stage, m, kind, start, now, seconds)
+            events += _events(Event(rank, stage, m, _SHOWN[kind], start, now), kind, splits, seconds)
             after = stage + 1 if kind == "F" else stage - 1
             if kind != "W" and 0 <= after <= last and owner[after] != rank:
                 woken.add(owner[after])
@@ -162,21 +123,21 @@ def _play_orders(
     return events
 
 
-def _events(
-    rank: int, stage: int, m: int, kind: Kind, start_s: float, end_s: float, seconds: StageSeconds
-) -> list[Event]:
+_SHOWN: dict[Kind, Literal["F", "B", "W"]] = {"F": "F", "B": "B", "W": "W", "BW": "B"}
+
+
+def _events(found: Event, kind: Kind, splits: bool, seconds: StageSeconds) -> list[Event]:
     """A pass as events: both halves of a whole backward where the schedule splits others."""
-    if kind != "BW":
-        return [Event(rank, stage, m, kind, start_s, end_s)]
-    middle_s = start_s + seconds.input_s[stage]
-    return [Event(rank, stage, m, "B", start_s, middle_s), Event(rank, stage, m, "W", middle_s, end_s)]
+    if kind != "BW" or not splits:
+        return [found]
+    middle_s = found.start_s + seconds.input_s[found.stage]
+    return [found._replace(end_s=middle_s), found._replace(kind="W", start_s=middle_s)]
 
 
-def _durations(layout: ParallelLayout, seconds: StageSeconds) -> dict[str, tuple[float, ...]]:
-    """Duration of every kind of pass by stage; B is the whole backward unless the schedule splits it."""
+def _durations(seconds: StageSeconds) -> dict[Kind, tuple[float, ...]]:
+    """Duration of every kind of pass by stage."""
     whole = tuple(b + w for b, w in zip(seconds.input_s, seconds.weight_s, strict=True))
-    inputs = seconds.input_s if layout.schedule in SPLITS_BACKWARD else whole
-    return {"F": seconds.forward_s, "B": inputs, "W": seconds.weight_s, "BW": whole}
+    return {"F": seconds.forward_s, "B": seconds.input_s, "W": seconds.weight_s, "BW": whole}
 
 
 def _require_finished(place: Sequence[int], orders: Sequence[list[Pass]]) -> None:
@@ -185,7 +146,7 @@ def _require_finished(place: Sequence[int], orders: Sequence[list[Pass]]) -> Non
         raise InputError(
             what="the schedule deadlocks",
             cause="some passes wait for passes that come later on their own rank",
-            fix="make the number of microbatches a multiple of pp, or use schedule=1f1b",
+            fix=f"make the number of microbatches a multiple of pp, or use schedule={PLAIN_SCHEDULE}",
         )
 
 
@@ -215,7 +176,7 @@ def makespan_bounds(
     Source: derived in docs/cost-model.md, Pipeline schedules; random pipelines stay between them
     (tests/oracle/costmodel/pipeline/test_simulator.py).
     """
-    beta = 1.0 / layout.virtual_stages if layout.schedule == "interleaved" else 1.0
+    beta = 1.0 / (RECORDS[layout.schedule].chunks or layout.virtual_stages)
     M, slowest = num_microbatches, max(rank_s)
     before = [sum(rank_s[:s]) for s in range(len(rank_s))]
     lower = max(M * t + beta * earlier for t, earlier in zip(rank_s, before, strict=True))

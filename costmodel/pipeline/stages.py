@@ -12,9 +12,7 @@ Legend: ``P`` pipeline ranks, ``V`` chunks per rank, chunk ``c`` of 0…P·V−1
 from __future__ import annotations
 
 from costmodel.layout import ParallelLayout, Quantity
-
-V_SHAPED = ("zbv", "dualpipev")
-"""Schedules whose second chunks run back from the last rank to the first."""
+from costmodel.pipeline.schedules import RECORDS
 
 
 def ranks_of_chunks(layout: ParallelLayout) -> tuple[int, ...]:
@@ -26,7 +24,7 @@ def ranks_of_chunks(layout: ParallelLayout) -> tuple[int, ...]:
     (0, 1, 2, 2, 1, 0)
     """
     forward = tuple(range(layout.pp))
-    if layout.schedule in V_SHAPED:
+    if RECORDS[layout.schedule].v_shaped:
         return forward + forward[::-1]
     return forward * layout.virtual_stages
 

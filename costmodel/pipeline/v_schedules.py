@@ -10,10 +10,8 @@ input gradient, ``W`` weight gradient, ``BW`` both in one.
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Literal
 
-Kind = Literal["F", "B", "W", "BW"]
-Pass = tuple[Kind, int, int]
+from costmodel.pipeline.orders import Kind, Pass
 
 
 def zbv_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:

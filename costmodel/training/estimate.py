@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown, per_billion_tokens, usd, watt_hours
 from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
@@ -121,7 +122,7 @@ def _answer(
     peak = max(stage.total_bytes for stage in memory)
     memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
     gpus, tokens = q.paid_gpus, q.job.tokens_per_step
-    mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(q.job.precision))
+    mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(TRAINING[q.job.precision].peak))
     price = q.cluster.spec.usd_per_gpu_hour
     dollars = None if price is None else float(usd(seconds, gpus, price))
     energy = float(watt_hours(seconds, q.layout.num_gpus, q.cluster.gpu.tdp_w))
@@ -187,7 +188,7 @@ def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
         extrapolated_share=share if tabled else 0.0,
         experts=q.model.is_moe,
         host_share=host_share,
-        eight_bit=q.job.is_fp8,
+        eight_bit=q.job.is_low_precision,
         unmeasured_stack=not q.stack.calibrated,
     )
 

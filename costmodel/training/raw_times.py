@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from costmodel.job import TrainingJob
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import SCHEDULES, LayoutTable, num_microbatches
+from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import HALF_BYTES, Op, ShardShape
 from costmodel.ops.shards import distinct_rows, unique_shards
+from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, take, transfer_times
@@ -32,6 +33,7 @@ from topology.fabric.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
+_PAIRS_MICROBATCHES = column(lambda schedule: schedule.pairs_microbatches)
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
 SOCKET_GPUS = 4
 """GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
@@ -133,7 +135,7 @@ def features_of(
     kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
     M = num_microbatches(table, job)
-    single, paired = M == 1, (table.schedule == SCHEDULES.index("dualpipev")) & (table.pp > 1)
+    single, paired = M == 1, _PAIRS_MICROBATCHES[table.schedule] & (table.pp > 1)
     first, cut = _distinct([shard_of, strides["tp"], strides["cp"], strides["ep"], single + 2 * paired])
     placed = table.take(first)
     sizes = {axis: getattr(placed, axis).astype(float) for axis in ("tp", "cp", "ep", "expert_tp")}

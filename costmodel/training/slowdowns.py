@@ -105,7 +105,7 @@ def environment_of(
     table_part = _table_part(cal, gpu)
     intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
     generation = generation_of(gpu)
-    newer = generation.faster_bf16_gemm and not job.is_fp8
+    newer = generation.faster_bf16_gemm and not job.is_low_precision
     return Environment(
         **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
         tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
@@ -116,7 +116,7 @@ def environment_of(
         watts_per_flop_per_s=max(intensity, own),
         power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
         blackwell=float(generation.slower_gemm_in_step),
-        fp8=float(job.is_fp8),
+        fp8=float(job.is_low_precision),
         fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),

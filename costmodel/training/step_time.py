@@ -18,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layout import RECOMPUTES, SCHEDULES, Quantity
-from costmodel.pipeline.bubble import SPLIT_BACKWARDS, waited_sends
+from costmodel.pipeline.bubble import waited_sends
+from costmodel.pipeline.schedules import RECORDS, chunks_per_rank, column
 from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step
 from costmodel.training.raw_times import Features, stage_message_bytes
 from costmodel.training.slowdowns import Environment
 
 Vector = NDArray[np.float64]
+_EARLY_CHUNKS = column(lambda schedule: schedule.early_chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +57,18 @@ class CostColumns:
 def bubble_weight(f: Features, step: LayerStep) -> Vector:
     """Share of the other ranks' time left as bubble by each layout's schedule.
 
-    GPipe and 1F1B 1; interleaved 1/V; ZB-H1, ZBV and DualPipeV by how forward, input gradient and weight
-    gradient share a microbatch (`costmodel.pipeline.bubble`).
+    1/V of the schedule's chunks, or by how forward, input gradient and weight gradient share a microbatch
+    (`costmodel.pipeline.schedules`).
 
     Args:
         f: Raw times.
         step: A layer, for the shares of F and W.
     """
     n, F, W = f.layout_numbers, step.forward_share[f.cut], step.weight_share[f.cut]
-    share = np.where(n.schedule == SCHEDULES.index("interleaved"), 1 / n.virtual_stages, 1.0)
-    for name, closed_form in SPLIT_BACKWARDS.items():
-        at = np.flatnonzero(n.schedule == SCHEDULES.index(name))
-        if len(at):
+    share = 1 / np.asarray(chunks_per_rank(n.schedule, n.virtual_stages))
+    for code, name in enumerate(SCHEDULES):
+        closed_form, at = RECORDS[name].bubble, np.flatnonzero(n.schedule == code)
+        if closed_form is not None and len(at):
             share[at] = closed_form(n.pp[at], n.num_microbatches[at], F[at], W[at])
     return share
 
@@ -168,9 +170,8 @@ def _tail(
     microbatches instead of one, with P at most M.
     """
     e, n = f.environment, f.layout_numbers
-    interleaved = n.schedule == SCHEDULES.index("interleaved")
     in_window = np.minimum(n.pp, n.num_microbatches) * (n.virtual_stages - 1) / n.virtual_stages
-    window = c.gradient_window * (1 + np.where(interleaved, in_window, 0.0))
+    window = c.gradient_window * (1 + np.where(_EARLY_CHUNKS[n.schedule], in_window, 0.0))
     stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
     stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
     stretch = step_stretch(n.nodes, e.level, c)

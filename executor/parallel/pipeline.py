@@ -23,6 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.schedules import RECORDS
 from executor import torch_internals
 from executor.comm.collectives import Group
 from executor.comm.mesh import Meshes
@@ -31,7 +32,7 @@ from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.parallelize import COMPUTE_DTYPES, Precision, parallelize
-from executor.parallel.programs import SPLIT_BACKWARD, Action, Step, consumer, programs, stages_of_rank
+from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from topology.base.errors import InputError
 
 MOST_SENDS = (
@@ -208,7 +209,7 @@ def _recompute_counts(
 
 def _delay(module: CausalLM, layout: ParallelLayout) -> DelayedGradients | None:
     """Let the projections of a stage put weight gradients off when its schedule splits the backward."""
-    if layout.schedule not in SPLIT_BACKWARD:
+    if not RECORDS[layout.schedule].splits_backward:
         return None
     delayed = DelayedGradients()
     for part in module.modules():
@@ -334,7 +335,7 @@ def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last:
     (0, 1) or after every one (2, 3); weights stay gathered until the last microbatch (0, 1, 2) or not at all
     (3). Split backwards always reduce at the end.
     """
-    split = layout.schedule in SPLIT_BACKWARD
+    split = RECORDS[layout.schedule].splits_backward
     if layout.pp > 1:
         torch_internals.forget_forwards(module)
     module.set_is_last_backward(not split)
@@ -371,7 +372,7 @@ def run_step(
             if pipeline.spans is not None:
                 start = max(start, run.ready_s)  # waiting for a message is not computing
                 pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
-    if pipeline.layout.schedule in SPLIT_BACKWARD:
+    if RECORDS[pipeline.layout.schedule].splits_backward:
         for stage in pipeline.stages:
             torch_internals.reduce_gradients(stage.module)
     for _, work in run.sent:

@@ -1,9 +1,7 @@
 """In which order each pipeline rank computes, and in which order messages travel: plain data, no torch.
 
-Orders are those of the published algorithms as torch implements them: GPipe (Huang 2019), 1F1B (Narayanan
-2019), interleaved 1F1B (Narayanan 2021 §2.2), zero-bubble H1 and ZBV (Qi 2023 §3, 2024 §4), DualPipeV
-(DeepSeek-V3 §3.2.1). Schedules that split the backward have ``I`` (gradient of the input) and ``W`` (of the
-weights) in place of ``B``.
+Orders are those that are timed (`costmodel.pipeline.schedules`). Schedules that split the backward have
+``I`` (gradient of the input) and ``W`` (of the weights) in place of ``B``.
 
 Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches; stages count from 0 to P·V
 − 1.
@@ -12,18 +10,19 @@ Legend: ``P`` pipeline ranks, ``V`` virtual stages of a rank, ``M`` microbatches
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from costmodel.pipeline.v_schedules import dualpipev_order, zbv_order
+from costmodel.layout import INTERLEAVED_SCHEDULE, ParallelLayout, Schedule
+from costmodel.pipeline.schedules import RECORDS
+from costmodel.pipeline.stages import ranks_of_chunks
 from topology.base.errors import InputError
 
 Kind = Literal["F", "B", "I", "W"]
 
-SPLIT_BACKWARD = frozenset({"zb-h1", "zbv", "dualpipev"})
-V_SHAPED = frozenset({"zbv", "dualpipev"})
+_KINDS: dict[str, Kind] = {"F": "F", "B": "I", "W": "W", "BW": "B"}
+"""What the cost model calls the kinds."""
+
 DURATIONS: dict[str, int] = {
     "F": 2,
     "B": 4,
@@ -49,146 +48,51 @@ class Step:
     peer: int = -1
 
 
-def stages_of_rank(schedule: str, ranks: int, virtual_stages: int, rank: int) -> tuple[int, ...]:
+def stages_of_rank(schedule: Schedule, ranks: int, virtual_stages: int, rank: int) -> tuple[int, ...]:
     """Stages that a rank holds, in model order: looped r, r+P, …; V-shaped r and 2P−1−r.
 
     >>> stages_of_rank("interleaved", 4, 2, 1), stages_of_rank("zbv", 4, 2, 1)
     ((1, 5), (1, 6))
     """
-    if schedule in V_SHAPED:
-        return (rank, 2 * ranks - 1 - rank)
-    return tuple(rank + ranks * v for v in range(virtual_stages))
+    owners = _owners(schedule, ranks, virtual_stages)
+    return tuple(stage for stage, owner in enumerate(owners) if owner == rank)
 
 
-def rank_of_stage(schedule: str, ranks: int, stage: int) -> int:
-    """Rank that holds a stage."""
-    return min(stage, 2 * ranks - 1 - stage) if schedule in V_SHAPED else stage % ranks
+def _owners(schedule: Schedule, ranks: int, virtual_stages: int) -> tuple[int, ...]:
+    """Rank of every stage."""
+    return ranks_of_chunks(ParallelLayout(pp=ranks, virtual_stages=virtual_stages, schedule=schedule))
 
 
 def orders(
-    schedule: str, ranks: int, virtual_stages: int, microbatches: int
+    schedule: Schedule, ranks: int, virtual_stages: int, microbatches: int
 ) -> tuple[tuple[Action, ...], ...]:
-    """Computations of every rank, in order.
+    """Computations of every rank, in the order that the cost model times.
 
     >>> [a.kind + str(a.microbatch) for a in orders("1f1b", 2, 1, 2)[0]]
     ['F0', 'F1', 'B0', 'B1']
     """
-    makers: dict[str, Callable[[int, int, int, int], list[Action]]] = {
-        "gpipe": _gpipe,
-        "1f1b": _one_f_one_b,
-        "interleaved": _interleaved,
-        "zb-h1": _interleaved_zero_bubble,
-        "zbv": _zbv,
-        "dualpipev": _dualpipev,
-    }
+    record = RECORDS[schedule]
     _check(schedule, ranks, virtual_stages, microbatches)
-    return tuple(tuple(makers[schedule](ranks, virtual_stages, microbatches, rank)) for rank in range(ranks))
+    passes = (record.order(ranks, virtual_stages, microbatches, rank) for rank in range(ranks))
+    return tuple(tuple(Action(_KINDS[kind], stage, m) for kind, stage, m in order) for order in passes)
 
 
-def _check(schedule: str, ranks: int, virtual_stages: int, microbatches: int) -> None:
+def _check(schedule: Schedule, ranks: int, virtual_stages: int, microbatches: int) -> None:
     """Refuse what a schedule is not defined for."""
-    if schedule in V_SHAPED and virtual_stages != 2:
+    record = RECORDS[schedule]
+    if record.chunks not in (None, virtual_stages):
+        others = "" if record.v_shaped else f" or layout.schedule={INTERLEAVED_SCHEDULE}"
         raise InputError(
-            what=f"{schedule} puts two stages on every rank",
+            what=f"{schedule} puts {'one stage' if record.chunks == 1 else 'two stages'} on every rank",
             cause=f"virtual_stages = {virtual_stages}",
-            fix="set layout.virtual_stages=2",
+            fix=f"set layout.virtual_stages={record.chunks}{others}",
         )
-    if schedule in ("gpipe", "1f1b") and virtual_stages != 1:
+    if microbatches < record.order_needs_per_rank * ranks:
         raise InputError(
-            what=f"{schedule} puts one stage on every rank",
-            cause=f"virtual_stages = {virtual_stages}",
-            fix="set layout.virtual_stages=1 or layout.schedule=interleaved",
-        )
-    rounds = max(1, microbatches // ranks)
-    if schedule in ("interleaved", "zb-h1") and microbatches % rounds:
-        raise InputError(
-            what=f"{schedule} runs microbatches in equal rounds",
-            cause=f"{microbatches} microbatches do not divide into {rounds} rounds of {ranks} stages",
-            fix="make the number of microbatches a multiple of layout.pp",
-        )
-    if schedule == "dualpipev" and microbatches < 2 * ranks:
-        raise InputError(
-            what="dualpipev needs a microbatch for each stage",
-            cause=f"{microbatches} microbatches, {2 * ranks} stages",
+            what=f"{schedule} needs a microbatch for each stage",
+            cause=f"{microbatches} microbatches, {record.order_needs_per_rank * ranks} stages",
             fix="raise the global batch or lower layout.microbatch_size",
         )
-
-
-def _gpipe(_ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """All forwards, then all backwards."""
-    return [Action("F", rank, m) for m in range(microbatches)] + [
-        Action("B", rank, m) for m in range(microbatches)
-    ]
-
-
-def _one_f_one_b(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """P − r forwards to warm up, then one backward for each forward."""
-    warmup = min(microbatches, ranks - rank)
-    order = [Action("F", rank, m) for m in range(warmup)]
-    for m in range(microbatches):
-        order.append(Action("B", rank, m))
-        if warmup + m < microbatches:
-            order.append(Action("F", rank, warmup + m))
-    return order
-
-
-class _Counter:
-    """Next microbatch of each (stage, kind)."""
-
-    def __init__(self) -> None:
-        self.next: dict[tuple[int, str], int] = defaultdict(int)
-
-    def action(self, kind: Kind, stage: int) -> Action:
-        """Take the next microbatch."""
-        microbatch = self.next[stage, kind]
-        self.next[stage, kind] += 1
-        return Action(kind, stage, microbatch)
-
-
-def _interleaved(ranks: int, virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """Chunks of a round in turn; warm-up (V−1)·round + 2(P−1−r) forwards."""
-    per_round = microbatches // max(1, microbatches // ranks)
-    total = virtual * microbatches
-    warmup = min(total, (virtual - 1) * per_round + 2 * (ranks - 1 - rank))
-    take, order = _Counter(), []
-    for step in range(warmup + total):
-        if step < total:
-            order.append(take.action("F", (step // per_round) % virtual * ranks + rank))
-        if step >= warmup:
-            chunk = virtual - 1 - ((step - warmup) // per_round) % virtual
-            order.append(take.action("B", chunk * ranks + rank))
-    return order
-
-
-def _interleaved_zero_bubble(ranks: int, virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """ZB1P: half the warm-up of interleaved 1F1B, weight gradients delayed by r steps (ZB-H1 when V = 1)."""
-    per_round = microbatches // max(1, microbatches // ranks)
-    total = virtual * microbatches
-    warmup = min(total, (virtual - 1) * per_round + (ranks - 1 - rank))
-    take, order, pending = _Counter(), [], deque[int]()
-    for step in range(warmup + total):
-        if step < total:
-            order.append(take.action("F", (step // per_round) % virtual * ranks + rank))
-        if step >= warmup:
-            stage = (virtual - 1 - ((step - warmup) // per_round) % virtual) * ranks + rank
-            order.append(take.action("I", stage))
-            pending.append(stage)
-            if step - warmup >= rank:
-                order.append(take.action("W", pending.popleft()))
-    return order + [take.action("W", stage) for stage in pending]
-
-
-_WORDS: dict[str, Kind] = {"F": "F", "B": "I", "W": "W", "BW": "B"}
-
-
-def _zbv(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """ZBV, in the order that the cost model times."""
-    return [Action(_WORDS[kind], stage, m) for kind, stage, m in zbv_order(ranks, microbatches, rank)]
-
-
-def _dualpipev(ranks: int, _virtual: int, microbatches: int, rank: int) -> list[Action]:
-    """DualPipeV, in the order that the cost model times."""
-    return [Action(_WORDS[kind], stage, m) for kind, stage, m in dualpipev_order(ranks, microbatches, rank)]
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +155,7 @@ def _earliest(action: Action, arrived: dict[Action, int], ends: dict[Action, int
 
 
 def programs(
-    schedule: str, ranks: int, virtual_stages: int, microbatches: int
+    schedule: Schedule, ranks: int, virtual_stages: int, microbatches: int
 ) -> tuple[tuple[Step, ...], ...]:
     """Programs of all ranks: computations with their sends and receives, free of deadlock.
 
@@ -259,7 +163,7 @@ def programs(
     whatever the transport matches in order, matches here.
     """
     order = orders(schedule, ranks, virtual_stages, microbatches)
-    stages = ranks * virtual_stages
+    stages, owner = ranks * virtual_stages, _owners(schedule, ranks, virtual_stages)
     ends = end_times(order, stages)
     timed: list[list[tuple[tuple[int, ...], Step]]] = [[] for _ in range(ranks)]
     for rank, actions in enumerate(order):
@@ -267,7 +171,7 @@ def programs(
             begin = ends[action] - DURATIONS[action.kind]
             timed[rank].append(((begin, 1), Step(what="compute", action=action)))
             follower = consumer(action, stages)
-            peer = rank if follower is None else rank_of_stage(schedule, ranks, follower.stage)
+            peer = rank if follower is None else owner[follower.stage]
             if follower is not None and peer != rank:
                 when = (ends[action], 0, action.stage, action.microbatch, ord(action.kind))
                 timed[rank].append((when, Step(what="send", action=action, peer=peer)))

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.models.spec import ModelSpec
 from executor import torch_internals
 from executor.comm.sharding import rule
@@ -246,7 +247,7 @@ def part_of_parameter(model: CausalLM, name: str) -> str:
 
 def count_step(task: RankTask) -> tuple[Counts, Parameters]:
     """Run one step of a fake rank and count it; the schedule is that of plain 1F1B, nothing is recomputed."""
-    plain = replace(task.layout, schedule="1f1b", recompute="none")
+    plain = replace(task.layout, schedule=PLAIN_SCHEDULE, recompute="none")
     with fake_rank(replace(task, layout=plain)) as rank:
         mode = _CountingMode(axes_by_group(rank.pipeline))
         with mode, _following(rank.pipeline.stages[0].module, mode):

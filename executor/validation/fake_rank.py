@@ -16,6 +16,7 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.schedules import RECORDS
 from executor import torch_internals
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
@@ -103,7 +104,8 @@ class FakeRank:
     def short_step(self) -> None:
         """Run a step of two microbatches: a backward that keeps gradients and one that reduces them."""
         task, pipeline, layout = self.task, self.pipeline, self.task.layout
-        fewest = min(task.num_microbatches, 2 * layout.pp if layout.schedule == "dualpipev" else 2)
+        needed = max(2, RECORDS[layout.schedule].order_needs_per_rank * layout.pp)
+        fewest = min(task.num_microbatches, needed)
         program = pipeline.program
         self.task = replace(task, num_microbatches=fewest)
         pipeline.program = programs(layout.schedule, layout.pp, layout.virtual_stages, fewest)[task.stage]

@@ -21,6 +21,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, memory_by_stage
 from costmodel.models.spec import ModelSpec, with_layers
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.stack import stack
 from executor import torch_internals
 from executor.parallel.programs import stages_of_rank
@@ -151,7 +152,8 @@ def few_microbatches(task: RankTask) -> RankTask:
     layout, M = task.layout, task.num_microbatches
     if layout.pp == 1:
         return replace(task, num_microbatches=min(M, 2))
-    enough = {"gpipe": M, "1f1b": layout.pp - task.stage + 2}.get(layout.schedule, 2 * layout.pp)
+    of_M, of_P, of_s, constant = RECORDS[layout.schedule].settles_after
+    enough = of_M * M + of_P * layout.pp + of_s * task.stage + constant
     return replace(task, num_microbatches=min(M, enough))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from costmodel.layout import ParallelLayout
+from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec, with_layers
 from executor.validation.reference import Case
 from planner.plan import Plan
@@ -61,7 +61,7 @@ def small_layout(layout: ParallelLayout, most_ranks: int, *, experts: bool) -> P
         expert_tp=expert_tp,
         microbatch_size=1,
         virtual_stages=1 if alone else min(layout.virtual_stages, SMALL),
-        schedule="1f1b" if alone else layout.schedule,
+        schedule=PLAIN_SCHEDULE if alone else layout.schedule,
         shard_degree=None if layout.shard_degree is None or copies == 1 else 1,
         zero_stage=layout.zero_stage if copies > 1 else min(layout.zero_stage, 1),
     )

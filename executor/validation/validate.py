@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from costmodel.layout import num_microbatches
+from costmodel.layout import PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
 from executor.bench.local_ranks import RankError
 from executor.training.optimizer import OptimizerSettings
@@ -74,7 +74,7 @@ def task_of(plan: Plan) -> RankTask:
 
 def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
     """First and last stage at full width with few layers and microbatches: counts per layer are exact."""
-    layout = replace(task.layout, virtual_stages=1, schedule="1f1b")
+    layout = replace(task.layout, virtual_stages=1, schedule=PLAIN_SCHEDULE)
     split = (COUNTED_LAYERS,) * layout.pp
     spec = with_layers(task.spec, sum(split), min(task.spec.num_dense_layers, 1))
     small = replace(

@@ -20,10 +20,19 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
+from costmodel.layout import (
+    AXIS_ORDERS,
+    CP_KINDS,
+    PLAIN_SCHEDULE,
+    RECOMPUTES,
+    SCHEDULES,
+    LayoutTable,
+    num_microbatches,
+)
 from costmodel.memory.stage import memory_pieces
 from costmodel.models.spec import active_parameter_count, embedding_parameters, layer_runs
 from costmodel.ops.shards import distinct_rows
+from costmodel.pipeline.schedules import column
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of
 from costmodel.training.step_time import compose, step_stretch
@@ -42,8 +51,8 @@ TRAINING_FLOP_PER_PARAMETER = 6
 _FULL = RECOMPUTES.index("full")
 _TP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "cp", "tp"))
 _CP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "tp", "cp"))
-_PAIRING = SCHEDULES.index("dualpipev")
-_FREE_BUBBLE = ("zb-h1", "zbv", "dualpipev")
+_PAIRS_MICROBATCHES = column(lambda schedule: schedule.pairs_microbatches)
+_OWN_BUBBLE = column(lambda schedule: schedule.bubble is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +167,8 @@ def least_bubble(table: LayoutTable) -> Vector:
 
 
 def _bubble_share(schedule: Integers, pp: Integers, virtual_stages: Integers) -> Vector:
-    """Least share of the fill-and-drain time: none where weight gradients can fill it, else 1/V."""
-    names = np.array(SCHEDULES)[schedule]
-    share = np.where(np.isin(names, _FREE_BUBBLE), 0.0, 1 / virtual_stages)
+    """Least share of the fill-and-drain time: none where a schedule has its own closed form, else 1/V."""
+    share = np.where(_OWN_BUBBLE[schedule], 0.0, 1 / virtual_stages)
     return np.asarray(np.where(pp > 1, share, 0.0))
 
 
@@ -196,7 +204,7 @@ def _seconds(
     kind, order = placement
     schedule = _kindest_schedule(s)
     table = replace(
-        cuts, pp=(1 + (schedule == _PAIRING)) * ones, virtual_stages=ones, schedule=schedule * ones,
+        cuts, pp=(1 + _PAIRS_MICROBATCHES[schedule]) * ones, virtual_stages=ones, schedule=schedule * ones,
         zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp, recompute=0 * ones,
         cp_kind=kind * ones, axis_order=order * ones,
     )  # fmt: skip
@@ -207,8 +215,9 @@ def _seconds(
 
 def _kindest_schedule(setting: Setting) -> int:
     """Code of the schedule under which a layer takes least: one that pairs passes hides expert traffic."""
-    pairs = setting.model.is_moe and SCHEDULES[_PAIRING] in setting.stack.schedules
-    return _PAIRING if pairs else SCHEDULES.index(setting.stack.schedules[0])
+    has = [SCHEDULES.index(name) for name in setting.stack.schedules]
+    pairing = [code for code in has if setting.model.is_moe and _PAIRS_MICROBATCHES[code]]
+    return (pairing or has)[0]
 
 
 def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
@@ -259,7 +268,7 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
     policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
     table = replace(
         cores,
-        schedule=SCHEDULES.index("1f1b") * ones,
+        schedule=SCHEDULES.index(PLAIN_SCHEDULE) * ones,
         zero_stage=zero_stage * ones,
         shard_degree=cores.dp * cores.cp,
         recompute=policy * ones,

@@ -17,17 +17,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, num_microbatches
+from costmodel.layout import RECOMPUTES, LayoutTable, num_microbatches
 from costmodel.memory.stage import (
     held_microbatches,
     holds_ends,
 )
 from costmodel.models.spec import layer_runs
-from costmodel.pipeline.stages import V_SHAPED, ends_may_be_empty
+from costmodel.pipeline.schedules import column
+from costmodel.pipeline.stages import ends_may_be_empty
 from costmodel.training.step_time import CostColumns
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced, rows_of
 from planner.problem import Setting
+
+_V_SHAPED = column(lambda schedule: schedule.v_shaped)
 
 Vector = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
@@ -131,7 +134,7 @@ def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector, 
     layers, P = counts.sum(), int(table.pp[0])
     V = table.virtual_stages[:, None].astype(np.float64)
     each = np.where(V > 1, np.ceil(layers / (P * V)), layers)
-    v_shaped = np.isin(table.schedule, [SCHEDULES.index(name) for name in V_SHAPED])[:, None]
+    v_shaped = _V_SHAPED[table.schedule][:, None]
     rank = np.arange(P)[None, :]
     ends = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
     most = np.minimum(V * each, layers) + 0.0 * rank

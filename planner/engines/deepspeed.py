@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from costmodel.kernels.precisions import TRAINING
 from planner.engines.facts import Exported, accumulation, machines, refuse
 from planner.engines.quoting import yaml
 from planner.plan import Plan
@@ -23,7 +24,7 @@ def deepspeed_config(plan: Plan) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": layout.microbatch_size,
         "gradient_accumulation_steps": accumulation(plan),
         "zero_optimization": {"stage": layout.zero_stage, "overlap_comm": True},
-        "fp16" if job.precision == "fp16" else "bf16": {"enabled": True},
+        TRAINING[job.precision].half: {"enabled": True},
         "gradient_clipping": 1.0,
     }
     if layout.tp > 1:
@@ -62,7 +63,7 @@ def accelerate_config(plan: Plan) -> dict[str, Any]:
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP",
-        "mixed_precision": "fp16" if plan.request.job.precision == "fp16" else "bf16",
+        "mixed_precision": TRAINING[plan.request.job.precision].half,
         "num_machines": where.nodes,
         "machine_rank": 0,
         "num_processes": layout.num_gpus,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.layout import num_microbatches
+from costmodel.layout import ParallelLayout, num_microbatches
+from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -54,3 +55,18 @@ def is_even(counts: tuple[int, ...]) -> bool:
 def refuse(target: str, what: str, cause: str, fix: str) -> InputError:
     """Say that a tool cannot run this plan."""
     return InputError(what=f"{target} cannot run this plan: {what}", cause=cause, fix=fix)
+
+
+def schedule_name(target: str, layout: ParallelLayout) -> str:
+    """Name of the layout's schedule in a tool, which must have it.
+
+    >>> schedule_name("torchtitan", ParallelLayout(pp=2))
+    '1F1B'
+    """
+    names = RECORDS[layout.schedule].engine_names
+    if target not in names:
+        has = [name for name, record in RECORDS.items() if target in record.engine_names]
+        raise refuse(
+            target, f"schedule {layout.schedule}", f"it has {' and '.join(has)}", "set layout.schedule"
+        )
+    return names[target]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from costmodel.kernels.precisions import TRAINING
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack
-from planner.engines.facts import Exported, is_even, refuse
+from planner.engines.facts import Exported, is_even, schedule_name
 from planner.engines.megatron_model import expert_arguments, model_arguments, not_said
 from planner.engines.quoting import shell
 from planner.plan import Plan
 
 TARGET = "megatron"
-_SCHEDULES = ("1f1b", "interleaved")
 _CP = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 
 
@@ -42,12 +42,9 @@ def arguments(plan: Plan) -> list[str]:
 def _pipeline(plan: Plan) -> list[str]:
     """Stages: even ones by count, uneven ones by a layout string (E embedding, t layer, L loss)."""
     layout = plan.layout
-    if layout.schedule not in _SCHEDULES and layout.pp > 1:
-        raise refuse(
-            TARGET, f"schedule {layout.schedule}", "it has 1f1b and interleaved", "set layout.schedule"
-        )
     if layout.pp == 1:
         return []
+    schedule_name(TARGET, layout)  # the words below say which: several virtual stages are interleaved
     counts = plan.layers_of_stage
     if not is_even(counts):
         stages = ["t" * count for count in counts]
@@ -108,15 +105,8 @@ def _recompute(plan: Plan) -> list[str]:
 
 def _precision(plan: Plan) -> list[str]:
     """Number format."""
-    precision = plan.request.job.precision
-    if precision == "fp16":
-        return ["--fp16"]
-    recipe = {
-        "fp8": ["--fp8-format", "hybrid"],
-        "mxfp8": ["--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"],
-        "nvfp4": ["--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"],
-    }
-    return ["--bf16", *recipe.get(precision, [])]
+    record = TRAINING[plan.request.job.precision]
+    return [f"--{record.half}", *record.engine_words.get(TARGET, ())]
 
 
 def export(plan: Plan) -> Exported:

@@ -6,19 +6,11 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from planner.engines.facts import Exported, refuse
+from planner.engines.facts import Exported, refuse, schedule_name
 from planner.engines.quoting import one_line
 from planner.plan import Plan
 
 TARGET = "torchtitan"
-_SCHEDULES = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "zb-h1": "InterleavedZeroBubble",
-    "zbv": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
-}
 _RECOMPUTE = {"full": "FullAC", "selective": "SelectiveAC", "selective-op": "SelectiveAC"}
 
 
@@ -41,7 +33,7 @@ def parallelism(plan: Plan) -> dict[str, Any]:
         "expert_parallel_degree": layout.ep,
     }
     if layout.pp > 1:
-        fields["pipeline_parallel_schedule"] = _SCHEDULES[layout.schedule]
+        fields["pipeline_parallel_schedule"] = schedule_name(TARGET, layout)
         fields["module_fqns_per_model_part"] = model_parts(plan.layers_of_stage)
     return fields
 

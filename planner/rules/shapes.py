@@ -11,9 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import CP_KINDS, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor
+
+_EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
 
 MOST_VOCABULARY_PADDING = 0.01
 """Stacks pad the vocabulary to a multiple of tp; past this share the padding is work worth refusing."""
@@ -178,7 +181,7 @@ def _layers_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _most_stages(s: Setting, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
     """One layer each; interleaved, the ends may do with the embedding or the head."""
-    ends = s.stack.empty_end_chunks & (virtual_stages > 1) & (schedule == SCHEDULES.index("interleaved"))
+    ends = s.stack.empty_end_chunks & (virtual_stages > 1) & _EMPTY_ENDS[np.asarray(schedule)]
     return np.asarray(s.model.num_layers + 2 * ends)
 
 

@@ -9,26 +9,27 @@ import functools
 
 import numpy as np
 
+from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import (
     CP_KINDS,
+    PLAIN_SCHEDULE,
     RECOMPUTES,
     SCHEDULES,
     LayoutTable,
     ParallelLayout,
+    Schedule,
     num_microbatches,
 )
+from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
 from topology.hardware.datasheets import generation_of
 
-CHUNKS_OF_SCHEDULE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "zbv": 2, "dualpipev": 2}
-"""Virtual stages a schedule is defined for; interleaving takes any number from two up."""
-
-MICROBATCHES_PER_STAGE = {"gpipe": 1, "1f1b": 1, "zb-h1": 1, "interleaved": 1, "zbv": 1, "dualpipev": 2}
-"""Microbatches per pipeline rank below which a schedule never reaches its steady state."""
-
-_INTERLEAVED = SCHEDULES.index("interleaved")
+_FIXED_CHUNKS = column(lambda schedule: schedule.chunks or 0)
+_IN_GROUPS = column(lambda schedule: schedule.in_groups)
+_EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
+_SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
 
 
 def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
@@ -44,14 +45,15 @@ def _schedule(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:
-    fixed = np.array([CHUNKS_OF_SCHEDULE.get(name, 0) for name in SCHEDULES])[t.schedule]
-    wrong = np.where(t.schedule == _INTERLEAVED, t.virtual_stages < 2, t.virtual_stages != fixed)
+    fixed = _FIXED_CHUNKS[t.schedule]
+    wrong = np.where(fixed == 0, t.virtual_stages < 2, t.virtual_stages != fixed)
     return np.asarray(np.where(t.pp == 1, t.virtual_stages != 1, wrong), dtype=bool)
 
 
 def _chunks(_: Setting, x: ParallelLayout) -> Violation:
-    need = 1 if x.pp == 1 else CHUNKS_OF_SCHEDULE.get(x.schedule, 2)
-    least = "at least " * (x.pp > 1 and x.schedule == "interleaved")
+    chunks = RECORDS[x.schedule].chunks
+    need = 1 if x.pp == 1 else chunks or 2
+    least = "at least " * (x.pp > 1 and chunks is None)
     why = "without a pipeline (pp = 1)" if x.pp == 1 else f"with schedule {x.schedule}"
     return Violation(
         rule="virtual-stages",
@@ -68,9 +70,10 @@ def _fill_broken(s: Setting, t: LayoutTable) -> Mask:
     return (t.pp > 1) & (num_microbatches(t, s.job) < per_stage * t.pp)
 
 
-def _microbatches_per_stage(s: Setting, schedule: str) -> int:
-    strict = s.stack.microbatches_at_least_stages or schedule not in ("gpipe", "1f1b")
-    return MICROBATCHES_PER_STAGE[schedule] if strict else 0
+def _microbatches_per_stage(s: Setting, schedule: Schedule) -> int:
+    record = RECORDS[schedule]
+    strict = s.stack.microbatches_at_least_stages or not record.runs_unfilled
+    return record.microbatches_per_rank if strict else 0
 
 
 def _fill(s: Setting, x: ParallelLayout) -> Violation:
@@ -91,7 +94,7 @@ def _groups_broken(s: Setting, t: LayoutTable) -> Mask | bool:
     if not s.stack.interleaved_multiple_of_stages:
         return False
     ragged = num_microbatches(t, s.job) % t.pp != 0
-    return np.asarray((t.pp > 1) & (t.schedule == _INTERLEAVED) & ragged, dtype=bool)
+    return np.asarray((t.pp > 1) & _IN_GROUPS[t.schedule] & ragged, dtype=bool)
 
 
 def _groups(s: Setting, x: ParallelLayout) -> Violation:
@@ -105,7 +108,7 @@ def _groups(s: Setting, x: ParallelLayout) -> Violation:
         have=M % x.pp,
         need=0,
         unit="microbatches",
-        hint=f"use pp={largest_divisor(M, x.pp)} or schedule=1f1b",
+        hint=f"use pp={largest_divisor(M, x.pp)} or schedule={PLAIN_SCHEDULE}",
     )
 
 
@@ -113,14 +116,14 @@ def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
     layers, chunks = s.model.num_layers, t.pp * t.virtual_stages
     each = -(-layers // chunks)
     lacking = each * chunks - layers
-    least = 1 - (s.stack.empty_end_chunks & (t.schedule == SCHEDULES.index("interleaved")))
+    least = 1 - (s.stack.empty_end_chunks & _EMPTY_ENDS[t.schedule])
     return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - least)), dtype=bool)
 
 
 def _equal_chunks(s: Setting, x: ParallelLayout) -> Violation:
     layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
     each, lacking = shortage(layers, chunks)
-    empty = s.stack.empty_end_chunks and x.schedule == "interleaved"
+    empty = s.stack.empty_end_chunks and RECORDS[x.schedule].empty_ends
     most = each if empty else each - 1
     return Violation(
         rule="equal-chunks",
@@ -171,11 +174,8 @@ def _zero(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-_SPLIT_BACKWARD = [SCHEDULES.index(name) for name in ("zb-h1", "zbv", "dualpipev")]
-
-
 def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
-    split = (t.pp > 1) & np.isin(t.schedule, _SPLIT_BACKWARD)
+    split = (t.pp > 1) & _SPLITS_BACKWARD[t.schedule]
     return np.asarray(split & ~np.isin(t.zero_stage, s.stack.zero_stages_with_split_backward), dtype=bool)
 
 
@@ -188,7 +188,7 @@ def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
         have=x.zero_stage,
         need=max(offered),
         unit="",
-        hint=f"{found.hint}, or schedule=1f1b",
+        hint=f"{found.hint}, or schedule={PLAIN_SCHEDULE}",
     )
 
 
@@ -279,14 +279,10 @@ def _expert_tokens(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
-_UNITS = {"nvfp4": "fp4", "mxfp8": "fp8"}
-"""Units that multiply a precision, where they have another name."""
-
-
 def _precision_broken(s: Setting, _: LayoutTable) -> bool:
-    gpu, precision = s.cluster.gpu, s.job.precision
-    lacking = _UNITS.get(precision, precision) not in gpu.peak_flop_per_s
-    return lacking or (precision == "nvfp4" and not generation_of(gpu).nvfp4)
+    gpu, record = s.cluster.gpu, TRAINING[s.job.precision]
+    scaled = record.trait is None or getattr(generation_of(gpu), record.trait)
+    return record.peak not in gpu.peak_flop_per_s or not scaled
 
 
 def _precision(s: Setting, _: ParallelLayout) -> Violation:

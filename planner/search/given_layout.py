@@ -16,6 +16,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
@@ -109,8 +110,7 @@ def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack
                 fix="change a degree so that the product divides the GPUs, or set layout.dp yourself",
             )
         fields["dp"] = num_gpus // others
-    if fields.get("virtual_stages", 1) > 1:
-        fields.setdefault("schedule", "interleaved")
+    fields.setdefault("schedule", usual_schedule(fields.get("virtual_stages", 1)))
     fields.setdefault("sequence_parallel", stack.sequence_parallel_default and fields.get("tp", 1) > 1)
     fields.setdefault("zero_stage", _usual_zero_stage(fields, stack))
     fields.setdefault("recompute", "full" if "full" in stack.recomputes else "none")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.job import TrainingPrecision
+from costmodel.kernels.precisions import HalfPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.training.estimate import estimate
@@ -117,7 +117,7 @@ def _later(request: PlanRequest, needed_s: float) -> Candidates:
 def _in_half_precision(request: PlanRequest) -> Candidates:
     """In the sixteen bits that the GPU multiplies."""
     peaks = setting_of(request).cluster.gpu.peak_flop_per_s
-    half: TrainingPrecision = "bf16" if "bf16" in peaks else "fp16"
+    half: HalfPrecision = "bf16" if "bf16" in peaks else "fp16"
     job = replace(request.job, precision=half)
     yield replace(request, job=job), f"use {half}", f"--precision {half}"
 

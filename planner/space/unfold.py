@@ -28,12 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layout import AXIS_ORDERS, LayoutTable, Recompute
+from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, Recompute, Schedule
+from costmodel.pipeline.schedules import RECORDS
 from costmodel.training.data_parallel import SHARDS_GRADIENTS
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.check import legal
-from planner.rules.stacks import CHUNKS_OF_SCHEDULE
 from planner.space.columns import AXES, Columns, Integers, coded, cross, cross_by, pinned
 from planner.space.degrees import CORE_FIELDS
 from topology.fabric.hierarchy import members_per_unit
@@ -107,11 +107,12 @@ def eased(
 def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Columns:
     """Schedules with their virtual stages that a pipeline of `pp` ranks can run."""
     if pp == 1:
-        idle = "1f1b" if "1f1b" in setting.stack.schedules else setting.stack.schedules[0]
+        has = setting.stack.schedules
+        idle = PLAIN_SCHEDULE if PLAIN_SCHEDULE in has else has[0]
         pairs = [(pins.get("schedule", idle), pins.get("virtual_stages", 1))]
     else:
         offered = [pins["schedule"]] if "schedule" in pins else setting.stack.schedules
-        useful = [s for s in offered if s != "gpipe" or "1f1b" not in offered]
+        useful = [s for s in offered if RECORDS[s].outdone_by not in offered]
         pairs = [(s, v) for s in useful for v in _virtual_stages(setting, pins, s, pp)]
     return {
         "schedule": np.array(coded("schedule", [schedule for schedule, _ in pairs]), dtype=np.int64),
@@ -119,11 +120,12 @@ def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Columns:
     }
 
 
-def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: str, pp: int) -> list[int]:
+def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: Schedule, pp: int) -> list[int]:
     if "virtual_stages" in pins:
         return [pins["virtual_stages"]]
-    if schedule in CHUNKS_OF_SCHEDULE:
-        return [CHUNKS_OF_SCHEDULE[schedule]]
+    chunks = RECORDS[schedule].chunks
+    if chunks is not None:
+        return [chunks]
     layers = setting.model.num_layers
     most = (layers + 2 * setting.stack.empty_end_chunks) // pp
     return [v for v in range(2, most + 1) if v <= EVERY_VIRTUAL_STAGE or -layers % (pp * v) <= 2]

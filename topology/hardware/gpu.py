@@ -11,8 +11,6 @@ DTYPE_BYTES: Mapping[str, float] = {
 """Bytes of one number of each type."""
 
 _FALLBACKS: Mapping[str, tuple[str, ...]] = {
-    "mxfp8": ("fp8",),
-    "nvfp4": ("fp4",),
     "bf16": ("fp16",),
     "fp16": ("bf16",),
     "tf32": ("fp32",),

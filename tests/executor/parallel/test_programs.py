@@ -17,7 +17,6 @@ COMBINATIONS = [
         ("interleaved", 2),
         ("interleaved", 3),
         ("zb-h1", 1),
-        ("zb-h1", 2),
         ("zbv", 2),
         ("dualpipev", 2),
     )
@@ -101,7 +100,6 @@ def needs(action: Action) -> set[Action]:
     [
         ("interleaved", "ScheduleInterleaved1F1B", 2),
         ("zb-h1", "ScheduleInterleavedZeroBubble", 1),
-        ("zb-h1", "ScheduleInterleavedZeroBubble", 2),
         ("zbv", "ScheduleZBVZeroBubble", 2),
         ("dualpipev", "ScheduleDualPipeV", 2),
     ],

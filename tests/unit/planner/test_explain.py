@@ -5,7 +5,8 @@ from math import ceil
 
 import pytest
 
-from costmodel.job import TrainingJob, TrainingPrecision
+from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from planner.explain import Explanation, explain, what_if
@@ -123,7 +124,7 @@ def test_four_bits_are_planned_where_there_are_units_for_them() -> None:
     job, cluster = replace(asked.job, precision="nvfp4"), default_cluster("b200-sxm", 8)
     found = search(replace(asked, cluster=cluster.spec, job=job), CAL)
     assert isinstance(found, Plan)
-    assert cluster.gpu.peak("nvfp4") == cluster.gpu.peak_flop_per_s["fp4"]
+    assert TRAINING["nvfp4"].peak == "fp4"
 
 
 def test_changes_are_held_against_the_fastest_plan_whatever_the_objective() -> None:

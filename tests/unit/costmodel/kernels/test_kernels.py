@@ -5,7 +5,8 @@ import pytest
 
 from costmodel.kernels import compute
 from costmodel.kernels.attention import visible_pairs
-from costmodel.kernels.stand_ins import PRECISIONS, precision_on, stand_in
+from costmodel.kernels.precisions import PRECISIONS
+from costmodel.kernels.stand_ins import precision_on, stand_in
 from costmodel.kernels.tables import load_calibration
 from topology import catalog
 from topology.base.errors import InputError

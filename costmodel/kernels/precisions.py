@@ -1,0 +1,109 @@
+"""Number formats: one record for the operands of a GEMM, one for a training job that multiplies in them.
+
+A new training precision is its name and its record here; operands of a new width are a row of `PRECISIONS`
+as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+TrainingPrecision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+HalfPrecision = Literal["bf16", "fp16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Operands of a GEMM.
+
+    Attributes:
+        table: GEMM table it is read from.
+        moe_table: Table of fused expert kernels it is read from.
+        peak: Units it runs on, a key of a GPU's peaks.
+        weight_bytes: Bytes of a weight, scales included.
+        activation_bytes: Bytes of an activation, scales included.
+    """
+
+    table: str
+    moe_table: str
+    peak: str
+    weight_bytes: float
+    activation_bytes: float
+
+
+_BF16 = Precision(table="bf16", moe_table="bf16", peak="bf16", weight_bytes=2, activation_bytes=2)
+_FP32 = Precision(table="bf16", moe_table="fp32", peak="fp32", weight_bytes=4, activation_bytes=4)
+_TF32 = Precision(table="bf16", moe_table="tf32", peak="tf32", weight_bytes=4, activation_bytes=4)
+_FP8 = Precision(table="fp8", moe_table="fp8", peak="fp8", weight_bytes=1, activation_bytes=1)
+_FP4 = Precision(
+    table="fp8", moe_table="fp4", peak="fp4", weight_bytes=0.5 + 1 / 16, activation_bytes=0.5 + 1 / 16
+)
+INT8 = Precision(table="bf16", moe_table="int8", peak="bf16", weight_bytes=1, activation_bytes=2)
+INT4 = Precision(table="bf16", moe_table="int4", peak="bf16", weight_bytes=0.5 + 2 / 128, activation_bytes=2)
+PRECISIONS: Mapping[str, Precision] = {
+    "bf16": _BF16,
+    "fp16": _BF16,
+    "fp32": _FP32,
+    "tf32": _TF32,
+    "fp8": _FP8,
+    "mxfp8": _FP8,
+    "fp4": _FP4,
+    "nvfp4": _FP4,
+    "mxfp4": _FP4,
+    "int8": INT8,
+    "int4": INT4,
+}
+"""By dtype. int8 and int4 are weight-only: bf16 arithmetic on narrow weights with a scale per group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRecord:
+    """What is to know about one training precision.
+
+    Attributes:
+        linear: What linear layers multiply in, a key of `PRECISIONS`.
+        peak: Units they run on, a key of a GPU's peaks.
+        half: Sixteen-bit format of everything else.
+        trait: What its units must do beside multiplying at that width, a field of a GPU's generation.
+        engine_words: Words of the command line beside those of `half`, by export target.
+        run_names: Names in files of measured runs.
+    """
+
+    linear: str
+    peak: str
+    half: HalfPrecision = "bf16"
+    trait: Literal["nvfp4"] | None = None
+    engine_words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    run_names: tuple[str, ...] = ()
+
+    @property
+    def is_low(self) -> bool:
+        """Whether linear layers multiply in fewer than sixteen bits."""
+        return PRECISIONS[self.linear].activation_bytes < PRECISIONS[self.half].activation_bytes
+
+
+TRAINING: Mapping[TrainingPrecision, TrainingRecord] = {
+    "bf16": TrainingRecord(linear="bf16", peak="bf16", run_names=("", "bf16", "amp")),
+    "fp16": TrainingRecord(linear="bf16", peak="fp16", half="fp16", run_names=("fp16",)),
+    "fp8": TrainingRecord(
+        linear="fp8",
+        peak="fp8",
+        engine_words={"megatron": ("--fp8-format", "hybrid")},
+        run_names=("fp8",),
+    ),
+    "mxfp8": TrainingRecord(
+        linear="fp8",
+        peak="fp8",
+        engine_words={"megatron": ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")},
+        run_names=("mxfp8",),
+    ),
+    "nvfp4": TrainingRecord(
+        linear="fp4",
+        peak="fp4",
+        trait="nvfp4",  # CDNA 4 has MXFP4, not NVFP4
+        engine_words={"megatron": ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")},
+        run_names=("nvfp4", "fp4"),
+    ),
+}

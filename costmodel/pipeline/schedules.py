@@ -1,0 +1,169 @@
+"""One record for each pipeline schedule: what simulation, bounds, rules, executor and exporters read.
+
+A new schedule is a record here, its name in `costmodel.layout.Schedule`, and the stacks that have it
+(`costmodel/data/stacks.toml`).
+
+Legend: ``P`` ranks, ``V`` chunks of a rank, ``M`` microbatches, ``r`` or ``s`` a rank, 0 first; ``F``, ``B``,
+``W`` forward, input gradient and weight gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.layout import INTERLEAVED_SCHEDULE, PLAIN_SCHEDULE, SCHEDULES, Quantity, Schedule
+from costmodel.pipeline.bubble import ClosedForm, dualpipev_bubble, zb_h1_bubble, zbv_bubble
+from costmodel.pipeline.orders import Pass, gpipe_order, one_forward_one_backward_order, zero_bubble_order
+from costmodel.pipeline.v_schedules import dualpipev_order, zbv_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRecord:
+    """What is to know about one pipeline schedule.
+
+    Attributes:
+        order: Passes of a rank in the order in which it runs them, of (P, V, M, r).
+        chunks: Chunks of the model on a rank; None for any number from two up.
+        v_shaped: The second chunks run back from the last rank, so the first holds both ends of the model.
+        splits_backward: Some weight gradients come later than their input gradients, and fill the drain.
+        pairs_microbatches: A forward runs beside the backward of another microbatch.
+        held: Chunks in flight at the peak: coefficients of M, P, V·P, s and 1 (`in_flight` has the sources).
+        bubble: Share β of the fill and drain that shows; None where it is 1/V.
+        microbatches_per_rank: Below this, the steady state is never reached.
+        runs_unfilled: It also runs with fewer, unless an engine refuses.
+        order_needs_per_rank: Microbatches per rank below which there is no order.
+        in_groups: Microbatches visit the chunks in groups of P, which engines may want whole.
+        empty_ends: Engines may let the first chunk hold the embedding only, and the last the head.
+        early_chunks: Early chunks end their last backward early, which leaves room to reduce gradients.
+        outdone_by: A schedule that takes as long and holds less.
+        settles_after: Microbatches that bring a rank to its steady state: coefficients of M, P, s and 1.
+        engine_names: Its name by export target; a target that is not named does not have it.
+        run_names: Names in files of measured runs, lower-case letters and digits.
+    """
+
+    order: Callable[[int, int, int, int], list[Pass]]
+    held: tuple[int, int, int, int, int]
+    chunks: int | None = 1
+    v_shaped: bool = False
+    splits_backward: bool = False
+    pairs_microbatches: bool = False
+    bubble: ClosedForm | None = None
+    microbatches_per_rank: int = 1
+    runs_unfilled: bool = False
+    order_needs_per_rank: int = 0
+    in_groups: bool = False
+    empty_ends: bool = False
+    early_chunks: bool = False
+    outdone_by: Schedule | None = None
+    settles_after: tuple[int, int, int, int] = (0, 2, 0, 0)
+    engine_names: Mapping[str, str] = field(default_factory=dict)
+    run_names: tuple[str, ...] = ()
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether every microbatch of the step is in flight at once."""
+        return self.held[0] > 0
+
+
+RECORDS: Mapping[Schedule, ScheduleRecord] = {
+    "gpipe": ScheduleRecord(
+        order=gpipe_order,
+        held=(1, 0, 0, 0, 0),
+        runs_unfilled=True,
+        outdone_by="1f1b",
+        settles_after=(1, 0, 0, 0),
+        engine_names={"torchtitan": "GPipe"},
+        run_names=("gpipe",),
+    ),
+    "1f1b": ScheduleRecord(
+        order=one_forward_one_backward_order,
+        held=(0, 1, 0, -1, 0),
+        runs_unfilled=True,
+        settles_after=(0, 1, -1, 2),
+        engine_names={
+            "torchtitan": "1F1B",
+            "megatron": "forward_backward_pipelining_without_interleaving",
+        },
+        run_names=("1f1b",),
+    ),
+    "interleaved": ScheduleRecord(
+        order=one_forward_one_backward_order,
+        chunks=None,
+        held=(0, 1, 1, -2, -1),
+        in_groups=True,
+        empty_ends=True,
+        early_chunks=True,
+        engine_names={
+            "torchtitan": "Interleaved1F1B",
+            "megatron": "forward_backward_pipelining_with_interleaving",
+        },
+        run_names=("1f1bi", "interleaved", "interleaved1f1b"),
+    ),
+    "zb-h1": ScheduleRecord(
+        order=zero_bubble_order,
+        held=(0, 1, 0, 0, 0),
+        splits_backward=True,
+        bubble=zb_h1_bubble,
+        engine_names={"torchtitan": "InterleavedZeroBubble"},
+        run_names=("zbh1", "zb1p"),
+    ),
+    "zbv": ScheduleRecord(
+        order=lambda ranks, _, microbatches, rank: zbv_order(ranks, microbatches, rank),
+        chunks=2,
+        v_shaped=True,
+        held=(0, 2, 0, 0, 0),
+        splits_backward=True,
+        bubble=zbv_bubble,
+        engine_names={"torchtitan": "ZBVZeroBubble"},
+        run_names=("zbh2", "zbv"),
+    ),
+    "dualpipev": ScheduleRecord(
+        order=lambda ranks, _, microbatches, rank: dualpipev_order(ranks, microbatches, rank),
+        chunks=2,
+        v_shaped=True,
+        held=(0, 2, 0, 0, 1),
+        splits_backward=True,
+        pairs_microbatches=True,
+        bubble=dualpipev_bubble,
+        microbatches_per_rank=2,
+        order_needs_per_rank=2,
+        engine_names={"torchtitan": "DualPipeV"},
+        run_names=("dualpipe", "dualpipev"),
+    ),
+}
+
+
+def column(fact: Callable[[ScheduleRecord], Any]) -> NDArray[Any]:
+    """One fact of every schedule, indexed by its code in a `LayoutTable`.
+
+    >>> column(lambda schedule: schedule.v_shaped).sum()
+    np.int64(2)
+    """
+    return np.array([fact(RECORDS[name]) for name in SCHEDULES])
+
+
+_FIXED_CHUNKS = column(lambda schedule: schedule.chunks or 0)
+
+
+def chunks_per_rank(schedule: Quantity, virtual_stages: Quantity) -> Quantity:
+    """Chunks of a rank under a schedule (code): its own number, or the layout's where it takes any.
+
+    >>> chunks_per_rank(np.arange(6), 3).tolist()
+    [1, 1, 3, 1, 2, 2]
+    """
+    fixed = _FIXED_CHUNKS[np.asarray(schedule)]
+    return np.where(fixed, fixed, virtual_stages)
+
+
+def usual_schedule(virtual_stages: int) -> Schedule:
+    """Schedule that so many chunks of a rank mean when no other is named.
+
+    >>> usual_schedule(1), usual_schedule(4)
+    ('1f1b', 'interleaved')
+    """
+    return INTERLEAVED_SCHEDULE if virtual_stages > 1 else PLAIN_SCHEDULE
