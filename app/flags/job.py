@@ -3,33 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from app.flags import shared as options
 from app.flags.group import gathers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """What was written on the command line or chosen in the dashboard; None was left to us."""
-
-    model: str | None = None
-    gpus: str | None = None
-    gpu: str | None = None
-    cluster: str | None = None
-    sequence_length: str | None = None
-    global_batch_size: str | None = None
-    precision: str | None = None
-    stack: str | None = None
-    objective: str | None = None
-    tokens: str | None = None
-    deadline: str | None = None
-    top: str | None = None
-    memory_headroom: str | None = None
-    anchor: str | None = None
-    settings: tuple[str, ...] = ()
-
+from planner.questions.flags import Flags
 
 FLAGS: Final[Mapping[str, Any]] = {
     "model": options.Model,

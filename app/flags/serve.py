@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,39 +10,7 @@ import typer
 
 from app.flags import shared as options
 from app.flags.group import gathers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeFlags:
-    """What was written after `plan serve`; None was left to us."""
-
-    model: str | None = None
-    gpus: str | None = None
-    gpu: str | None = None
-    cluster: str | None = None
-    input_tokens: str | None = None
-    output_tokens: str | None = None
-    input_p99: str | None = None
-    output_p99: str | None = None
-    rate: str | None = None
-    concurrency: str | None = None
-    trace: Path | None = None
-    ttft: str | None = None
-    tpot: str | None = None
-    end_to_end: str | None = None
-    percentile: str | None = None
-    weights: str | None = None
-    kv_dtype: str | None = None
-    engine: str | None = None
-    mode: str | None = None
-    cached: str | None = None
-    draft_tokens: str | None = None
-    acceptance: str | None = None
-    burstiness: str | None = None
-    usd_per_gpu_hour: str | None = None
-    objective: str | None = None
-    settings: tuple[str, ...] = ()
-
+from planner.questions.flags import ServeFlags
 
 SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "model": options.Model,

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
-from app.flags.serve import ServeFlags
-from app.quantities import parse_count
-from app.requests.training import DEFAULT_GPU, MOST_GPUS
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
+from planner.questions.flags import ServeFlags
+from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.serving.plan import Mode, ServingObjective, ServingRequest
+from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
 from topology.builders import default_cluster
