@@ -139,7 +139,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The document that `plan --json` prints, as dicts, lists, texts and numbers."""
-        document: dict[str, Any] = unstructure(self)
+        document: dict[str, Any] = json.loads(to_json(self))
         return document
 
     def rows(self) -> list[dict[str, Any]]:

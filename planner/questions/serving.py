@@ -47,15 +47,23 @@ class Asked:
     notes: tuple[str, ...]
 
 
-def understand_serving(flags: ServeFlags) -> Asked:
-    """Turn flags into requests: one a GPU kind and precision."""
-    if not flags.model:
+def understand_serving(
+    flags: ServeFlags, *, model: ModelSpec | None = None, job: ServingJob | None = None
+) -> Asked:
+    """Turn flags into requests: one a GPU kind and precision.
+
+    Args:
+        flags: What was written.
+        model: A model that has no name, in place of the flag.
+        job: A job in place of the flags that describe one.
+    """
+    if model is None and not flags.model:
         raise InputError(
             what="no model was named", cause="--model is missing", fix="add for example --model 70b"
         )
-    model = find_model(flags.model)
+    model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
-    job = _job(flags, trace)
+    job = job or _job(flags, trace)
     objective = _one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     requests = [
         (_request(flags, model, job, gpu, weights, objective), hierarchy)

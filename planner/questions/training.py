@@ -48,7 +48,11 @@ class Understood:
 
 
 def understand(
-    flags: Flags, *, model: ModelSpec | None = None, cluster: ClusterSpec | None = None
+    flags: Flags,
+    *,
+    model: ModelSpec | None = None,
+    cluster: ClusterSpec | None = None,
+    job: TrainingJob | None = None,
 ) -> Understood:
     """Turn flags into a complete request.
 
@@ -56,11 +60,12 @@ def understand(
         flags: What was written.
         model: A model that has no name (an uploaded one), in place of the flag.
         cluster: A cluster that has no name, in place of the flags.
+        job: A job in place of the flags that describe one.
     """
     groups = settings_by_group(flags.settings)
     model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
-    job = override(_job(flags, model, spec.num_gpus), groups["job"], "job")
+    job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
     _require_context(model, job)
     stack = find_stack(flags.stack or DEFAULT_STACK).name
     request = PlanRequest(
