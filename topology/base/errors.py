@@ -1,6 +1,7 @@
 """What went wrong, why, and the change that fixes it: the one exception for every wrong input."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class InputError(Exception):
@@ -34,7 +35,7 @@ class NoFeasiblePlanError(InputError):
     `planner.rules.rule.Violation` of a given layout, `planner.serving.plan.ServingInfeasible` of a fleet.
     """
 
-    def __init__(self, what: str, cause: str, fix: str, answer: object = None) -> None:
+    def __init__(self, what: str, cause: str, fix: str, answer: Any = None) -> None:
         """Keep the answer beside the three lines."""
         super().__init__(what, cause, fix)
         self.answer = answer
