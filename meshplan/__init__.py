@@ -56,13 +56,15 @@ _HOMES: Final = {
 _HOME_OF_NAME: Final = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first used."""
-    if name not in _HOME_OF_NAME:
-        raise AttributeError(f"module 'meshplan' has no attribute {name!r}")
-    require_own_packages()
-    value = globals()[name] = getattr(import_module(_HOME_OF_NAME[name]), name)
-    return value
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used."""
+        if name not in _HOME_OF_NAME:
+            raise AttributeError(f"module 'meshplan' has no attribute {name!r}")
+        require_own_packages()
+        value = globals()[name] = getattr(import_module(_HOME_OF_NAME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

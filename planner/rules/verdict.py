@@ -29,6 +29,8 @@ def illegal(violations: tuple[Violation, ...]) -> NoFeasiblePlanError:
     first, *others = violations
     more = f" (and {len(others)} more: {', '.join(v.rule for v in others)})" if others else ""
     return NoFeasiblePlanError(
-        what=f"this layout is not possible: rule {first.rule}{more}", cause=first.message, fix=first.hint,
+        what=f"this layout is not possible: rule {first.rule}{more}",
+        cause=first.message,
+        fix=first.hint,
         answer=violations,
     )

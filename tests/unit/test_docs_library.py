@@ -10,7 +10,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", ["docs/library.md", "README.md"])
-def test_the_blocks_of_a_page_run_in_order(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_of_a_page_run_in_order(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other in one namespace, in an empty folder, as a reader would paste them."""
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = list(BLOCK.finditer(text))

@@ -126,8 +126,14 @@ def test_there_being_no_plan_is_an_error_that_carries_the_answer() -> None:
     [
         ({"gpu_s": 8}, "did you mean gpus"),
         ({"gpus": 8, "seq": "4 k tokens"}, "--sequence-length"),
-        ({"gpus": 8, "seq": 4096, "job": meshplan.TrainingJob(sequence_length=1, global_batch_size=8)}, "two jobs"),
-        ({"gpus": 8, "stack": replace(meshplan.stack("torchtitan"), flash_attention=False)}, "not the profile"),
+        (
+            {"gpus": 8, "seq": 4096, "job": meshplan.TrainingJob(sequence_length=1, global_batch_size=8)},
+            "two jobs",
+        ),
+        (
+            {"gpus": 8, "stack": replace(meshplan.stack("torchtitan"), flash_attention=False)},
+            "not the profile",
+        ),
         ({"gpus": 8, "objective": "speed"}, "objective"),
     ],
 )
@@ -214,7 +220,9 @@ def test_validate_needs_what_the_command_needs(plan: Plan, monkeypatch: pytest.M
 
     import app.extras
 
-    monkeypatch.setattr(app.extras, "find_spec", lambda name: None if name == "torch" else importlib.util.find_spec(name))
+    monkeypatch.setattr(
+        app.extras, "find_spec", lambda name: None if name == "torch" else importlib.util.find_spec(name)
+    )
     with pytest.raises(InputError, match=r"meshplan\.validate needs torch"):
         meshplan.validate(plan)
 
@@ -236,7 +244,9 @@ def test_another_package_of_our_name_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "app") in cause
     assert str(ROOT / "app") in cause
     assert fix.startswith("help:  start from a folder without app")
-    used = python("-c", "import meshplan\ntry: meshplan.plan\nexcept ImportError as e: print(e)", folder=tmp_path)
+    used = python(
+        "-c", "import meshplan\ntry: meshplan.plan\nexcept ImportError as e: print(e)", folder=tmp_path
+    )
     assert used.stdout.strip() == done.stderr.strip()
 
 
