@@ -75,9 +75,9 @@ def warm() -> None:
 
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
-    from app.flags.job import Flags
     from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
-    from app.requests.training import understand
+    from planner.questions.flags import Flags
+    from planner.questions.training import understand
     from planner.search.search import search
 
     search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)

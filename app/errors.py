@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from topology.base.errors import InputError
+from topology.base.errors import InputError, NoFeasiblePlanError
 
 ANSWERED = 0
 NO_FEASIBLE_PLAN = 1
@@ -21,10 +21,6 @@ INTERNAL_ERROR = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 0
 """The reader of our output went away: it has what it wanted."""
-
-
-class NoFeasiblePlanError(InputError):
-    """The question is well put and its answer is no."""
 
 
 def three_lines(error: InputError) -> str:

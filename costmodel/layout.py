@@ -75,6 +75,41 @@ class ParallelLayout:
         return self.dp * self.cp if self.shard_degree is None else self.shard_degree
 
 
+def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
+    """A layout in one short line: its degrees, and what is not the default of the rest.
+
+    >>> layout_words(ParallelLayout(tp=4, pp=2, dp=4, virtual_stages=3, zero_stage=1, recompute="full"))
+    'tp 4 · pp 2 × 3 · dp 4 · ZeRO-1 · recompute layers'
+
+    Args:
+        layout: The layout.
+        recompute: What to say of recomputation, if more is known than the policy.
+    """
+    words = []
+    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
+        degree = getattr(layout, axis)
+        chunks = f" × {layout.virtual_stages}" if axis == "pp" and layout.virtual_stages > 1 else ""
+        if degree > 1:
+            words.append(f"{axis.replace('_', ' ')} {degree}{chunks}")
+    if layout.microbatch_size > 1:
+        words.append(f"microbatch {layout.microbatch_size}")
+    if layout.zero_stage and layout.effective_shard_degree > 1:
+        words.append(f"ZeRO-{layout.zero_stage}")
+    if layout.recompute != "none":
+        words.append(recompute or f"recompute {'layers' if layout.recompute == 'full' else layout.recompute}")
+    if layout.schedule not in ("1f1b", "interleaved"):
+        words.append(layout.schedule)
+    return " · ".join(words) or "one GPU"
+
+
+def layout_record(layout: ParallelLayout) -> dict[str, Any]:
+    """The fields of a layout as cells of a table."""
+    record = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    record["shard_degree"] = layout.effective_shard_degree
+    record["axis_order"] = "-".join(layout.axis_order)
+    return record
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutTable:
     """Many layouts, one array per field; `shard_degree` is always a number here."""

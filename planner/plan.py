@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
-from costmodel.layout import ParallelLayout
+from costmodel.layout import ParallelLayout, layout_record, layout_words
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, StackLevel, stack
 from topology.base.decode import document_of, structure, unstructure
+from topology.base.units import format_seconds
 from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
@@ -120,6 +121,57 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        """The plan in one line: what was asked, how it is split, what a step takes, how sure it is."""
+        kinds = " + ".join(dict.fromkeys(node.gpu for node in self.request.cluster.nodes))
+        asked = f"{self.request.model.name} on {self.request.cluster.num_gpus:,} × {kinds}"
+        step = f"{format_seconds(self.estimate.step_time_s)} a step"
+        return f"Plan({asked}: {layout_words(self.layout)}, {step}, {self.optimality.status})"
+
+    def _repr_markdown_(self) -> str | None:
+        """What `plan` prints, as Markdown; None where nobody said how plans are written."""
+        return _WRITERS["markdown"](self) if _WRITERS else None
+
+    def _repr_html_(self) -> str | None:
+        """What `plan` prints, as HTML with pictures; None where nobody said how plans are written."""
+        return _WRITERS["html"](self) if _WRITERS else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document that `plan --json` prints, as dicts, lists, texts and numbers."""
+        document: dict[str, Any] = json.loads(to_json(self))
+        return document
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The plan as row 0 and its alternatives after it, as `--format csv` has them; a table for pandas."""
+        step = {name: getattr(self.estimate, name) for name in _COSTS}
+        rows = [_row(0, self, {**step, "slower_by": 0.0, "tied": False})]
+        for rank, other in enumerate(self.alternatives, start=1):
+            costs = {name: getattr(other, name) for name in (*_COSTS, "slower_by", "tied")}
+            rows.append(_row(rank, other, costs))
+        return rows
+
+
+_WRITERS: dict[Literal["markdown", "html"], Callable[[Plan], str]] = {}
+
+
+def write_plans_with(*, markdown: Callable[[Plan], str], html: Callable[[Plan], str]) -> None:
+    """Say how notebooks show plans: words and pictures stand in `app`, which this package never imports."""
+    _WRITERS["markdown"], _WRITERS["html"] = markdown, html
+
+
+_COSTS = ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes")
+
+
+def _row(rank: int, of: Plan | Alternative, costs: Mapping[str, Any]) -> dict[str, Any]:
+    """One plan as flat data; keys carry units, counts of stages stand in one cell."""
+    return {
+        "rank": rank,
+        **layout_record(of.layout),
+        "layers_of_stage": "-".join(map(str, of.layers_of_stage)),
+        "recompute_of_stage": "-".join(map(str, of.recompute_of_stage)),
+        **costs,
+    }
 
 
 def stack_of(request: PlanRequest) -> SoftwareStack:

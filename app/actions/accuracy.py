@@ -10,10 +10,10 @@ from app.actions.accuracy_plot import write_plot
 from app.progress import waiting
 from app.reports.answer import Answer, note
 from app.reports.training_accuracy import DEFAULT_WORST, Anchoring, Wishes, accuracy_answer
-from app.store.anchors import find_anchor, names_a_file, remember, with_levels
 from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
+from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
 from costmodel.accuracy.serving_runs import is_serving_schema
 from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED

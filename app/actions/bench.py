@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.reports.bench import BenchResult, Comparison
-from app.store.kernels import measurement_folder
 from costmodel.kernels.measurement import Measurement, to_json
+from costmodel.kernels.saved import measurement_folder
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.ops.op import OpKind
 from planner.plan import Plan

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from app.actions.rule_check import illegal
 from app.progress import waiting
-from app.quantities import counted
-from app.reports.infeasible import no_plan
-from app.store.kernels import calibration_for
+from costmodel.kernels.saved import calibration_for
 from planner.plan import Plan, PlanRequest
+from planner.rules.verdict import illegal
 from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible
+from planner.search.no_plan import no_plan
 from planner.search.search import search
+from topology.base.counts import counted
 
 
 def find_plan(request: PlanRequest) -> Plan:

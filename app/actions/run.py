@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from app.flags.job import Flags
     from app.reports.answer import Answer
     from executor.training.settings import RunSettings, Status
     from planner.plan import Plan, PlanRequest
+    from planner.questions.flags import Flags
     from topology.spec import ClusterSpec
 
 STACK = "meshplan"
@@ -71,10 +71,10 @@ def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
 def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
     """Read the plan, which must be legal, or make one for the meshplan stack."""
     from app.actions.plan import find_plan
-    from app.actions.rule_check import legal
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
-    from app.requests.training import understand
+    from planner.questions.training import understand
+    from planner.rules.verdict import legal
     from topology.base.errors import InputError
 
     if plan_file is None:

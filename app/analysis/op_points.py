@@ -5,7 +5,8 @@ from __future__ import annotations
 from app.figures.roofline import OpPoint
 from costmodel.kernels.attention import attention_prefill
 from costmodel.kernels.compute import elementwise, gemm, grouped_gemm
-from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.kernels.saved import calibration_for
+from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import layer_runs
 from costmodel.ops.layer import head_ops, layer_ops
 from costmodel.ops.op import Op, OpKind
@@ -22,7 +23,7 @@ NOMINAL_FLOP_PER_BYTE = 0.5
 def op_points(plan: Plan) -> tuple[OpPoint, ...]:
     """Every kernel of the last kind of layer and of the head, on one rank, for one microbatch."""
     request, stack = plan.request, find_stack(plan.request.stack)
-    gpu, cal = build(request.cluster).gpu, load_calibration()
+    gpu, cal = build(request.cluster).gpu, calibration_for(request.cluster)
     shard = shard_of(plan.layout, request.job.sequence_length)
     kind = layer_runs(request.model)[-1].kind
     ops = (*layer_ops(request.model, kind, request.job, stack, shard), *head_ops(request.model, stack, shard))

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from app.figures.step_time import PART_LABELS
 from app.quantities import format_like
-from app.store.kernels import calibration_for
 from costmodel.estimate import PART_NAMES
+from costmodel.kernels.saved import calibration_for
 from planner.explain import Share, runner_up
 from planner.plan import Plan
 from planner.problem import setting_of

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from app.flags.job import Flags, takes_job
+from app.flags.job import takes_job
 from app.flags.shared import AsJson, OutputFile, OutputFormat
+from planner.questions.flags import Flags
 
 
 @takes_job()
@@ -29,8 +30,8 @@ def command(
     from app.reports.answer import check_destination, emit, note
     from app.reports.explain import explain_answer, infeasible_answer
     from app.requests.plan_file import read_plan
-    from app.requests.training import understand
     from planner.plan import Plan
+    from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if plan is not None:

@@ -31,10 +31,10 @@ def command(
     What the tool cannot express is refused with the change that fixes it, or noted on stderr when it only
     does it differently.
     """
-    from app.actions.rule_check import legal
     from app.reports.answer import note, write_file
     from app.requests.plan_file import read_plan
     from planner.engines.targets import export_plan
+    from planner.rules.verdict import legal
 
     found = export_plan(legal(read_plan(plan)), target)
     for text in found.notes:

@@ -73,8 +73,8 @@ def command(
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
     from app.actions import run as training_run
-    from app.flags.job import Flags
     from app.reports.answer import emit
+    from planner.questions.flags import Flags
 
     flags = Flags(
         model=model, gpus=gpus, gpu=gpu, cluster=cluster, tokens=tokens, stack=training_run.STACK,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.flags.serve import ServeFlags, takes_load
+from app.flags.serve import takes_load
 from app.flags.shared import AsJson, OutputFormat
+from planner.questions.flags import ServeFlags
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
-    from app.requests.serving import Asked
+    from planner.questions.serving import Asked
     from planner.serving.plan import ServingPlan
 
 
@@ -41,9 +42,9 @@ def command(
     Without --gpus the smallest and the cheapest fleet are found over several GPU kinds. --output takes the
     tokens of an output when it is a number, and otherwise the file to write to.
     """
-    from app.actions.serve import find_fleet
     from app.reports.answer import check_destination, emit, note
-    from app.requests.serving import understand_serving
+    from planner.analysis.fleets import find_fleet
+    from planner.questions.serving import understand_serving
 
     tokens, destination = split_output(output)
     check_destination(wanted=output_format, as_json=as_json, output=destination)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from app.flags.job import Flags, takes_job
+from app.flags.job import takes_job
 from app.flags.shared import AsJson, OutputFile, OutputFormat
+from planner.questions.flags import Flags
 
 
 @takes_job("top")
@@ -14,9 +15,13 @@ def command(
 
     Lists are separated by commas; 8..256 doubles. Points without a plan say why and do not stop the sweep.
     """
-    from app.analysis.sweep import points_of, run_points, sweep_answer
+    from app.actions.plan import answer_of
+    from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
+    from planner.analysis.sweep import points_of, run_points
+    from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    answer = sweep_answer(tuple(run_points(points_of(flags))))
+    requests = (understand(point).request for point in points_of(flags))
+    answer = sweep_answer(tuple(run_points(requests, answer_of)))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

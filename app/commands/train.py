@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from app.flags.job import Flags, takes_job
+from app.flags.job import takes_job
 from app.flags.shared import AsJson, OutputFile, OutputFormat
+from planner.questions.flags import Flags
 
 
 @takes_job()
@@ -17,7 +18,7 @@ def command(
     from app.actions.plan import find_plan
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
-    from app.requests.training import understand
+    from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)

@@ -29,7 +29,7 @@ def command(
     from app.reports.answer import check_destination, emit, note
     from app.reports.verification import verification_answer
     from app.requests.plan_file import read_plan
-    from app.store.kernels import calibration_for
+    from costmodel.kernels.saved import calibration_for
     from planner.search.verify import verify
 
     check_destination(wanted=output_format, as_json=as_json, output=output)

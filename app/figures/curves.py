@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
 from app.quantities import format_percent, format_usd
+from planner.analysis.what_if import Offer, ScalePoint
 from topology.base.units import KILO, format_seconds, three_digits
 
 if TYPE_CHECKING:
@@ -17,29 +17,6 @@ if TYPE_CHECKING:
 
 THIS_PLAN = {"size": 17, "symbol": "circle-open", "color": VERMILION, "line": {"width": 3}}
 """The ring around the plan at hand."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePoint:
-    """The best plan at one value of what is varied."""
-
-    value: int
-    step_time_s: float
-    lower_s: float
-    upper_s: float
-    tokens_per_s: float
-    layout: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """One way to buy the job: kind and number of GPUs, time of a step, price of a billion tokens."""
-
-    gpu: str
-    num_gpus: int
-    step_time_s: float
-    usd_per_billion_tokens: float
-    layout: str
 
 
 def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None = None) -> go.Figure:

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, ORANGE, figure
 from app.quantities import format_percent
+from planner.analysis.what_if import Sensitivity
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """Relative change of the outcome when one fact is lowered and raised; None where there is no plan."""
-
-    name: str
-    lowered: float | None
-    raised: float | None
-
-    @property
-    def reach(self) -> float:
-        """The larger of both effects."""
-        return max(abs(self.lowered or 0.0), abs(self.raised or 0.0))
-
-    @property
-    def is_none(self) -> bool:
-        """Whether there are plans on both sides, and none differs."""
-        return self.lowered == self.raised == 0
 
 
 def tornado(effects: Sequence[Sensitivity], outcome: str, by: float = 0.2) -> go.Figure:

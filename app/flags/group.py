@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
-
-from app.flags.shared import Settings
-
-
-def options_of(flags: type) -> Mapping[str, Any]:
-    """Option of every field of a class of flags, in the order of its fields.
-
-    A field is annotated with its option; `settings`, which may be repeated, arrives as a tuple.
-    """
-    return get_type_hints(flags, include_extras=True) | {"settings": Settings}
+from typing import Any
 
 
 def gathers(

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from app.flags import shared as options
-from app.flags.group import gathers, options_of
+from app.flags.group import gathers
+from planner.questions.flags import Flags
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """What was written on the command line or chosen in the dashboard, in the order of the help.
-
-    None was left to us.
-    """
-
-    model: options.Model = None
-    gpus: options.Gpus = None
-    gpu: options.GpuName = None
-    cluster: options.ClusterName = None
-    sequence_length: options.SequenceLength = None
-    global_batch_size: options.GlobalBatchSize = None
-    precision: options.Precision = None
-    stack: options.Stack = None
-    objective: options.Objective = None
-    tokens: options.Tokens = None
-    deadline: options.Deadline = None
-    settings: tuple[str, ...] = ()
-    anchor: options.Anchor = None
-    memory_headroom: options.MemoryHeadroom = None
-    top: options.Top = None
-
-
-FLAGS: Final = options_of(Flags)
+FLAGS: Final[Mapping[str, Any]] = {
+    "model": options.Model,
+    "gpus": options.Gpus,
+    "gpu": options.GpuName,
+    "cluster": options.ClusterName,
+    "sequence_length": options.SequenceLength,
+    "global_batch_size": options.GlobalBatchSize,
+    "precision": options.Precision,
+    "stack": options.Stack,
+    "objective": options.Objective,
+    "tokens": options.Tokens,
+    "deadline": options.Deadline,
+    "settings": options.Settings,
+    "anchor": options.Anchor,
+    "memory_headroom": options.MemoryHeadroom,
+    "top": options.Top,
+}
+"""Option of every field of `Flags`, in the order of the help."""
 SEARCH_ONLY: Final = ("objective", "memory_headroom", "top")
 """Flags that choose among layouts; without a choice they mean nothing."""
 

@@ -2,90 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from app.flags import shared as options
-from app.flags.group import gathers, options_of
+from app.flags.group import gathers
+from planner.questions.flags import ServeFlags
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeFlags:
-    """What was written after `plan serve`, in the order of the help; None was left to us."""
-
-    model: options.Model = None
-    gpus: options.Gpus = None
-    gpu: Annotated[
+SERVE_FLAGS: Final[Mapping[str, Any]] = {
+    "model": options.Model,
+    "gpus": options.Gpus,
+    "gpu": Annotated[
         str | None, typer.Option("--gpu", help="GPU kind, or several with commas.", metavar="NAME")
-    ] = None
-    cluster: options.ClusterName = None
-    input_tokens: Annotated[str | None, typer.Option("--input", help="Mean prompt tokens.", metavar="N")] = (
-        None
-    )
-    output_tokens: Annotated[
+    ],
+    "cluster": options.ClusterName,
+    "input_tokens": Annotated[str | None, typer.Option("--input", help="Mean prompt tokens.", metavar="N")],
+    "output_tokens": Annotated[
         str | None, typer.Option("--output-tokens", help="Mean output tokens.", metavar="N")
-    ] = None
-    input_p99: Annotated[
+    ],
+    "input_p99": Annotated[
         str | None, typer.Option("--input-p99", help="99th percentile of prompt tokens.", metavar="N")
-    ] = None
-    output_p99: Annotated[
+    ],
+    "output_p99": Annotated[
         str | None, typer.Option("--output-p99", help="99th percentile of output tokens.", metavar="N")
-    ] = None
-    rate: Annotated[
+    ],
+    "rate": Annotated[
         str | None, typer.Option("--rate", help="Requests per second (`20/s`).", metavar="RATE")
-    ] = None
-    concurrency: Annotated[
+    ],
+    "concurrency": Annotated[
         str | None, typer.Option("--concurrency", help="Requests in flight.", metavar="N")
-    ] = None
-    trace: Annotated[
+    ],
+    "trace": Annotated[
         Path | None, typer.Option("--trace", help="CSV of arrival_s,input_tokens,output_tokens.")
-    ] = None
-    ttft: Annotated[
+    ],
+    "ttft": Annotated[
         str | None, typer.Option("--ttft", help="Limit on the time to first token.", metavar="TIME")
-    ] = None
-    tpot: Annotated[
+    ],
+    "tpot": Annotated[
         str | None, typer.Option("--tpot", help="Limit on the time per output token.", metavar="TIME")
-    ] = None
-    end_to_end: Annotated[
+    ],
+    "end_to_end": Annotated[
         str | None, typer.Option("--e2e", help="Limit on the whole request.", metavar="TIME")
-    ] = None
-    percentile: Annotated[
+    ],
+    "percentile": Annotated[
         str | None, typer.Option("--percentile", help="Of requests within limits; default 99.")
-    ] = None
-    weights: Annotated[
+    ],
+    "weights": Annotated[
         str | None, typer.Option("--weights", help="bf16, fp8, int8, int4, fp4, or several with commas.")
-    ] = None
-    kv_dtype: Annotated[str | None, typer.Option("--kv", help="KV cache: bf16 or fp8.")] = None
-    engine: Annotated[str | None, typer.Option("--engine", help="vllm (default), sglang or trtllm.")] = None
-    mode: Annotated[
+    ],
+    "kv_dtype": Annotated[str | None, typer.Option("--kv", help="KV cache: bf16 or fp8.")],
+    "engine": Annotated[str | None, typer.Option("--engine", help="vllm (default), sglang or trtllm.")],
+    "mode": Annotated[
         str | None, typer.Option("--mode", help="aggregated (default), disaggregated or auto.")
-    ] = None
-    objective: Annotated[
+    ],
+    "objective": Annotated[
         str | None, typer.Option("--objective", help="usd (default), gpus or tokens-per-gpu.")
-    ] = None
-    cached: Annotated[
+    ],
+    "cached": Annotated[
         str | None, typer.Option("--cached", help="Share of prompts in the prefix cache.", metavar="0…1")
-    ] = None
-    draft_tokens: Annotated[
+    ],
+    "draft_tokens": Annotated[
         str | None, typer.Option("--draft-tokens", help="Tokens speculated per step.", metavar="N")
-    ] = None
-    acceptance: Annotated[
+    ],
+    "acceptance": Annotated[
         str | None, typer.Option("--acceptance", help="Share of drafts accepted.", metavar="0…1")
-    ] = None
-    burstiness: Annotated[
+    ],
+    "burstiness": Annotated[
         str | None, typer.Option("--burstiness", help="Variation of arrival gaps; 1 is Poisson.")
-    ] = None
-    usd_per_gpu_hour: Annotated[
+    ],
+    "usd_per_gpu_hour": Annotated[
         str | None, typer.Option("--usd-per-gpu-hour", help="Price in place of the catalog's.")
-    ] = None
-    settings: tuple[str, ...] = ()
-
-
-SERVE_FLAGS: Final = options_of(ServeFlags)
+    ],
+    "settings": options.Settings,
+}
+"""Option of every field of `ServeFlags`, in the order of the help."""
 
 
 def takes_load() -> Callable[[Callable[..., int]], Callable[..., int]]:

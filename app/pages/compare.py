@@ -17,9 +17,10 @@ from app.pages.carried import MOST_COMPARED, carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.quantities import format_percent, format_usd
 from app.reports.answer import Section, Table
-from app.reports.layout_words import layers_of_rank, layout_words
+from app.reports.layout_words import layers_of_rank
 from app.reports.plan_headline import cluster_of, headline, money_text
 from app.requests.uploads import read_plan_upload
+from costmodel.layout import layout_words
 from planner.plan import Plan, PlanRequest
 from topology.base.units import format_bytes, format_seconds
 

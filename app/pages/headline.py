@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.analysis.schedule import schedule_of
 from app.figures.chrome_trace import trace_json
-from app.flags.job import Flags
 from app.pages.carried import add, carry
 from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_usd
 from app.reports.answer import csv_text
-from app.reports.layout_words import layout_words
 from app.reports.plan_headline import band_text, cluster_of, headline
-from app.reports.plan_rows import plan_records
 from app.requests.links import command_line
+from costmodel.kernels.saved import calibration_for
+from costmodel.layout import layout_words
+from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
+from planner.questions.flags import Flags
 from topology.base.units import format_bytes, format_seconds
 
 TRUST = "[can I trust it?](accuracy)"
@@ -206,6 +206,8 @@ def files_of(plan: Plan) -> dict[str, Callable[[], str]]:
     """What can be taken home, by file name; written only when somebody asks for it."""
     return {
         "plan.json": lambda: to_json(plan),
-        "plans.csv": lambda: csv_text(plan_records(plan)),
-        "trace.json": lambda: trace_json(schedule_of(plan), plan.request.model.name),
+        "plans.csv": lambda: csv_text(plan.rows()),
+        "trace.json": lambda: trace_json(
+            schedule_of(plan, calibration_for(plan.request.cluster)), plan.request.model.name
+        ),
     }

@@ -12,10 +12,8 @@ import streamlit as st
 
 from app.analysis.link_load import AXES, axis_group, link_load
 from app.analysis.op_points import op_points
-from app.analysis.schedule import schedule_of
-from app.analysis.what_if import VARIATIONS, offers, scale_points, sensitivities, step_per_token, usual_counts
 from app.analysis.why_lost import why_lost
-from app.figures.curves import ScalePoint, pareto_chart, scaling_curve
+from app.figures.curves import pareto_chart, scaling_curve
 from app.figures.gantt import schedule_gantt
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
@@ -26,9 +24,20 @@ from app.pages.axes import load_layout
 from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
 from app.quantities import format_number, format_percent, format_share
-from app.reports.layout_words import layers_of_rank, layout_words
+from app.reports.layout_words import layers_of_rank
 from app.reports.plan_headline import cluster_of
-from costmodel.layout import num_microbatches
+from costmodel.kernels.saved import calibration_for
+from costmodel.layout import layout_words, num_microbatches
+from planner.analysis.schedule import schedule_of
+from planner.analysis.what_if import (
+    VARIATIONS,
+    ScalePoint,
+    offers,
+    scale_points,
+    sensitivities,
+    step_per_token,
+    usual_counts,
+)
 from planner.plan import Plan
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.hardware.gpu import Gpu
@@ -106,7 +115,7 @@ def _alternatives(plan: Plan) -> None:
 
 def _bubble(plan: Plan) -> None:
     """The simulated schedule."""
-    events = schedule_of(plan)
+    events = schedule_of(plan, calibration_for(plan.request.cluster))
     if not events:
         st.info("There is no pipeline in this plan, so there is no bubble.")
         return

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.actions.serve import find_fleet
 from app.figures.serving import LoadPoint, latency_throughput
-from app.flags.serve import ServeFlags
 from app.pages.answer import show_answer
 from app.pages.frame import draw, guarded, plain, show_error
 from app.quantities import format_usd
 from app.reports.serving import serving_answer
-from app.requests.serving import understand_serving
 from costmodel.models.catalog import model_names
+from planner.analysis.fleets import find_fleet
+from planner.questions.flags import ServeFlags
+from planner.questions.serving import understand_serving
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, parse_seconds

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
-from app.flags.job import Flags
 from app.pages.axes import choose_axes, pin
 from app.pages.carried import carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB
 from app.requests.links import apply_change
-from app.requests.training import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
 from app.requests.uploads import read_cluster_upload, read_model_upload
-from app.store.anchors import kept_anchors
+from costmodel.accuracy.kept_anchors import kept_anchors
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model_names
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stacks
 from planner.plan import OBJECTIVES
+from planner.questions.flags import Flags
+from planner.questions.training import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
 from topology.base.errors import InputError
 from topology.catalog import cluster_names, gpus
 from topology.spec import ClusterSpec

@@ -12,7 +12,7 @@ from app.pages.axes import pins_of
 from app.pages.carried import carry
 from app.pages.sidebar import BY_GPU, UPLOADED
 from app.requests.plan_file import read_plan
-from app.store.anchors import kept_anchors
+from costmodel.accuracy.kept_anchors import kept_anchors
 from costmodel.models.catalog import models
 from planner.plan import PlanRequest
 from topology.builders import default_cluster

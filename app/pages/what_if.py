@@ -10,10 +10,10 @@ from app.pages.headline import show_actions, show_headline
 from app.pages.pictures import show_pictures
 from app.pages.sidebar import Question, ask, load_change
 from app.pages.start import start_from_file
-from app.reports.infeasible import no_plan
 from app.reports.plan_headline import headline
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
+from planner.search.no_plan import no_plan
 
 
 @guarded

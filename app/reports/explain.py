@@ -8,12 +8,13 @@ from __future__ import annotations
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_like, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, bar, json_text
-from app.reports.infeasible import cause_of, rejected_text
-from app.reports.layout_words import layout_facts, layout_words, plan_words
+from app.reports.layout_words import layout_facts, plan_words
 from app.reports.plan_headline import headline, step_text
+from costmodel.layout import layout_words
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
 from planner.search.infeasible import Infeasible
+from planner.search.no_plan import cause_of, rejected_text
 from topology.base.decode import unstructure
 from topology.base.units import format_seconds
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from app.reports.answer import Facts
 from app.reports.plan_headline import cluster_of
-from costmodel.layout import LayoutTable, ParallelLayout, num_microbatches
-from costmodel.pipeline.schedules import RECORDS, usual_schedule
+from costmodel.layout import LayoutTable, ParallelLayout, layout_words, num_microbatches
+from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Alternative, Plan, PlanRequest
 
 
@@ -41,33 +41,6 @@ def degrees_text(layout: ParallelLayout) -> str:
         if degree > 1:
             parts.append(f"{axis.replace('_', ' ')} {degree}{_detail(layout, axis)}")
     return " · ".join(parts) or "one GPU"
-
-
-def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
-    """A layout in one short line: its degrees, and what is not the default of the rest.
-
-    >>> layout_words(ParallelLayout(tp=4, pp=2, dp=4, virtual_stages=3, zero_stage=1, recompute="full"))
-    'tp 4 · pp 2 × 3 · dp 4 · ZeRO-1 · recompute layers'
-
-    Args:
-        layout: The layout.
-        recompute: What to say of recomputation, if more is known than the policy (`recompute_text`).
-    """
-    words = []
-    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
-        degree = getattr(layout, axis)
-        chunks = f" × {layout.virtual_stages}" if axis == "pp" and layout.virtual_stages > 1 else ""
-        if degree > 1:
-            words.append(f"{axis.replace('_', ' ')} {degree}{chunks}")
-    if layout.microbatch_size > 1:
-        words.append(f"microbatch {layout.microbatch_size}")
-    if layout.zero_stage and layout.effective_shard_degree > 1:
-        words.append(f"ZeRO-{layout.zero_stage}")
-    if layout.recompute != "none":
-        words.append(recompute or f"recompute {'layers' if layout.recompute == 'full' else layout.recompute}")
-    if layout.schedule not in (usual_schedule(1), usual_schedule(2)):
-        words.append(layout.schedule)
-    return " · ".join(words) or "one GPU"
 
 
 def plan_words(plan: Plan | Alternative) -> str:

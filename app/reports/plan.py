@@ -12,7 +12,6 @@ from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_facts, plan_words
 from app.reports.plan_headline import cluster_of, headline, headline_facts
-from app.reports.plan_rows import plan_records
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.layout import num_axes
 from planner.plan import Optimality, Plan, to_json
@@ -40,7 +39,7 @@ def plan_answer(plan: Plan) -> Answer:
         headline=headline(plan.request),
         sections=tuple(sections),
         document=to_json(plan),
-        records=plan_records(plan),
+        records=tuple(plan.rows()),
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from app.quantities import counted, format_count, format_duration, format_percent, format_usd
+from app.quantities import format_count, format_duration, format_percent, format_usd
 from app.reports.answer import Facts
 from costmodel.estimate import Estimate
 from costmodel.kernels.precisions import TRAINING
 from planner.plan import PlanRequest
+from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
 

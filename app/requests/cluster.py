@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.quantities import parse_count
-from app.requests.training import DEFAULT_GPU, MOST_GPUS
+from planner.questions.training import DEFAULT_GPU, MOST_GPUS
+from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
 from topology.catalog import cluster as named_cluster

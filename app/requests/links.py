@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from app.flags.job import Flags
+from planner.questions.flags import Flags
 from topology.base.decode import structure, unstructure
 from topology.base.errors import InputError
 

@@ -3,8 +3,7 @@
 Cores enter in the order of their bounds, in batches that grow. A batch is expanded into variants, bounded
 rank by rank, and its best rows get a split from the dynamic program, which tightens the incumbent for all
 that follow. When no core's bound can beat the incumbent, every layout whose bound still could is decided by
-CP-SAT. So the result is optimal in the space of `planner.space.unfold`, and the counts say why each other
-layout is not.
+CP-SAT. So the result is optimal in the space of `planner.space.unfold`; counts say why others are not.
 """
 
 from __future__ import annotations

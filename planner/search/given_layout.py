@@ -22,39 +22,41 @@ from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
 from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs
-from planner.plan import Optimality, Plan, PlanRequest, stack_of
+from planner.plan import Optimality, Plan, PlanRequest
 from planner.problem import setting_of
 from planner.rules.check import check
 from planner.rules.rule import Violation
 from planner.search.candidates import decidable, named
+from planner.search.placement import place
 from planner.search.search import pin_notes
+from planner.search.simulate import simulated_step_s
 from planner.stages.integer_program import StageSolution, solve_stages
 from topology.base.errors import InputError
-from topology.builders import build
-from topology.fabric.mesh import mesh
 
 
 def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
     """The plan of the layout that the request pins, even one too large; or the rules that it breaks."""
     started = time.monotonic()
-    cluster, stack = build(request.cluster), stack_of(request)
+    setting = setting_of(request)
+    cluster, stack = setting.cluster, setting.stack
     asked = complete_layout(request.pins, cluster.num_gpus, stack)
     violations = check(request.model, cluster, request.job, stack, asked)
     if violations:
         return violations
     costs = decidable(stage_costs(request.model, cluster, request.job, stack, asked, cal), asked)
     chunk_ranks = ranks_of_chunks(asked)
-    solution = _solution(costs, chunk_ranks, setting_of(request).memory_budget_bytes)
+    solution = _solution(costs, chunk_ranks, setting.memory_budget_bytes)
     split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
     layout = named(asked, split)
     answer = estimate(request.model, cluster, request.job, stack, layout, cal, split)
     seconds = step_time(costs, split)
+    ranks, placement_notes = place(setting, layout)
     return Plan(
         request=request,
         layout=layout,
         layers_of_stage=stage_layers(chunk_ranks, split),
         recompute_of_stage=split.recompute_of_stage,
-        mesh=mesh([(axis, getattr(layout, axis)) for axis in layout.axis_order]),
+        mesh=ranks,
         estimate=answer,
         alternatives=(),
         optimality=Optimality(
@@ -67,11 +69,15 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
         ),
         search_time_s=time.monotonic() - started,
         idle_gpus=cluster.num_gpus - layout.num_gpus,
+        simulated_s=simulated_step_s(costs, layout, split),
         assumptions=(
             "one given layout: only its stages and recomputed layers were optimised",
             *_filled(request.pins, layout),
             *pin_notes(request.pins, request.model.num_layers, sum(split.recompute_of_stage)),
+            *answer.assumptions,
+            *placement_notes,
         ),
+        provenance=answer.provenance,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from costmodel.job import ServingJob
 from costmodel.memory.stage import MemoryBreakdown
@@ -203,6 +203,16 @@ class ServingPlan:
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        """The fleet in one line: the model, the GPUs and how they are split."""
+        gpus = f"{self.num_gpus} × {self.request.gpu}"
+        return f"ServingPlan({self.request.model.name} on {gpus}: {self.label}, {self.optimality.certainty})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document that `plan serve --json` prints, as dicts, lists, texts and numbers."""
+        document: dict[str, Any] = json.loads(serving_to_json(self))
+        return document
 
     @property
     def label(self) -> str:

@@ -20,6 +20,7 @@ def numbers(page: Any) -> dict[str, str]:
 def packed(**flags: Any) -> str:
     """A whole question as it stands in a URL."""
     from app.requests.links import pack
-    from app.requests.training import Flags, understand
+    from planner.questions.flags import Flags
+    from planner.questions.training import understand
 
     return pack(understand(Flags(**flags)).request)

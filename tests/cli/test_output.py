@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from app.analysis.plan_diff import changed_choices, changed_quantities, diff_answer
-from app.quantities import parse_count, parse_counts
+from app.analysis.plan_diff import diff_answer
 from app.reports.answer import Answer, Facts, Lines, Table, bar, choose_format, json_text, render
 from app.reports.plan import plan_answer
+from planner.analysis.diff import changed_choices, changed_quantities
 from planner.plan import Plan, from_json
+from topology.base.counts import parse_count, parse_counts
 from topology.base.errors import InputError
 
 ANSWER = Answer(

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-PACKAGES = ("topology", "costmodel", "planner", "executor", "app")
+PACKAGES = ("topology", "costmodel", "planner", "executor", "app", "meshplan")
 NAME = re.compile(rf"`((?:{'|'.join(PACKAGES)})\.[\w.]+)`")
 FILE = re.compile(rf"`((?:{'|'.join(PACKAGES)}|tests|tools|docs)/[\w./]+\.\w+)`")
 TEST = re.compile(r"`(test_\w+)`")

@@ -1,6 +1,7 @@
 """What went wrong, why, and the change that fixes it: the one exception for every wrong input."""
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class InputError(Exception):
@@ -25,3 +26,16 @@ class UnknownNameError(InputError):
         """Keep the suggestions beside the three lines."""
         super().__init__(what, cause, fix)
         self.suggestions = tuple(suggestions)
+
+
+class NoFeasiblePlanError(InputError):
+    """The question is well put and its answer is no; the command line turns it into exit code 1.
+
+    `answer` is that no as data: `planner.search.infeasible.Infeasible` of a search, the tuple of
+    `planner.rules.rule.Violation` of a given layout, `planner.serving.plan.ServingInfeasible` of a fleet.
+    """
+
+    def __init__(self, what: str, cause: str, fix: str, answer: Any = None) -> None:
+        """Keep the answer beside the three lines."""
+        super().__init__(what, cause, fix)
+        self.answer = answer

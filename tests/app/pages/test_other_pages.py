@@ -10,12 +10,13 @@ import pytest
 
 from app.quantities import format_percent
 from app.reports.topology import parse_layout, topology_answer
-from app.requests.training import Flags, understand
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.kernels.tables import load_calibration
 from planner.plan import to_json
+from planner.questions.flags import Flags
+from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
 from topology.base.units import format_seconds
@@ -147,9 +148,9 @@ def test_a_bad_table_is_answered_in_three_lines(open_page, content):
 
 def test_the_serving_page_gives_the_plan_of_the_command(open_page):
     """Fleet size, latency and price are those of `plan serve`."""
-    from app.actions.serve import find_fleet
-    from app.flags.serve import ServeFlags
-    from app.requests.serving import understand_serving
+    from planner.analysis.fleets import find_fleet
+    from planner.questions.flags import ServeFlags
+    from planner.questions.serving import understand_serving
 
     page = open_page("serving", serve_model="llama-3.1-8b", serve_gpus="2", rate="1/s")
     plan = find_fleet(

@@ -7,21 +7,20 @@ import pytest
 
 from app.analysis.why_lost import why_lost
 from app.figures.step_time import PART_LABELS
-from app.flags.job import Flags
 from app.pages.frame import hasten_spinners
 from app.pages.headline import files_of
 from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.reports.answer import csv_text
 from app.reports.plan_headline import band_text
-from app.reports.plan_rows import plan_records
 from app.requests.links import flags_of_words
-from app.requests.training import understand
-from app.store.anchors import remember
 from costmodel.accuracy.anchor import Anchor
+from costmodel.accuracy.kept_anchors import remember
 from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel
 from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
+from planner.questions.flags import Flags
+from planner.questions.training import understand
 from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, packed, words
 from topology.base.units import format_bytes, format_seconds
@@ -79,7 +78,7 @@ def test_what_is_taken_home_is_the_plan(open_page):
     files = {name: write() for name, write in files_of(plan).items()}
     assert [button.label for button in page.get("download_button")] == list(files)
     assert from_json(files["plan.json"], "plan.json") == plan
-    assert files["plans.csv"] == csv_text(plan_records(plan))
+    assert files["plans.csv"] == csv_text(plan.rows())
     events = json.loads(files["trace.json"])["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}
     assert all(event["dur"] > 0 and event["ts"] >= 0 for event in events if event["ph"] == "X")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.flags.job import Flags
 from app.requests.links import (
     MOST_UNPACKED_BYTES,
     apply_change,
@@ -17,11 +16,12 @@ from app.requests.links import (
     to_query,
     unpack,
 )
-from app.requests.training import understand
 from app.requests.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read_plan_upload
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from planner.plan import PlanRequest
+from planner.questions.flags import Flags
+from planner.questions.training import understand
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec

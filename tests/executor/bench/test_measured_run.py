@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from app.store.anchors import recall
 from app.store.steps import is_device, keep_measured_step
+from costmodel.accuracy.kept_anchors import recall
 from costmodel.kernels.measurement import read_measurements
 from costmodel.layout import ParallelLayout
 from executor.bench.host_profile import cpu_cluster

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.errors import NoFeasiblePlanError
-from app.quantities import counted
 from planner.search.infeasible import Infeasible
+from topology.base.counts import counted
+from topology.base.errors import NoFeasiblePlanError
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:
     """Say why there is no plan, and the nearest change that gives one."""
     request = found.request
     what = f"no layout of {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')} is possible"
-    return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found))
+    return NoFeasiblePlanError(what=what, cause=cause_of(found), fix=fix_of(found), answer=found)
 
 
 def cause_of(found: Infeasible) -> str:

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from app.figures.curves import Offer, ScalePoint
-from app.figures.tornado import Sensitivity
-from app.reports.layout_words import layout_words
+from costmodel.layout import layout_words
 from planner.plan import Plan, PlanRequest
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
@@ -22,6 +20,48 @@ Planner = Callable[[PlanRequest], Plan | None]
 CHANGE = 0.2
 MOST_STEPS_OUT = 2
 """Doublings to each side of the value at hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePoint:
+    """The best plan at one value of what is varied."""
+
+    value: int
+    step_time_s: float
+    lower_s: float
+    upper_s: float
+    tokens_per_s: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One way to buy the job: kind and number of GPUs, time of a step, price of a billion tokens."""
+
+    gpu: str
+    num_gpus: int
+    step_time_s: float
+    usd_per_billion_tokens: float
+    layout: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """Relative change of the outcome when one fact is lowered and raised; None where there is no plan."""
+
+    name: str
+    lowered: float | None
+    raised: float | None
+
+    @property
+    def reach(self) -> float:
+        """The larger of both effects."""
+        return max(abs(self.lowered or 0.0), abs(self.raised or 0.0))
+
+    @property
+    def is_none(self) -> bool:
+        """Whether there are plans on both sides, and none differs."""
+        return self.lowered == self.raised == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,11 @@ Legend: a *flag* is what the user wrote (text or None), a *request* is what the 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from app.flags.job import Flags
-from app.quantities import parse_count, parse_share
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
@@ -20,13 +17,15 @@ from costmodel.models.spec import ModelSpec
 from costmodel.stack import StackLevel
 from costmodel.stack import stack as find_stack
 from planner.plan import OBJECTIVES, Objective, PlanRequest
+from planner.questions.flags import Flags
+from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.rules.check import parse_pins
-from topology.base.decode import structure, unstructure
+from topology.base.counts import parse_count, parse_share
 from topology.base.errors import InputError
-from topology.base.names import normalize, resolve, suggest
+from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
 from topology.cluster_file import resized
-from topology.spec import ClusterSpec, NodeSpec, TierSpec
+from topology.spec import ClusterSpec
 
 DEFAULT_GPU = "h100-sxm"
 DEFAULT_STACK = "megatron-core"
@@ -50,7 +49,11 @@ class Understood:
 
 
 def understand(
-    flags: Flags, *, model: ModelSpec | None = None, cluster: ClusterSpec | None = None
+    flags: Flags,
+    *,
+    model: ModelSpec | None = None,
+    cluster: ClusterSpec | None = None,
+    job: TrainingJob | None = None,
 ) -> Understood:
     """Turn flags into a complete request.
 
@@ -58,11 +61,12 @@ def understand(
         flags: What was written.
         model: A model that has no name (an uploaded one), in place of the flag.
         cluster: A cluster that has no name, in place of the flags.
+        job: A job in place of the flags that describe one.
     """
-    groups = _settings_by_group(flags.settings)
-    model = _override(model or _find_model(flags.model), groups["model"], "model")
+    groups = settings_by_group(flags.settings)
+    model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
-    job = _override(_job(flags, model, spec.num_gpus), groups["job"], "job")
+    job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
     stack = find_stack(flags.stack or DEFAULT_STACK).name
     request = PlanRequest(
         model=model,
@@ -85,7 +89,7 @@ def _headroom(flags: Flags) -> float | None:
 
 def _anchor(text: str, stack: str) -> StackLevel:
     """The level that the user's own runs give this stack."""
-    from app.store.anchors import find_anchor
+    from costmodel.accuracy.kept_anchors import find_anchor
     from costmodel.kernels.tables import load_calibration
 
     anchor = find_anchor(text, load_calibration())
@@ -102,8 +106,8 @@ def _anchor(text: str, stack: str) -> StackLevel:
 
 def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> ClusterSpec:
     """The cluster alone, its settings applied; as many nodes as hold the GPUs asked for."""
-    settings = _settings_by_group(flags.settings)["cluster"]
-    spec = _override_cluster(cluster or _find_cluster(flags), settings)
+    settings = settings_by_group(flags.settings)["cluster"]
+    spec = override_cluster(cluster or _find_cluster(flags), settings)
     asked = _num_gpus(flags)
     if asked is None or asked == spec.num_gpus or spec.num_gpus < 1:  # the last is refused where it is built
         return spec
@@ -197,89 +201,6 @@ def _one_of(name: str, choices: Sequence[T], kind: str) -> T:
     """Resolve a name among a few words."""
     found = resolve(name, [str(choice) for choice in choices], kind)
     return next(choice for choice in choices if str(choice) == found)
-
-
-def _settings_by_group(settings: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Sort `layout.tp=8` style settings by the object they belong to; a bare layout field is one too."""
-    groups: dict[str, dict[str, str]] = {"layout": {}, "job": {}, "model": {}, "cluster": {}}
-    for setting in settings:
-        path, equals, value = setting.partition("=")
-        group, dot, name = path.strip().partition(".")
-        if not dot:
-            group, name = "layout", group
-        if not equals or not name or not value.strip():
-            raise InputError(
-                what=f"--set {setting} is not a setting", cause="it needs a field and a value",
-                fix="write for example --set layout.tp=8",
-            )  # fmt: skip
-        if group not in groups:
-            raise InputError(
-                what=f"--set {setting} names nothing known", cause=f"groups are {', '.join(groups)}",
-                fix="write for example --set layout.tp=8",
-            )  # fmt: skip
-        if groups[group].get(name, value.strip()) != value.strip():
-            raise InputError(
-                what=f"{group}.{name} is set twice", cause=f"to {groups[group][name]} and to {value.strip()}",
-                fix="keep one of them",
-            )  # fmt: skip
-        groups[group][name] = value.strip()
-    return groups
-
-
-def _override(value: T, settings: Mapping[str, str], group: str) -> T:
-    """Replace fields of a dataclass by text, decoded as a file's would be."""
-    if not settings:
-        return value
-    known = [field.name for field in fields(value)]  # type: ignore[arg-type]  # T is always a dataclass here
-    _require_known(settings, known, group)
-    data = unstructure(value) | {name: _plain(text) for name, text in settings.items()}
-    return structure(data, type(value), f"--set {group}.…")
-
-
-def _override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterSpec:
-    """Replace fields of a cluster; fields of its nodes and tiers are replaced in every node and tier."""
-    if not settings:
-        return spec
-    kinds: tuple[type, ...] = (ClusterSpec, NodeSpec, TierSpec)
-    of = {kind: {f.name for f in fields(kind)} for kind in kinds}
-    _require_known(settings, sorted(of[ClusterSpec] | of[NodeSpec] | of[TierSpec]), "cluster")
-
-    def chosen(kind: type) -> dict[str, str]:
-        outer = of[ClusterSpec] if kind is not ClusterSpec else set()
-        return {name: text for name, text in settings.items() if name in of[kind] - outer}
-
-    nodes = tuple(
-        _with_nics(node, _override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes
-    )
-    tiers = tuple(_override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
-    return _override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
-
-
-def _with_nics(before: NodeSpec, node: NodeSpec, settings: Mapping[str, str]) -> NodeSpec:
-    """A node of another size has network cards in proportion, unless their number is set too."""
-    if "nics_per_node" in settings or "gpus_per_node" not in settings or node.gpus_per_node < 1:
-        return node
-    return replace(node, nics_per_node=-(-before.nics_per_node * node.gpus_per_node // before.gpus_per_node))
-
-
-def _require_known(settings: Mapping[str, str], known: Sequence[str], group: str) -> None:
-    """Refuse fields that do not exist, all of them at once."""
-    unknown = [name for name in settings if name not in known]
-    if unknown:
-        close = suggest(unknown[0], known, count=3)
-        raise InputError(
-            what=f"--set names no field: {', '.join(f'{group}.{name}' for name in unknown)}",
-            cause=f"{group} has {', '.join(known)}",
-            fix=f"did you mean {' or '.join(close)}?" if close else "use one of those",
-        )
-
-
-def _plain(text: str) -> Any:
-    """Read a value as JSON, else as text (which may be a number with a unit)."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _notes(flags: Flags, request: PlanRequest) -> tuple[str, ...]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
-from app.flags.serve import ServeFlags
-from app.quantities import parse_count
-from app.requests.training import DEFAULT_GPU, MOST_GPUS
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
+from planner.questions.flags import ServeFlags
+from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.serving.plan import Mode, ServingObjective, ServingRequest
+from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
 from topology.builders import default_cluster
@@ -47,15 +47,23 @@ class Asked:
     notes: tuple[str, ...]
 
 
-def understand_serving(flags: ServeFlags) -> Asked:
-    """Turn flags into requests: one a GPU kind and precision."""
-    if not flags.model:
+def understand_serving(
+    flags: ServeFlags, *, model: ModelSpec | None = None, job: ServingJob | None = None
+) -> Asked:
+    """Turn flags into requests: one a GPU kind and precision.
+
+    Args:
+        flags: What was written.
+        model: A model that has no name, in place of the flag.
+        job: A job in place of the flags that describe one.
+    """
+    if model is None and not flags.model:
         raise InputError(
             what="no model was named", cause="--model is missing", fix="add for example --model 70b"
         )
-    model = find_model(flags.model)
+    model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
-    job = _job(flags, trace)
+    job = job or _job(flags, trace)
     objective = _one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     requests = [
         (_request(flags, model, job, gpu, weights, objective), hierarchy)

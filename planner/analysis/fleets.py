@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.errors import NoFeasiblePlanError
-from app.requests.serving import Asked
 from costmodel.kernels.tables import load_calibration
 from planner.engines.vllm_sglang import commands
+from planner.questions.serving import Asked
 from planner.serving.plan import (
     FleetSummary,
     ServingInfeasible,
@@ -20,7 +19,7 @@ from planner.serving.plan import (
     ServingRequest,
 )
 from planner.serving.search import search_serving
-from topology.base.errors import InputError
+from topology.base.errors import InputError, NoFeasiblePlanError
 
 
 def find_fleet(asked: Asked) -> ServingPlan:
@@ -92,4 +91,4 @@ def _nearest(misses: Sequence[ServingInfeasible], refused: Sequence[InputError])
     miss = max(
         misses, key=lambda one: (one.capacity_requests_per_s or 0.0, -(one.best_ttft_s or float("inf")))
     )
-    return NoFeasiblePlanError(what=miss.what, cause=miss.cause, fix=miss.fix)
+    return NoFeasiblePlanError(what=miss.what, cause=miss.cause, fix=miss.fix, answer=miss)

@@ -1,0 +1,98 @@
+"""The verb of the library on serving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from costmodel.job import ServingJob
+from costmodel.models.spec import ModelSpec
+from meshplan.words import Count, Model, require_known, settings_of, text_of
+from planner.analysis.fleets import find_fleet
+from planner.questions.flags import ServeFlags
+from planner.questions.serving import understand_serving
+from planner.serving.plan import ServingPlan
+from topology.base.errors import InputError
+
+
+class LoadWords(TypedDict, total=False):
+    """What may be said about a load and its fleet; every word is that of a flag of `plan serve`.
+
+    Times (`ttft`, `tpot`, `e2e`) are seconds or texts such as ``"30ms"``; `rate` is requests per second or a
+    text; `job` takes the place of the words that describe one. `gpu` and `weights` may be lists.
+    """
+
+    gpus: Count
+    gpu: str | Sequence[str]
+    cluster: str | Path
+    job: ServingJob
+    input: Count
+    output: Count
+    input_p99: Count
+    output_p99: Count
+    rate: float | str
+    concurrency: Count
+    trace: str | Path
+    ttft: float | str
+    tpot: float | str
+    e2e: float | str
+    percentile: float | str
+    weights: str | Sequence[str]
+    kv: str
+    engine: str
+    mode: str
+    objective: str
+    cached: float | str
+    draft_tokens: Count
+    acceptance: float | str
+    burstiness: float | str
+    usd_per_gpu_hour: float | str
+    set: Mapping[str, object]
+
+
+_FIELD_OF_WORD = {
+    "input": "input_tokens",
+    "output": "output_tokens",
+    "e2e": "end_to_end",
+    "kv": "kv_dtype",
+}
+_UNIT_OF_WORD = {"ttft": "s", "tpot": "s", "e2e": "s", "rate": "/s"}
+_OF_A_FLEET = ("gpus", "gpu", "cluster", "weights", "engine", "mode", "objective", "usd_per_gpu_hour", "set")
+
+
+def serve(model: Model, **words: Unpack[LoadWords]) -> ServingPlan:
+    """The fleet that serves a load within latency limits, as `plan serve` finds it.
+
+    Args:
+        model: a name, the path of a config.json, or a value.
+        words: see `LoadWords`.
+
+    Raises:
+        NoFeasiblePlanError: none does; its `answer` is the `ServingInfeasible` that came nearest.
+    """
+    given = dict(words)
+    require_known(given, LoadWords)
+    job = given.pop("job", None)
+    if isinstance(job, ServingJob) and (both := [word for word in given if word not in _OF_A_FLEET]):
+        raise InputError(
+            what="two jobs were given", cause=f"job and {', '.join(both)}", fix="give the job, or its words"
+        )
+    named = None if isinstance(model, ModelSpec) else str(model)
+    asked = understand_serving(
+        _flags(named, given),
+        model=model if isinstance(model, ModelSpec) else None,
+        job=job if isinstance(job, ServingJob) else None,
+    )
+    return find_fleet(asked)
+
+
+def _flags(model: str | None, words: Mapping[str, Any]) -> ServeFlags:
+    """Words as a command line would have them."""
+    flags: dict[str, Any] = {
+        _FIELD_OF_WORD.get(word, word): text_of(value, unit=_UNIT_OF_WORD.get(word, ""))
+        for word, value in words.items()
+        if word not in ("set", "trace")
+    }
+    trace = None if words.get("trace") is None else Path(words["trace"])
+    return ServeFlags(model=model, trace=trace, settings=settings_of(words.get("set")), **flags)

@@ -1,0 +1,115 @@
+"""The verbs of the library on training plans; each answers with a value, or raises an `InputError`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from costmodel.kernels.saved import calibration_for
+from meshplan.notebook import html, markdown
+from meshplan.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
+from planner.analysis.diff import PlanDiff
+from planner.analysis.diff import diff as compared
+from planner.analysis.sweep import Point, points_of, run_points
+from planner.explain import Explanation
+from planner.explain import explain as explained
+from planner.plan import Plan, PlanRequest, from_json, write_plans_with
+from planner.rules.verdict import illegal
+from planner.search.given_layout import plan_of_layout
+from planner.search.infeasible import Infeasible
+from planner.search.no_plan import no_plan
+from planner.search.search import search
+from topology.base.decode import read_text
+
+if TYPE_CHECKING:
+    from executor.validation.report import ValidationReport
+
+__all__ = ["Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "sweep", "validate"]
+
+write_plans_with(markdown=markdown, html=html)
+
+
+def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
+    """The best plan for a training job, as `plan train` finds it, with the proof that nothing is better.
+
+    >>> plan("8b", gpus=8, seq="4k", set={"layout.tp": 2}, top=1).layout.tp
+    2
+
+    Args:
+        model: a name, the path of a config.json, a value; or a whole request, without words.
+        words: see `meshplan.words.SearchWords`.
+
+    Raises:
+        NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
+        InputError: a word is not understood.
+    """
+    found = _search(request_of(model, dict(words), SearchWords))
+    if isinstance(found, Infeasible):
+        raise no_plan(found)
+    return found
+
+
+def estimate(model: Model | PlanRequest, **words: Unpack[JobWords]) -> Plan:
+    """What one given layout costs, as `plan estimate` writes it; also of one that does not fit.
+
+    Args:
+        model: as for `plan`.
+        words: see `meshplan.words.JobWords`; `layout` or `set` say what is known of the layout.
+
+    Raises:
+        NoFeasiblePlanError: it breaks a rule; its `answer` is the tuple of violations.
+    """
+    request = request_of(model, dict(words), JobWords)
+    found = plan_of_layout(request, calibration_for(request.cluster))
+    if isinstance(found, tuple):
+        raise illegal(found)
+    return found
+
+
+def explain(plan: Plan | str | Path) -> Explanation:
+    """What binds a plan, why the runner-up lost, which single change would help most.
+
+    Args:
+        plan: a plan, or the path of one that `plan --json` wrote.
+    """
+    of = _read(plan)
+    return explained(of, calibration_for(of.request.cluster))
+
+
+def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
+    """The best plan at every point of a grid; points without one say why.
+
+    Args:
+        model: as for `plan`.
+        words: see `meshplan.words.GridWords`; `[point.row() for point in …]` is a table for pandas.
+    """
+    given = dict(words)
+    points = points_of(flags_of(model, given, GridWords))
+    return list(run_points((understood(model, point, given) for point in points), _search))
+
+
+def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:
+    """What two plans chose differently, and every estimated quantity of both."""
+    return compared(_read(first), _read(second))
+
+
+def validate(plan: Plan | str | Path) -> ValidationReport:
+    """Check a plan on this machine: rules, exact counts, memory, numerics. Needs the extra `run` (torch)."""
+    from app.actions.rule_check import check_rules
+    from app.extras import require_torch
+
+    of = _read(plan)
+    require_torch("meshplan.validate")
+    from executor.validation.validate import validate as checked
+
+    return checked(of, check_rules(of), lambda _begun: None)
+
+
+def _search(request: PlanRequest) -> Plan | Infeasible:
+    """Search under the shipped tables and what was measured on this cluster."""
+    return search(request, calibration_for(request.cluster))
+
+
+def _read(plan: Plan | str | Path) -> Plan:
+    """A plan itself, or the one in a file."""
+    return plan if isinstance(plan, Plan) else from_json(read_text(Path(plan)), str(plan))

@@ -1,0 +1,192 @@
+"""The words of a call, as on the command line, and the request they make."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+from costmodel.job import TrainingJob
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import SoftwareStack
+from costmodel.stack import stack as find_stack
+from planner.plan import PlanRequest
+from planner.questions.flags import Flags
+from planner.questions.training import understand
+from topology.base.errors import InputError
+from topology.base.names import suggest
+from topology.cluster import Cluster
+from topology.spec import ClusterSpec
+
+Model = str | Path | ModelSpec
+Count = int | str
+
+
+class JobWords(TypedDict, total=False):
+    """What may be said about a training job; every word is that of a flag of `plan`, all may be left out.
+
+    `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
+    `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value; `stack` and
+    `precision` are names. `job` takes the place of the words that describe one. `layout` pins every field of
+    a layout, `set` single fields: ``{"layout.tp": 8, "cluster.count": 4}``. `anchor` is a table of your own
+    runs, or the name it is kept under.
+    """
+
+    gpus: Count
+    gpu: str
+    cluster: str | Path | ClusterSpec | Cluster
+    seq: Count
+    batch: Count
+    precision: str
+    tokens: Count
+    deadline: float | str
+    job: TrainingJob
+    stack: str | SoftwareStack
+    layout: ParallelLayout
+    set: Mapping[str, object]
+    anchor: str | Path
+
+
+class SearchWords(JobWords, total=False):
+    """The same, and what chooses among layouts.
+
+    `objective` is step-time, cost, gpus or memory; `top` counts alternatives; `memory_headroom` is the share
+    of a GPU's memory to leave free.
+    """
+
+    objective: str
+    top: Count
+    memory_headroom: float | str
+
+
+class GridWords(TypedDict, total=False):
+    """The words of a sweep: `gpus`, `gpu`, `seq` and `batch` may be lists, or texts such as ``"8..64"``."""
+
+    gpus: Count | Sequence[int]
+    gpu: str | Sequence[str]
+    cluster: str | Path | ClusterSpec | Cluster
+    seq: Count | Sequence[int]
+    batch: Count | Sequence[int]
+    precision: str
+    tokens: Count
+    deadline: float | str
+    stack: str | SoftwareStack
+    layout: ParallelLayout
+    set: Mapping[str, object]
+    anchor: str | Path
+    objective: str
+    memory_headroom: float | str
+
+
+_FIELD_OF_WORD = {"seq": "sequence_length", "batch": "global_batch_size"}
+_OF_A_JOB = ("seq", "batch", "precision", "tokens", "deadline")
+
+
+def request_of(model: Model | PlanRequest, words: Mapping[str, Any], known: type) -> PlanRequest:
+    """The request that a model and words make; a request stands for itself."""
+    if isinstance(model, PlanRequest):
+        if words:
+            raise InputError(
+                what="a request is complete",
+                cause=f"{', '.join(words)} came beside it",
+                fix="change the request with dataclasses.replace, or give a model and words",
+            )
+        return model
+    return understood(model, flags_of(model, words, known), words)
+
+
+def understood(model: Model, flags: Flags, words: Mapping[str, Any]) -> PlanRequest:
+    """The request of flags, with the values of a call that have no name."""
+    cluster, layout = words.get("cluster"), words.get("layout")
+    request = understand(
+        flags,
+        model=model if isinstance(model, ModelSpec) else None,
+        cluster=cluster.spec if isinstance(cluster, Cluster) else _if(cluster, ClusterSpec),
+        job=words.get("job"),
+    ).request
+    if layout is None:
+        return request
+    pins = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    given = {name: value for name, value in pins.items() if value is not None}
+    return replace(request, pins={**given, **request.pins})
+
+
+def flags_of(model: Model, words: Mapping[str, Any], known: type) -> Flags:
+    """Words as a command line would have them; values that have no name are left out."""
+    require_known(words, known)
+    if words.get("job") is not None and (both := [word for word in _OF_A_JOB if words.get(word) is not None]):
+        raise InputError(
+            what="two jobs were given", cause=f"job and {', '.join(both)}", fix="give the job, or its words"
+        )
+    stack = words.get("stack")
+    flags: dict[str, Any] = {
+        _FIELD_OF_WORD.get(word, word): text_of(value, unit="s" if word == "deadline" else "")
+        for word, value in words.items()
+        if word not in ("job", "layout", "set", "stack") and not isinstance(value, ClusterSpec | Cluster)
+    }
+    flags["stack"] = known_stack(stack) if isinstance(stack, SoftwareStack) else stack
+    named = None if isinstance(model, ModelSpec) else str(model)
+    return Flags(model=named, settings=settings_of(words.get("set")), **flags)
+
+
+def require_known(words: Mapping[str, Any], known: type) -> None:
+    """Refuse words that no flag has."""
+    names = list(known.__annotations__)
+    for word in words:
+        if word not in names:
+            close = suggest(word, names, count=2)
+            raise InputError(
+                what=f"{word} is no word of this call",
+                cause=f"it takes {', '.join(names)}",
+                fix=f"did you mean {' or '.join(close)}?" if close else "use one of those",
+            )
+
+
+def text_of(value: object, *, unit: str = "") -> str | None:
+    """A value as it would be typed: lists with commas, numbers with the unit of the word.
+
+    >>> text_of([8, 16]), text_of(0.5, unit="s"), text_of("30d", unit="s"), text_of(None)
+    ('8,16', '0.5s', '30d', None)
+    """
+    if value is None:
+        return None
+    if isinstance(value, str | Path):
+        return str(value)
+    if isinstance(value, Sequence):
+        return ",".join(str(part) for part in value)
+    return f"{value}{unit}"
+
+
+def settings_of(settings: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Settings as `--set` has them.
+
+    >>> settings_of({"layout.tp": 8, "layout.sequence_parallel": True, "layout.axis_order": ("pp", "dp")})
+    ('layout.tp=8', 'layout.sequence_parallel=true', 'layout.axis_order=pp-dp')
+    """
+    return tuple(f"{name}={_plain(value)}" for name, value in (settings or {}).items())
+
+
+def _plain(value: object) -> str:
+    """A value of a setting as text."""
+    if isinstance(value, str):
+        return value
+    return "-".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
+
+
+def known_stack(stack: SoftwareStack) -> str:
+    """The name of a profile; one that was changed has none, since a plan names its stack."""
+    if find_stack(stack.name) != stack:
+        raise InputError(
+            what=f"this is not the profile {stack.name}",
+            cause="it was changed, and a plan names the stack it is for",
+            fix=f"give stack={stack.name!r}, and your own level as anchor",
+        )
+    return stack.name
+
+
+def _if(value: Any, kind: type[ClusterSpec]) -> ClusterSpec | None:
+    """The value, if it is a cluster in words."""
+    return value if isinstance(value, kind) else None

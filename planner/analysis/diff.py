@@ -1,0 +1,94 @@
+"""Two plans side by side: which choices differ, and what every part of the estimate gains or loses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from costmodel.estimate import TimeBreakdown
+from costmodel.layout import layout_record
+from planner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One quantity in both plans; `relative` is second/first − 1, None where there is no such ratio."""
+
+    name: str
+    first: float | None
+    second: float | None
+    relative: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDiff:
+    """What differs between two plans.
+
+    `choices` has both values of every choice that differs (of the request, the layout, the stages), by name;
+    `quantities` every estimated quantity of both.
+    """
+
+    choices: Mapping[str, tuple[Any, Any]]
+    quantities: tuple[Change, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The quantities as a table, one row each."""
+        names = [field.name for field in fields(Change)]
+        return [{name: getattr(change, name) for name in names} for change in self.quantities]
+
+
+def diff(first: Plan, second: Plan) -> PlanDiff:
+    """Compare two plans: what was chosen differently, and what it costs."""
+    return PlanDiff(choices=changed_choices(first, second), quantities=changed_quantities(first, second))
+
+
+def changed_choices(first: Plan, second: Plan) -> Mapping[str, tuple[Any, Any]]:
+    """Every choice that differs, by name: of the request, of the layout, of the stages."""
+    a, b = _choices(first), _choices(second)
+    return {name: (a.get(name), b.get(name)) for name in (a | b) if a.get(name) != b.get(name)}
+
+
+def changed_quantities(first: Plan, second: Plan) -> tuple[Change, ...]:
+    """Every estimated quantity of both plans, in the order a reader wants them."""
+    a, b = _quantities(first), _quantities(second)
+    return tuple(
+        Change(name=name, first=a[name], second=b[name], relative=_relative(a[name], b[name])) for name in a
+    )
+
+
+def _choices(plan: Plan) -> dict[str, Any]:
+    """What was asked and decided, flat."""
+    request = plan.request
+    job = {f"job.{field.name}": getattr(request.job, field.name) for field in fields(request.job)}
+    return {
+        "model": request.model.name,
+        "cluster": request.cluster.name,
+        "gpus": request.cluster.num_gpus,
+        **job,
+        "stack": request.stack,
+        "objective": request.objective,
+        **layout_record(plan.layout),
+        "layers_of_stage": list(plan.layers_of_stage),
+        "recompute_of_stage": list(plan.recompute_of_stage),
+    }
+
+
+def _quantities(plan: Plan) -> dict[str, float | None]:
+    """What the plan is estimated to cost, flat; keys carry units."""
+    estimate = plan.estimate
+    names = [field.name for field in fields(TimeBreakdown) if field.name != "hidden_s"]
+    return {
+        "step_time_s": estimate.step_time_s,
+        **{f"time.{name}": float(getattr(estimate.time, name)) for name in names},
+        "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
+        "mfu": estimate.mfu,
+        "peak_memory_bytes": estimate.peak_memory_bytes,
+        "usd_per_billion_tokens": estimate.usd_per_billion_tokens,
+        "wh_per_billion_tokens": estimate.wh_per_billion_tokens,
+    }
+
+
+def _relative(first: float | None, second: float | None) -> float | None:
+    """Second over first, minus one."""
+    return None if first is None or second is None or first == 0 else second / first - 1

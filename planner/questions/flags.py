@@ -1,0 +1,59 @@
+"""What a person writes about a job, as text: on a command line, in the dashboard, in a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flags:
+    """What was written about a training job; None was left to us."""
+
+    model: str | None = None
+    gpus: str | None = None
+    gpu: str | None = None
+    cluster: str | None = None
+    sequence_length: str | None = None
+    global_batch_size: str | None = None
+    precision: str | None = None
+    stack: str | None = None
+    objective: str | None = None
+    tokens: str | None = None
+    deadline: str | None = None
+    top: str | None = None
+    memory_headroom: str | None = None
+    anchor: str | None = None
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeFlags:
+    """What was written about a load to serve; None was left to us."""
+
+    model: str | None = None
+    gpus: str | None = None
+    gpu: str | None = None
+    cluster: str | None = None
+    input_tokens: str | None = None
+    output_tokens: str | None = None
+    input_p99: str | None = None
+    output_p99: str | None = None
+    rate: str | None = None
+    concurrency: str | None = None
+    trace: Path | None = None
+    ttft: str | None = None
+    tpot: str | None = None
+    end_to_end: str | None = None
+    percentile: str | None = None
+    weights: str | None = None
+    kv_dtype: str | None = None
+    engine: str | None = None
+    mode: str | None = None
+    cached: str | None = None
+    draft_tokens: str | None = None
+    acceptance: str | None = None
+    burstiness: str | None = None
+    usd_per_gpu_hour: str | None = None
+    objective: str | None = None
+    settings: tuple[str, ...] = ()

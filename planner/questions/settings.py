@@ -1,0 +1,98 @@
+"""Settings such as `layout.tp=8`: sorted by what they belong to, and put into a model, a job or a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypeVar
+
+from topology.base.decode import structure, unstructure
+from topology.base.errors import InputError
+from topology.base.names import suggest
+from topology.spec import ClusterSpec, NodeSpec, TierSpec
+
+T = TypeVar("T")
+
+
+def settings_by_group(settings: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Sort `layout.tp=8` style settings by the object they belong to; a bare layout field is one too."""
+    groups: dict[str, dict[str, str]] = {"layout": {}, "job": {}, "model": {}, "cluster": {}}
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        group, dot, name = path.strip().partition(".")
+        if not dot:
+            group, name = "layout", group
+        if not equals or not name or not value.strip():
+            raise InputError(
+                what=f"--set {setting} is not a setting", cause="it needs a field and a value",
+                fix="write for example --set layout.tp=8",
+            )  # fmt: skip
+        if group not in groups:
+            raise InputError(
+                what=f"--set {setting} names nothing known", cause=f"groups are {', '.join(groups)}",
+                fix="write for example --set layout.tp=8",
+            )  # fmt: skip
+        if groups[group].get(name, value.strip()) != value.strip():
+            raise InputError(
+                what=f"{group}.{name} is set twice", cause=f"to {groups[group][name]} and to {value.strip()}",
+                fix="keep one of them",
+            )  # fmt: skip
+        groups[group][name] = value.strip()
+    return groups
+
+
+def override(value: T, settings: Mapping[str, str], group: str) -> T:
+    """Replace fields of a dataclass by text, decoded as a file's would be."""
+    if not settings:
+        return value
+    known = [field.name for field in fields(value)]  # type: ignore[arg-type]  # T is always a dataclass here
+    _require_known(settings, known, group)
+    data = unstructure(value) | {name: _plain(text) for name, text in settings.items()}
+    return structure(data, type(value), f"--set {group}.…")
+
+
+def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterSpec:
+    """Replace fields of a cluster; fields of its nodes and tiers are replaced in every node and tier."""
+    if not settings:
+        return spec
+    kinds: tuple[type, ...] = (ClusterSpec, NodeSpec, TierSpec)
+    of = {kind: {f.name for f in fields(kind)} for kind in kinds}
+    _require_known(settings, sorted(of[ClusterSpec] | of[NodeSpec] | of[TierSpec]), "cluster")
+
+    def chosen(kind: type) -> dict[str, str]:
+        outer = of[ClusterSpec] if kind is not ClusterSpec else set()
+        return {name: text for name, text in settings.items() if name in of[kind] - outer}
+
+    nodes = tuple(
+        _with_nics(node, override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes
+    )
+    tiers = tuple(override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
+    return override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
+
+
+def _with_nics(before: NodeSpec, node: NodeSpec, settings: Mapping[str, str]) -> NodeSpec:
+    """A node of another size has network cards in proportion, unless their number is set too."""
+    if "nics_per_node" in settings or "gpus_per_node" not in settings or node.gpus_per_node < 1:
+        return node
+    return replace(node, nics_per_node=-(-before.nics_per_node * node.gpus_per_node // before.gpus_per_node))
+
+
+def _require_known(settings: Mapping[str, str], known: Sequence[str], group: str) -> None:
+    """Refuse fields that do not exist, all of them at once."""
+    unknown = [name for name in settings if name not in known]
+    if unknown:
+        close = suggest(unknown[0], known, count=3)
+        raise InputError(
+            what=f"--set names no field: {', '.join(f'{group}.{name}' for name in unknown)}",
+            cause=f"{group} has {', '.join(known)}",
+            fix=f"did you mean {' or '.join(close)}?" if close else "use one of those",
+        )
+
+
+def _plain(text: str) -> Any:
+    """Read a value as JSON, else as text (which may be a number with a unit)."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

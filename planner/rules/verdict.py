@@ -1,0 +1,36 @@
+"""The verdict on a whole plan, such as one from a file: may it run, and if not, the error that says why."""
+
+from __future__ import annotations
+
+from costmodel.stack import stack
+from planner.plan import Plan
+from planner.rules.check import check
+from planner.rules.rule import Violation
+from topology.base.errors import NoFeasiblePlanError
+from topology.builders import build
+
+
+def legal(plan: Plan) -> Plan:
+    """The plan itself; one that breaks a rule is an error."""
+    broken = broken_rules(plan)
+    if broken:
+        raise illegal(broken)
+    return plan
+
+
+def broken_rules(plan: Plan) -> tuple[Violation, ...]:
+    """Every rule of its own stack that a plan breaks."""
+    request = plan.request
+    return check(request.model, build(request.cluster), request.job, stack(request.stack), plan.layout)
+
+
+def illegal(violations: tuple[Violation, ...]) -> NoFeasiblePlanError:
+    """The error of a layout that breaks rules: the first in full, the others by name."""
+    first, *others = violations
+    more = f" (and {len(others)} more: {', '.join(v.rule for v in others)})" if others else ""
+    return NoFeasiblePlanError(
+        what=f"this layout is not possible: rule {first.rule}{more}",
+        cause=first.message,
+        fix=first.hint,
+        answer=violations,
+    )
