@@ -11,7 +11,7 @@ quick:  ## Without the slow tests and the browser.
 	python -m pytest -m "not slow and not browser"
 
 lint:  ## Style, types and the order of imports.
-	ruff check .
+	ruff check . && ruff format --check .
 	mypy
 	lint-imports
 

@@ -258,9 +258,7 @@ def enter_tensor_parallel(name: str, shard: ShardShape, hidden_size: int) -> tup
     sharded = message * shard.sequence_parallel
     return (
         communicate(f"{name}_gather", "all_gather", "tp", sharded),
-        communicate(
-            f"{name}_regather", "all_gather", "tp", sharded, "backward", cover=Cover.INPUT_GRADIENT
-        ),
+        communicate(f"{name}_regather", "all_gather", "tp", sharded, "backward", cover=Cover.INPUT_GRADIENT),
         communicate(f"{name}_gradient_scatter", "reduce_scatter", "tp", sharded, "backward"),
         communicate(f"{name}_gradient_reduce", "all_reduce", "tp", message - sharded, "backward"),
     )

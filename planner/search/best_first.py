@@ -65,6 +65,7 @@ ROWS_AT_ONCE = 100_000
 FEW_GPUS = 4
 """Clusters up to this size need no coarse search before the full one."""
 
+
 @dataclass(slots=True)
 class Search:
     """What is asked, and what is known so far.

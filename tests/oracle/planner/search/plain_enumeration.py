@@ -435,7 +435,9 @@ def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
 def exact_steps(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> NDArray[np.float64]:
     """Step of every layout under its best split that fits; infinite where none does."""
     found = [
-        fastest_split(costs, splits_of(s, layout), s.memory_budget_bytes, recomputes=layout.recompute == "full")
+        fastest_split(
+            costs, splits_of(s, layout), s.memory_budget_bytes, recomputes=layout.recompute == "full"
+        )
         for layout, costs in zip(layouts, price_together(s, layouts, cal) if layouts else (), strict=True)
     ]
     return np.array([math.inf if best is None else best[0] for best in found])

@@ -43,7 +43,8 @@ def test_no_split_however_wide_beats_the_bound(number: int) -> None:
     cuts = itertools.combinations(range(1, LAYERS), RANKS - 1)
     sizes = (tuple(b - a for a, b in itertools.pairwise((0, *cut, LAYERS))) for cut in cuts)
     splits = (
-        StageSplit(layers_of_stage=tuple((n,) for n in size), recompute_of_stage=(0,) * RANKS) for size in sizes
+        StageSplit(layers_of_stage=tuple((n,) for n in size), recompute_of_stage=(0,) * RANKS)
+        for size in sizes
     )
     best_s = min(step_time(one, split) for split in splits)
     assert bound_stages(one, tuple(range(RANKS))).bound_s <= best_s * (1 + 1e-12)

@@ -66,7 +66,9 @@ def test_a_plan_that_says_it_was_the_only_layout_is_still_solved() -> None:
     plan = found()
     slower = search(replace(plan.request, pins={"tp": 8, "pp": 1}), CAL)
     assert isinstance(slower, Plan)
-    alone = replace(slower.optimality, enumerated=1, pruned={}, solved=1, floors_s={}, bound_s=slower.optimality.bound_s)
+    alone = replace(
+        slower.optimality, enumerated=1, pruned={}, solved=1, floors_s={}, bound_s=slower.optimality.bound_s
+    )
     assert broken(verify(replace(slower, optimality=alone), CAL)) == set()
     high = replace(alone, bound_s=slower.estimate.step_time_s * 1.1)
     assert broken(verify(replace(slower, optimality=high), CAL)) >= {"bound"}
