@@ -6,8 +6,9 @@ Each rule is written once, over columns: `legal` judges a table of layouts, `che
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -66,13 +67,24 @@ def legal(
 
 
 def check_pins(setting: Setting, pins: Mapping[str, Any]) -> tuple[Violation, ...]:
-    """Explain why no layout can have these pinned fields, judging only rules that the pins decide."""
+    """Explain why no layout can have these pinned fields, judging only rules that the pins decide.
+
+    Fields left open that have names, not numbers, may take any: a rule is broken if it is under all of them.
+    """
     layout = ParallelLayout(**dict(pins))
     return tuple(
         rule.explain(setting, layout)
         for rule in RULES
-        if _decided(rule, pins) and _breaks(rule, setting, layout)
+        if _decided(rule, pins)
+        and all(_breaks(rule, setting, replace(layout, **chosen)) for chosen in _open_choices(rule, pins))
     )
+
+
+def _open_choices(rule: Rule, pins: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every value of the named fields that a rule reads and the pins leave open."""
+    names = [name for name in rule.fields if name in _CHOICES and name not in pins]
+    for values in itertools.product(*(_CHOICES[name] for name in names)):
+        yield dict(zip(names, values, strict=True))
 
 
 def check_memory(
