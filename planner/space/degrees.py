@@ -172,9 +172,7 @@ def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Columns, *,
     degrees = divisors(experts, limit) if experts and setting.stack.expert_parallel else [1]
     table = cross(table, "ep", pinned(pins, "ep", degrees))
     if "expert_tp" in pins:
-        given = cross(table, "expert_tp", [pins["expert_tp"]])
-        whole = (given["expert_tp"] == 1) | (given["expert_tp"] == given["tp"])
-        return given if "tp" in pins else where(given, whole)
+        return cross(table, "expert_tp", [pins["expert_tp"]])
     both = cross(table, "expert_tp", (1, 0) if experts and not coarse else (1,))
     split = both["expert_tp"] == 0
     both["expert_tp"] = np.where(split, both["tp"], 1)

@@ -153,18 +153,16 @@ def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Columns:
     """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have.
 
     A single replica has them too: what gathers its weights from a master copy keeps no second one. A degree
-    given alone is one of the space's; with the stage given too it may be any.
+    that is given may be any.
     """
     (stride, ranks), pipelined = divmod(key // 2, setting.cluster.num_gpus + 1), key % 2
     offered = setting.stack.zero_stages_with_pipeline if pipelined else setting.stack.zero_stages
     stages = pinned(pins, "zero_stage", offered)
     inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
-    given, pairs = pins.get("shard_degree"), []
+    pairs = []
     for stage in stages:
         degrees = sorted({ranks} | (inside if stage >= SHARDS_GRADIENTS else set()))
-        if given:
-            degrees = [given] if given in degrees or "zero_stage" in pins else []
-        pairs += [(stage, degree) for degree in degrees]
+        pairs += [(stage, degree) for degree in pinned(pins, "shard_degree", degrees)]
     return {
         "zero_stage": np.array([stage for stage, _ in pairs], dtype=np.int64),
         "shard_degree": np.array([degree for _, degree in pairs], dtype=np.int64),
