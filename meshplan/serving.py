@@ -8,10 +8,10 @@ from typing import Any, TypedDict, Unpack
 
 from costmodel.job import ServingJob
 from costmodel.models.spec import ModelSpec
-from meshplan.words import Count, Model, require_known, settings_of, text_of
 from planner.analysis.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import understand_serving
+from planner.questions.words import Count, Model, require_known, settings_of, text_of
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from costmodel.kernels.saved import calibration_for
-from meshplan.notebook import html, markdown
-from meshplan.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
 from planner.analysis.diff import PlanDiff
 from planner.analysis.diff import diff as compared
 from planner.analysis.sweep import Point, points_of, run_points
 from planner.explain import Explanation
 from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
+from planner.questions.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
 from planner.rules.verdict import illegal
 from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible
@@ -26,7 +25,22 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "sweep", "validate"]
 
-write_plans_with(markdown=markdown, html=html)
+
+def _markdown(plan: Plan) -> str:
+    """A plan as text; what writes it is imported when a notebook asks."""
+    from app.reports.notebook import markdown
+
+    return markdown(plan)
+
+
+def _html(plan: Plan) -> str:
+    """A plan as a page, likewise."""
+    from app.reports.notebook import html
+
+    return html(plan)
+
+
+write_plans_with(markdown=_markdown, html=_html)
 
 
 def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
@@ -37,7 +51,7 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
 
     Args:
         model: a name, the path of a config.json, a value; or a whole request, without words.
-        words: see `meshplan.words.SearchWords`.
+        words: see `planner.questions.words.SearchWords`.
 
     Raises:
         NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
@@ -54,7 +68,7 @@ def estimate(model: Model | PlanRequest, **words: Unpack[JobWords]) -> Plan:
 
     Args:
         model: as for `plan`.
-        words: see `meshplan.words.JobWords`; `layout` or `set` say what is known of the layout.
+        words: see `planner.questions.words.JobWords`; `layout` or `set` say what is known of the layout.
 
     Raises:
         NoFeasiblePlanError: it breaks a rule; its `answer` is the tuple of violations.
@@ -81,7 +95,7 @@ def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
 
     Args:
         model: as for `plan`.
-        words: see `meshplan.words.GridWords`; `[point.row() for point in …]` is a table for pandas.
+        words: see `planner.questions.words.GridWords`; `[point.row() for point in …]` is a table for pandas.
     """
     given = dict(words)
     points = points_of(flags_of(model, given, GridWords))

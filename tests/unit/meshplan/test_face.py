@@ -273,9 +273,9 @@ def test_a_missing_package_is_named() -> None:
 def test_the_words_are_those_of_the_flags() -> None:
     """Every flag of `plan train` and `plan serve` has a word, and every word of a search is one of a sweep."""
     from meshplan.serving import _FIELD_OF_WORD, LoadWords
-    from meshplan.words import _FIELD_OF_WORD as NAMES
-    from meshplan.words import GridWords, SearchWords
     from planner.questions.flags import Flags, ServeFlags
+    from planner.questions.words import _FIELD_OF_WORD as NAMES
+    from planner.questions.words import GridWords, SearchWords
 
     words = set(SearchWords.__annotations__)
     said = {NAMES.get(word, word) for word in words} - {"job", "layout", "set"}
