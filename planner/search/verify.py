@@ -17,6 +17,7 @@ from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks, runs_of_ranks
 from costmodel.training.estimate import estimate
+from costmodel.training.stages import stage_costs
 from planner.plan import Plan
 from planner.problem import Setting, setting_of
 from planner.rules.check import check
@@ -24,6 +25,7 @@ from planner.search.objective import goal_of
 from planner.search.placement import place
 from planner.search.rederive import Progress, Rederived, rederive
 from planner.search.search import PROVEN_GAP
+from planner.search.simulate import simulated_step_s
 from topology.base.decode import unstructure
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
@@ -150,6 +152,10 @@ def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     yield Claim(
         name="rest of the estimate", holds=not differ, claimed="as estimated", found=differ or "as estimated"
     )
+    costs = stage_costs(s.model, s.cluster, s.job, s.stack, plan.layout, cal)
+    if plan.simulated_s is not None:
+        played_s = simulated_step_s(costs, plan.layout, split)
+        yield _close("step by event simulation", plan.simulated_s, played_s, format_seconds)
     room, budget = now.peak_memory_bytes, s.memory_budget_bytes
     within = "within the GPU's memory and headroom"
     fits = room <= budget * (1 + EQUAL)

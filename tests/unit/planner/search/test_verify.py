@@ -81,6 +81,7 @@ def test_a_plan_that_says_it_was_the_only_layout_is_still_solved() -> None:
         (lambda p: replace(p, recompute_of_stage=(*p.recompute_of_stage, 1)), {"pipeline ranks that recompute"}),
         (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=(0,) * p.layout.num_gpus)), {"ranks on distinct GPUs", "ranks in their places"}),
         (lambda p: replace(p, idle_gpus=3), {"GPUs"}),
+        (lambda p: replace(p, simulated_s=1.0), {"step by event simulation"}),
         (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=p.mesh.gpu_of_rank[::-1])), {"ranks in their places"}),
         (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=tuple(r + 9 for r in p.mesh.gpu_of_rank))), {"ranks on GPUs of the cluster", "ranks in their places"}),
         (lambda p: replace(p, recompute_of_stage=(-1,) * p.layout.pp), {"recomputed layers are there"}),
