@@ -24,6 +24,7 @@ from topology.fabric.hierarchy import (
     members_per_unit,
     nodes_spanned,
     p2p_bandwidth,
+    per_pair,
     ring_bandwidth,
 )
 
@@ -61,7 +62,9 @@ def group_of(h: Hierarchy, size: ArrayLike, stride: ArrayLike) -> Group:
         crosses=crosses,
         inside=np.where(crosses, members_per_unit(n, s, h.gpus_per_node), n) if leaves else n,
         nodes=nodes,
-        ring_bytes_per_s=ring_bandwidth(h, n, s) if leaves else np.full((), h.scaleup.bandwidth_bytes_per_s),
+        ring_bytes_per_s=per_pair(ring_bandwidth, h, n, s)
+        if leaves
+        else np.full((), h.scaleup.bandwidth_bytes_per_s),
     )
 
 
@@ -141,7 +144,7 @@ def network_seconds(
         rate = p2p_bandwidth(h, group.stride, group.size)
         return np.asarray(net["p2p_s"] + message_bytes / (net["efficiency"] * rate))
     if op == "all_to_all":
-        rate = all_to_all_bandwidth(h, group.size, group.stride)
+        rate = per_pair(all_to_all_bandwidth, h, group.size, group.stride)
         x = message_bytes / (net["efficiency"] * rate)
         fill = net["all_to_all_fill_s"] * x / (x + net["half_s"])
         return np.asarray(np.maximum(net["base_s"] + x, node_part) + fill)

@@ -18,11 +18,14 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import attention_prefill, elementwise, gemm, grouped_gemm
 from costmodel.kernels.tables import Calibration
 from costmodel.ops.op import Cover, Op, OpKind
+from costmodel.ops.shards import distinct_rows
 from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.gpu import Gpu
 
 Vector = NDArray[np.float64]
 Columns = TypeVar("Columns")
+
+FEW_CUTS = 64  # cuts whose products are looked up faster one by one than sorted into distinct ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,10 +240,25 @@ def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vec
     seconds = np.zeros((2, 3, len(gemms), size))
     for dtype in sorted({op.dtype for op in gemms}):
         rows = [i for i, op in enumerate(gemms) if op.dtype == dtype]
-        m, n, k = (np.stack([_full(getattr(gemms[i], side), size) for i in rows]) for side in "mnk")
+        sides = np.stack([_full(getattr(gemms[i], side), size) for side in "mnk" for i in rows])
+        first, cut = _distinct_columns(sides)
+        m, n, k = sides[:, first].reshape(3, len(rows), len(first))
         found = gemm(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
-        seconds[0][:, rows], seconds[1][:, rows] = found.seconds, found.seconds * found.extrapolated
+        beyond = found.seconds * found.extrapolated
+        seconds[0][:, rows], seconds[1][:, rows] = found.seconds[..., cut], beyond[..., cut]
     return seconds
+
+
+def _distinct_columns(sizes: Vector) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """First cut of every combination of these sizes, and the combination of each cut.
+
+    Most cuts share their matrix products: they differ in where experts and context go.
+    """
+    if sizes.shape[1] < FEW_CUTS:
+        return np.arange(sizes.shape[1]), np.arange(sizes.shape[1])
+    varying = {row.tobytes(): row for row in sizes if (row != row[0]).any()}
+    codes = [np.unique(row, return_inverse=True)[1] for row in varying.values()]
+    return distinct_rows(codes or [np.zeros(sizes.shape[1], dtype=np.int64)])
 
 
 def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:

@@ -180,7 +180,7 @@ def _best_seconds(
     Without context parallelism there is one exchange; inside a node, with one of the two axes, or if
     transfers are free, one order.
     """
-    layers, ends = np.full((len(layer_runs(setting.model)), len(cuts)), np.inf), np.full(len(cuts), np.inf)
+    layers, ends = np.empty((len(layer_runs(setting.model)), len(cuts))), np.empty(len(cuts))
     far = transfers & (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
     kinds = [CP_KINDS.index(kind) for kind in setting.stack.cp_kinds]
     groups = [
@@ -189,24 +189,26 @@ def _best_seconds(
         (np.flatnonzero((cuts.cp > 1) & far), list(itertools.product(kinds, (_TP_INNERMOST, _CP_INNERMOST)))),
     ]
     for rows, placements in groups:
-        for placement in placements if len(rows) else ():
-            of_layers, of_ends = _seconds(setting, cuts.take(rows), cal, placement, transfers=transfers)
-            layers[:, rows] = np.minimum(layers[:, rows], of_layers)
-            ends[rows] = np.minimum(ends[rows], of_ends)
+        if len(rows) == 0:
+            continue
+        kind, order = (np.repeat(codes, len(rows)) for codes in zip(*placements, strict=True))
+        every = cuts.take(np.tile(rows, len(placements)))
+        of_layers, of_ends = _seconds(setting, every, cal, kind, order, transfers=transfers)
+        layers[:, rows] = of_layers.reshape(len(layers), len(placements), len(rows)).min(axis=1)
+        ends[rows] = of_ends.reshape(len(placements), len(rows)).min(axis=0)
     return layers, ends
 
 
 def _seconds(
-    setting: Setting, cuts: LayoutTable, cal: Calibration, placement: tuple[int, int], *, transfers: bool
+    setting: Setting, cuts: LayoutTable, cal: Calibration, kind: Integers, order: Integers, *, transfers: bool
 ) -> tuple[Vector, Vector]:
-    """Seconds of a microbatch per layer of each run, and of both ends, under one exchange and order."""
+    """Seconds of a microbatch per layer of each run, and of both ends, under an exchange and order each."""
     s, ones = setting, np.ones(len(cuts), dtype=np.int64)
-    kind, order = placement
     schedule = _kindest_schedule(s)
     table = replace(
         cuts, pp=(1 + _PAIRS_MICROBATCHES[schedule]) * ones, virtual_stages=ones, schedule=schedule * ones,
         zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp, recompute=0 * ones,
-        cp_kind=kind * ones, axis_order=order * ones,
+        cp_kind=kind, axis_order=order,
     )  # fmt: skip
     times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=transfers)
     costs = compose(times, default_constants())

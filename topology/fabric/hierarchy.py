@@ -7,7 +7,7 @@ the fewest members a group has in a unit it does not fit into (`m = g`: it fits)
 communicates at once, as one program on all GPUs does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from topology.hardware.gpu import Gpu
 Counts = npt.NDArray[np.int64]
 Count = int | Counts
 Rate = npt.NDArray[np.float64]
+
+FEW_PAIRS = 64  # groups that are priced faster one by one than sorted into distinct pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,24 @@ def nodes_spanned(h: Hierarchy, size: Count, stride: Count) -> Counts:
     start = np.minimum(unit, unit - np.gcd(unit, size * stride) + stride) - 1
     touched = 1 + (start + (size - 1) * stride) // unit
     return np.asarray(np.where(crosses_node(h, size, stride), np.minimum(size, touched), 1))
+
+
+def per_pair(
+    rate: Callable[[Hierarchy, Counts, Counts], Rate], h: Hierarchy, size: Counts, stride: Counts
+) -> Rate:
+    """Return a bandwidth of many groups, worked out once per distinct pair of size and stride.
+
+    Args:
+        rate: `ring_bandwidth` or `all_to_all_bandwidth`.
+        h: the hierarchy.
+        size: members of each group, any shape.
+        stride: GPUs between consecutive members, of the same shape.
+    """
+    if size.size < FEW_PAIRS:
+        return rate(h, size, stride)
+    span = int(stride.max()) + 1
+    pairs, which = np.unique((size * span + stride).ravel(), return_inverse=True)
+    return rate(h, pairs // span, pairs % span)[which].reshape(size.shape)
 
 
 def ring_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:

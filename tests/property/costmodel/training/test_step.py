@@ -143,6 +143,23 @@ def test_a_table_scores_its_rows_alike_together_or_alone() -> None:
     assert lower_bounds(DENSE, cluster, engine, some) == pytest.approx(bounds, rel=1e-12)
 
 
+def test_many_cuts_share_their_look_ups_and_none_is_changed() -> None:
+    """Enough cuts for `op_times` to look up distinct matrix products only: each is what it is alone."""
+    many = [
+        ParallelLayout(
+            tp=tp, dp=dp, cp=cp, ep=ep, microbatch_size=size, cp_kind=kind, sequence_parallel=tp > 1
+        )
+        for tp, dp, cp, ep, size in itertools.product((1, 2, 4), (4, 8), (1, 2), (1, 2, 4), (1, 2, 4))
+        for kind in (("ring", "allgather") if cp > 1 else ("ring",))
+    ]
+    cluster, engine = default_cluster("h100-sxm", 64), stack("megatron-core")
+    together = evaluate(SPARSE, cluster, JOB, engine, LayoutTable.of(many), CAL)
+    chosen = range(0, len(many), 11)
+    alone = [evaluate(SPARSE, cluster, JOB, engine, LayoutTable.of([many[i]]), CAL) for i in chosen]
+    expected = [float(each.step_time_s[0]) for each in alone]
+    assert together.step_time_s[list(chosen)].tolist() == pytest.approx(expected, rel=1e-12)
+
+
 def test_time_is_continuous_in_sequence_length() -> None:
     """Sixteen tokens more change the step by less than one per cent, and never shorten it by a tenth of one."""
     spec, cluster, engine = model("llama-3.1-8b"), default_cluster("h100-sxm", 8), stack("megatron-core")

@@ -20,6 +20,7 @@ from topology.fabric.hierarchy import (
     members_per_unit,
     nodes_spanned,
     p2p_bandwidth,
+    per_pair,
     ring_bandwidth,
 )
 from topology.fabric.link import Link
@@ -257,3 +258,4 @@ def test_the_planner_asks_for_many_groups_at_once() -> None:
     some = np.arange(0, 200_000, 20_000)
     alone = [float(ring_bandwidth(h, int(sizes[i]), int(strides[i]))) for i in some]
     assert found[some].tolist() == alone
+    assert per_pair(ring_bandwidth, h, sizes, strides).tolist() == found.tolist()
