@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
+from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec, with_layers
+from costmodel.parallel.axes import RANK_AXES
 from executor.validation.reference import Case
 from planner.plan import Plan
 
 MOST_RANKS = 8
 SMALL = 2  # degree of an axis that the plan uses
-KEEP_FIRST = ("tp", "pp", "dp", "cp")  # axes that stay when not all fit
+KEEP_FIRST = tuple(name for name in AXIS_FIELDS if name in RANK_AXES)  # axes that stay when not all fit
 SEQUENCE_LENGTH = 32
 STEPS = 3
 

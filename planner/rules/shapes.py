@@ -5,12 +5,14 @@ Legend: ``N`` GPUs of the cluster, ``V`` vocabulary, ``S`` sequence length, ``B`
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import CP_KINDS, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.layout import CP_KINDS, DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -22,24 +24,14 @@ MOST_VOCABULARY_PADDING = 0.01
 """Stacks pad the vocabulary to a multiple of tp; past this share the padding is work worth refusing."""
 
 _ULYSSES = CP_KINDS.index("ulysses")
-_DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
 
 
 def _degrees_broken(_: Setting, t: LayoutTable) -> Mask:
-    return (
-        (t.tp < 1)
-        | (t.pp < 1)
-        | (t.dp < 1)
-        | (t.cp < 1)
-        | (t.ep < 1)
-        | (t.expert_tp < 1)
-        | (t.virtual_stages < 1)
-        | (t.microbatch_size < 1)
-    )
+    return functools.reduce(operator.or_, (getattr(t, name) < 1 for name in DEGREES))
 
 
 def _degrees(_: Setting, x: ParallelLayout) -> Violation:
-    name = next(name for name in _DEGREES if getattr(x, name) < 1)
+    name = next(name for name in DEGREES if getattr(x, name) < 1)
     value = getattr(x, name)
     return Violation(
         rule="degrees",
@@ -139,7 +131,7 @@ def _experts(s: Setting, x: ParallelLayout) -> Violation:
     return Violation(
         rule="experts",
         message=f"ep·expert_tp = {x.ep}·{x.expert_tp} but {s.model.name} has no experts",
-        have=x.ep * x.expert_tp,
+        have=x.expert_shards,
         need=1,
         unit="",
         hint="use ep=1 and expert_tp=1 for a dense model",
@@ -158,11 +150,11 @@ def _expert_width(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _expert_block_broken(_: Setting, t: LayoutTable) -> Mask:
-    return np.asarray((t.dp * t.cp * t.tp) % (t.ep * t.expert_tp) != 0, dtype=bool)
+    return np.asarray(t.stage_ranks % t.expert_shards != 0, dtype=bool)
 
 
 def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
-    block, cut = x.dp * x.cp * x.tp, x.ep * x.expert_tp
+    block, cut = x.stage_ranks, x.expert_shards
     return Violation(
         rule="expert-block",
         message=f"(dp·cp·tp) % (ep·expert_tp) = ({x.dp}·{x.cp}·{x.tp}) % ({x.ep}·{x.expert_tp}) = "
@@ -324,7 +316,7 @@ def _alignment(s: Setting, x: ParallelLayout) -> Violation:
 
 
 SHAPE_RULES: tuple[Rule, ...] = (
-    Rule(name="degrees", fields=_DEGREES, broken=_degrees_broken, explain=_degrees),
+    Rule(name="degrees", fields=DEGREES, broken=_degrees_broken, explain=_degrees),
     Rule(name="sequence-limit", fields=(), broken=_sequence_limit_broken, explain=_sequence_limit),
     Rule(name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus),
     Rule(name="attention-heads", fields=("tp",), broken=_heads_broken, explain=_heads),
