@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import CP_KINDS, DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.models.spec import layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -76,7 +77,7 @@ def _heads(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _kv_heads_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.model.is_mla else s.model.num_key_value_heads % t.tp != 0, dtype=bool)
+    return np.asarray(s.model.attention.shares_keys and s.model.attention.whole_heads % t.tp != 0, dtype=bool)
 
 
 def _kv_heads(s: Setting, x: ParallelLayout) -> Violation:
@@ -85,9 +86,7 @@ def _kv_heads(s: Setting, x: ParallelLayout) -> Violation:
 
 def _feed_forward_widths(s: Setting) -> dict[str, int]:
     """Widths that tensor parallelism cuts: the dense feed-forward and the shared experts, where present."""
-    m = s.model
-    dense = not m.is_moe or m.num_dense_layers > 0
-    widths = {"intermediate_size": m.intermediate_size * dense, "shared_expert_size": m.shared_expert_size}
+    widths = dict(s.model.feed_forward(run.kind.mlp).common_width for run in layer_runs(s.model))
     return {name: width for name, width in widths.items() if width > 0}
 
 
@@ -253,12 +252,12 @@ def _sequence_split(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _ulysses_broken(s: Setting, t: LayoutTable) -> Mask:
-    groups = s.model.num_attention_heads if s.model.is_mla else s.model.num_key_value_heads
+    groups = s.model.attention.whole_heads
     return np.asarray((t.cp_kind == _ULYSSES) & (groups % (t.tp * t.cp) != 0), dtype=bool)
 
 
 def _ulysses(s: Setting, x: ParallelLayout) -> Violation:
-    groups = s.model.num_attention_heads if s.model.is_mla else s.model.num_key_value_heads
+    groups = s.model.attention.whole_heads
     return Violation(
         rule="ulysses-heads",
         message=f"num_key_value_heads % (tp·cp) = {groups} % ({x.tp}·{x.cp}) = {groups % (x.tp * x.cp)}, "

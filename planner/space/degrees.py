@@ -70,7 +70,7 @@ def every_degrees(
 ) -> tuple[Columns, int]:
     """Degrees whose product is at most the cluster, and how many used fewer than `least_gpus` GPUs."""
     limit, model = setting.cluster.num_gpus, setting.model
-    tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
+    tensor = divisors(model.attention.whole_heads, limit)
     table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
     stages = _pipeline_degrees(setting, limit, coarse=coarse)
@@ -84,7 +84,7 @@ def every_degrees(
 def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Columns, dict[str, int]]:
     """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
     limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
-    tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
+    tensor = divisors(model.attention.whole_heads, limit)
     table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
     largest = COARSE_MICROBATCH if coarse else max(1, MOST_TOKENS * limit // job.sequence_length)
