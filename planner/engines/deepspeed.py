@@ -14,6 +14,8 @@ from planner.plan import Plan
 def deepspeed_config(plan: Plan) -> dict[str, Any]:
     """ZeRO, the batch triple (micro · accumulation · dp = global), AutoTP and pipeline stages."""
     layout, job = plan.layout, plan.request.job
+    if layout.cp > 1:
+        raise refuse("deepspeed", "context parallelism", f"cp = {layout.cp}", "plan with layout.cp=1")
     refuse_axes("deepspeed", layout, ("tp", "pp", "dp", "ep"))
     if layout.pp > 1 and layout.zero_stage > 1:
         raise refuse("deepspeed", f"ZeRO-{layout.zero_stage} in a pipeline", f"pp = {layout.pp}",

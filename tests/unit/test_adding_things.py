@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -13,8 +14,15 @@ import pytest
 
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import SCHEDULES
-from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES, AxisName
+from costmodel.models.attention import AttentionName
+from costmodel.models.catalog import models
+from costmodel.models.feed_forward import FeedForwardName
+from costmodel.models.spec import layer_runs
+from costmodel.ops.attention import _PROJECTIONS
+from costmodel.ops.feed_forward import _BLOCKS
+from costmodel.parallel.axes import AXES, LAYER_AXES, PARTS, RANK_AXES, AxisName
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.training.op_times import PART_TRANSFERS, TransferTimes
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("topology", "costmodel", "planner", "app")
@@ -383,6 +391,20 @@ def test_the_sidebar_offers_every_axis() -> None:
     axes = importlib.import_module("app.pages.axes")
     assert [axes.CHOICES[name][:3] for name in AXES] == [["auto", "1", "2"]] * len(AXES)
     assert axes.LABELS["expert_tp"] == "Expert tensor (expert_tp)"
+
+
+def test_every_kind_of_attention_and_feed_forward_has_ops() -> None:
+    """Kinds of the records, of their ops and of the catalogued models are the same."""
+    assert set(_PROJECTIONS) == set(get_args(AttentionName)) == {m.attention.name for m in models().values()}
+    blocks = {run.kind.mlp for m in models().values() for run in layer_runs(m)}
+    assert set(_BLOCKS) == set(get_args(FeedForwardName)) == blocks
+
+
+def test_every_collective_of_a_layer_shows_in_one_part_of_a_step() -> None:
+    """The totals of each part together are all totals, each once."""
+    totals = [name for names in PART_TRANSFERS.values() for name in names]
+    assert sorted(totals) == sorted(field.name for field in fields(TransferTimes))
+    assert set(PART_TRANSFERS) == {part for part, axis in PARTS.items() if axis.cuts_layer}
 
 
 def test_names_of_axes_that_ops_may_use_are_those_of_the_records() -> None:
