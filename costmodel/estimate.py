@@ -13,16 +13,13 @@ from numpy.typing import ArrayLike
 
 from costmodel.kernels.grids import Floats, floats
 from costmodel.memory.stage import MemoryBreakdown
+from costmodel.parallel.axes import PARTS
 from topology.base.units import BILLION, HOUR
 
 PART_NAMES: Mapping[str, str] = {
     "compute_s": "compute",
     "recompute_s": "recomputation",
-    "tp_s": "tensor-parallel communication",
-    "cp_s": "context-parallel communication",
-    "ep_s": "expert all-to-all",
-    "pp_s": "pipeline sends",
-    "dp_s": "data-parallel communication",
+    **{f"{part}_s": axis.communication for part, axis in PARTS.items()},
     "bubble_s": "pipeline bubble",
     "optimizer_s": "optimizer step",
     "host_s": "host launching kernels",
@@ -68,7 +65,7 @@ class TimeBreakdown:
     @property
     def exposed_communication_s(self) -> float:
         """Seconds in which the step waits for some link."""
-        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
+        return float(sum(getattr(self, f"{part}_s") for part in PARTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.job import TrainingJob
+from costmodel.parallel.axes import AXES, RANK_AXES
 
 Quantity: TypeAlias = float | npt.NDArray[Any]
 """A number, or an array of numbers that broadcasts against its neighbours."""
@@ -29,7 +30,7 @@ CpKind = Literal["ring", "ulysses", "allgather"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective-op", "full")
 CP_KINDS: tuple[CpKind, ...] = ("ring", "ulysses", "allgather")
-AXIS_ORDERS: tuple[tuple[str, ...], ...] = tuple(itertools.permutations(("pp", "dp", "cp", "tp")))
+AXIS_ORDERS: tuple[tuple[str, ...], ...] = tuple(itertools.permutations(RANK_AXES))
 DEFAULT_AXIS_ORDER = AXIS_ORDERS[0]
 
 
@@ -62,17 +63,32 @@ class ParallelLayout:
     @property
     def num_gpus(self) -> int:
         """GPUs the layout uses."""
-        return self.dp * self.cp * self.tp * self.pp
+        return self.stage_ranks * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters unless these are sharded."""
+        return self.dp * self.cp
+
+    @property
+    def stage_ranks(self) -> int:
+        """Ranks of one pipeline stage."""
+        return self.replicas * self.tp
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that share the experts of a layer."""
+        return self.ep * self.expert_tp
 
     @property
     def expert_dp(self) -> int:
         """Replicas of each expert shard, at least one."""
-        return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+        return max(1, self.stage_ranks // self.expert_shards)
 
     @property
     def effective_shard_degree(self) -> int:
         """Ranks sharing one copy of the sharded state."""
-        return self.dp * self.cp if self.shard_degree is None else self.shard_degree
+        return self.replicas if self.shard_degree is None else self.shard_degree
 
 
 def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
@@ -86,11 +102,11 @@ def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
         recompute: What to say of recomputation, if more is known than the policy.
     """
     words = []
-    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
-        degree = getattr(layout, axis)
-        chunks = f" × {layout.virtual_stages}" if axis == "pp" and layout.virtual_stages > 1 else ""
+    for name, axis in AXES.items():
+        degree = getattr(layout, name)
+        chunks = f" × {layout.virtual_stages}" if name == "pp" and layout.virtual_stages > 1 else ""
         if degree > 1:
-            words.append(f"{axis.replace('_', ' ')} {degree}{chunks}")
+            words.append(f"{axis.words} {degree}{chunks}")
     if layout.microbatch_size > 1:
         words.append(f"microbatch {layout.microbatch_size}")
     if layout.zero_stage and layout.effective_shard_degree > 1:
@@ -140,9 +156,25 @@ class LayoutTable:
         return self.dp * self.cp * self.tp * self.pp
 
     @property
+    def replicas(self) -> npt.NDArray[np.int64]:
+        """Ranks that hold the same parameters unless these are sharded."""
+        return self.dp * self.cp
+
+    @property
+    def stage_ranks(self) -> npt.NDArray[np.int64]:
+        """Ranks of one pipeline stage."""
+        return self.replicas * self.tp
+
+    @property
+    def expert_shards(self) -> npt.NDArray[np.int64]:
+        """Ranks that share the experts of a layer."""
+        return self.ep * self.expert_tp
+
+    @property
     def expert_dp(self) -> npt.NDArray[np.int64]:
         """Replicas of each expert shard, at least one."""
-        return np.maximum(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+        found: npt.NDArray[np.int64] = np.maximum(1, self.stage_ranks // self.expert_shards)
+        return found
 
     @property
     def effective_shard_degree(self) -> npt.NDArray[np.int64]:
@@ -165,7 +197,7 @@ class LayoutTable:
         row = {field.name: getattr(self, field.name)[index] for field in fields(self)}
         plain = {name: int(value) for name, value in row.items()}
         return ParallelLayout(
-            **{name: plain[name] for name in _DEGREES},
+            **{name: plain[name] for name in (*DEGREES, "zero_stage")},
             schedule=SCHEDULES[plain["schedule"]],
             recompute=RECOMPUTES[plain["recompute"]],
             cp_kind=CP_KINDS[plain["cp_kind"]],
@@ -195,11 +227,15 @@ def num_axes(layout: ParallelLayout) -> int:
     >>> num_axes(ParallelLayout(tp=4, pp=2, dp=4)), num_axes(ParallelLayout())
     (3, 0)
     """
-    degrees = (layout.tp, layout.pp, layout.dp, layout.cp, layout.ep, layout.expert_tp, layout.virtual_stages)
-    return sum(degree > 1 for degree in degrees)
+    return sum(getattr(layout, name) > 1 for name in (*AXIS_FIELDS, "virtual_stages"))
 
 
-_DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage")
+AXIS_FIELDS = tuple(field.name for field in fields(ParallelLayout) if field.name in AXES)
+"""Fields of a layout that are the degree of an axis, in their order."""
+
+DEGREES = (*AXIS_FIELDS, "virtual_stages", "microbatch_size")
+"""Fields of a layout that count and are at least one."""
+
 _CODES: dict[str, tuple[Any, ...]] = {
     "schedule": SCHEDULES,
     "recompute": RECOMPUTES,

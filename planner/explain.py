@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.parallel.axes import PARTS
 from costmodel.training.estimate import estimate
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
@@ -121,13 +122,7 @@ def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> 
     """For each axis whose communication shows, what links its groups run on, worst axis first."""
     table = LayoutTable.of([layout])
     strides, h = axis_strides(table), setting.cluster.hierarchy
-    groups = {
-        "tp": (layout.tp, strides["tp"]),
-        "cp": (layout.cp, strides["cp"]),
-        "ep": (layout.ep, strides["ep"]),
-        "pp": (layout.pp, strides["pp"]),
-        "dp": (layout.dp * layout.cp, strides["data"]),
-    }
+    groups = {part: (getattr(layout, axis.members), strides[axis.group]) for part, axis in PARTS.items()}
     shown = sorted(groups, key=lambda axis: -getattr(full.time, f"{axis}_s"))
     sentences = []
     for axis in shown:

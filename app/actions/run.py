@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
-DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "shard_degree", "virtual_stages", "microbatch_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +171,13 @@ def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
     from dataclasses import replace
 
     from app.actions.plan import answer_of
+    from costmodel.layout import DEGREES
     from planner.plan import Plan
 
     cluster = part_of_cluster(request.cluster, num_gpus)
     if cluster is None:
         return None
-    pins = {name: value for name, value in request.pins.items() if name not in DEGREES}
+    pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
     found = answer_of(replace(request, cluster=cluster, pins=pins, stack=STACK))
     return found if isinstance(found, Plan) else None
 

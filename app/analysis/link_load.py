@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from app.figures.network import LevelLoad
 from costmodel.estimate import TimeBreakdown
-from costmodel.layout import ParallelLayout
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.parallel.axes import AXES, PARTS, Traffic
+from costmodel.training.rank_strides import axis_strides
 from topology.fabric.hierarchy import (
     Hierarchy,
     all_to_all_bandwidth,
@@ -20,8 +22,6 @@ from topology.fabric.hierarchy import (
     ring_bandwidth,
 )
 
-AXES = ("tp", "cp", "ep", "dp", "pp")
-
 
 def axis_group(layout: ParallelLayout, axis: str) -> tuple[int, int]:
     """Members of an axis and GPUs between consecutive ones.
@@ -29,21 +29,14 @@ def axis_group(layout: ParallelLayout, axis: str) -> tuple[int, int]:
     >>> axis_group(ParallelLayout(tp=8, pp=4), "pp")
     (4, 8)
     """
-    if axis == "ep":
-        return layout.ep, layout.expert_tp
-    stride = 1
-    for name in reversed(layout.axis_order):
-        if name == axis:
-            break
-        stride *= int(getattr(layout, name))
-    return int(getattr(layout, axis)), stride
+    return int(getattr(layout, axis)), int(axis_strides(LayoutTable.of([layout]))[axis][0])
 
 
 def link_load(
     h: Hierarchy, layout: ParallelLayout, time: TimeBreakdown, step_time_s: float
 ) -> tuple[LevelLoad, ...]:
     """Utilisation of every level, innermost (the scale-up links of a GPU) first."""
-    axes = [axis for axis in AXES if getattr(layout, axis) > 1]
+    axes = [axis for axis in PARTS if getattr(layout, axis) > 1]
     busy_s = {axis: float(getattr(time, f"{axis}_s")) + time.hidden_s.get(axis, 0.0) for axis in axes}
     return tuple(
         LevelLoad(
@@ -82,12 +75,13 @@ def carried(h: Hierarchy, layout: ParallelLayout, axis: str, unit_gpus: int) -> 
     members = int(members_per_unit(size, stride, unit_gpus))
     if members >= size:
         return 0.0
-    if axis == "ep" or (axis == "cp" and layout.cp_kind == "ulysses"):
+    swaps_heads = axis == "cp" and layout.cp_kind == "ulysses"
+    if AXES[axis].traffic is Traffic.ALL_TO_ALL or swaps_heads:
         inner = size - members if unit_gpus > 1 else int(members_per_unit(size, stride, h.gpus_per_node)) - 1
         return float(all_to_all_bandwidth(h, size, stride)) * inner / size
     stays_inside = unit_gpus == 1 and int(members_per_unit(size, stride, h.gpus_per_node)) == 1
     if stays_inside and h.num_gpus > h.gpus_per_node:
         return 0.0
-    if axis == "pp":
+    if AXES[axis].traffic is Traffic.NEXT:
         return float(p2p_bandwidth(h, stride, size)) / members
     return float(ring_bandwidth(h, size, stride)) / members

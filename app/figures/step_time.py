@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 from app.figures.style import GREY, HEIGHT, PART_COLOURS, TOTAL_COLOUR, faded, figure
 from app.quantities import format_percent
 from costmodel.estimate import Estimate, TimeBreakdown
+from costmodel.parallel.axes import PARTS, Traffic
 from topology.base.units import format_seconds, three_digits, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+_VERBS = {Traffic.RING: "wait", Traffic.ALL_TO_ALL: "wait", Traffic.NEXT: "sends"}
+
 PART_LABELS = {
     "compute": "compute",
     "recompute": "recompute",
-    "tp": "TP wait",
-    "cp": "CP wait",
-    "ep": "EP wait",
-    "pp": "PP sends",
-    "dp": "DP wait",
+    **{part: f"{part.upper()} {_VERBS[axis.traffic]}" for part, axis in PARTS.items()},
     "bubble": "bubble",
     "optimizer": "optimizer",
     "host": "host",

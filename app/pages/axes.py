@@ -6,29 +6,27 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from costmodel.layout import RECOMPUTES, SCHEDULES, ParallelLayout
+from costmodel.layout import AXIS_FIELDS, RECOMPUTES, SCHEDULES, ParallelLayout
+from costmodel.parallel.axes import AXES
 
 AUTO = "auto"
 
 _POWERS = [str(2**power) for power in range(8)]
-AXES: dict[str, list[str]] = {
-    "tp": [AUTO, *_POWERS],
-    "pp": [AUTO, *map(str, (*range(1, 11), 12, 14, 16, 20, 24, 32, 40, 64))],
-    "dp": [AUTO, *(str(2**power) for power in range(14))],
-    "cp": [AUTO, *_POWERS],
-    "ep": [AUTO, *_POWERS, "256"],
+_DEGREES = {
+    "pp": [*map(str, (*range(1, 11), 12, 14, 16, 20, 24, 32, 40, 64))],
+    "dp": [str(2**power) for power in range(14)],
+    "ep": [*_POWERS, "256"],
+}
+CHOICES: dict[str, list[str]] = {
+    **{axis: [AUTO, *_DEGREES.get(axis, _POWERS)] for axis in AXIS_FIELDS},
     "virtual_stages": [AUTO, *map(str, range(1, 11))],
     "microbatch_size": [AUTO, *_POWERS[:6]],
     "zero_stage": [AUTO, "0", "1", "2", "3"],
     "recompute": [AUTO, *RECOMPUTES],
     "schedule": [AUTO, *SCHEDULES],
 }
-_AXIS_LABELS = {
-    "tp": "Tensor (tp)",
-    "pp": "Pipeline (pp)",
-    "dp": "Data (dp)",
-    "cp": "Context (cp)",
-    "ep": "Expert (ep)",
+LABELS = {
+    **{name: f"{axis.label} ({name})" for name, axis in AXES.items()},
     "virtual_stages": "Virtual stages",
     "microbatch_size": "Microbatch",
     "zero_stage": "ZeRO stage",
@@ -42,8 +40,14 @@ def choose_axes() -> tuple[str, ...]:
     with st.expander("Layout", expanded=True):
         columns = st.columns(2)
         pinned = []
-        for number, (axis, options) in enumerate(AXES.items()):
-            value = columns[number % 2].selectbox(_AXIS_LABELS[axis], options, key=axis, bind="query-params")
+        for number, (axis, options) in enumerate(CHOICES.items()):
+            value = columns[number % 2].selectbox(
+                LABELS[axis],
+                options,
+                key=axis,
+                bind="query-params",
+                help=f"Splits {AXES[axis].splits}." if axis in AXES else None,
+            )
             if value != AUTO:
                 pinned.append(f"layout.{axis}={value}")
         more = st.text_input(
@@ -61,14 +65,14 @@ def choose_axes() -> tuple[str, ...]:
 
 def release() -> None:
     """Leave every axis to the planner."""
-    for axis in AXES:
+    for axis in CHOICES:
         st.session_state[axis] = AUTO
     st.session_state["set"] = ""
 
 
 def load_layout(layout: ParallelLayout) -> None:
     """Pin the axes of a layout."""
-    for axis, options in AXES.items():
+    for axis, options in CHOICES.items():
         value = str(getattr(layout, axis))
         st.session_state[axis] = value if value in options else AUTO
 
@@ -76,7 +80,7 @@ def load_layout(layout: ParallelLayout) -> None:
 def pin(settings: Sequence[str]) -> None:
     """Pin exactly what settings say about the layout and the job."""
     axes, others = pins_of(settings)
-    for axis in AXES:
+    for axis in CHOICES:
         st.session_state[axis] = axes.get(axis, AUTO)
     st.session_state["set"] = others
 
@@ -92,7 +96,7 @@ def pins_of(settings: Sequence[str]) -> tuple[dict[str, str], str]:
         field, _, value = setting.partition("=")
         name = field if "." in field else f"layout.{field}"
         axis = name.removeprefix("layout.")
-        if axis in AXES and value in AXES[axis]:
+        if axis in CHOICES and value in CHOICES[axis]:
             axes[axis] = value
         elif not name.startswith("cluster."):
             others.append(f"{name}={value}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.analysis.link_load import AXES, axis_group, link_load
+from app.analysis.link_load import axis_group, link_load
 from app.analysis.op_points import op_points
 from app.analysis.why_lost import why_lost
 from app.figures.curves import pareto_chart, scaling_curve
@@ -28,6 +28,7 @@ from app.reports.layout_words import layers_of_rank
 from app.reports.plan_headline import cluster_of
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
+from costmodel.parallel.axes import PARTS, RANK_AXES
 from planner.analysis.schedule import schedule_of
 from planner.analysis.what_if import (
     VARIATIONS,
@@ -135,7 +136,7 @@ def reasons(key: str, _plan: Plan) -> tuple[str, ...]:  # noqa: ARG001 - the key
 def _network(plan: Plan) -> None:
     """The fabric with the groups of one axis."""
     cluster = cluster_of(plan.request)
-    axes = [axis for axis in AXES if getattr(plan.layout, axis) > 1]
+    axes = [axis for axis in PARTS if getattr(plan.layout, axis) > 1]
     loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
     axis = (
         st.segmented_control(
@@ -150,7 +151,7 @@ def _network(plan: Plan) -> None:
 
 def axis_groups(plan: Plan, axis: str) -> tuple[tuple[int, ...], ...]:
     """GPUs of every group of an axis; experts are spread over neighbouring ranks of a stage."""
-    if axis != "ep":
+    if axis in RANK_AXES:
         return plan.mesh.groups(axis)
     size, stride = axis_group(plan.layout, axis)
     ranks = range(plan.mesh.num_ranks)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from app.reports.answer import Facts
 from app.reports.plan_headline import cluster_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_words, num_microbatches
+from costmodel.parallel.axes import AXES, STAGE_AXES
 from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Alternative, Plan, PlanRequest
 
@@ -36,10 +37,10 @@ def degrees_text(layout: ParallelLayout) -> str:
     'tp 4 (sequence parallel) · pp 2 · dp 4'
     """
     parts = []
-    for axis in ("tp", "cp", "pp", "dp", "ep", "expert_tp"):
-        degree = getattr(layout, axis)
+    for name, axis in AXES.items():
+        degree = getattr(layout, name)
         if degree > 1:
-            parts.append(f"{axis.replace('_', ' ')} {degree}{_detail(layout, axis)}")
+            parts.append(f"{axis.words} {degree}{_detail(layout, name)}")
     return " · ".join(parts) or "one GPU"
 
 
@@ -76,11 +77,12 @@ def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
             spanned = int(nodes_spanned(hierarchy, degree, stride))
             words.append(f"{axis} inside a node" if spanned == 1 else f"{axis} across {spanned} nodes")
         stride *= degree
-    if layout.ep > 1:
-        spanned = int(
-            nodes_spanned(hierarchy, layout.ep, int(axis_strides(LayoutTable.of([layout]))["ep"][0]))
-        )
-        words.append("ep inside a node" if spanned == 1 else f"ep across {spanned} nodes")
+    strides = axis_strides(LayoutTable.of([layout]))
+    for axis in STAGE_AXES:
+        degree = getattr(layout, axis)
+        if degree > 1 and AXES[axis].leads_part:
+            spanned = int(nodes_spanned(hierarchy, degree, int(strides[AXES[axis].group][0])))
+            words.append(f"{axis} inside a node" if spanned == 1 else f"{axis} across {spanned} nodes")
     return " · ".join(words) or "nothing to place"
 
 
@@ -100,8 +102,8 @@ def sharding_text(layout: ParallelLayout) -> str:
     >>> sharding_text(ParallelLayout(dp=8, zero_stage=3, shard_degree=4)), sharding_text(ParallelLayout(tp=8))
     ('ZeRO-3 over 4 of 8 replicas', 'one replica')
     """
-    degree, replicas = layout.effective_shard_degree, layout.dp * layout.cp
-    if replicas == 1 and (layout.ep * layout.expert_tp == 1 or layout.expert_dp == 1):
+    degree, replicas = layout.effective_shard_degree, layout.replicas
+    if replicas == 1 and (layout.expert_shards == 1 or layout.expert_dp == 1):
         return "one replica"
     if not layout.zero_stage or degree == 1:
         return "replicated state"

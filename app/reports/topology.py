@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
-from costmodel.training.rank_strides import AXES, axis_strides
+from costmodel.parallel.axes import RANK_AXES, STAGE_AXES
+from costmodel.training.rank_strides import axis_strides
 from topology.base.decode import unstructure
 from topology.base.errors import InputError
 from topology.base.units import (
@@ -27,7 +29,8 @@ from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price
 
 SCHEMA_VERSION = 1
-_SPLITS = (*AXES, "ep", "expert_tp")
+_SPLITS = (*RANK_AXES, *STAGE_AXES)
+_INNER_FIRST = (*RANK_AXES[1:], RANK_AXES[0])
 _DTYPES = ("bf16", "fp8", "fp4")
 
 
@@ -51,7 +54,7 @@ def topology_answer(cluster: Cluster, layout: ParallelLayout, notes: Sequence[st
 def axes_of(h: Hierarchy, layout: ParallelLayout) -> tuple[AxisBandwidth, ...]:
     """Give what every axis of a layout longer than one GPU gets, fastest axis first."""
     strides = axis_strides(LayoutTable.of([layout]))
-    order = [*reversed(layout.axis_order), "expert_tp", "ep"]
+    order = [*reversed(layout.axis_order), *reversed(STAGE_AXES)]
     sizes = {axis: int(getattr(layout, axis)) for axis in order}
     return tuple(
         axis_bandwidth(h, axis, sizes[axis], int(strides[axis][0])) for axis in order if sizes[axis] > 1
@@ -64,26 +67,22 @@ def parse_layout(text: str | None, order: str | None, h: Hierarchy) -> ParallelL
     Without a layout, tensor parallelism fills one host and data parallelism the rest.
     """
     degrees = _degrees(text) if text else {"tp": h.gpus_per_host}
-    used = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
+    used = math.prod(degrees.get(axis, 1) for axis in RANK_AXES if axis != "dp")
     if "dp" not in degrees and h.num_gpus % used == 0:
         degrees["dp"] = h.num_gpus // used
-    degree = {axis: degrees.get(axis, 1) for axis in _SPLITS}
-    layout = ParallelLayout(
-        dp=degree["dp"], cp=degree["cp"], tp=degree["tp"], pp=degree["pp"], ep=degree["ep"],
-        expert_tp=degree["expert_tp"], axis_order=_axis_order(order),
-    )  # fmt: skip
+    degree: dict[str, Any] = {axis: degrees.get(axis, 1) for axis in _SPLITS}
+    layout = ParallelLayout(**degree, axis_order=_axis_order(order))
     if layout.num_gpus != h.num_gpus:
-        parts = " · ".join(f"{axis} {getattr(layout, axis)}" for axis in ("dp", "cp", "tp", "pp"))
+        parts = " · ".join(f"{axis} {getattr(layout, axis)}" for axis in _INNER_FIRST)
         raise InputError(
             what="the layout does not fill the cluster",
             cause=f"{parts} = {layout.num_gpus}, and the cluster has {h.num_gpus} GPUs",
             fix=_filling(degrees, h),
         )
-    block = layout.dp * layout.cp * layout.tp
-    if block % (layout.ep * layout.expert_tp):
+    if layout.stage_ranks % layout.expert_shards:
         raise InputError(
             what="the experts do not divide their block",
-            cause=f"dp·cp·tp = {block}, ep·expert_tp = {layout.ep * layout.expert_tp}",
+            cause=f"dp·cp·tp = {layout.stage_ranks}, ep·expert_tp = {layout.expert_shards}",
             fix="choose ep·expert_tp that divides dp·cp·tp",
         )
     return layout
@@ -91,7 +90,7 @@ def parse_layout(text: str | None, order: str | None, h: Hierarchy) -> ParallelL
 
 def _filling(degrees: Mapping[str, int], h: Hierarchy) -> str:
     """Tell how a layout comes to fill the cluster; where dp was left out it could not."""
-    given = [axis for axis in ("cp", "tp", "pp") if axis in degrees]
+    given = [axis for axis in _INNER_FIRST if axis in degrees]
     if "dp" in degrees:
         return "leave dp out and it fills the rest, or change a degree"
     return f"choose {'·'.join(given)} that divides {h.num_gpus}; dp then fills the rest"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
-from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
+from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from costmodel.stack import stack_of_framework
 
@@ -19,7 +20,8 @@ _SCHEDULES: Mapping[str, Schedule] = {
 
 def layout_of(row: Row) -> ParallelLayout:
     """How the row split its GPUs; degrees that are not stated are one, dp is what remains."""
-    tp, pp, cp, ep = (count(row, name, 1) for name in ("tp", "pp", "cp", "ep"))
+    degrees: dict[str, Any] = {name: count(row, name, 1) for name in AXIS_FIELDS if name != "dp"}
+    tp, pp, cp, ep = (degrees[name] for name in ("tp", "pp", "cp", "ep"))
     gpus = count(row, "num_gpus")
     dp = count(row, "dp", max(1, gpus // (tp * pp * cp)))
     if dp * tp * pp * cp != gpus:
@@ -34,12 +36,8 @@ def layout_of(row: Row) -> ParallelLayout:
     if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
         raise UnsupportedRunError(f"zero_stage {zero_stage} over {shards} of {dp * cp} replicas")
     return ParallelLayout(
-        tp=tp,
-        pp=pp,
+        **degrees,
         dp=dp,
-        cp=cp,
-        ep=ep,
-        expert_tp=count(row, "expert_tp", 1),
         virtual_stages=_virtual_stages(row, pp, virtual),
         microbatch_size=count(row, "microbatch_size", 1),
         schedule=_schedule(row, pp, virtual),

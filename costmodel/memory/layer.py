@@ -19,6 +19,7 @@ from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.ops.shards import unique_shards
+from costmodel.parallel.axes import AXES
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
@@ -121,7 +122,7 @@ def memory_pieces(
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=_first_backward_relief(layers, stack),
-        buffer_bytes=stack.bucket_bytes * (table.dp * table.cp > 1),
+        buffer_bytes=stack.bucket_bytes * (table.replicas > 1),
         runtime_bytes=stack.context_bytes + stack.communicator_bytes * _communicators(table),
         fragmentation=stack.fragmentation,
     )
@@ -202,8 +203,7 @@ def _head_memory(
 
 def _communicators(table: LayoutTable) -> Quantity:
     """Process groups with more than one rank on a GPU: one for each axis in use."""
-    axes = (table.tp, table.pp, table.dp, table.cp, table.ep, table.expert_tp)
-    return sum(((axis > 1).astype(np.float64) for axis in axes), start=0.0)
+    return sum(((getattr(table, axis) > 1).astype(np.float64) for axis in AXES), start=0.0)
 
 
 def _largest(values: Sequence[Quantity]) -> Quantity:

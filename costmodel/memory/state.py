@@ -54,7 +54,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     Returns:
         Bytes per dense and per expert parameter.
     """
-    copies = table.dp * table.cp
+    copies = table.replicas
     dense_ranks = np.minimum(table.shard_degree, copies)
     expert_ranks = np.maximum(1.0, table.expert_dp * (dense_ranks / copies))
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]

@@ -13,12 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from costmodel.models.attention import AttentionKind, GroupedAttention, LatentAttention
+from costmodel.models.feed_forward import (
+    DenseFeedForward,
+    FeedForwardKind,
+    FeedForwardName,
+    Matrices,
+    RoutedExperts,
+    block_parameters,
+)
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from topology.base.errors import InputError
 
-AttentionKind = Literal["full", "sliding", "mla"]
-MlpKind = Literal["dense", "moe"]
+AttentionPattern = Literal["full", "sliding", "mla"]
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
@@ -33,8 +41,8 @@ class LayerKind:
     patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers.
     """
 
-    attention: AttentionKind
-    mlp: MlpKind
+    attention: AttentionPattern
+    mlp: FeedForwardName
     sliding_share: float = 0.0
 
 
@@ -125,9 +133,43 @@ class ModelSpec:
         return self.num_experts > 0
 
     @property
-    def is_mla(self) -> bool:
-        """Whether attention is multi-head latent attention."""
-        return self.kv_lora_rank > 0
+    def attention(self) -> AttentionKind:
+        """The record of its attention."""
+        if self.kv_lora_rank:
+            return LatentAttention(
+                hidden_size=self.hidden_size,
+                num_attention_heads=self.num_attention_heads,
+                query_rank=self.q_lora_rank,
+                rank=self.kv_lora_rank,
+                nope_dim=self.qk_nope_head_dim,
+                rotary_dim=self.qk_rope_head_dim,
+                value_head_dim=self.v_head_dim,
+            )
+        return GroupedAttention(
+            hidden_size=self.hidden_size,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.head_dim,
+            rotary_share=self.rotary.fraction,
+            qkv_bias=self.qkv_bias,
+            output_bias=self.attention_output_bias,
+            qk_norm=self.qk_norm,
+            sinks=self.attention_sinks,
+        )
+
+    def feed_forward(self, kind: FeedForwardName | None = None) -> FeedForwardKind:
+        """The record of a feed-forward block; unless said otherwise, of most of its layers."""
+        matrices = Matrices(hidden_size=self.hidden_size, gated=self.gated_mlp, bias=self.mlp_bias)
+        if (kind or ("moe" if self.is_moe else "dense")) == "dense":
+            return DenseFeedForward(matrices=matrices, width=self.intermediate_size)
+        return RoutedExperts(
+            matrices=matrices,
+            experts=self.num_experts,
+            copies=self.num_experts_per_token,
+            width=self.moe_intermediate_size,
+            shared_width=self.shared_expert_size,
+            router_bias=self.router_bias,
+        )
 
     @property
     def query_size(self) -> int:
@@ -136,13 +178,13 @@ class ModelSpec:
 
     @property
     def qk_head_dim(self) -> int:
-        """Width of one query head (MLA: the part with and the part without rotary positions)."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim if self.is_mla else self.head_dim
+        """Width of one query head."""
+        return self.attention.qk_head_dim
 
     @property
     def value_head_dim(self) -> int:
         """Width of one value head."""
-        return self.v_head_dim if self.is_mla else self.head_dim
+        return self.attention.value_head_dim
 
 
 def is_sliding(model: ModelSpec, layer: int) -> bool:
@@ -185,8 +227,9 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     """
     leading = model.num_dense_layers if model.is_moe else model.num_layers
     share = model.num_sliding_layers / model.num_layers
-    attention: AttentionKind = "mla" if model.is_mla else ("sliding" if share > 0 else "full")
-    runs: tuple[tuple[MlpKind, int], ...] = (("dense", leading), ("moe", model.num_layers - leading))
+    latent = model.attention.name == "latent"
+    attention: AttentionPattern = "mla" if latent else ("sliding" if share > 0 else "full")
+    runs: tuple[tuple[FeedForwardName, int], ...] = (("dense", leading), ("moe", model.num_layers - leading))
     return tuple(
         LayerRun(kind=LayerKind(attention=attention, mlp=mlp, sliding_share=share), count=count)
         for mlp, count in runs
@@ -199,47 +242,10 @@ def norm_parameters(model: ModelSpec, width: int) -> int:
     return width * (1 if model.norm.startswith("rms") else 2)
 
 
-def attention_parameters(model: ModelSpec) -> int:
-    """Parameters of one attention block, its biases, head norms and sinks included.
-
-    Grouped-query: H·(a + 2g)·d + a·d·H. Latent (DeepSeek-V2, arXiv 2405.04434 §2.1): the query goes through
-    rank q, keys and values through rank r plus a shared rotary key, each rank with its own norm.
-    """
-    H, a, g = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
-    if model.is_mla:
-        q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
-        query = H * q + q + q * model.query_size if q else H * model.query_size
-        key_value = H * (r + rope) + r + r * a * (model.qk_nope_head_dim + model.v_head_dim)
-        return query + key_value + a * model.v_head_dim * H
-    d = model.head_dim
-    weights = H * (a + 2 * g) * d + a * d * H
-    biases = (a + 2 * g) * d * model.qkv_bias + H * model.attention_output_bias
-    return weights + biases + 2 * d * model.qk_norm + a * model.attention_sinks
-
-
-def feed_forward_parameters(model: ModelSpec, width: int) -> int:
-    """Parameters of one feed-forward block of inner size `width`: 2 or, gated, 3 matrices."""
-    into = 2 if model.gated_mlp else 1
-    return (into + 1) * model.hidden_size * width + (into * width + model.hidden_size) * model.mlp_bias
-
-
-def expert_parameters(model: ModelSpec) -> int:
-    """Parameters of all routed experts of one layer together (what expert parallelism splits)."""
-    return model.num_experts * feed_forward_parameters(model, model.moe_intermediate_size)
-
-
-def router_parameters(model: ModelSpec) -> int:
-    """Parameters of the gate of one expert layer."""
-    return model.num_experts * (model.hidden_size + model.router_bias)
-
-
 def layer_parameters(model: ModelSpec, kind: LayerKind) -> int:
     """Parameters of one layer of this kind, all experts included."""
-    fixed = attention_parameters(model) + model.norms_per_layer * norm_parameters(model, model.hidden_size)
-    if kind.mlp == "dense":
-        return fixed + feed_forward_parameters(model, model.intermediate_size)
-    shared = feed_forward_parameters(model, model.shared_expert_size) if model.shared_expert_size else 0
-    return fixed + router_parameters(model) + shared + expert_parameters(model)
+    norms = model.norms_per_layer * norm_parameters(model, model.hidden_size)
+    return model.attention.parameters + norms + block_parameters(model.feed_forward(kind.mlp))
 
 
 def embedding_parameters(model: ModelSpec) -> int:
@@ -266,11 +272,8 @@ def parameter_count(model: ModelSpec) -> int:
 
 def active_parameter_count(model: ModelSpec) -> int:
     """Parameters that one token passes through: only the chosen experts of each layer."""
-    if not model.is_moe:
-        return parameter_count(model)
-    idle = model.num_experts - model.num_experts_per_token
-    per_layer = idle * feed_forward_parameters(model, model.moe_intermediate_size)
-    return parameter_count(model) - per_layer * (model.num_layers - model.num_dense_layers)
+    idle = sum(run.count * model.feed_forward(run.kind.mlp).idle_parameters for run in layer_runs(model))
+    return parameter_count(model) - idle
 
 
 _POSITIVE = (
@@ -283,13 +286,12 @@ _POSITIVE = (
     "vocab_size",
     "max_sequence_length",
 )
-_MLA_SIZES = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
 
 
 def _check_sizes(model: ModelSpec) -> None:
     """Raise an InputError for a size no model can have, or for sizes that contradict each other."""
-    required = _POSITIVE + _MLA_SIZES * model.is_mla + _EXPERT_SIZES * model.is_moe
+    required = _POSITIVE + model.attention.sizes + _EXPERT_SIZES * model.is_moe
     for name in required:
         value = getattr(model, name)
         if not 0 < value <= LARGEST_SIZE:

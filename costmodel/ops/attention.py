@@ -7,12 +7,14 @@ key/value heads, ``d`` head size, ``q`` and ``r`` the query and key/value ranks 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import CP_KINDS, Quantity
+from costmodel.models.attention import AttentionName
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.op import (
     FLOAT_BYTES,
@@ -66,7 +68,7 @@ def attention_ops(
 ) -> tuple[Op, ...]:
     """Give the attention block from the normed input to the summed output, without norm and residual."""
     T, H, tp = shard.tokens, model.hidden_size, shard.tp
-    project = _latent_projections if model.is_mla else _grouped_projections
+    project = _PROJECTIONS[model.attention.name]
     value_width = model.num_attention_heads * model.value_head_dim / tp
     output = gemm(
         "attention_output",
@@ -93,17 +95,12 @@ def linear_dtype(job: TrainingJob) -> str:
     return TRAINING[job.precision].linear
 
 
-def local_kv_heads(model: ModelSpec, tp: Quantity) -> Quantity:
-    """Key/value heads on a rank: g/tp, and one replica each when tp exceeds g."""
-    return np.maximum(model.num_key_value_heads / tp, 1)
-
-
 def _grouped_projections(
     model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
     """Query, key and value projections, head norms and rotary positions of grouped-query attention."""
     T, H, d = shard.tokens, model.hidden_size, model.head_dim
-    heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
+    heads, kv_heads = model.num_attention_heads / shard.tp, model.attention.key_value_heads(shard.tp)
     width = (heads + 2 * kv_heads) * d
     qk_bytes = HALF_BYTES * T * (heads + kv_heads) * d
     qkv = gemm(
@@ -151,6 +148,12 @@ def _latent_projections(
     return (*query, down, norm, up, rotary)
 
 
+_PROJECTIONS: Mapping[AttentionName, Callable[..., tuple[Op, ...]]] = {
+    "grouped": _grouped_projections,
+    "latent": _latent_projections,
+}
+
+
 def attended_value_dim(model: ModelSpec, stack: SoftwareStack) -> int:
     """Size of a value head as the attention kernel sees it."""
     return max(model.qk_head_dim, model.value_head_dim) if stack.pads_value_heads else model.value_head_dim
@@ -167,9 +170,7 @@ def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape)
     2309.14509).
     """
     T, cp = shard.tokens, shard.cp
-    heads, kv_heads = model.num_attention_heads / shard.tp, local_kv_heads(model, shard.tp)
-    if model.is_mla:
-        kv_heads = heads
+    heads, kv_heads = model.num_attention_heads / shard.tp, model.attention.key_value_heads(shard.tp)
     dims = model.qk_head_dim + attended_value_dim(model, stack)
     kv_bytes = HALF_BYTES * T * kv_heads * dims
     q_and_out_bytes = HALF_BYTES * T * heads * dims
@@ -210,7 +211,7 @@ def _exchange_working_bytes(model: ModelSpec, stack: SoftwareStack, shard: Shard
     """
     T, cp = shard.tokens, shard.cp
     heads = model.num_attention_heads / shard.tp
-    kv_heads = heads if model.is_mla else local_kv_heads(model, shard.tp)
+    kv_heads = model.attention.key_value_heads(shard.tp)
     value_dim = attended_value_dim(model, stack)
     q, o = HALF_BYTES * T * heads * model.qk_head_dim, HALF_BYTES * T * heads * value_dim
     kv = HALF_BYTES * T * kv_heads * (model.qk_head_dim + value_dim)
@@ -247,7 +248,7 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
     """
     T, S, tp = shard.tokens, shard.sequence_length, shard.tp
     heads = model.num_attention_heads / tp
-    kv_heads = heads if model.is_mla else local_kv_heads(model, tp)
+    kv_heads = model.attention.key_value_heads(tp)
     value_dim = attended_value_dim(model, stack)
     dims = model.qk_head_dim + value_dim
     swaps = (shard.cp_kind == CP_KINDS.index("ulysses")) * (shard.cp > 1)

@@ -6,9 +6,12 @@ per token. Routing is taken as balanced: every expert receives the same number o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from costmodel.job import TrainingJob
 from costmodel.layout import Quantity
-from costmodel.models.spec import ModelSpec
+from costmodel.models.feed_forward import FeedForwardName
+from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.op import (
     FLOAT_BYTES,
@@ -28,13 +31,18 @@ from costmodel.stack import SoftwareStack
 MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_copy`
 
 
-def dense_ops(
-    model: ModelSpec, width: int, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+def feed_forward_ops(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """Give a dense feed-forward of inner size `width`, cut over tp."""
+    """Give the feed-forward block of a layer from the normed input to the summed output."""
+    return _BLOCKS[kind.mlp](model, job, stack, shard)
+
+
+def dense_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """Give a dense feed-forward, cut over tp."""
     return (
         *enter_tensor_parallel("mlp", shard, model.hidden_size),
-        *_matrices(model, width, job, stack, shard, name="mlp"),
+        *_matrices(model, model.intermediate_size, job, stack, shard, name="mlp"),
         *leave_tensor_parallel("mlp", shard, model.hidden_size),
     )
 
@@ -140,6 +148,9 @@ def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sh
         _activation(model, "expert_activation", m * experts * F, stack),
         grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias),
     )
+
+
+_BLOCKS: Mapping[FeedForwardName, Callable[..., tuple[Op, ...]]] = {"dense": dense_ops, "moe": expert_ops}
 
 
 def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:

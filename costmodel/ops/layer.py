@@ -16,7 +16,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import Quantity
 from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, norm_parameters
 from costmodel.ops.attention import attended_pairs, attention_ops
-from costmodel.ops.feed_forward import dense_ops, expert_ops
+from costmodel.ops.feed_forward import feed_forward_ops
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -47,10 +47,6 @@ def layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
     """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
-    if kind.mlp == "dense":
-        feed_forward = dense_ops(model, model.intermediate_size, job, stack, shard)
-    else:
-        feed_forward = expert_ops(model, job, stack, shard)
     after = model.norms_per_layer > 2
     return (
         _norm(model, "attention_norm", stack, shard, keeps_layer_input=True),
@@ -60,7 +56,7 @@ def layer_ops(
         _residual(model, "attention_residual", stack, shard),
         _norm(model, "mlp_norm", stack, shard),
         *_cast(model, "mlp_cast", job, shard),
-        *feed_forward,
+        *feed_forward_ops(model, kind, job, stack, shard),
         *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
         _residual(model, "mlp_residual", stack, shard),
     )
@@ -176,10 +172,6 @@ def _cast(model: ModelSpec, name: str, job: TrainingJob, shard: ShardShape) -> t
         return ()
     inner = model.num_attention_heads * model.value_head_dim
     if name != "attention_cast":
-        inner = (
-            model.moe_intermediate_size * model.num_experts_per_token
-            if model.is_moe
-            else model.intermediate_size
-        )
+        inner = model.feed_forward().inner_size
     elements = shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
     return (elementwise(name, traffic_bytes=4 * elements, count=2),)

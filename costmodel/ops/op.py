@@ -11,9 +11,9 @@ from typing import Literal
 
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
+from costmodel.parallel.axes import AxisName
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
-Axis = Literal["tp", "cp", "ep", "expert_tp"]
 Phase = Literal["forward", "backward"]
 
 
@@ -118,7 +118,7 @@ class Op:
     saved_bytes_op: Quantity = 0
     working_bytes: Quantity = 0
     collective: Collective | None = None
-    axis: Axis | None = None
+    axis: AxisName | None = None
     collective_bytes: Quantity = 0
     phase: Phase = "forward"
     cover: Cover = Cover.PRODUCT
@@ -221,7 +221,7 @@ def elementwise(
 def communicate(
     name: str,
     collective: Collective,
-    axis: Axis,
+    axis: AxisName,
     size_bytes: Quantity,
     phase: Phase = "forward",
     *,

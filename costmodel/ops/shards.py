@@ -10,6 +10,7 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.layout import CP_KINDS, LayoutTable, ParallelLayout
 from costmodel.ops.op import ShardShape
+from costmodel.parallel.axes import LAYER_AXES
 
 _LARGEST_KEY = 2**62  # keys are int64
 _LARGEST_TABLE = 2**22  # entries; sorting is cheaper beyond
@@ -24,13 +25,10 @@ def shard_of(layout: ParallelLayout, sequence_length: int) -> ShardShape:
     """
     return ShardShape(
         sequence_length=sequence_length,
-        tp=layout.tp,
-        cp=layout.cp,
-        ep=layout.ep,
-        expert_tp=layout.expert_tp,
         microbatch_size=layout.microbatch_size,
         sequence_parallel=layout.sequence_parallel,
         cp_kind=CP_KINDS.index(layout.cp_kind),
+        **{name: getattr(layout, name) for name in LAYER_AXES},
     )
 
 
@@ -46,10 +44,7 @@ def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt
     ([2.0, 4.0], [0, 1, 0])
     """
     columns = {
-        "tp": table.tp,
-        "cp": table.cp,
-        "ep": table.ep,
-        "expert_tp": table.expert_tp,
+        **{name: getattr(table, name) for name in LAYER_AXES},
         "microbatch_size": table.microbatch_size,
         "sequence_parallel": table.sequence_parallel.astype(np.int64),
         "cp_kind": table.cp_kind,

@@ -38,8 +38,9 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
     )
     for run in layer_runs(deployment.model):
         block = float((projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m))[0])
-        experts = float(experts_s(cal, deployment, m)[0]) if run.kind.mlp == "moe" else 0.0
-        moved = reduce_s + (float(dispatch_s(cal, deployment, m)[0]) if run.kind.mlp == "moe" else reduce_s)
+        routed = deployment.model.feed_forward(run.kind.mlp).copies > 0
+        experts = float(experts_s(cal, deployment, m)[0]) if routed else 0.0
+        moved = reduce_s + (float(dispatch_s(cal, deployment, m)[0]) if routed else reduce_s)
         parts["weights"] += run.count * (block - experts - moved)
         parts["experts"] += run.count * experts
         parts["communication"] += run.count * moved

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.models.spec import LayerKind, ModelSpec
+from costmodel.models.spec import ModelSpec
 from costmodel.serving.engine import ServingStack
 from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
@@ -164,13 +164,4 @@ def kv_token_bytes_per_layer(deployment: Deployment) -> float:
     Grouped-query: 2·g·d·bytes/min(tp, g) (heads are replicated once tp exceeds them); latent attention stores
     (r + rope) numbers once per rank, whatever tp (DeepSeek-V2, arXiv 2405.04434, §2.1).
     """
-    model, tp = deployment.model, deployment.layout.tp
-    if model.is_mla:
-        return (model.kv_lora_rank + model.qk_rope_head_dim) * deployment.kv_bytes
-    heads = max(model.num_key_value_heads / tp, 1)
-    return heads * (model.qk_head_dim + model.value_head_dim) * deployment.kv_bytes
-
-
-def sliding_share(kind: LayerKind) -> float:
-    """Share of layers of this kind whose attention sees only a window."""
-    return kind.sliding_share if kind.attention == "sliding" else 0.0
+    return deployment.model.attention.cached_numbers(deployment.layout.tp) * deployment.kv_bytes

@@ -13,19 +13,13 @@ from __future__ import annotations
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import (
     LayerKind,
-    ModelSpec,
-    attention_parameters,
-    expert_parameters,
-    feed_forward_parameters,
     layer_runs,
     norm_parameters,
-    router_parameters,
 )
 from costmodel.serving.deployment import (
     Deployment,
     dtype_of,
     kv_token_bytes_per_layer,
-    sliding_share,
     stage_layers,
     weight_bytes,
 )
@@ -56,16 +50,16 @@ def weights_bytes(deployment: Deployment) -> float:
 def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
     """Bytes of one layer's weights on one GPU."""
     model, layout = deployment.model, deployment.layout
-    attention = attention_parameters(model)
-    latent = _replicated_latent_parameters(model)
-    on_rank = ((attention - latent) / layout.tp + latent) * weight_bytes(dtype_of(deployment, "attention"))
+    attention, block = model.attention, model.feed_forward(kind.mlp)
+    whole = attention.replicated_parameters
+    on_rank = ((attention.parameters - whole) / layout.tp + whole) * weight_bytes(
+        dtype_of(deployment, "attention")
+    )
     fixed = on_rank + model.norms_per_layer * norm_parameters(model, model.hidden_size) * NORM_BYTES
     narrow = weight_bytes(dtype_of(deployment, "mlp"))
-    if kind.mlp == "dense":
-        return fixed + feed_forward_parameters(model, model.intermediate_size) / layout.tp * narrow
-    shared = feed_forward_parameters(model, model.shared_expert_size) if model.shared_expert_size else 0
-    experts = expert_parameters(model) / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
-    return fixed + experts + shared / layout.tp * narrow + router_parameters(model) * NORM_BYTES
+    experts = block.expert_parameters / layout.stage_gpus * weight_bytes(dtype_of(deployment, "experts"))
+    common = block.common_parameters / layout.tp * narrow
+    return fixed + experts + common + block.router_parameters * NORM_BYTES
 
 
 def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int) -> float:
@@ -74,9 +68,9 @@ def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int
     The fused expert kernels keep every routed copy of a token's output until they are summed.
     """
     model, layout = deployment.model, deployment.layout
-    copies = model.num_experts_per_token if model.is_moe else 0
-    inner = copies * model.moe_intermediate_size if model.is_moe else model.intermediate_size
-    width = (4 + copies) * model.hidden_size + 2 * (model.query_size + 2 * inner) / layout.tp
+    block = model.feed_forward()
+    inner = 2 * (model.query_size + 2 * block.inner_size) / layout.tp
+    width = (4 + block.copies) * model.hidden_size + inner
     rows = min(max_batch, MOST_SAMPLED) / layout.attention_dp
     return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
 
@@ -89,7 +83,7 @@ def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) ->
     model = deployment.model
     kept = 0.0
     for run in layer_runs(model):
-        share = sliding_share(run.kind)
+        share = run.kind.sliding_share
         window = min((model.sliding_window or context) / context, 1.0) if context < float("inf") else 0.0
         kept += run.count * ((1 - share) + share * window)
     fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
@@ -145,11 +139,3 @@ def _mean_layer_bytes(deployment: Deployment) -> float:
     runs = layer_runs(deployment.model)
     total = sum(run.count * layer_weights_bytes(deployment, run.kind) for run in runs)
     return total / deployment.model.num_layers
-
-
-def _replicated_latent_parameters(model: ModelSpec) -> int:
-    """Parameters of latent attention's down-projections, which every tensor-parallel rank holds whole."""
-    if not model.is_mla:
-        return 0
-    H, q, r, rope = model.hidden_size, model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
-    return H * (q + r + rope) + q + r

@@ -23,7 +23,6 @@ from costmodel.serving.deployment import (
     Deployment,
     dtype_of,
     kv_token_bytes_per_layer,
-    sliding_share,
     weight_bytes,
 )
 from costmodel.serving.experts import routed_experts
@@ -73,7 +72,7 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
 def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     """Seconds of one layer's attention projections and the reduction after them."""
     model, tp, dtype = deployment.model, deployment.layout.tp, dtype_of(deployment, "attention")
-    shapes = _latent_shapes(model, tp) if model.is_mla else _grouped_shapes(model, tp)
+    shapes = model.attention.projections(tp)
     seconds = sum((_gemm(cal, deployment, dtype, m, n, k) for n, k in shapes), start=np.zeros_like(m))
     return seconds + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
 
@@ -81,12 +80,13 @@ def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats
 def feed_forward_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
     """Seconds of one layer's feed-forward block, dense or experts, and its communication."""
     model, tp = deployment.model, deployment.layout.tp
-    if kind.mlp == "dense":
-        dense = _dense_s(cal, deployment, m, model.intermediate_size, tp)
-        return dense + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
+    block = model.feed_forward(kind.mlp)
+    _, width = block.common_width
+    common = _dense_s(cal, deployment, m, width, tp) if width else 0.0
+    if not block.copies:
+        return common + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
     router = _gemm(cal, deployment, "bf16", m, model.num_experts, model.hidden_size)
-    shared = _dense_s(cal, deployment, m, model.shared_expert_size, tp) if model.shared_expert_size else 0.0
-    return router + shared + experts_s(cal, deployment, m) + dispatch_s(cal, deployment, m)
+    return router + common + experts_s(cal, deployment, m) + dispatch_s(cal, deployment, m)
 
 
 def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
@@ -159,9 +159,7 @@ def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
     Two norms with residuals (4·H each way), rotary, activation.
     """
     model, tp = deployment.model, deployment.layout.tp
-    inner = (
-        model.num_experts_per_token * model.moe_intermediate_size if model.is_moe else model.intermediate_size
-    )
+    inner = model.feed_forward().inner_size
     per_token = 8 * model.hidden_size + (2 * model.query_size + 3 * inner) / tp
     rate = deployment.hierarchy.gpu.memory_bandwidth_bytes_per_s
     return np.asarray(m * per_token * ACTIVATION_BYTES / rate, dtype=np.float64)
@@ -170,12 +168,11 @@ def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
 def small_kernels(model: ModelSpec, kind: LayerKind) -> int:
     """Kernels of one layer besides GEMMs, attention and reductions.
 
-    Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input. Latent
-    attention adds two norms, the two absorbed products, the rotary part's split and concatenation; experts
-    add the gate's softmax and top-k, sorting, permutation, the weighted sum and the addition of shared
-    experts.
+    Every layer: two norms with residuals, rotary, cache write, activation, quantisation of an input; then
+    those of its kinds of attention and feed-forward.
     """
-    return 6 + 2 * model.qk_norm + 6 * (kind.attention == "mla") + 6 * (kind.mlp == "moe")
+    kinds = model.attention.more_kernels + model.feed_forward(kind.mlp).more_kernels
+    return 6 + 2 * model.qk_norm + kinds
 
 
 def decode_attention_s(
@@ -190,7 +187,7 @@ def decode_attention_s(
     launch = compute.decode_launch_s(cal, deployment.hierarchy.gpu)
     total = np.zeros(np.broadcast(np.asarray(batch), np.asarray(context)).shape)
     for run in layer_runs(model):
-        windowed = sliding_share(run.kind)
+        windowed = run.kind.sliding_share
         full = _decode_layer_s(cal, deployment, batch, context)
         if windowed and model.sliding_window:
             near = _decode_layer_s(cal, deployment, batch, np.minimum(context, model.sliding_window))
@@ -209,7 +206,7 @@ def prefill_attention_s(
     heads: dict[str, Any] = {
         "batch": 1,
         "heads": model.num_attention_heads / layout.tp,
-        "kv_heads": max(model.num_key_value_heads / layout.tp, 1),
+        "kv_heads": model.attention.key_value_heads(layout.tp),
         "query_tokens": q,
         "kv_tokens": seen,
         "head_dim": (model.qk_head_dim + model.value_head_dim) / 2,
@@ -218,7 +215,7 @@ def prefill_attention_s(
     full = compute.attention_prefill(cal, gpu, **heads).seconds
     total = np.zeros_like(full)
     for run in layer_runs(model):
-        windowed, one = sliding_share(run.kind), full
+        windowed, one = run.kind.sliding_share, full
         if windowed and model.sliding_window:
             near = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
             one = (1 - windowed) * full + windowed * near
@@ -236,7 +233,7 @@ def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, 
     model, tp, gpu = deployment.model, deployment.layout.tp, deployment.hierarchy.gpu
     width = kv_token_bytes_per_layer(deployment) / deployment.kv_bytes
     heads = model.num_attention_heads / tp
-    kv_heads = 1.0 if model.is_mla else max(model.num_key_value_heads / tp, 1)
+    kv_heads = model.attention.cached_heads(tp)
     seconds = compute.attention_decode(
         cal,
         gpu,
@@ -247,15 +244,9 @@ def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, 
         head_dim=width / 2 / kv_heads,
         kv_dtype_bytes=deployment.kv_bytes,
     ).seconds
-    if not model.is_mla:
+    if not model.attention.decode_width:
         return seconds
-    flop = (
-        2
-        * np.asarray(batch)
-        * np.asarray(context)
-        * heads
-        * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
-    )
+    flop = 2 * np.asarray(batch) * np.asarray(context) * heads * model.attention.decode_width
     return np.asarray(np.maximum(seconds, flop / (LATENT_EFFICIENCY * gpu.peak("bf16"))), dtype=np.float64)
 
 
@@ -269,21 +260,6 @@ def _dense_s(cal: Calibration, deployment: Deployment, m: Floats, width: float, 
     into = (2 if model.gated_mlp else 1) * width / tp
     up = _gemm(cal, deployment, dtype, m, into, model.hidden_size)
     return up + _gemm(cal, deployment, dtype, m, model.hidden_size, width / tp)
-
-
-def _grouped_shapes(model: ModelSpec, tp: int) -> tuple[tuple[float, float], ...]:
-    """(n, k) of the query-key-value and output projections of one rank."""
-    kv = max(model.num_key_value_heads / tp, 1) * (model.qk_head_dim + model.value_head_dim)
-    output = model.num_attention_heads * model.value_head_dim / tp
-    return (model.query_size / tp + kv, model.hidden_size), (model.hidden_size, output)
-
-
-def _latent_shapes(model: ModelSpec, tp: int) -> tuple[tuple[float, float], ...]:
-    """(n, k) of one rank's latent attention: down-projections on every rank, heads split over ranks."""
-    H, q, r, rope = model.hidden_size, model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
-    heads = model.num_attention_heads / tp
-    query = ((q + r + rope, H), (model.query_size / tp, q)) if q else ((model.query_size / tp + r + rope, H),)
-    return (*query, (heads * (model.qk_nope_head_dim + model.v_head_dim), r), (H, heads * model.v_head_dim))
 
 
 def _gemm(cal: Calibration, deployment: Deployment, dtype: str, m: Floats, n: float, k: float) -> Floats:

@@ -20,6 +20,7 @@ from costmodel.pipeline.stage_costs import (
 )
 from costmodel.training.constants import Constants
 from costmodel.training.layer_time import embedding_step, head_step, layer_step
+from costmodel.training.op_times import PART_TRANSFERS
 from costmodel.training.raw_times import Features, PartTimes
 from costmodel.training.step_time import step_stretch
 
@@ -59,7 +60,7 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
     tail = tail_seconds(costs, split)
     update = _update_seconds(f, c, split, int(np.argmax(tail)))
     dp = M * part.dp + max(0.0, float(tail.max()) - update)
-    moving = {axis: M * getattr(part, f"moving_{axis}") for axis in ("tp", "cp", "ep")}
+    moving = {axis: M * getattr(part, f"moving_{axis}") for axis in PART_TRANSFERS}
     shown = {axis: M * getattr(part, axis) for axis in moving}
     fixed_s = float(f.environment.level) * c.step_fixed_s
     moving["dp"], shown["dp"] = _replica_seconds(f, c, split, pacing, M), dp
@@ -90,7 +91,7 @@ def _pacing_rank(
     sums = dict.fromkeys(_PerMicrobatch.__slots__, 0.0)
     for run, count in enumerate(layers):
         step = layer_step(f.runs[run], f, c)
-        one = {name: float(getattr(step, f"{name}_s")[0]) for name in ("tp", "cp", "ep")}
+        one = {name: float(getattr(step, f"{name}_s")[0]) for name in PART_TRANSFERS}
         plain = float(step.forward_s[0] + step.backward_s[0, 0])
         repeated = float(step.forward_s[0] + step.backward_s[policy, 0]) - plain
         for name, value in one.items():
@@ -125,8 +126,8 @@ def _ends_held(f: Features, split: StageSplit, rank: int) -> tuple[float, float]
 
 def _transfer_seconds(part: PartTimes, c: Constants, axis: str) -> float:
     """Collectives of one axis in a layer or an end, exposed or not."""
-    names = [name for name in part.transfers.__slots__ if name.startswith(f"{axis}_")]
-    return c.scaleup_in_step * sum(float(getattr(part.transfers, name)[0]) for name in names)
+    seconds = (float(getattr(part.transfers, name)[0]) for name in PART_TRANSFERS[axis])
+    return c.scaleup_in_step * sum(seconds)
 
 
 def _traffic_factor(f: Features, c: Constants) -> float:

@@ -80,7 +80,7 @@ def gradient_traffic(
         layers: Layers of each run.
         tied_parameters: Parameters per rank of a tied embedding that two pipeline ranks hold, else 0.
     """
-    copies = table.dp * table.cp
+    copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
     expert_copies = table.expert_dp
     expert_shards = np.maximum(1, expert_copies * shards // np.maximum(1, copies))

@@ -19,6 +19,7 @@ from costmodel.kernels.compute import attention_prefill, elementwise, gemm, grou
 from costmodel.kernels.tables import Calibration
 from costmodel.ops.op import Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
+from costmodel.parallel.axes import AXES
 from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.gpu import Gpu
 
@@ -86,6 +87,20 @@ class TransferTimes:
     cp_swap_backward_s: Vector
     ep_forward_s: Vector
     ep_backward_s: Vector
+
+
+PART_TRANSFERS: Mapping[str, tuple[str, ...]] = {
+    "tp": (
+        "tp_sharded_forward_s",
+        "tp_sharded_backward_s",
+        "tp_regather_s",
+        "tp_whole_forward_s",
+        "tp_whole_backward_s",
+    ),
+    "cp": ("cp_forward_s", "cp_backward_s", "cp_swap_forward_s", "cp_swap_backward_s"),
+    "ep": ("ep_forward_s", "ep_backward_s"),
+}
+"""Totals of `TransferTimes` that show in each part of a step."""
 
 
 def take(columns: Columns, index: NDArray[Any]) -> Columns:
@@ -225,9 +240,8 @@ def _total_of(op: Op) -> str:
         if op.cover is Cover.INPUT_GRADIENT:
             return "tp_regather_s"
         return f"tp_{'whole' if op.collective == 'all_reduce' else 'sharded'}_{op.phase}_s"
-    if op.axis == "cp":
-        return f"cp_{'swap_' if op.cover is Cover.NOTHING else ''}{op.phase}_s"
-    return f"ep_{op.phase}_s"
+    swap = "swap_" if op.cover is Cover.NOTHING else ""
+    return f"{AXES[str(op.axis)].part}_{swap}{op.phase}_s"
 
 
 def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable
+from costmodel.parallel.axes import AXES, RANK_AXES
 
 Counts = NDArray[np.int64]
-AXES = ("pp", "dp", "cp", "tp")
-
-_FASTER = np.array([[[order.index(b) > order.index(a) for b in AXES] for a in AXES] for order in AXIS_ORDERS])
+_FASTER = np.array(
+    [[[order.index(b) > order.index(a) for b in RANK_AXES] for a in RANK_AXES] for order in AXIS_ORDERS]
+)
 
 
 def axis_strides(table: LayoutTable) -> Mapping[str, Counts]:
@@ -33,16 +34,17 @@ def axis_strides(table: LayoutTable) -> Mapping[str, Counts]:
     >>> {name: int(stride[0]) for name, stride in strides.items()}
     {'pp': 24, 'dp': 8, 'cp': 2, 'tp': 1, 'data': 2, 'expert_tp': 1, 'ep': 1, 'expert_data': 4}
     """
-    sizes = {axis: getattr(table, axis) for axis in AXES}
+    sizes = {axis: getattr(table, axis) for axis in RANK_AXES}
     strides: dict[str, Counts] = {}
-    for a, axis in enumerate(AXES):
+    for a, axis in enumerate(RANK_AXES):
         stride = np.ones(len(table), dtype=np.int64)
-        for b, other in enumerate(AXES):
+        for b, other in enumerate(RANK_AXES):
             if a != b:
                 stride = stride * np.where(_FASTER[table.axis_order, a, b], sizes[other], 1)
         strides[axis] = stride
     strides["data"] = _data_stride(table, strides)
-    return strides | _expert_strides(table, strides)
+    strides |= _expert_strides(table, strides)
+    return {axis.name: strides[axis.group] for axis in AXES.values() if axis.name not in strides} | strides
 
 
 def _data_stride(table: LayoutTable, strides: Mapping[str, Counts]) -> Counts:
@@ -56,12 +58,12 @@ def _data_stride(table: LayoutTable, strides: Mapping[str, Counts]) -> Counts:
 def _expert_strides(table: LayoutTable, strides: Mapping[str, Counts]) -> dict[str, Counts]:
     """Mean distances in the dp·cp·tp block; with pp inside it, what reaches past pp is pp times as far."""
     faster, slower = (np.ones(len(table), dtype=np.int64) for _ in range(2))
-    for axis in ("dp", "cp", "tp"):
+    for axis in (name for name in RANK_AXES if name != "pp"):
         inside, size = strides[axis] < strides["pp"], getattr(table, axis)
         faster, slower = faster * np.where(inside, size, 1), slower * np.where(inside, 1, size)
     gap = np.where((faster > 1) & (slower > 1), table.pp, 1)
     neighbour = np.where(faster == 1, table.pp, 1)
-    cut = table.expert_tp * table.ep
+    cut = table.expert_shards
     return {
         "expert_tp": neighbour * np.where(table.expert_tp > faster, gap, 1),
         "ep": neighbour * table.expert_tp * np.where(cut > faster, gap, 1),

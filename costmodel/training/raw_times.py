@@ -22,6 +22,7 @@ from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import HALF_BYTES, Op, ShardShape
 from costmodel.ops.shards import distinct_rows, unique_shards
+from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic
@@ -136,9 +137,9 @@ def features_of(
     strides = axis_strides(table)
     M = num_microbatches(table, job)
     single, paired = M == 1, _PAIRS_MICROBATCHES[table.schedule] & (table.pp > 1)
-    first, cut = _distinct([shard_of, strides["tp"], strides["cp"], strides["ep"], single + 2 * paired])
+    first, cut = _distinct([shard_of, *(strides[axis] for axis in LAYER_AXES), single + 2 * paired])
     placed = table.take(first)
-    sizes = {axis: getattr(placed, axis).astype(float) for axis in ("tp", "cp", "ep", "expert_tp")}
+    sizes = {axis: getattr(placed, axis).astype(float) for axis in LAYER_AXES}
     gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
     own = shard_of[first]
     paid = parts if transfers else ((),) * len(parts)
@@ -204,7 +205,7 @@ def _replication(
     kernels: Sequence[KernelTimes],
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
-    columns = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "zero_stage", "shard_degree", "axis_order")
+    columns = (*AXES, "zero_stage", "shard_degree", "axis_order")
     first, replication = _distinct([getattr(table, name) for name in columns])
     ways = table.take(first)
     strides = axis_strides(ways)

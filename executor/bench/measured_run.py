@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.kernels.measurement import Measurement, to_json
+from costmodel.layout import AXIS_FIELDS
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan
 from topology.base.units import GIB
@@ -66,7 +67,7 @@ def quantile(ordered: Sequence[float], percent: int) -> float:
 def measurement_of(plan: Plan, times: StepTimes, cluster: str, when: str) -> Measurement:
     """The step as a `Measurement`; `cluster` is the fingerprint, `when` an ISO 8601 date."""
     layout, job, node = plan.layout, plan.request.job, plan.request.cluster.nodes[0]
-    degrees = {axis: float(getattr(layout, axis)) for axis in ("tp", "pp", "dp", "cp", "ep")}
+    degrees = {axis: float(getattr(layout, axis)) for axis in AXIS_FIELDS}
     return Measurement(
         what="training_step",
         cluster=cluster,
@@ -118,7 +119,7 @@ def run_row(plan: Plan, times: StepTimes, *, name: str, cluster: str, has_gpu: b
         "framework": "meshplan",
         "precision": job.precision,
         "flash_attention": 1,
-        **{axis: getattr(layout, axis) for axis in ("dp", "tp", "cp", "pp", "ep", "expert_tp")},
+        **{axis: getattr(layout, axis) for axis in AXIS_FIELDS},
         "sequence_parallel": int(layout.sequence_parallel),
         "virtual_stages": layout.virtual_stages,
         "schedule": layout.schedule,

@@ -19,8 +19,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from costmodel.layout import ParallelLayout
-
-AXES = ("pp", "dp", "cp", "tp")
+from costmodel.parallel.axes import RANK_AXES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +35,25 @@ class Meshes:
         """Process group of this rank along a root axis."""
         return self.root.get_group(axis)
 
+    def mesh_of(self, axis: str) -> DeviceMesh | None:
+        """The mesh that has an axis; None for an axis of experts where they have no mesh."""
+        meshes = (mesh for mesh in (self.root, self.dense, self.expert) if mesh is not None)
+        return next((mesh for mesh in meshes if axis in mesh.mesh_dim_names), None)
+
     def coordinate(self, axis: str) -> int:
         """Place of this rank along an axis of any of the meshes."""
-        for mesh in (self.root, self.dense, self.expert):
-            if mesh is not None and axis in mesh.mesh_dim_names:
-                return int(mesh.get_local_rank(axis))
-        raise KeyError(axis)
+        mesh = self.mesh_of(axis)
+        if mesh is None:
+            raise KeyError(axis)
+        return int(mesh.get_local_rank(axis))
+
+    def copies(self, *, is_expert: bool, whole: bool) -> int:
+        """Ranks of a stage that hold the same part of a parameter; `whole` if tensor ranks have it all."""
+        if is_expert and self.expert is not None:
+            replicas, tensor = self.expert["expert_replicate"], self.expert["expert_tp"]
+        else:
+            replicas, tensor = self.dense["replicate"], self.dense["tensor"]
+        return int(replicas.size() * (tensor.size() if whole else 1))
 
     @property
     def shard_mesh(self) -> DeviceMesh:
@@ -67,7 +79,7 @@ def rank_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
     """
     sizes = tuple(getattr(layout, axis) for axis in layout.axis_order)
     ranks = np.arange(layout.num_gpus).reshape(sizes)
-    return ranks.transpose([layout.axis_order.index(axis) for axis in AXES])
+    return ranks.transpose([layout.axis_order.index(axis) for axis in RANK_AXES])
 
 
 def dense_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
@@ -78,8 +90,8 @@ def dense_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
 
 def expert_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
     """Ranks as (pp, expert_replicate, expert_shard, ep, expert_tp), cut from each stage's block."""
-    inner = [axis for axis in layout.axis_order if axis != "pp"]
-    block = rank_grid(layout).transpose([AXES.index(axis) for axis in ("pp", *inner)]).reshape(layout.pp, -1)
+    order = ("pp", *(axis for axis in layout.axis_order if axis != "pp"))
+    block = rank_grid(layout).transpose([RANK_AXES.index(axis) for axis in order]).reshape(layout.pp, -1)
     shard = math.gcd(layout.effective_shard_degree, layout.expert_dp) if layout.zero_stage else 1
     return block.reshape(layout.pp, layout.expert_dp // shard, shard, layout.ep, layout.expert_tp)
 

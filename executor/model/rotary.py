@@ -25,7 +25,7 @@ def rotary_size(spec: ModelSpec) -> int:
     """
     if spec.learned_positions:
         return 0
-    return spec.qk_rope_head_dim if spec.is_mla else int(spec.head_dim * spec.rotary.fraction)
+    return spec.attention.rotary_dim
 
 
 def rotary_tables(

@@ -12,7 +12,7 @@ Legend: ``B`` sequences, ``S`` sequence length of this rank, ``H`` hidden size, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from costmodel.models.attention import AttentionName
 from costmodel.models.spec import ModelSpec, is_sliding
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
 from executor.model.attention import ContextAxis, attend
@@ -83,7 +84,8 @@ class Attention(nn.Module):
 class LatentAttention(nn.Module):
     """Multi-head latent attention (DeepSeek-V2 §2.1): low-rank projections and a shared rotary key."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        del layer
         super().__init__()
         H, heads = spec.hidden_size, spec.num_attention_heads
         self.nope, self.rope, self.value = spec.qk_nope_head_dim, spec.qk_rope_head_dim, spec.v_head_dim
@@ -151,6 +153,12 @@ class FeedForward(nn.Module):
         return result
 
 
+ATTENTIONS: Mapping[AttentionName, Callable[[ModelSpec, int], nn.Module]] = {
+    "grouped": Attention,
+    "latent": LatentAttention,
+}
+
+
 class DecoderLayer(nn.Module):
     """Attention and feed-forward with residuals; four-norm families also normalise what they add."""
 
@@ -158,7 +166,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         H = spec.hidden_size
         self.input_layernorm = norm(spec, H)
-        self.self_attn = LatentAttention(spec) if spec.is_mla else Attention(spec, layer)
+        self.self_attn = ATTENTIONS[spec.attention.name](spec, layer)
         self.post_attention_layernorm = norm(spec, H)
         four = spec.norms_per_layer == 4
         self.pre_feedforward_layernorm = norm(spec, H) if four else None

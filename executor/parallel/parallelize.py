@@ -75,7 +75,7 @@ def _check(model: CausalLM, layout: ParallelLayout) -> None:
             cause=f"tp = {layout.tp}, sequence_parallel = false, {spec.num_experts} experts",
             fix="set layout.sequence_parallel=true",
         )
-    heads = spec.num_attention_heads if spec.is_mla else spec.num_key_value_heads
+    heads = spec.attention.whole_heads
     ways = layout.tp * (layout.cp if layout.cp_kind == "ulysses" else 1)
     if heads % ways:
         raise InputError(

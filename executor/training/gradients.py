@@ -84,18 +84,11 @@ def _tied_size(pipeline: Pipeline) -> int:
 def _copies(name: str, model: CausalLM, meshes: Meshes, *, tied: bool) -> int:
     """How many ranks hold the same part of a parameter."""
     found = sharding.rule(name)
-    if found.is_expert and meshes.expert is not None:
-        copies = meshes.expert["expert_replicate"].size()
-        if found.tensor_dim is None:
-            copies *= meshes.layout.expert_tp
-        return int(copies)
-    copies = meshes.dense["replicate"].size()
-    if found.tensor_dim is None:
-        copies *= meshes.layout.tp
+    copies = meshes.copies(is_expert=found.is_expert, whole=found.tensor_dim is None)
     twice = (
         tied and model.spec.tie_word_embeddings and name in ("model.embed_tokens.weight", "lm_head.weight")
     )
-    return int(copies) * (2 if twice else 1)
+    return copies * (2 if twice else 1)
 
 
 def _squares(pipeline: Pipeline) -> Iterator[torch.Tensor]:

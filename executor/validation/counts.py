@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.models.spec import ModelSpec
+from costmodel.parallel.axes import LAYER_AXES
 from executor import torch_internals
 from executor.comm.sharding import rule
 from executor.model.moe import MoE
@@ -44,7 +45,6 @@ _FSDP = {
     "_reduce_scatter_base_": "reduce_scatter",
     "allreduce_": "all_reduce",
 }
-_INNER_AXES = ("tp", "cp", "ep", "expert_tp")
 _REPLICA_AXES = ("shard", "replicate", "expert_shard", "expert_replicate")
 
 
@@ -160,13 +160,13 @@ def axes_by_group(pipeline: Pipeline) -> dict[str, str]:
     Axes of one rank have no traffic, so a group that two axes share belongs to the one in use.
     """
     meshes, found = pipeline.meshes, {}
-    sizes = {axis: getattr(pipeline.layout, axis) for axis in _INNER_AXES}
-    for axis in (a for a in _INNER_AXES if sizes[a] > 1):
-        mesh = meshes.root if axis in ("tp", "cp") else meshes.expert
+    sizes = {axis: getattr(pipeline.layout, axis) for axis in LAYER_AXES}
+    for axis in (a for a in LAYER_AXES if sizes[a] > 1):
+        mesh = meshes.mesh_of(axis)
         if mesh is not None:
             found[torch_internals.group_name(mesh.get_group(axis))] = axis
     for axis in _REPLICA_AXES:
-        mesh = meshes.expert if axis.startswith("expert") else meshes.dense
+        mesh = meshes.mesh_of(axis)
         if mesh is not None and mesh[axis].size() > 1:
             found.setdefault(f"replicas {torch_internals.group_name(mesh.get_group(axis))}", axis)
     return found

@@ -151,7 +151,7 @@ def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding
     if task.spec.tie_word_embeddings and {"embedding", "head"} <= set(units):
         del units["embedding"]  # one unit with the head
     groups = (
-        ("", sum(dense.values()), sum(units.values()), shards, layout.dp * layout.cp // shards),
+        ("", sum(dense.values()), sum(units.values()), shards, layout.replicas // shards),
         ("expert_", sum(expert.values()), sum(units[p] for p in expert), expert_shards,
          layout.expert_dp // expert_shards),
     )  # fmt: skip

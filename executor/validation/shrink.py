@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
+from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout
 from costmodel.models.spec import ModelSpec, with_layers
+from costmodel.parallel.axes import RANK_AXES
 from executor.validation.reference import Case
 from planner.plan import Plan
 
 MOST_RANKS = 8
 SMALL = 2  # degree of an axis that the plan uses
-KEEP_FIRST = ("tp", "pp", "dp", "cp")  # axes that stay when not all fit
+KEEP_FIRST = tuple(name for name in AXIS_FIELDS if name in RANK_AXES)  # axes that stay when not all fit
 SEQUENCE_LENGTH = 32
 STEPS = 3
 
@@ -115,12 +116,12 @@ def small_model(spec: ModelSpec, num_layers: int, layout: ParallelLayout) -> Mod
         hidden_size=32,
         intermediate_size=64,
         num_attention_heads=heads,
-        num_key_value_heads=heads if spec.is_mla else kv_heads,
+        num_key_value_heads=kv_heads if spec.attention.shares_keys else heads,
         head_dim=8,
         vocab_size=64,
         max_sequence_length=SEQUENCE_LENGTH,
         learned_positions=SEQUENCE_LENGTH if spec.learned_positions else 0,
         sliding_window=4 if spec.sliding_window else None,
         **(moe if spec.is_moe else {}),
-        **(latent if spec.is_mla else {}),
+        **(latent if spec.attention.name == "latent" else {}),
     )

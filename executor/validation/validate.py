@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from costmodel.layout import PLAIN_SCHEDULE, num_microbatches
+from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
 from executor.bench.local_ranks import RankError
 from executor.training.optimizer import OptimizerSettings
@@ -143,7 +143,7 @@ def check_numerics(plan: Plan) -> tuple[Check, Numerics | None]:
     layout = case.layout
     degrees = " ".join(
         f"{axis}={getattr(layout, axis)}"
-        for axis in ("tp", "pp", "dp", "cp", "ep", "virtual_stages")
+        for axis in (*AXIS_FIELDS, "virtual_stages")
         if getattr(layout, axis) > 1
     )
     found = Numerics(

@@ -12,6 +12,7 @@ Legend: ``P`` pipeline ranks, ``M`` microbatches, ``L`` layers, ``t`` seconds of
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,6 +33,7 @@ from costmodel.layout import (
 from costmodel.memory.stage import memory_pieces
 from costmodel.models.spec import active_parameter_count, embedding_parameters, layer_runs
 from costmodel.ops.shards import distinct_rows
+from costmodel.parallel.axes import LAYER_AXES, RANK_AXES
 from costmodel.pipeline.schedules import column
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of
@@ -81,7 +83,7 @@ def step_bound(
         microbatches: M.
         beta: share of the fill-and-drain time that shows.
     """
-    gpus = degrees["tp"] * degrees["cp"] * degrees["pp"] * degrees["dp"]
+    gpus = math.prod(degrees[axis] for axis in RANK_AXES)
     nodes = np.maximum(1.0, gpus / setting.cluster.hierarchy.gpus_per_node)
     stretch = step_stretch(nodes, setting.stack.level, default_constants())
     whole = np.ceil(setting.model.num_layers / degrees["pp"]) * times.layer_s
@@ -118,7 +120,7 @@ def core_times(setting: Setting, cores: LayoutTable, cal: Calibration) -> Microb
     """
     single = num_microbatches(cores, setting.job) == 1
     replicas = np.where(single, cores.dp, _fewest_replicas(cores))
-    keys = [cores.tp, cores.cp, cores.ep, cores.expert_tp, cores.microbatch_size, replicas]
+    keys = [*(getattr(cores, axis) for axis in LAYER_AXES), cores.microbatch_size, replicas]
     first, cut = distinct_rows([*keys, cores.sequence_parallel.astype(np.int64)])
     cuts = replace(cores.take(first), dp=replicas[first])
     transfers = neighbours_are_best(setting, cal)
@@ -143,7 +145,7 @@ def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> Mic
     table = replace(
         placed,
         zero_stage=none,
-        shard_degree=placed.dp * placed.cp,
+        shard_degree=placed.replicas,
         recompute=none,
         schedule=np.full(len(placed), _kindest_schedule(s)),
     )
@@ -158,7 +160,7 @@ def _times(setting: Setting, layers: Vector, ends: Vector) -> MicrobatchTimes:
 
 def columns_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
     """Degrees of a table by name."""
-    return {"tp": table.tp, "cp": table.cp, "pp": table.pp, "dp": table.dp}
+    return {axis: getattr(table, axis) for axis in RANK_AXES}
 
 
 def least_bubble(table: LayoutTable) -> Vector:
@@ -207,7 +209,7 @@ def _seconds(
     schedule = _kindest_schedule(s)
     table = replace(
         cuts, pp=(1 + _PAIRS_MICROBATCHES[schedule]) * ones, virtual_stages=ones, schedule=schedule * ones,
-        zero_stage=0 * ones, shard_degree=cuts.dp * cuts.cp, recompute=0 * ones,
+        zero_stage=0 * ones, shard_degree=cuts.replicas, recompute=0 * ones,
         cp_kind=kind, axis_order=order,
     )  # fmt: skip
     times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=transfers)
@@ -224,7 +226,7 @@ def _kindest_schedule(setting: Setting) -> int:
 
 def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
     """Least dp whose block can hold the experts as they are cut."""
-    block = table.ep * table.expert_tp
+    block = table.expert_shards
     return np.asarray(block // np.gcd(block, table.cp * table.tp), dtype=np.int64)
 
 
@@ -272,7 +274,7 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
         cores,
         schedule=SCHEDULES.index(PLAIN_SCHEDULE) * ones,
         zero_stage=zero_stage * ones,
-        shard_degree=cores.dp * cores.cp,
+        shard_degree=cores.replicas,
         recompute=policy * ones,
     )
     pieces = memory_pieces(s.model, s.job, s.stack, table)

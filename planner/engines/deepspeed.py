@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from costmodel.kernels.precisions import TRAINING
-from planner.engines.facts import Exported, accumulation, machines, refuse
+from planner.engines.facts import Exported, accumulation, machines, refuse, refuse_axes
 from planner.engines.quoting import yaml
 from planner.plan import Plan
 
@@ -16,6 +16,7 @@ def deepspeed_config(plan: Plan) -> dict[str, Any]:
     layout, job = plan.layout, plan.request.job
     if layout.cp > 1:
         raise refuse("deepspeed", "context parallelism", f"cp = {layout.cp}", "plan with layout.cp=1")
+    refuse_axes("deepspeed", layout, ("tp", "pp", "dp", "ep"))
     if layout.pp > 1 and layout.zero_stage > 1:
         raise refuse("deepspeed", f"ZeRO-{layout.zero_stage} in a pipeline", f"pp = {layout.pp}",
                      "plan with layout.zero_stage=1")  # fmt: skip
@@ -52,12 +53,9 @@ def export_deepspeed(plan: Plan) -> Exported:
 def accelerate_config(plan: Plan) -> dict[str, Any]:
     """FSDP2 and the degrees Accelerate knows: replicas, shards, tp, cp; neither PP nor EP."""
     layout = plan.layout
-    for axis in ("pp", "ep"):
-        if getattr(layout, axis) > 1:
-            raise refuse("accelerate", f"{axis} > 1", f"{axis} = {getattr(layout, axis)}",
-                         f"plan with --set layout.{axis}=1")  # fmt: skip
+    refuse_axes("accelerate", layout, ("tp", "cp", "dp"))
     where = machines(plan)
-    shards = max(1, min(layout.effective_shard_degree, layout.dp * layout.cp) // layout.cp)
+    shards = max(1, min(layout.effective_shard_degree, layout.replicas) // layout.cp)
     shards = shards if layout.zero_stage else 1
     ulysses = layout.cp > 1 and layout.cp_kind == "ulysses"
     return {

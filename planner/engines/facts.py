@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.layout import ParallelLayout, num_microbatches
+from costmodel.parallel.axes import AXES
 from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Plan
 from topology.base.errors import InputError
@@ -55,6 +56,14 @@ def is_even(counts: tuple[int, ...]) -> bool:
 def refuse(target: str, what: str, cause: str, fix: str) -> InputError:
     """Say that a tool cannot run this plan."""
     return InputError(what=f"{target} cannot run this plan: {what}", cause=cause, fix=fix)
+
+
+def refuse_axes(target: str, layout: ParallelLayout, has: tuple[str, ...]) -> None:
+    """Refuse a layout that splits the job over an axis which a tool has not."""
+    for axis in AXES:
+        degree = getattr(layout, axis)
+        if degree > 1 and axis not in has:
+            raise refuse(target, f"{axis} > 1", f"{axis} = {degree}", f"plan with --set layout.{axis}=1")
 
 
 def schedule_name(target: str, layout: ParallelLayout) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stack
-from planner.engines.facts import Exported, is_even, schedule_name
+from planner.engines.facts import Exported, is_even, refuse_axes, schedule_name
 from planner.engines.megatron_model import expert_arguments, model_arguments, not_said
 from planner.engines.quoting import shell
 from planner.plan import Plan
@@ -17,6 +17,7 @@ _CP = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 def arguments(plan: Plan) -> list[str]:
     """Words of the command line that decide parallelism, batch and model shape."""
     layout, job = plan.layout, plan.request.job
+    refuse_axes(TARGET, layout, ("tp", "cp", "pp", "dp", "ep", "expert_tp"))
     words = [
         "--tensor-model-parallel-size", str(layout.tp),
         "--pipeline-model-parallel-size", str(layout.pp),
@@ -33,7 +34,7 @@ def arguments(plan: Plan) -> list[str]:
         words += ["--cp-comm-type", _CP[layout.cp_kind]]
     if layout.zero_stage:
         words.append("--use-distributed-optimizer")
-        words += ["--overlap-grad-reduce", "--overlap-param-gather"] if layout.dp * layout.cp > 1 else []
+        words += ["--overlap-grad-reduce", "--overlap-param-gather"] if layout.replicas > 1 else []
     if layout.axis_order[0] == "dp":
         words.append("--use-tp-pp-dp-mapping")
     return words + _recompute(plan) + _precision(plan)

@@ -26,7 +26,7 @@ def model_arguments(model: ModelSpec) -> list[str]:
         "--num-attention-heads", str(model.num_attention_heads),
         "--kv-channels", str(model.head_dim),
     ]  # fmt: skip
-    if model.num_key_value_heads != model.num_attention_heads and not model.is_mla:
+    if model.attention.whole_heads != model.num_attention_heads:
         words += ["--group-query-attention", "--num-query-groups", str(model.num_key_value_heads)]
     words += _norms(model) + _activation(model) + _positions(model) + _attention(model)
     words += [] if _biased_everywhere(model) else ["--disable-bias-linear"]
@@ -34,12 +34,17 @@ def model_arguments(model: ModelSpec) -> list[str]:
     return words if model.tie_word_embeddings else [*words, "--untie-embeddings-and-output-weights"]
 
 
+def _is_latent(model: ModelSpec) -> bool:
+    """Whether attention goes through latents, which Megatron builds as another module."""
+    return model.attention.name == "latent"
+
+
 def _norms(model: ModelSpec) -> list[str]:
     """Kind of the norms, what their weights count from, and epsilon."""
     kind = "RMSNorm" if model.norm.startswith("rms") else "LayerNorm"
     words = ["--normalization", kind, "--norm-epsilon", f"{model.norm_epsilon:g}"]
     words += ["--apply-layernorm-1p"] if model.norm.endswith("1p") else []
-    return words + (["--qk-layernorm"] if model.qk_norm or model.is_mla else [])  # MLA norms its latents
+    return words + (["--qk-layernorm"] if model.qk_norm or _is_latent(model) else [])  # norms of latents
 
 
 def _activation(model: ModelSpec) -> list[str]:
@@ -60,7 +65,7 @@ def _positions(model: ModelSpec) -> list[str]:
     words = ["--position-embedding-type", "rope", "--rotary-base", str(round(rotary.theta))]
     words += ["--rotary-percent", f"{rotary.fraction:g}"] if rotary.fraction != 1 else []
     if scaling is None or _inexpressible_scaling(model):
-        return [*words, "--rope-type", "rope"] if model.is_mla else words
+        return [*words, "--rope-type", "rope"] if _is_latent(model) else words
     factor = f"{scaling.factor:g}"
     if scaling.kind == "llama3":
         return [*words, "--use-rope-scaling", "--rope-scaling-factor", factor]
@@ -80,13 +85,13 @@ def _inexpressible_scaling(model: ModelSpec) -> bool:
     if found.kind == "llama3":
         return replace(found, factor=_LLAMA3.factor) != _LLAMA3
     usual = replace(found, factor=_YARN.factor, mscale=_YARN.mscale, mscale_all_dim=_YARN.mscale_all_dim)
-    return not model.is_mla or usual != _YARN
+    return not _is_latent(model) or usual != _YARN
 
 
 def _attention(model: ModelSpec) -> list[str]:
     """Latent projections, windows and sinks; a window of w tokens reaches w − 1 to the left."""
     words: list[str] = []
-    if model.is_mla:
+    if _is_latent(model):
         words += ["--multi-latent-attention", "--kv-lora-rank", str(model.kv_lora_rank)]
         words += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
         words += ["--qk-head-dim", str(model.qk_nope_head_dim), "--v-head-dim", str(model.v_head_dim)]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from planner.engines.facts import Exported, refuse, schedule_name
+from planner.engines.facts import Exported, refuse, refuse_axes, schedule_name
 from planner.engines.quoting import one_line
 from planner.plan import Plan
 
@@ -19,7 +19,8 @@ def parallelism(plan: Plan) -> dict[str, Any]:
     layout = plan.layout
     if layout.cp > 1 and layout.cp_kind == "ulysses":
         raise refuse(TARGET, "Ulysses", "it has ring and all-gather", "set layout.cp_kind=ring")
-    copies = layout.dp * layout.cp
+    refuse_axes(TARGET, layout, ("tp", "cp", "pp", "dp", "ep"))
+    copies = layout.replicas
     shard = min(layout.effective_shard_degree, copies) if layout.zero_stage else layout.cp
     shards = max(1, shard // layout.cp)
     fields: dict[str, Any] = {

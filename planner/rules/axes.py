@@ -7,57 +7,39 @@ import functools
 import numpy as np
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
+from costmodel.parallel.axes import AXES, RANK_AXES, Axis
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, not_offered
 
-_AXIS_BITS = {"pp": 8, "dp": 4, "cp": 2, "tp": 1}
+_BITS = {axis: 1 << bit for bit, axis in enumerate(reversed(RANK_AXES))}
 
 
-def _tensor_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.tensor_parallel else t.tp > 1, dtype=bool)
+def _offered(axis: Axis) -> Rule:
+    """Only a stack that has an axis splits a job over it."""
 
+    def broken(s: Setting, t: LayoutTable) -> Mask | bool:
+        return False if getattr(s.stack, axis.offered) else np.asarray(getattr(t, axis.name) > 1, dtype=bool)
 
-def _tensor(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "tp", x.tp, (1,))
+    def explain(s: Setting, x: ParallelLayout) -> Violation:
+        return not_offered(s, axis.name, getattr(x, axis.name), (1,))
 
-
-def _context_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.context_parallel else t.cp > 1, dtype=bool)
-
-
-def _context(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "cp", x.cp, (1,))
-
-
-def _pipeline_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.pipeline_parallel else t.pp > 1, dtype=bool)
-
-
-def _pipeline(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "pp", x.pp, (1,))
-
-
-def _expert_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.expert_parallel else t.ep > 1, dtype=bool)
-
-
-def _expert(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "ep", x.ep, (1,))
+    name = f"{axis.name.replace('_', '-')}-offered"
+    return _rule(name=name, fields=(axis.name,), broken=broken, explain=explain)
 
 
 def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
     if not s.stack.axis_orders:
         return False
-    active = sum((getattr(t, axis) > 1) * bit for axis, bit in _AXIS_BITS.items())
+    active = sum((getattr(t, axis) > 1) * bit for axis, bit in _BITS.items())
     return np.asarray(~_orders_offered(s.stack.axis_orders)[active, t.axis_order], dtype=bool)
 
 
 @functools.lru_cache(maxsize=8)
 def _orders_offered(offered: tuple[tuple[str, ...], ...]) -> Mask:
     """Whether a stack can place each order of the axes with members; shape (bits of axes, orders)."""
-    allowed = np.zeros((1 << len(_AXIS_BITS), len(AXIS_ORDERS)), dtype=bool)
+    allowed = np.zeros((1 << len(_BITS), len(AXIS_ORDERS)), dtype=bool)
     for active in range(len(allowed)):
-        axes = {axis for axis, bit in _AXIS_BITS.items() if active & bit}
+        axes = {axis for axis, bit in _BITS.items() if active & bit}
         known = {_among(order, axes) for order in offered}
         allowed[active] = [_among(order, axes) in known for order in AXIS_ORDERS]
     return allowed
@@ -76,13 +58,10 @@ def _order(s: Setting, x: ParallelLayout) -> Violation:
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 AXIS_RULES: tuple[Rule, ...] = (
-    _rule(name="tp-offered", fields=("tp",), broken=_tensor_broken, explain=_tensor),
-    _rule(name="ep-offered", fields=("ep",), broken=_expert_broken, explain=_expert),
-    _rule(name="cp-offered", fields=("cp",), broken=_context_broken, explain=_context),
-    _rule(name="pp-offered", fields=("pp",), broken=_pipeline_broken, explain=_pipeline),
+    *(_offered(axis) for axis in AXES.values() if axis.offered),
     _rule(
         name="axis-order-offered",
-        fields=("axis_order", "pp", "dp", "cp", "tp"),
+        fields=("axis_order", *RANK_AXES),
         broken=_order_broken,
         explain=_order,
     ),

@@ -5,12 +5,16 @@ Legend: ``N`` GPUs of the cluster, ``V`` vocabulary, ``S`` sequence length, ``B`
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import CP_KINDS, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.layout import CP_KINDS, DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -22,24 +26,14 @@ MOST_VOCABULARY_PADDING = 0.01
 """Stacks pad the vocabulary to a multiple of tp; past this share the padding is work worth refusing."""
 
 _ULYSSES = CP_KINDS.index("ulysses")
-_DEGREES = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
 
 
 def _degrees_broken(_: Setting, t: LayoutTable) -> Mask:
-    return (
-        (t.tp < 1)
-        | (t.pp < 1)
-        | (t.dp < 1)
-        | (t.cp < 1)
-        | (t.ep < 1)
-        | (t.expert_tp < 1)
-        | (t.virtual_stages < 1)
-        | (t.microbatch_size < 1)
-    )
+    return functools.reduce(operator.or_, (getattr(t, name) < 1 for name in DEGREES))
 
 
 def _degrees(_: Setting, x: ParallelLayout) -> Violation:
-    name = next(name for name in _DEGREES if getattr(x, name) < 1)
+    name = next(name for name in DEGREES if getattr(x, name) < 1)
     value = getattr(x, name)
     return Violation(
         rule="degrees",
@@ -75,38 +69,37 @@ def _indivisible(rule: str, size_name: str, size: int, degree_name: str, degree:
     return Violation(rule=rule, message=message, have=size % degree, need=0, unit="", hint=hint)
 
 
-def _heads_broken(s: Setting, t: LayoutTable) -> Mask:
-    return np.asarray(s.model.num_attention_heads % t.tp != 0, dtype=bool)
+def _divides(name: str, axis: str, sizes: Callable[[ModelSpec], Mapping[str, int]]) -> Rule:
+    """The degree of an axis divides sizes of the model, if it has any."""
+
+    def broken(s: Setting, t: LayoutTable) -> Mask | bool:
+        found = sizes(s.model).values()
+        return np.asarray(math.gcd(*found) % getattr(t, axis) != 0 if found else False, dtype=bool)
+
+    def explain(s: Setting, x: ParallelLayout) -> Violation:
+        degree = getattr(x, axis)
+        field, size = next((field, size) for field, size in sizes(s.model).items() if size % degree)
+        return _indivisible(name, field, size, axis, degree)
+
+    return Rule(name=name, fields=(axis,), broken=broken, explain=explain)
 
 
-def _heads(s: Setting, x: ParallelLayout) -> Violation:
-    return _indivisible("attention-heads", "num_attention_heads", s.model.num_attention_heads, "tp", x.tp)
+def _query_heads(model: ModelSpec) -> dict[str, int]:
+    return {"num_attention_heads": model.num_attention_heads}
 
 
-def _kv_heads_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.model.is_mla else s.model.num_key_value_heads % t.tp != 0, dtype=bool)
+def _key_heads(model: ModelSpec) -> dict[str, int]:
+    return {"num_key_value_heads": model.attention.whole_heads} if model.attention.shares_keys else {}
 
 
-def _kv_heads(s: Setting, x: ParallelLayout) -> Violation:
-    return _indivisible("kv-heads", "num_key_value_heads", s.model.num_key_value_heads, "tp", x.tp)
-
-
-def _feed_forward_widths(s: Setting) -> dict[str, int]:
+def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
     """Widths that tensor parallelism cuts: the dense feed-forward and the shared experts, where present."""
-    m = s.model
-    dense = not m.is_moe or m.num_dense_layers > 0
-    widths = {"intermediate_size": m.intermediate_size * dense, "shared_expert_size": m.shared_expert_size}
+    widths = dict(model.feed_forward(run.kind.mlp).common_width for run in layer_runs(model))
     return {name: width for name, width in widths.items() if width > 0}
 
 
-def _feed_forward_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    widths = list(_feed_forward_widths(s).values())
-    return np.asarray(math.gcd(*widths) % t.tp != 0 if widths else False, dtype=bool)
-
-
-def _feed_forward(s: Setting, x: ParallelLayout) -> Violation:
-    name, width = next((n, w) for n, w in _feed_forward_widths(s).items() if w % x.tp)
-    return _indivisible("feed-forward", name, width, "tp", x.tp)
+def _expert_widths(model: ModelSpec) -> dict[str, int]:
+    return {"moe_intermediate_size": model.moe_intermediate_size} if model.is_moe else {}
 
 
 def _vocabulary_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -139,30 +132,19 @@ def _experts(s: Setting, x: ParallelLayout) -> Violation:
     return Violation(
         rule="experts",
         message=f"ep·expert_tp = {x.ep}·{x.expert_tp} but {s.model.name} has no experts",
-        have=x.ep * x.expert_tp,
+        have=x.expert_shards,
         need=1,
         unit="",
         hint="use ep=1 and expert_tp=1 for a dense model",
     )
 
 
-def _expert_width_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(
-        s.model.moe_intermediate_size % t.expert_tp != 0 if s.model.is_moe else False, dtype=bool
-    )
-
-
-def _expert_width(s: Setting, x: ParallelLayout) -> Violation:
-    width = s.model.moe_intermediate_size
-    return _indivisible("expert-width", "moe_intermediate_size", width, "expert_tp", x.expert_tp)
-
-
 def _expert_block_broken(_: Setting, t: LayoutTable) -> Mask:
-    return np.asarray((t.dp * t.cp * t.tp) % (t.ep * t.expert_tp) != 0, dtype=bool)
+    return np.asarray(t.stage_ranks % t.expert_shards != 0, dtype=bool)
 
 
 def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
-    block, cut = x.dp * x.cp * x.tp, x.ep * x.expert_tp
+    block, cut = x.stage_ranks, x.expert_shards
     return Violation(
         rule="expert-block",
         message=f"(dp·cp·tp) % (ep·expert_tp) = ({x.dp}·{x.cp}·{x.tp}) % ({x.ep}·{x.expert_tp}) = "
@@ -261,12 +243,12 @@ def _sequence_split(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _ulysses_broken(s: Setting, t: LayoutTable) -> Mask:
-    groups = s.model.num_attention_heads if s.model.is_mla else s.model.num_key_value_heads
+    groups = s.model.attention.whole_heads
     return np.asarray((t.cp_kind == _ULYSSES) & (groups % (t.tp * t.cp) != 0), dtype=bool)
 
 
 def _ulysses(s: Setting, x: ParallelLayout) -> Violation:
-    groups = s.model.num_attention_heads if s.model.is_mla else s.model.num_key_value_heads
+    groups = s.model.attention.whole_heads
     return Violation(
         rule="ulysses-heads",
         message=f"num_key_value_heads % (tp·cp) = {groups} % ({x.tp}·{x.cp}) = {groups % (x.tp * x.cp)}, "
@@ -324,15 +306,15 @@ def _alignment(s: Setting, x: ParallelLayout) -> Violation:
 
 
 SHAPE_RULES: tuple[Rule, ...] = (
-    Rule(name="degrees", fields=_DEGREES, broken=_degrees_broken, explain=_degrees),
+    Rule(name="degrees", fields=DEGREES, broken=_degrees_broken, explain=_degrees),
     Rule(name="sequence-limit", fields=(), broken=_sequence_limit_broken, explain=_sequence_limit),
     Rule(name="gpus", fields=("dp", "cp", "tp", "pp"), broken=_gpus_broken, explain=_gpus),
-    Rule(name="attention-heads", fields=("tp",), broken=_heads_broken, explain=_heads),
-    Rule(name="kv-heads", fields=("tp",), broken=_kv_heads_broken, explain=_kv_heads),
-    Rule(name="feed-forward", fields=("tp",), broken=_feed_forward_broken, explain=_feed_forward),
+    _divides("attention-heads", "tp", _query_heads),
+    _divides("kv-heads", "tp", _key_heads),
+    _divides("feed-forward", "tp", _feed_forward_widths),
     Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
     Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
-    Rule(name="expert-width", fields=("expert_tp",), broken=_expert_width_broken, explain=_expert_width),
+    _divides("expert-width", "expert_tp", _expert_widths),
     Rule(
         name="expert-block",
         fields=("dp", "cp", "tp", "ep", "expert_tp"),

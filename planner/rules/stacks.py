@@ -193,12 +193,12 @@ def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
-    ragged = (t.dp * t.cp) % np.maximum(t.shard_degree, 1) != 0
+    ragged = t.replicas % np.maximum(t.shard_degree, 1) != 0
     return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
 
 
 def _shard(_: Setting, x: ParallelLayout) -> Violation:
-    ranks, degree = x.dp * x.cp, x.effective_shard_degree
+    ranks, degree = x.replicas, x.effective_shard_degree
     best = largest_divisor(ranks, degree)
     remainder = ranks % degree if degree > 0 else ranks
     return Violation(
@@ -231,11 +231,11 @@ def _replicated_broken(s: Setting, t: LayoutTable) -> Mask | bool:
     if not s.stack.replicates_alone:
         return False
     others = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1)
-    return np.asarray((t.zero_stage == 0) & (t.dp * t.cp > 1) & others, dtype=bool)
+    return np.asarray((t.zero_stage == 0) & (t.replicas > 1) & others, dtype=bool)
 
 
 def _replicated(s: Setting, x: ParallelLayout) -> Violation:
-    ranks, sharding = x.dp * x.cp, [stage for stage in s.stack.zero_stages if stage > 0]
+    ranks, sharding = x.replicas, [stage for stage in s.stack.zero_stages if stage > 0]
     return Violation(
         rule="replication-alone",
         message=f"zero_stage = 0 keeps {ranks} whole copies (dp·cp = {x.dp}·{x.cp}), which {s.stack.name} "

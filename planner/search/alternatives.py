@@ -12,19 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.estimate import Estimate
-from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
+from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable
 from planner.bounds.priced import Priced, price
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import Alternative
 from planner.search.best_first import Search, unfold
 from planner.search.candidates import (
-    Candidate,
+    SHAPE,
     Choice,
     candidate,
     estimate_of,
     layers_of_stage,
     safety,
     seed_choice,
+    shape_of,
 )
 from planner.search.simulate import simulated_step_s
 from topology.base.units import format_bytes
@@ -51,7 +52,7 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
     others = [
         found
         for found in near_best(done, count)
-        if _degrees(found) != _degrees(best) and _score(done, found) <= SLOWEST * done.score
+        if shape_of(found.layout) != shape_of(best.layout) and _score(done, found) <= SLOWEST * done.score
     ]
     return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
 
@@ -67,7 +68,7 @@ def near_best(done: Search, count: int) -> list[Choice]:
         if len(scores) > count and bound >= scores[count]:
             break
         found = candidate(done.setting, priced, row)
-        key, seed = _degrees(found), seed_choice(found)
+        key, seed = shape_of(found.layout), seed_choice(found)
         if seed is not None and (key not in known or seed.step_time_s < known[key].step_time_s):
             known[key] = seed
     return sorted(known.values(), key=lambda seed: (_score(done, seed), safety(seed)))
@@ -108,12 +109,7 @@ def _likely(done: Search) -> Iterator[tuple[float, Priced, int]]:
 
 def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
     """Degrees by which plans differ, one row a layout."""
-    return np.stack([table.tp, table.pp, table.cp, table.ep], axis=1)
-
-
-def _degrees(found: Choice | Candidate) -> tuple[int, ...]:
-    x = found.layout
-    return (x.tp, x.pp, x.cp, x.ep)
+    return np.stack([getattr(table, name) for name in SHAPE], axis=1)
 
 
 def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> Alternative:
@@ -161,14 +157,13 @@ def difference(one: Choice, other: Choice) -> str:
 def _choices(found: Choice) -> dict[str, int | str | None]:
     """Fields of a plan as they act: None where a field decides nothing, recomputation in layers."""
     x, layers = found.layout, sum(map(sum, found.split.layers_of_stage))
-    ranks, again = x.dp * x.cp, sum(found.split.recompute_of_stage)
-    replicated = ranks > 1 or (x.ep * x.expert_tp > 1 and x.expert_dp > 1)
+    ranks, again = x.replicas, sum(found.split.recompute_of_stage)
+    replicated = ranks > 1 or (x.expert_shards > 1 and x.expert_dp > 1)
     partly = replicated and x.zero_stage > 0 and x.effective_shard_degree < ranks
     active, usual = (
         [axis for axis in order if getattr(x, axis) > 1] for order in (x.axis_order, DEFAULT_AXIS_ORDER)
     )
-    degrees = ("tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
-    return {name.replace("_", " "): getattr(x, name) for name in degrees} | {
+    return {name.replace("_", " "): getattr(x, name) for name in DEGREES} | {
         "sequence parallelism": ("off", "on")[x.sequence_parallel] if x.tp > 1 else None,
         "schedule": x.schedule if x.pp > 1 else None,
         "context exchange": x.cp_kind if x.cp > 1 else None,

@@ -37,7 +37,16 @@ from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
 from planner.rules.check import check_pins, parse_pins
 from planner.rules.rule import Violation
-from planner.search.candidates import Candidate, Choice, candidate, choice, decide, safety, seed_choice
+from planner.search.candidates import (
+    Candidate,
+    Choice,
+    candidate,
+    choice,
+    decide,
+    safety,
+    seed_choice,
+    shape_of,
+)
 from planner.search.objective import Goal, goal_of
 from planner.space.columns import Columns, Integers
 from planner.space.degrees import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
@@ -335,8 +344,7 @@ def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
 
 def _remember(search: Search, seed: Choice) -> None:
     """Keep the best split that was found for each combination of degrees."""
-    x = seed.layout
-    key, score = (x.tp, x.pp, x.cp, x.ep), float(search.goal.score(x.num_gpus, seed.step_time_s))
+    key, score = shape_of(seed.layout), float(search.goal.score(seed.layout.num_gpus, seed.step_time_s))
     if key not in search.pool or score < search.pool[key][0]:
         search.pool[key] = (score, seed)
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import ParallelLayout, num_axes
+from costmodel.layout import AXIS_FIELDS, ParallelLayout, num_axes
 from costmodel.models.spec import layer_runs
+from costmodel.parallel.axes import PARTS
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_stages
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.training.estimate import estimate
@@ -22,6 +23,9 @@ from planner.bounds.priced import Priced, rows_of
 from planner.problem import Setting
 from planner.stages.dynamic_program import StageBound, bound_stages
 from planner.stages.integer_program import StageSolution, solve_stages
+
+SHAPE = tuple(axis for axis in AXIS_FIELDS if axis in PARTS and axis != "dp")
+"""Degrees by which plans are told apart: the axes after which a part of the step is named; dp is the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,11 @@ class Choice:
     split: StageSplit
     step_time_s: float
     peak_memory_bytes: float
+
+
+def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
+    """Degrees of `SHAPE` of a layout."""
+    return tuple(getattr(layout, axis) for axis in SHAPE)
 
 
 def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:

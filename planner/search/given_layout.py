@@ -7,14 +7,16 @@ only as far as memory asks for it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import ParallelLayout
+from costmodel.layout import AXIS_FIELDS, ParallelLayout
 from costmodel.models.spec import layer_runs
+from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
@@ -107,12 +109,13 @@ def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack
     2
     """
     fields: dict[str, Any] = dict(pins)
-    others = fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)
+    names = [name for name in AXIS_FIELDS if name in RANK_AXES and name != "dp"]
+    others = math.prod(fields.get(name, 1) for name in names)
     if "dp" not in fields:
         if num_gpus % others:
             raise InputError(
                 what="the layout does not fill the GPUs",
-                cause=f"tp·pp·cp = {others} does not divide {num_gpus} GPUs",
+                cause=f"{'·'.join(names)} = {others} does not divide {num_gpus} GPUs",
                 fix="change a degree so that the product divides the GPUs, or set layout.dp yourself",
             )
         fields["dp"] = num_gpus // others

@@ -242,7 +242,7 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
     policy = "full" if "full" in s.stack.recomputes else core.recompute
     smallest = replace(
         core,
-        zero_stage=pins.get("zero_stage", zero if core.dp * core.cp > 1 else 0),
+        zero_stage=pins.get("zero_stage", zero if core.replicas > 1 else 0),
         recompute=pins.get("recompute", policy),
     )
     memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import ParallelLayout
+from costmodel.layout import DEGREES, ParallelLayout
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks, runs_of_ranks
@@ -94,8 +94,7 @@ def split_of(plan: Plan) -> StageSplit:
 def _numbers(plan: Plan) -> Iterator[Claim]:
     """Numbers that nothing can be computed from unless they are in their range."""
     request, x = plan.request, plan.layout
-    degrees = (x.tp, x.pp, x.dp, x.cp, x.ep, x.expert_tp, x.virtual_stages, x.microbatch_size)
-    yield _within("degrees", min(degrees), 1, math.inf)
+    yield _within("degrees", min(getattr(x, name) for name in DEGREES), 1, math.inf)
     yield _within("memory headroom", request.memory_headroom or 0.0, 0.0, 1.0 - EQUAL)
     yield _within("level of the anchor", request.anchor.level if request.anchor else 1.0, EQUAL, math.inf)
     yield _within("step time", plan.estimate.step_time_s, EQUAL**2, math.inf)

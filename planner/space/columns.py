@@ -13,7 +13,6 @@ from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES
 Integers = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[Any]]
 
-AXES = ("pp", "dp", "cp", "tp")
 CODES: Mapping[str, tuple[Any, ...]] = {
     "schedule": SCHEDULES,
     "recompute": RECOMPUTES,

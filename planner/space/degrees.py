@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import AXIS_ORDERS, LayoutTable
+from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES
 from planner.problem import Setting
 from planner.rules.check import legal
-from planner.space.columns import AXES, Columns, Integers, coded, cross, divisors, pinned, where
+from planner.space.columns import Columns, Integers, coded, cross, divisors, pinned, where
 from planner.space.dismissals import Dismissals
 
 LEAST_TOKENS = 128
@@ -27,8 +28,8 @@ MOST_TOKENS = 2**17
 """Tokens of one microbatch on a rank at most (one sequence is always allowed): kernels are long saturated."""
 
 COARSE_MICROBATCH = 4
-CUT_FIELDS = frozenset(("tp", "cp", "microbatch_size", "ep", "expert_tp", "sequence_parallel"))
-CORE_FIELDS = CUT_FIELDS | {"pp", "dp"}
+CUT_FIELDS = frozenset((*LAYER_AXES, "microbatch_size", "sequence_parallel"))
+CORE_FIELDS = CUT_FIELDS | set(RANK_AXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ def every_degrees(
 ) -> tuple[Columns, int]:
     """Degrees whose product is at most the cluster, and how many used fewer than `least_gpus` GPUs."""
     limit, model = setting.cluster.num_gpus, setting.model
-    tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
+    tensor = divisors(model.attention.whole_heads, limit)
     table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
     stages = _pipeline_degrees(setting, limit, coarse=coarse)
@@ -83,7 +84,7 @@ def every_degrees(
 def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Columns, dict[str, int]]:
     """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
     limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
-    tensor = divisors(model.num_attention_heads if model.is_mla else model.num_key_value_heads, limit)
+    tensor = divisors(model.attention.whole_heads, limit)
     table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
     largest = COARSE_MICROBATCH if coarse else max(1, MOST_TOKENS * limit // job.sequence_length)
@@ -136,7 +137,7 @@ def _groups(degrees: Columns, cuts: Columns) -> Iterator[tuple[npt.NDArray[np.in
 
 def num_gpus(table: Columns) -> Integers:
     """Product of the degrees so far."""
-    return np.asarray(np.prod([table[axis] for axis in AXES if axis in table], axis=0))
+    return np.asarray(np.prod([table[axis] for axis in RANK_AXES if axis in table], axis=0))
 
 
 def _context_degrees(setting: Setting, limit: int) -> list[int]:
@@ -182,9 +183,11 @@ def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Columns, *,
 def complete(setting: Setting, pins: Mapping[str, Any], table: Columns) -> LayoutTable:
     """Fill the fields of variants with a legal default."""
     rows = len(table["tp"])
+    ones = np.ones(rows, dtype=np.int64)
+    table = {axis: pins.get(axis, 1) * ones for axis in AXES if axis not in table} | table
     ranks = table["dp"] * table["cp"]
     defaults: Columns = {
-        "virtual_stages": np.ones(rows, dtype=np.int64),
+        "virtual_stages": ones,
         "schedule": np.full(rows, coded("schedule", setting.stack.schedules[:1])[0]),
         "zero_stage": np.full(rows, min(setting.stack.zero_stages)),
         "shard_degree": ranks,

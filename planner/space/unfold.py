@@ -29,12 +29,13 @@ from typing import Any
 import numpy as np
 
 from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, Recompute, Schedule
+from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.training.data_parallel import SHARDS_GRADIENTS
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.check import legal
-from planner.space.columns import AXES, Columns, Integers, coded, cross, cross_by, pinned
+from planner.space.columns import Columns, Integers, coded, cross, cross_by, pinned
 from planner.space.degrees import CORE_FIELDS
 from topology.fabric.hierarchy import members_per_unit
 
@@ -145,7 +146,7 @@ def _usual_policy(setting: Setting) -> Recompute:
 
 def _replicas(setting: Setting, table: LayoutTable) -> Integers:
     """Key of what shards state: distance of replicas, dp·cp, and if pp > 1."""
-    spaced = axis_strides(table)["data"] * (setting.cluster.num_gpus + 1) + table.dp * table.cp
+    spaced = axis_strides(table)["data"] * (setting.cluster.num_gpus + 1) + table.replicas
     return np.asarray(2 * spaced + (table.pp > 1), dtype=np.int64)
 
 
@@ -176,8 +177,8 @@ def _degrees_inside(setting: Setting, ranks: int, stride: int) -> set[int]:
 
 
 def _active_axes(table: Columns) -> Integers:
-    """Which axes have more than one member, as bits in the order of `AXES`."""
-    bits = [(table[axis] > 1).astype(np.int64) << position for position, axis in enumerate(AXES)]
+    """Which axes have more than one member, as bits in the order of `RANK_AXES`."""
+    bits = [(table[axis] > 1).astype(np.int64) << position for position, axis in enumerate(RANK_AXES)]
     return np.asarray(sum(bits), dtype=np.int64)
 
 
@@ -185,7 +186,7 @@ def _orders(pins: Mapping[str, Any], active: int) -> Columns:
     """Orders that place the active axes differently: the first code of each."""
     if "axis_order" in pins:
         return {"axis_order": np.array(coded("axis_order", [pins["axis_order"]]), dtype=np.int64)}
-    members = [axis for position, axis in enumerate(AXES) if active >> position & 1]
+    members = [axis for position, axis in enumerate(RANK_AXES) if active >> position & 1]
     first: dict[tuple[str, ...], int] = {}
     for code, order in enumerate(AXIS_ORDERS):
         first.setdefault(tuple(axis for axis in order if axis in members), code)

@@ -1,10 +1,12 @@
 """Each kind of thing comes in through the places that CONTRIBUTING names, and no other."""
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +14,15 @@ import pytest
 
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import SCHEDULES
+from costmodel.models.attention import AttentionName
+from costmodel.models.catalog import models
+from costmodel.models.feed_forward import FeedForwardName
+from costmodel.models.spec import layer_runs
+from costmodel.ops.attention import _PROJECTIONS
+from costmodel.ops.feed_forward import _BLOCKS
+from costmodel.parallel.axes import AXES, LAYER_AXES, PARTS, RANK_AXES, AxisName
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.training.op_times import PART_TRANSFERS, TransferTimes
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("topology", "costmodel", "planner", "app")
@@ -157,6 +167,64 @@ print("or toy8" in _PRECISION_HELP, found.request.job.is_low_precision, argument
 """
 
 
+TOY_AXIS = """        ),
+        Axis(
+            name="toy", label="Toy", splits="the toys of a layer",
+            traffic=Traffic.RING, part="ep", communication="expert all-to-all",
+            members="toy", group="tp", cuts_layer=True, offered="tensor_parallel",
+        ),
+    )
+}  # fmt: skip
+"""
+"""An axis on the ranks of a stage, for stacks that have tensor parallelism."""
+
+ASKED_OF_AXIS = """
+from dataclasses import replace
+
+import numpy as np
+
+from app.reports.layout_words import degrees_text
+from app.reports.topology import axes_of, parse_layout
+from costmodel.accuracy.run_layout import layout_of
+from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_words, num_axes
+from costmodel.ops.shards import unique_shards
+from costmodel.stack import stack
+from planner.engines.targets import TARGETS
+from planner.plan import PlanRequest, from_json, to_json
+from planner.rules.check import check
+from planner.search.search import search
+from costmodel.job import TrainingJob
+from costmodel.models.catalog import model
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+
+two, cluster = ParallelLayout(dp=8, toy=2), default_cluster("h100-sxm", 8)
+job, llama = TrainingJob(sequence_length=8192, global_batch_size=64), model("llama-3.1-8b")
+table = LayoutTable.of([ParallelLayout(dp=8), two])
+assert (layout_words(two), degrees_text(two), num_axes(two)) == ("dp 8 · toy 2", "dp 8 · toy 2", 2)
+assert table.layout(1) == two and layout_record(two)["toy"] == 2
+assert unique_shards(table, job)[0].toy.tolist() == [1.0, 2.0]
+assert layout_of({"num_gpus": "8", "toy": "2", "num_layers": "32"}).toy == 2
+h = cluster.hierarchy
+assert [axis.axis for axis in axes_of(h, parse_layout("dp=8,toy=2", None, h))] == ["dp", "toy"]
+broken = check(llama, cluster, job, stack("pytorch-fsdp1"), two)
+assert "toy-offered" in [violation.rule for violation in broken]
+assert check(llama, cluster, job, stack("megatron-core"), replace(two, toy=0))[0].rule == "degrees"
+found = {}
+for pins in ({}, {"toy": 2, "tp": 8}):
+    plan = search(PlanRequest(model=llama, cluster=cluster.spec, job=job, pins=pins))
+    assert from_json(to_json(plan)) == plan
+    found[plan.layout.toy] = plan
+refused = []
+for name in ("megatron", "torchtitan", "deepspeed", "accelerate"):
+    try:
+        TARGETS[name](found[2])
+    except InputError as error:
+        refused.append(str(error).count("toy = 2"))
+print(sorted(found), refused)
+"""
+
+
 def insert(path: Path, before: str, text: str) -> None:
     """Put a text before another that stands once in a file."""
     whole = path.read_text(encoding="utf-8")
@@ -194,7 +262,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rules = root / "planner" / "rules" / "axes.py"
     insert(rules, "AXIS_RULES: tuple[Rule, ...] = (\n", RULE)
     entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow),\n'
-    insert(rules, '    _rule(name="tp-offered"', entry)
+    insert(rules, "    *(_offered(axis)", entry)
     (root / "planner" / "engines" / "toy.py").write_text(TARGET, encoding="utf-8")
     targets = root / "planner" / "engines" / "targets.py"
     insert(targets, '    "megatron": megatron.export,\n', '    "toy": toy.export,\n')
@@ -302,3 +370,44 @@ def test_a_training_precision_is_added_in_one_place(tree: Path) -> None:
     edit(tree / "costmodel/kernels/precisions.py", '"nvfp4"]', '"nvfp4", "toy8"]')
     edit(tree / "costmodel/kernels/precisions.py", '("nvfp4", "fp4"),\n    ),\n}', TOY_PRECISION)
     assert printed(tree, ASKED_OF_PRECISION) == "True True ['--bf16', '--toy']\n"
+
+
+def test_an_axis_is_added_in_three_places(tree: Path) -> None:
+    """A toy axis with a record, a degree and a shard's size is told, judged, planned, pinned, and not exported."""
+    edit(tree / "costmodel/parallel/axes.py", "        ),\n    )\n}  # fmt: skip\n", TOY_AXIS)
+    edit(
+        tree / "costmodel/layout.py", "    expert_tp: int = 1\n", "    expert_tp: int = 1\n    toy: int = 1\n"
+    )
+    column = "    expert_tp: npt.NDArray[np.int64]\n"
+    edit(tree / "costmodel/layout.py", column, column + column.replace("expert_tp", "toy"))
+    size = "    expert_tp: Quantity = 1\n"
+    edit(tree / "costmodel/ops/op.py", size, size + size.replace("expert_tp", "toy"))
+    assert printed(tree, ASKED_OF_AXIS) == "[1, 2] [1, 1, 1, 1]\n"
+
+
+def test_the_sidebar_offers_every_axis() -> None:
+    """Its words and its degrees come from the record."""
+    pytest.importorskip("streamlit")
+    axes = importlib.import_module("app.pages.axes")
+    assert [axes.CHOICES[name][:3] for name in AXES] == [["auto", "1", "2"]] * len(AXES)
+    assert axes.LABELS["expert_tp"] == "Expert tensor (expert_tp)"
+
+
+def test_every_kind_of_attention_and_feed_forward_has_ops() -> None:
+    """Kinds of the records, of their ops and of the catalogued models are the same."""
+    assert set(_PROJECTIONS) == set(get_args(AttentionName)) == {m.attention.name for m in models().values()}
+    blocks = {run.kind.mlp for m in models().values() for run in layer_runs(m)}
+    assert set(_BLOCKS) == set(get_args(FeedForwardName)) == blocks
+
+
+def test_every_collective_of_a_layer_shows_in_one_part_of_a_step() -> None:
+    """The totals of each part together are all totals, each once."""
+    totals = [name for names in PART_TRANSFERS.values() for name in names]
+    assert sorted(totals) == sorted(field.name for field in fields(TransferTimes))
+    assert set(PART_TRANSFERS) == {part for part, axis in PARTS.items() if axis.cuts_layer}
+
+
+def test_names_of_axes_that_ops_may_use_are_those_of_the_records() -> None:
+    """The type that a collective's axis has lists the records."""
+    assert get_args(AxisName) == tuple(AXES)
+    assert set(RANK_AXES) | set(LAYER_AXES) <= set(AXES)

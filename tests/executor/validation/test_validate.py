@@ -44,8 +44,9 @@ def test_every_catalogued_model_shrinks_to_its_own_kind(name: str) -> None:
     """What a family is (attention, experts, norms, ties) survives; sizes do not."""
     spec = models()[name]
     small = small_model(spec, 4, ParallelLayout(tp=2))
-    kinds = ("is_moe", "is_mla", "norm", "gated_mlp", "qk_norm", "tie_word_embeddings", "attention_sinks")
+    kinds = ("is_moe", "norm", "gated_mlp", "qk_norm", "tie_word_embeddings", "attention_sinks")
     assert {kind: getattr(small, kind) for kind in kinds} == {kind: getattr(spec, kind) for kind in kinds}
+    assert small.attention.name == spec.attention.name
     assert (small.num_layers, small.hidden_size) == (4, 32)
 
 

@@ -109,7 +109,11 @@ def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one()
         "ep": "8",
     }
     spec = read_run({**ROW, **sizes, **experts, "num_key_value_heads": "128", "vocab_size": "129280"}).model
-    assert (spec.is_mla, spec.shared_expert_size, spec.num_dense_layers) == (True, 2048, 1)
+    assert (spec.attention.name == "latent", spec.shared_expert_size, spec.num_dense_layers) == (
+        True,
+        2048,
+        1,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""The kinds of attention, one record each: its heads, parameters, cache and projections.
+
+Both answer to the same names, so what is asked of a layer is asked of `ModelSpec.attention` and no reader
+tells the kinds apart by their sizes. A kind that computes with other operations has them in
+`costmodel.ops.attention`, `executor.model.transformer` and the exporters, by `name`.
+
+Legend: ``H`` hidden size, ``a`` query heads, ``g`` key/value heads, ``d`` head size, ``q`` and ``r`` the
+query and key/value ranks of latent attention; each of ``ways`` tensor-parallel ranks holds its heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+AttentionName = Literal["grouped", "latent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedAttention:
+    """Multi-head and grouped-query attention: a query heads share g heads of keys and values."""
+
+    name: ClassVar[AttentionName] = "grouped"
+    sizes: ClassVar[tuple[str, ...]] = ()
+    shares_keys: ClassVar[bool] = True
+    more_kernels: ClassVar[int] = 0
+    replicated_parameters: ClassVar[int] = 0
+    decode_width: ClassVar[int] = 0
+
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rotary_share: float
+    qkv_bias: bool
+    output_bias: bool
+    qk_norm: bool
+    sinks: bool
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query head."""
+        return self.head_dim
+
+    @property
+    def value_head_dim(self) -> int:
+        """Width of one value head."""
+        return self.head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a query head that rotary positions turn."""
+        return int(self.head_dim * self.rotary_share)
+
+    @property
+    def whole_heads(self) -> int:
+        """Heads that ranks cannot split further: those of keys and values."""
+        return self.num_key_value_heads
+
+    @property
+    def parameters(self) -> int:
+        """H·(a + 2g)·d + a·d·H, biases, head norms and sinks."""
+        H, a, g, d = self.hidden_size, self.num_attention_heads, self.num_key_value_heads, self.head_dim
+        weights = H * (a + 2 * g) * d + a * d * H
+        biases = (a + 2 * g) * d * self.qkv_bias + H * self.output_bias
+        return weights + biases + 2 * d * self.qk_norm + a * self.sinks
+
+    def key_value_heads(self, ways: Any) -> Any:
+        """Heads of keys and values that a rank computes with: g/ways, replicated once ways exceed g."""
+        return np.maximum(self.num_key_value_heads / ways, 1)
+
+    def cached_heads(self, ways: int) -> float:
+        """Heads of keys and values in a rank's cache."""
+        return max(self.num_key_value_heads / ways, 1)
+
+    def cached_numbers(self, ways: int) -> float:
+        """Numbers that a rank caches of one token and layer."""
+        return self.cached_heads(ways) * (self.qk_head_dim + self.value_head_dim)
+
+    def projections(self, ways: int) -> tuple[tuple[float, float], ...]:
+        """(n, k) of the query-key-value and output projections of one rank."""
+        query = self.num_attention_heads * self.head_dim / ways
+        return (query + self.cached_numbers(ways), self.hidden_size), (self.hidden_size, query)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 §2.1).
+
+    The query goes through rank q, keys and values through rank r plus a shared rotary key, each rank with its
+    own norm; down-projections are whole on every rank. Decode works on the latent: one key/value head of
+    r + rope numbers that all query heads read.
+    """
+
+    name: ClassVar[AttentionName] = "latent"
+    sizes: ClassVar[tuple[str, ...]] = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    shares_keys: ClassVar[bool] = False
+    more_kernels: ClassVar[int] = 6  # two norms, two absorbed products, split and join of the rotary part
+
+    hidden_size: int
+    num_attention_heads: int
+    query_rank: int
+    rank: int
+    nope_dim: int
+    rotary_dim: int
+    value_head_dim: int
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of one query head: the part without and the part with rotary positions."""
+        return self.nope_dim + self.rotary_dim
+
+    @property
+    def whole_heads(self) -> int:
+        """Heads that ranks cannot split further: every query head has its keys and values."""
+        return self.num_attention_heads
+
+    @property
+    def parameters(self) -> int:
+        """H·q + q + q·a·(nope + rope), or H·a·(nope + rope), + H·(r + rope) + r + r·a·(nope + v) + a·v·H."""
+        H, a, q, r = self.hidden_size, self.num_attention_heads, self.query_rank, self.rank
+        width = a * self.qk_head_dim
+        query = H * q + q + q * width if q else H * width
+        key_value = H * (r + self.rotary_dim) + r + r * a * (self.nope_dim + self.value_head_dim)
+        return query + key_value + a * self.value_head_dim * H
+
+    @property
+    def decode_width(self) -> int:
+        """Multiplications of a head with one cached position that may bound a decode kernel: 2r + rope."""
+        return 2 * self.rank + self.rotary_dim
+
+    @property
+    def replicated_parameters(self) -> int:
+        """Parameters that every rank holds whole: the down-projections and their norms."""
+        ranks = self.query_rank + self.rank
+        return self.hidden_size * (ranks + self.rotary_dim) + ranks
+
+    def key_value_heads(self, ways: Any) -> Any:
+        """Heads of keys and values that a rank computes with: as many as query heads."""
+        return self.num_attention_heads / ways
+
+    def cached_heads(self, ways: int) -> float:
+        """Heads of keys and values in a rank's cache: the latent."""
+        del ways
+        return 1.0
+
+    def cached_numbers(self, ways: int) -> float:
+        """Numbers that a rank caches of one token and layer: r + rope, on as many ranks as there are."""
+        del ways
+        return self.rank + self.rotary_dim
+
+    def projections(self, ways: int) -> tuple[tuple[float, float], ...]:
+        """(n, k) of one rank's projections: down on every rank, heads split over ranks."""
+        H, q, r, rope = self.hidden_size, self.query_rank, self.rank, self.rotary_dim
+        heads = self.num_attention_heads / ways
+        width = self.num_attention_heads * self.qk_head_dim / ways
+        query = ((q + r + rope, H), (width, q)) if q else ((width + r + rope, H),)
+        return (
+            *query,
+            (heads * (self.nope_dim + self.value_head_dim), r),
+            (H, heads * self.value_head_dim),
+        )
+
+
+AttentionKind: TypeAlias = GroupedAttention | LatentAttention

@@ -1,0 +1,110 @@
+"""The kinds of feed-forward block, one record each: a dense one, and routed experts with shared ones beside.
+
+Both answer to the same names; what they compute is in `costmodel.ops.feed_forward` and
+`executor.model.transformer`, by `name`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+FeedForwardName = Literal["dense", "moe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrices:
+    """The two, or if gated three, matrices of a block, of which blocks of several widths are made."""
+
+    hidden_size: int
+    gated: bool
+    bias: bool
+
+    def parameters(self, width: int) -> int:
+        """Parameters of one block of inner size `width`; none for a width of zero."""
+        into = 2 if self.gated else 1
+        biases = (into * width + self.hidden_size) * self.bias
+        return (into + 1) * self.hidden_size * width + biases if width else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseFeedForward:
+    """One block that every token goes through."""
+
+    name: ClassVar[FeedForwardName] = "dense"
+    more_kernels: ClassVar[int] = 0
+    copies: ClassVar[int] = 0
+    router_parameters: ClassVar[int] = 0
+    expert_parameters: ClassVar[int] = 0
+    idle_parameters: ClassVar[int] = 0
+
+    matrices: Matrices
+    width: int
+
+    @property
+    def inner_size(self) -> int:
+        """Inner width that a token goes through."""
+        return self.width
+
+    @property
+    def common_width(self) -> tuple[str, int]:
+        """Field and inner width of the block that every token goes through."""
+        return "intermediate_size", self.width
+
+    @property
+    def common_parameters(self) -> int:
+        """Parameters of what every token goes through."""
+        return self.matrices.parameters(self.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedExperts:
+    """Experts of which a router chooses some for every token, and experts that all tokens share."""
+
+    name: ClassVar[FeedForwardName] = "moe"
+    more_kernels: ClassVar[int] = 6  # softmax and top-k, sort, permutation, weighted sum, shared experts
+
+    matrices: Matrices
+    experts: int
+    copies: int
+    width: int
+    shared_width: int
+    router_bias: bool
+
+    @property
+    def inner_size(self) -> int:
+        """Inner width of the routed experts that a token goes through."""
+        return self.copies * self.width
+
+    @property
+    def common_width(self) -> tuple[str, int]:
+        """Field and inner width of the shared experts together."""
+        return "shared_expert_size", self.shared_width
+
+    @property
+    def common_parameters(self) -> int:
+        """Parameters of the shared experts."""
+        return self.matrices.parameters(self.shared_width)
+
+    @property
+    def router_parameters(self) -> int:
+        """Parameters of the gate."""
+        return self.experts * (self.matrices.hidden_size + self.router_bias)
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of all routed experts: what expert parallelism splits."""
+        return self.experts * self.matrices.parameters(self.width)
+
+    @property
+    def idle_parameters(self) -> int:
+        """Parameters of the experts that a token is not sent to."""
+        return (self.experts - self.copies) * self.matrices.parameters(self.width)
+
+
+FeedForwardKind: TypeAlias = DenseFeedForward | RoutedExperts
+
+
+def block_parameters(block: FeedForwardKind) -> int:
+    """All parameters of a block."""
+    return block.common_parameters + block.router_parameters + block.expert_parameters
