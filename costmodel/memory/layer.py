@@ -22,12 +22,13 @@ from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
+from topology.base.columns import Columns
 
 _HOLDS_ALL = column(lambda schedule: schedule.holds_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMemory:
+class LayerMemory(Columns):
     """One layer of a kind on one rank, for one microbatch.
 
     Attributes:
@@ -46,7 +47,7 @@ class LayerMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndMemory:
+class EndMemory(Columns):
     """The embedding or the head: its state, and what it holds at the peak (not multiplied by in-flight).
 
     `recompute_room_bytes` of that are free again when layers are recomputed, so recomputing takes less more.
@@ -58,7 +59,7 @@ class EndMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPieces:
+class MemoryPieces(Columns):
     """All that a stage's memory is made of, one entry per layout.
 
     Attributes:

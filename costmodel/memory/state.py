@@ -15,10 +15,11 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, Quantity
 from costmodel.stack import SoftwareStack
+from topology.base.columns import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Columns):
     """Persistent bytes of some parameters on one rank, after sharding."""
 
     weights_bytes: Quantity

@@ -24,6 +24,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
 from costmodel.stack import SoftwareStack
 from costmodel.training.rank_strides import Counts
+from topology.base.columns import Columns
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
@@ -32,7 +33,7 @@ SHARDS_PARAMETERS = 3  # the ZeRO stage from which parameters are gathered befor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientTraffic:
+class GradientTraffic(Columns):
     """Seconds of gradient and parameter traffic alone; rows are parts, columns layouts.
 
     Attributes:

@@ -8,8 +8,7 @@ number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +30,16 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants, default_constants
 from costmodel.training.raw_times import Features, features_of, ops_of_parts
 from costmodel.training.step_time import CostColumns, compose
+from topology.base.columns import Columns
 from topology.cluster import Cluster
 
 Vector = NDArray[np.float64]
-Columns = TypeVar("Columns")
 TABLE_ROWS = 2**15  # layouts read from tables at a time: their columns stay in the cache
 BLOCK_ROWS = 2**13  # layouts composed at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingScores:
+class TrainingScores(Columns):
     """Scores of a table of layouts, one entry per layout.
 
     Attributes:
@@ -90,8 +89,7 @@ def evaluate(
                 constants=c, recomputed_share=again[start : start + TABLE_ROWS])
         for start in range(0, max(1, len(layouts)), TABLE_ROWS)
     ]  # fmt: skip
-    names = [field.name for field in fields(TrainingScores)]
-    return TrainingScores(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    return TrainingScores.concat(parts)
 
 
 def _scores(
@@ -132,23 +130,9 @@ def _time_scores(
     rows: slice,
 ) -> tuple[Vector, Vector]:
     """Step time and host share of some rows, few enough to stay in the cache."""
-    some = replace(
-        features,
-        cut=features.cut[rows],
-        replication=features.replication[rows],
-        layout_numbers=_rows(features.layout_numbers, rows),
-    )
-    costs = compose(some, c)
-    step_s = even_step_seconds(costs, _rows(types, rows), recomputes[rows])
+    costs = compose(features.take(rows), c)
+    step_s = even_step_seconds(costs, types.take(rows), recomputes[rows])
     return step_s, costs.host_share
-
-
-def _rows(columns: Columns, rows: slice) -> Columns:
-    """Some layouts of a dataclass whose arrays all end in the layout axis."""
-    kind: Any = type(columns)
-    values = {field.name: getattr(columns, field.name)[..., rows] for field in fields(kind)}
-    chosen: Columns = kind(**values)
-    return chosen
 
 
 def even_step_seconds(costs: CostColumns, types: RankTypes, recomputes: Vector) -> Vector:

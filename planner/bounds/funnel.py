@@ -37,8 +37,9 @@ from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of
 from costmodel.training.step_time import compose, step_stretch
 from planner.problem import Setting
-from planner.space.columns import Columns, Integers
+from planner.space.columns import Draft, Integers
 from planner.space.unfold import schedules
+from topology.base.columns import Columns
 
 Vector = npt.NDArray[np.float64]
 
@@ -56,15 +57,11 @@ _OWN_BUBBLE = column(lambda schedule: schedule.bubble is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicrobatchTimes:
+class MicrobatchTimes(Columns):
     """Least seconds of a microbatch, of the whole model and of its cheapest layer, on one node."""
 
     total_s: Vector
     layer_s: Vector
-
-    def take(self, index: npt.NDArray[Any]) -> MicrobatchTimes:
-        """Entries of some rows."""
-        return MicrobatchTimes(total_s=self.total_s[index], layer_s=self.layer_s[index])
 
 
 def step_bound(
@@ -241,7 +238,7 @@ def smallest_bubble(setting: Setting, pins: Mapping[str, Any], pp: npt.NDArray[n
     return np.asarray(np.array(least, dtype=np.float64)[which].reshape(np.shape(pp)))
 
 
-def _least_of_pipelines(pipelines: Columns, pp: int) -> float:
+def _least_of_pipelines(pipelines: Draft, pp: int) -> float:
     """Least share that the offered schedules and virtual stages leave; 1 where none is offered."""
     schedule, chunks = pipelines["schedule"], pipelines["virtual_stages"]
     return float(_bubble_share(schedule, np.full_like(schedule, pp), chunks).min(initial=1.0))
