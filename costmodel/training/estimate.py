@@ -189,7 +189,7 @@ def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
         experts=q.model.is_moe,
         host_share=host_share,
         eight_bit=q.job.is_low_precision,
-        unmeasured_stack=not q.stack.calibrated,
+        unmeasured_stack=not q.stack.origin.calibrated,
     )
 
 

@@ -152,7 +152,7 @@ def features_of(
     gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
     own = shard_of[first]
     paid = parts if transfers else ((),) * len(parts)
-    sent_once = model.num_experts_per_token * stack.dispatches_once_per_node
+    sent_once = model.num_experts_per_token * stack.timing.dispatches_once_per_node
     moves = transfer_times(cal, hierarchy, paid, own, sizes, gaps, destinations=sent_once)
     times = [
         PartTimes(kernels=alone.take(own), transfers=moved)

@@ -179,7 +179,7 @@ def _best_seconds(
     """
     layers, ends = np.full((len(layer_runs(setting.model)), len(cuts)), np.inf), np.full(len(cuts), np.inf)
     far = transfers & (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
-    kinds = [CP_KINDS.index(kind) for kind in setting.stack.cp_kinds]
+    kinds = [CP_KINDS.index(kind) for kind in setting.stack.supports.cp_kinds]
     groups = [
         (np.flatnonzero(cuts.cp == 1), [(0, _TP_INNERMOST)]),
         (np.flatnonzero((cuts.cp > 1) & ~far), [(kind, _TP_INNERMOST) for kind in kinds]),
@@ -212,7 +212,7 @@ def _seconds(
 
 def _kindest_schedule(setting: Setting) -> int:
     """Code of the schedule under which a layer takes least: one that pairs passes hides expert traffic."""
-    has = [SCHEDULES.index(name) for name in setting.stack.schedules]
+    has = [SCHEDULES.index(name) for name in setting.stack.supports.schedules]
     pairing = [code for code in has if setting.model.is_moe and _PAIRS_MICROBATCHES[code]]
     return (pairing or has)[0]
 
@@ -251,7 +251,7 @@ def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
     smallest.
     """
     return np.asarray(
-        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.zero_stages], axis=0)
+        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.supports.zero_stages], axis=0)
     )
 
 
@@ -262,7 +262,9 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
     activations (`in_flight.held_microbatches`), so then none are counted.
     """
     s, ones = setting, np.ones(len(cores), dtype=np.int64)
-    policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
+    policy = (
+        _FULL if "full" in s.stack.supports.recomputes else RECOMPUTES.index(s.stack.supports.recomputes[0])
+    )
     table = replace(
         cores,
         schedule=SCHEDULES.index(PLAIN_SCHEDULE) * ones,
@@ -271,7 +273,7 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
         recompute=policy * ones,
     )
     pieces = memory_pieces(s.model, s.job, s.stack, table)
-    held = np.where(s.stack.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
+    held = np.where(s.stack.memory.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
     layers = sum(
         run.count
         * (layer.state.total_bytes + held * np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))

@@ -14,7 +14,7 @@ _AXIS_BITS = {"pp": 8, "dp": 4, "cp": 2, "tp": 1}
 
 
 def _tensor_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.tensor_parallel else t.tp > 1, dtype=bool)
+    return np.asarray(False if s.stack.supports.tensor_parallel else t.tp > 1, dtype=bool)
 
 
 def _tensor(s: Setting, x: ParallelLayout) -> Violation:
@@ -22,7 +22,7 @@ def _tensor(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _context_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.context_parallel else t.cp > 1, dtype=bool)
+    return np.asarray(False if s.stack.supports.context_parallel else t.cp > 1, dtype=bool)
 
 
 def _context(s: Setting, x: ParallelLayout) -> Violation:
@@ -30,7 +30,7 @@ def _context(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _pipeline_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.pipeline_parallel else t.pp > 1, dtype=bool)
+    return np.asarray(False if s.stack.supports.pipeline_parallel else t.pp > 1, dtype=bool)
 
 
 def _pipeline(s: Setting, x: ParallelLayout) -> Violation:
@@ -38,7 +38,7 @@ def _pipeline(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _expert_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    return np.asarray(False if s.stack.expert_parallel else t.ep > 1, dtype=bool)
+    return np.asarray(False if s.stack.supports.expert_parallel else t.ep > 1, dtype=bool)
 
 
 def _expert(s: Setting, x: ParallelLayout) -> Violation:
@@ -46,10 +46,10 @@ def _expert(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.stack.axis_orders:
+    if not s.stack.supports.axis_orders:
         return False
     active = sum((getattr(t, axis) > 1) * bit for axis, bit in _AXIS_BITS.items())
-    return np.asarray(~_orders_offered(s.stack.axis_orders)[active, t.axis_order], dtype=bool)
+    return np.asarray(~_orders_offered(s.stack.supports.axis_orders)[active, t.axis_order], dtype=bool)
 
 
 @functools.lru_cache(maxsize=8)
@@ -69,7 +69,7 @@ def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
 
 
 def _order(s: Setting, x: ParallelLayout) -> Violation:
-    offered = tuple("-".join(order) for order in s.stack.axis_orders)
+    offered = tuple("-".join(order) for order in s.stack.supports.axis_orders)
     return not_offered(s, "axis_order", "-".join(x.axis_order), offered)
 
 

@@ -120,7 +120,7 @@ def run(search: Search) -> None:
 def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
     s = search.setting
-    usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.cp_kinds[0], **search.pins}
+    usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.supports.cp_kinds[0], **search.pins}
     table, _ = cores(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
     table = _fitting(s, table)
     if len(table) == 0:

@@ -169,7 +169,7 @@ def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Draft, *, c
     """Every way to spread experts over the ranks of a stage; none in a dense model."""
     experts = setting.model.num_experts
     limit = setting.cluster.num_gpus
-    degrees = divisors(experts, limit) if experts and setting.stack.expert_parallel else [1]
+    degrees = divisors(experts, limit) if experts and setting.stack.supports.expert_parallel else [1]
     table = cross(table, "ep", pinned(pins, "ep", degrees))
     if "expert_tp" in pins:
         return cross(table, "expert_tp", [pins["expert_tp"]])
@@ -185,11 +185,13 @@ def complete(setting: Setting, pins: Mapping[str, Any], table: Draft) -> LayoutT
     ranks = table["dp"] * table["cp"]
     defaults: Draft = {
         "virtual_stages": np.ones(rows, dtype=np.int64),
-        "schedule": np.full(rows, coded("schedule", setting.stack.schedules[:1])[0]),
-        "zero_stage": np.full(rows, min(setting.stack.zero_stages)),
+        "schedule": np.full(rows, coded("schedule", setting.stack.supports.schedules[:1])[0]),
+        "zero_stage": np.full(rows, min(setting.stack.supports.zero_stages)),
         "shard_degree": ranks,
-        "cp_kind": np.full(rows, pinned(pins, "cp_kind", coded("cp_kind", setting.stack.cp_kinds))[0]),
-        "recompute": np.full(rows, coded("recompute", setting.stack.recomputes[:1])[0]),
+        "cp_kind": np.full(
+            rows, pinned(pins, "cp_kind", coded("cp_kind", setting.stack.supports.cp_kinds))[0]
+        ),
+        "recompute": np.full(rows, coded("recompute", setting.stack.supports.recomputes[:1])[0]),
         "axis_order": np.full(rows, coded("axis_order", [pins.get("axis_order", AXIS_ORDERS[0])])[0]),
     }
     columns = {**defaults, **table}

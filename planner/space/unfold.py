@@ -93,7 +93,7 @@ def eased(
     Returns:
         Each variant under each such policy, and how many each rule rejected.
     """
-    offered = () if "recompute" in pins else setting.stack.recomputes
+    offered = () if "recompute" in pins else setting.stack.supports.recomputes
     others = [policy for policy in offered if policy not in ("none", _usual_policy(setting))]
     if not others:
         return table.take(np.zeros(0, dtype=np.intp)), {}
@@ -106,11 +106,11 @@ def eased(
 def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Draft:
     """Schedules with their virtual stages that a pipeline of `pp` ranks can run."""
     if pp == 1:
-        has = setting.stack.schedules
+        has = setting.stack.supports.schedules
         idle = PLAIN_SCHEDULE if PLAIN_SCHEDULE in has else has[0]
         pairs = [(pins.get("schedule", idle), pins.get("virtual_stages", 1))]
     else:
-        offered = [pins["schedule"]] if "schedule" in pins else setting.stack.schedules
+        offered = [pins["schedule"]] if "schedule" in pins else setting.stack.supports.schedules
         useful = [s for s in offered if RECORDS[s].outdone_by not in offered]
         pairs = [(s, v) for s in useful for v in _virtual_stages(setting, pins, s, pp)]
     return {
@@ -126,19 +126,19 @@ def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: Schedul
     if chunks is not None:
         return [chunks]
     layers = setting.model.num_layers
-    most = (layers + 2 * setting.stack.empty_end_chunks) // pp
+    most = (layers + 2 * setting.stack.supports.empty_end_chunks) // pp
     return [v for v in range(2, most + 1) if v <= EVERY_VIRTUAL_STAGE or -layers % (pp * v) <= 2]
 
 
 def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Draft:
     """Ways to exchange keys and values between context ranks; one stands for all where none is needed."""
-    kinds = pinned(pins, "cp_kind", coded("cp_kind", setting.stack.cp_kinds))
+    kinds = pinned(pins, "cp_kind", coded("cp_kind", setting.stack.supports.cp_kinds))
     return {"cp_kind": np.array(kinds if cp > 1 else kinds[:1], dtype=np.int64)}
 
 
 def _usual_policy(setting: Setting) -> Recompute:
     """The policy that repeats no part of a layer, or some layers whole: ``full`` of no layer is ``none``."""
-    offered = setting.stack.recomputes
+    offered = setting.stack.supports.recomputes
     return "full" if "full" in offered else "none" if "none" in offered else offered[0]
 
 
@@ -155,7 +155,9 @@ def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Draft:
     that is given may be any.
     """
     (stride, ranks), pipelined = divmod(key // 2, setting.cluster.num_gpus + 1), key % 2
-    offered = setting.stack.zero_stages_with_pipeline if pipelined else setting.stack.zero_stages
+    offered = (
+        setting.stack.supports.zero_stages_with_pipeline if pipelined else setting.stack.supports.zero_stages
+    )
     stages = pinned(pins, "zero_stage", offered)
     inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
     pairs = []
