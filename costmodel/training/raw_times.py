@@ -53,7 +53,7 @@ class PartTimes(Columns):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class Features(Columns):
     """Raw times of a set of layouts of one job.
 
     Attributes:
@@ -91,6 +91,10 @@ class Features:
     send_s_per_byte: Vector
     replication: Index
     layout_numbers: LayoutNumbers
+
+    def __len__(self) -> int:
+        """Count the layouts."""
+        return len(self.cut)
 
     def take(self, rows: Rows) -> Features:
         """Raw times of some layouts; what cuts and replications share stays."""

@@ -50,7 +50,7 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     one = priced.take(np.array([row]))
     runs = [run.count for run in layer_runs(setting.model)]
     costs = decidable(
-        stage_costs_of(one.costs, one.pieces, layout, setting.job, runs, setting.memory_budget_bytes),
+        stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes),
         layout,
     )
     return Candidate(layout=layout, costs=costs, known=bound_stages(costs, ranks_of_chunks(layout)))

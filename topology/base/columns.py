@@ -46,6 +46,8 @@ class Columns:
     @classmethod
     def concat(cls, tables: Sequence[Self]) -> Self:
         """Rows of several tables of arrays, one after the other."""
+        if len(tables) == 1:
+            return tables[0]
         return cls(**{name: _joined([getattr(table, name) for table in tables]) for name in cls.names()})
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
-from planner.bounds.priced import price
+from planner.bounds.priced import Priced, price
 from planner.plan import PlanRequest
 from planner.problem import setting_of
 from topology.base.columns import Columns
@@ -18,6 +18,11 @@ LAYOUTS = [
     for tp in (1, 2)
     for zero, ep, recompute in ((0, 1, "none"), (1, 2, "full"))
 ]
+
+
+def columns_of(priced: Priced) -> tuple[Columns, ...]:
+    """All that has one entry per layout; the rest of the features is shared by layouts."""
+    return priced.table, priced.features.layout_numbers, priced.costs, priced.pieces
 
 
 def leaves(value: object) -> list[object]:
@@ -32,8 +37,8 @@ def test_every_array_of_priced_layouts_ends_in_the_layouts(name: str, layouts: l
     job = TrainingJob(sequence_length=2048, global_batch_size=16)
     request = PlanRequest(model=model(name), cluster=default_cluster("h100-sxm", 8).spec, job=job)
     priced, rows = price(setting_of(request), LayoutTable.of(layouts), load_calibration()), np.array([1, 0])
-    assert len(priced) == len(layouts)
+    assert len(priced) == len(priced.features) == len(layouts)
     again = price(setting_of(request), LayoutTable.of([layouts[1], layouts[0]]), load_calibration())
-    for taken, expected in zip(leaves(priced.take(rows)), leaves(again), strict=True):
+    for taken, expected in zip(leaves(columns_of(priced.take(rows))), leaves(columns_of(again)), strict=True):
         assert np.shape(taken) == np.shape(expected)
         assert taken == pytest.approx(expected, rel=1e-12)
