@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from costmodel.job import TrainingJob
 from costmodel.parallel.axes import AXES, RANK_AXES
+from topology.base.columns import Columns
 
 Quantity: TypeAlias = float | npt.NDArray[Any]
 """A number, or an array of numbers that broadcasts against its neighbours."""
@@ -127,7 +128,7 @@ def layout_record(layout: ParallelLayout) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutTable:
+class LayoutTable(Columns):
     """Many layouts, one array per field; `shard_degree` is always a number here."""
 
     tp: npt.NDArray[np.int64]
@@ -145,10 +146,6 @@ class LayoutTable:
     sequence_parallel: npt.NDArray[np.bool_]
     cp_kind: npt.NDArray[np.int64]
     axis_order: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        """Count the layouts."""
-        return len(self.tp)
 
     @property
     def num_gpus(self) -> npt.NDArray[np.int64]:
@@ -194,7 +191,7 @@ class LayoutTable:
 
     def layout(self, index: int) -> ParallelLayout:
         """Give back one row as a `ParallelLayout` (a shard degree of dp·cp becomes None)."""
-        row = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        row = {name: column[index] for name, column in self.by_name().items()}
         plain = {name: int(value) for name, value in row.items()}
         return ParallelLayout(
             **{name: plain[name] for name in (*DEGREES, "zero_stage")},
@@ -207,18 +204,6 @@ class LayoutTable:
             if plain["shard_degree"] == plain["dp"] * plain["cp"]
             else plain["shard_degree"],
         )
-
-    @staticmethod
-    def join(tables: Sequence[LayoutTable]) -> LayoutTable:
-        """Rows of several tables, one after the other."""
-        names = [field.name for field in fields(LayoutTable)]
-        return LayoutTable(
-            **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names}
-        )
-
-    def take(self, index: npt.NDArray[Any] | slice) -> LayoutTable:
-        """Rows chosen by an index or mask array, or a slice."""
-        return LayoutTable(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
 def num_axes(layout: ParallelLayout) -> int:

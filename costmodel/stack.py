@@ -1,14 +1,14 @@
 """Software stacks: what a training engine overlaps, fuses, keeps in memory and allows.
 
-The same layout runs differently under Megatron-LM of 2021 and torchtitan of 2025. Each field of
-`SoftwareStack` has a physical meaning; its values are data (``data/stacks.toml``) with their source.
+The same layout runs differently under Megatron-LM of 2021 and torchtitan of 2025. Each field of the groups
+of a `SoftwareStack` has a physical meaning; its values are data (``data/stacks.toml``) with their source.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,70 +37,111 @@ class StackLevel:
     name: str = ""
 
 
+def constant(value: float, unit: str, meaning: str) -> float:
+    """Field whose number no source states: listed in this unit with the constants of the cost model."""
+    described: Any = field(default=value, metadata={"unit": unit, "meaning": meaning})
+    return described  # type: ignore[no-any-return]  # what a dataclass takes in the place of a default
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoftwareStack:
-    """One training engine as the cost model sees it.
+class StackTiming:
+    """What runs on a GPU and its host, what hides under what, and how fast.
+
+    A `constant` carries its own meaning.
 
     Attributes:
-        name: The name users give to ``--stack``.
-        frameworks: Beginnings of the `framework` column of measured runs that this profile describes.
-        repositories: Parts of the `url` column that name whose own copy of that engine ran, with the settings
-            of their launch scripts.
-        successor: Profile of the same engine some versions later; a run that uses what this one lacks (fused
-            attention, a recompute policy) is one of it. Empty if there is none.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
-        reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit
-            exists until its backward ends, and with sharded gradients in the reduction's precision until the
-            next unit's does; the head's buffers are gone when the layers' are needed.
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
         static_experts_blackwell: On Blackwell the host need not know how many tokens an expert gets: products
             read it on the GPU, and the layer is part of a captured graph.
-        keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the
-            gate (autograd's own product rule); False where a hand-written backward computes it again.
-        keeps_partial_sums: ``selective-op`` keeps what a message carried too: the product of a row-parallel
-            projection beside its reduced part, and the rows that experts exchange.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
             run on the whole sequence, gathered before them, not on each rank's part.
-        keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
-            mask, from forward to backward; otherwise they are gathered again.
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
-        gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
-            the step.
         dropout: Training drops activations out and stores the masks.
         vocab_parallel_loss: The loss is computed on vocabulary shards instead of gathered logits.
-        tp_overlap_share: Share of tensor-parallel communication that can hide under its GEMM, 0…1.
         gradient_overlap: Gradient reduction runs under the backward pass.
         parameter_overlap: The all-gather of updated parameters runs under the forward pass.
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
-        expert_overlap_share: Share of expert all-to-all that can hide under compute, 0…1.
         cp_overlap: Context-parallel exchanges hide under attention of the previous block.
         p2p_overlap: Pipeline sends hide under compute when interleaved.
-        fsdp_exposed_share: Share of the shorter of compute and parameter traffic that still shows when
-            the two run at once at ZeRO-3 (late prefetch, memory and SM contention).
         early_stop_recompute: Full recomputation ends before the last matrix product, whose output nobody
             needs.
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
-        attention_slowdown: Attention forward and backward over the measured fused kernel, before Hopper.
-        attention_slowdown_hopper: The same from Hopper on (a kernel that does not use its instructions is
-            slower).
-        product_time_ratio: Matrix products over the tables' (another cuBLAS, compiler or power limit).
-        hopper_bf16_products: The same for bf16 on Hopper on top of it (cuBLAS newer than the tables').
-        tp_slowdown: Tensor-parallel collectives over nccl-tests of today (older NCCL, blocking streams).
-        host_s_per_microbatch: Host time of a microbatch outside its layers: embedding, loss, the engine
-            itself.
         cuda_graphs: Kernels are launched from captured graphs.
         launch_blocking: The host waits for every kernel before it launches the next, so that its time adds to
             theirs (CUDA_LAUNCH_BLOCKING=1).
         overlaps_gradient_sum: The input gradient of a tensor-parallel block is summed over tp under the
             product for its weight gradient.
-        host_s_per_layer: Host time to launch one layer's forward, seconds.
-        host_s_per_collective: Host time to launch one collective, seconds.
+    """
+
+    flash_attention: bool = True
+    fused_elementwise: bool = True
+    dispatches_weights: bool = False
+    dispatches_once_per_node: bool = False
+    drops_tokens: bool = False
+    static_experts_blackwell: bool = False
+    gathers_before_latent: bool = False
+    pads_value_heads: bool = False
+    dropout: bool = False
+    vocab_parallel_loss: bool = True
+    gradient_overlap: bool = True
+    parameter_overlap: bool = True
+    fsdp_prefetch: bool = True
+    cp_overlap: bool = True
+    p2p_overlap: bool = True
+    early_stop_recompute: bool = False
+    accumulation_fused: bool = True
+    p2p_sharded: bool = True
+    cuda_graphs: bool = False
+    launch_blocking: bool = False
+    overlaps_gradient_sum: bool = False
+    # another cuBLAS, compiler or power limit; on Hopper a cuBLAS newer than the tables'
+    product_time_ratio: float = constant(1.0, "ratio", "matrix products of this stack over the tables'")
+    hopper_bf16_products: float = constant(1.0, "ratio", "the same for bf16 on Hopper, on top of it")
+    # older NCCL, blocking streams
+    tp_slowdown: float = constant(1.0, "ratio", "tensor-parallel collectives over nccl-tests of today")
+    tp_overlap_share: float = constant(0.0, "share", "tensor-parallel transfers hidden under their product")
+    expert_overlap_share: float = constant(0.0, "share", "expert all-to-all hidden under compute")
+    # late prefetch, memory and SM contention
+    fsdp_exposed_share: float = constant(
+        0.08, "share", "shorter of compute and ZeRO-3 traffic that still shows"
+    )
+    # a kernel that does not use Hopper's instructions is slower there
+    attention_slowdown: float = constant(
+        1.0, "ratio", "attention over the fused kernel of the tables, before Hopper"
+    )
+    attention_slowdown_hopper: float = constant(
+        1.0, "ratio", "attention over the fused kernel of the tables, from Hopper on"
+    )
+    host_s_per_layer: float = constant(0.0, "s", "host time to launch one layer's forward")
+    host_s_per_collective: float = constant(0.0, "s", "host time of a blocking tensor-parallel collective")
+    host_s_per_microbatch: float = constant(0.0, "s", "host time of a microbatch outside its layers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackMemory:
+    """What an engine keeps on a GPU: bytes of a parameter's state, activations, and the runtime's own.
+
+    A `constant` carries its own meaning.
+
+    Attributes:
+        reduces_by_unit: Layers, embedding and head are units of their own: the whole gradient of a unit
+            exists until its backward ends, and with sharded gradients in the reduction's precision until the
+            next unit's does; the head's buffers are gone when the layers' are needed.
+        keeps_activated_gate: Where elementwise kernels are not fused, the activated gate is kept beside the
+            gate (autograd's own product rule); False where a hand-written backward computes it again.
+        keeps_partial_sums: ``selective-op`` keeps what a message carried too: the product of a row-parallel
+            projection beside its reduced part, and the rows that experts exchange.
+        keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
+            mask, from forward to backward; otherwise they are gathered again.
+        gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
+            the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         gradient_bytes: Bytes per parameter of the stored gradient.
         optimizer_bytes: Bytes per parameter of master weights and moments, and of whatever else is sharded
@@ -109,16 +150,45 @@ class SoftwareStack:
         parameter_gather_bytes: Bytes per parameter of parameter all-gathers.
         gathers_from_master: At ZeRO-3 the low-precision weights exist only while gathered.
         fp8_weight_copies: Eight-bit copies of a weight kept per parameter in fp8 training, in bytes.
-        loss_bytes_per_logit: Bytes per logit alive at the peak of the loss: logits, their fp32 copy or
-            softmax, and its gradient.
+        bucket_bytes: Largest gradient bucket under reduction.
+        gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
+            accumulation keeps as a placeholder gradient.
+    """
+
+    reduces_by_unit: bool = False
+    keeps_activated_gate: bool = True
+    keeps_partial_sums: bool = False
+    keeps_gathered_keys: bool = False
+    gradients_on_demand: bool = False
+    weight_bytes: float = 2.0
+    gradient_bytes: float = 4.0
+    optimizer_bytes: float = 12.0
+    gradient_reduce_bytes: float = 4.0
+    parameter_gather_bytes: float = 2.0
+    gathers_from_master: bool = False
+    fp8_weight_copies: float = 0.0
+    bucket_bytes: float = 0.0
+    gradient_scratch_bytes: float = 0.0
+    fragmentation: float = constant(1.0, "ratio", "reserved over allocated memory of the caching allocator")
+    context_bytes: float = constant(0.0, "GiB", "CUDA context and libraries on a GPU, outside the allocator")
+    communicator_bytes: float = constant(0.0, "GiB", "buffers of one collective communicator")
+    # logits, their fp32 copy or softmax, and its gradient
+    loss_bytes_per_logit: float = constant(10.0, "bytes", "alive per logit at the peak of the loss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSupport:
+    """What an engine can do, and what it does where nobody says.
+
+    Attributes:
         schedules: Pipeline schedules it has.
         recomputes: Recompute policies it has.
         cp_kinds: Context-parallel exchanges it has.
         axis_orders: Rank orders it can place, slowest axis first; empty means any.
         zero_stages: ZeRO stages it has.
         zero_stages_with_pipeline: ZeRO stages it allows when pp > 1.
-        zero_stages_with_split_backward: ZeRO stages it allows with zero-bubble schedules, which finish
-            weight gradients after the backward pass.
+        zero_stages_with_split_backward: ZeRO stages it allows with zero-bubble schedules, which finish weight
+            gradients after the backward pass.
         experts_need_sequence_parallel: With tp > 1, experts take tokens split over tp only.
         expert_parallel: It can split experts.
         tensor_parallel: It can split matrices.
@@ -132,68 +202,8 @@ class SoftwareStack:
         uneven_stages: Stages may have different numbers of layers.
         empty_end_chunks: Interleaved, the first chunk may hold only the embedding, the last only the head.
         sequence_parallel_default: Sequence parallelism is on whenever tp > 1 unless a run says otherwise.
-        context_bytes: CUDA context and libraries on a GPU, outside the allocator.
-        communicator_bytes: Buffers of one collective communicator.
-        fragmentation: Reserved over allocated memory of the caching allocator, at least 1.
-        bucket_bytes: Largest gradient bucket under reduction.
-        gradient_scratch_bytes: Bytes per parameter of one matrix of each shape that fused weight-gradient
-            accumulation keeps as a placeholder gradient.
-        calibrated: Measured runs of it determined its constants.
-        source: Where the values come from.
-        as_of: Date of that source.
-        measured: Level of the user's own runs of it; None before any was measured.
     """
 
-    name: str
-    description: str
-    frameworks: tuple[str, ...] = ()
-    repositories: tuple[str, ...] = ()
-    successor: str = ""
-    flash_attention: bool = True
-    fused_elementwise: bool = True
-    reduces_by_unit: bool = False
-    dispatches_weights: bool = False
-    dispatches_once_per_node: bool = False
-    drops_tokens: bool = False
-    static_experts_blackwell: bool = False
-    keeps_activated_gate: bool = True
-    keeps_partial_sums: bool = False
-    gathers_before_latent: bool = False
-    keeps_gathered_keys: bool = False
-    pads_value_heads: bool = False
-    gradients_on_demand: bool = False
-    dropout: bool = False
-    vocab_parallel_loss: bool = True
-    tp_overlap_share: float = 0.0
-    gradient_overlap: bool = True
-    parameter_overlap: bool = True
-    fsdp_prefetch: bool = True
-    expert_overlap_share: float = 0.0
-    cp_overlap: bool = True
-    p2p_overlap: bool = True
-    fsdp_exposed_share: float = 0.08
-    early_stop_recompute: bool = False
-    accumulation_fused: bool = True
-    p2p_sharded: bool = True
-    attention_slowdown: float = 1.0
-    attention_slowdown_hopper: float = 1.0
-    product_time_ratio: float = 1.0
-    hopper_bf16_products: float = 1.0
-    tp_slowdown: float = 1.0
-    host_s_per_microbatch: float = 0.0
-    cuda_graphs: bool = False
-    launch_blocking: bool = False
-    overlaps_gradient_sum: bool = False
-    host_s_per_layer: float = 0.0
-    host_s_per_collective: float = 0.0
-    weight_bytes: float = 2.0
-    gradient_bytes: float = 4.0
-    optimizer_bytes: float = 12.0
-    gradient_reduce_bytes: float = 4.0
-    parameter_gather_bytes: float = 2.0
-    gathers_from_master: bool = False
-    fp8_weight_copies: float = 0.0
-    loss_bytes_per_logit: float = 10.0
     schedules: tuple[Schedule, ...] = (PLAIN_SCHEDULE,)
     recomputes: tuple[Recompute, ...] = ("none", "selective", "full")
     cp_kinds: tuple[CpKind, ...] = ("ring",)
@@ -213,14 +223,51 @@ class SoftwareStack:
     uneven_stages: bool = True
     empty_end_chunks: bool = False
     sequence_parallel_default: bool = True
-    context_bytes: float = 0.0
-    communicator_bytes: float = 0.0
-    fragmentation: float = 1.0
-    bucket_bytes: float = 0.0
-    gradient_scratch_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOrigin:
+    """Which measured runs a profile describes, and where its values come from.
+
+    Attributes:
+        frameworks: Beginnings of the `framework` column of measured runs that this profile describes.
+        repositories: Parts of the `url` column that name whose own copy of that engine ran, with the settings
+            of their launch scripts.
+        successor: Profile of the same engine some versions later; a run that uses what this one lacks (fused
+            attention, a recompute policy) is one of it. Empty if there is none.
+        calibrated: Measured runs of it determined its constants.
+        source: Where the values come from.
+        as_of: Date of that source.
+    """
+
+    frameworks: tuple[str, ...] = ()
+    repositories: tuple[str, ...] = ()
+    successor: str = ""
     calibrated: bool = True
     source: str = ""
     as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareStack:
+    """One training engine as the cost model sees it.
+
+    Attributes:
+        name: The name users give to ``--stack``.
+        description: What it is, in one line.
+        timing: What it runs and overlaps, and how fast.
+        memory: What it keeps on a GPU.
+        supports: What it can do.
+        origin: Runs it describes, and sources.
+        measured: Level of the user's own runs of it; None before any was measured.
+    """
+
+    name: str
+    description: str
+    timing: StackTiming = StackTiming()
+    memory: StackMemory = StackMemory()
+    supports: StackSupport = StackSupport()
+    origin: StackOrigin = StackOrigin()
     measured: StackLevel | None = None
 
     @property
@@ -250,7 +297,13 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
 
 def own_fields() -> Mapping[str, frozenset[str]]:
     """Fields that each shipped profile states itself, by profile; the others are those of its base."""
-    return {name: frozenset(entry) for name, entry in _table().items()}
+    return {name: frozenset(_flat(entry)) for name, entry in _table().items()}
+
+
+def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries of a profile without their groups; no two groups have a field of one name."""
+    groups = [value for value in entry.values() if isinstance(value, Mapping)]
+    return {name: value for group in groups for name, value in group.items()}
 
 
 def bases() -> Mapping[str, str]:
@@ -261,8 +314,8 @@ def bases() -> Mapping[str, str]:
 def resolve_bases(table: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Give every profile the entries of its ``base`` where it has none of its own.
 
-    >>> resolve_bases({"a": {"x": 1, "y": 2}, "b": {"base": "a", "y": 3}})["b"]
-    {'x': 1, 'y': 3}
+    >>> resolve_bases({"a": {"timing": {"x": 1, "y": 2}}, "b": {"base": "a", "timing": {"y": 3}}})["b"]
+    {'timing': {'x': 1, 'y': 3}}
     """
     return {name: _with_base(table, name, ()) for name in table}
 
@@ -279,14 +332,16 @@ def _with_base(table: Mapping[str, Mapping[str, Any]], name: str, above: tuple[s
             f"{' is based on '.join(line)}, which " + ("is missing" if base not in table else "comes back"),
             f"name one of {', '.join(table)} that does not lead back",
         )
-    own = {key: value for key, value in table[name].items() if key != "base"}
-    return {**_with_base(table, base, (*above, name)), **own}
+    found = _with_base(table, base, (*above, name))
+    for key, value in table[name].items():
+        found[key] = {**found.get(key, {}), **value} if isinstance(value, Mapping) else value
+    return {key: value for key, value in found.items() if key != "base"}
 
 
 def stack(name: str) -> SoftwareStack:
     """Give the profile of this name, leniently spelled.
 
-    >>> stack("torchtitan").flash_attention
+    >>> stack("torchtitan").timing.flash_attention
     True
     """
     from topology.base.names import resolve
@@ -309,13 +364,13 @@ def stack_of_framework(framework: str, repository: str = "") -> SoftwareStack:
     matches = [
         (len(start), name)
         for name, s in profiles.items()
-        for start in s.frameworks
+        for start in s.origin.frameworks
         if start.lower() in lowered
     ]
     name = max(matches)[1] if matches else "megatron-core"
     copies = (
         copy
         for copy, base in bases().items()
-        if base == name and any(part in repository.lower() for part in profiles[copy].repositories)
+        if base == name and any(part in repository.lower() for part in profiles[copy].origin.repositories)
     )
     return profiles[next(copies, name)]

@@ -141,7 +141,8 @@ def write(values: Values) -> None:
         section, _, field = name.partition(".")
         file = data / ("stacks.toml" if field else "constants.toml")
         text = file.read_text(encoding="utf-8")
-        start = text.index(f'["{section}"]\n' if "." in section else f"[{section}]\n")
+        section = f'"{section}"' if "." in section else section
+        start = text.index(f"[{section}.timing]\n" if field else f"[{section}]\n")
         head, body = text[:start], text[start:]
         line = rf"^{field or 'value'} = .*$"
         body = re.sub(line, f"{field or 'value'} = {value:.3g}", body, count=1, flags=re.MULTILINE)

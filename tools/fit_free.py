@@ -72,7 +72,7 @@ def shipped() -> Values:
     values = {name: getattr(default_constants(), name) for name in GLOBALS}
     for name in STACK_FIELDS:
         profile, field = name.split(".")
-        values[name] = float(getattr(stacks()[profile], field))
+        values[name] = float(getattr(stacks()[profile].timing, field))
     return values
 
 

@@ -57,7 +57,7 @@ class Sample:
         }
         return Sample(
             features=f,
-            types=_map(self.types, lambda a: a[..., index]),
+            types=self.types.take(index),
             **{k: v[index] for k, v in own.items()},
         )
 
@@ -139,7 +139,7 @@ def load_sample(path: str) -> Sample:
     every = np.arange(len(order))
     return Sample(
         features=replace(_zip([f for f, _ in pieces]), cut=every, replication=every),
-        types=_zip([t for _, t in pieces]),
+        types=RankTypes.concat([t for _, t in pieces]),
         recomputed=np.array([run.recomputed_share for run in order]),
         measured=np.array([float(run.step_time_s or 0) for run in order]),
         weight=np.array([number[s] ** -0.5 for s in source]),

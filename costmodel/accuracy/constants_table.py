@@ -11,29 +11,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from costmodel.kernels.tables import Calibration
-from costmodel.stack import SoftwareStack, bases, own_fields, stacks
+from costmodel.stack import bases, own_fields, stacks
 from costmodel.training.constants import Constant, described_constants
 from topology.base.units import GIB
 
-_TIMING: Mapping[str, tuple[str, str]] = {
-    "product_time_ratio": ("ratio", "matrix products of this stack over the tables'"),
-    "hopper_bf16_products": ("ratio", "the same for bf16 on Hopper, on top of it"),
-    "tp_slowdown": ("ratio", "tensor-parallel collectives over nccl-tests of today"),
-    "tp_overlap_share": ("share", "tensor-parallel transfers hidden under their product"),
-    "expert_overlap_share": ("share", "expert all-to-all hidden under compute"),
-    "fsdp_exposed_share": ("share", "shorter of compute and ZeRO-3 traffic that still shows"),
-    "attention_slowdown": ("ratio", "attention over the fused kernel of the tables, before Hopper"),
-    "attention_slowdown_hopper": ("ratio", "attention over the fused kernel of the tables, from Hopper on"),
-    "host_s_per_layer": ("s", "host time to launch one layer's forward"),
-    "host_s_per_collective": ("s", "host time of a blocking tensor-parallel collective"),
-    "host_s_per_microbatch": ("s", "host time of a microbatch outside its layers"),
-}
-_MEMORY: Mapping[str, tuple[str, str]] = {
-    "fragmentation": ("ratio", "reserved over allocated memory of the caching allocator"),
-    "context_bytes": ("GiB", "CUDA context and libraries on a GPU, outside the allocator"),
-    "communicator_bytes": ("GiB", "buffers of one collective communicator"),
-    "loss_bytes_per_logit": ("bytes", "alive per logit at the peak of the loss"),
-}
 _SIZE = {"GiB": GIB}
 UNSOURCED = "fixed: chosen with the profile; no published source"
 STACK_ORIGINS: Mapping[str, str] = {
@@ -83,16 +64,17 @@ def every_constant(cal: Calibration) -> Mapping[str, Constant]:
 def _stack_constants() -> dict[str, Constant]:
     """Timing and memory properties in which a profile differs from the plain engine."""
     own, line = own_fields(), bases()
-    plain = {field.name: field.default for field in fields(SoftwareStack)}
-    found = {}
-    for profile in stacks().values():
-        for name, (unit, meaning) in {**_TIMING, **_MEMORY}.items():
-            value = float(getattr(profile, name))
-            key = f"{profile.name}.{name}"
-            inherited = profile.name in line and name not in own[profile.name]
-            if value != plain[name] and not inherited:
-                origin = STACK_ORIGINS.get(key, UNSOURCED)
-                found[key] = Constant(
-                    value=value / _SIZE.get(unit, 1), unit=unit, meaning=meaning, fitted_on=origin
-                )
-    return found
+    return {
+        f"{profile.name}.{at.name}": Constant(
+            value=float(getattr(group, at.name)) / _SIZE.get(at.metadata["unit"], 1),
+            unit=at.metadata["unit"],
+            meaning=at.metadata["meaning"],
+            fitted_on=STACK_ORIGINS.get(f"{profile.name}.{at.name}", UNSOURCED),
+        )
+        for profile in stacks().values()
+        for group in (profile.timing, profile.memory)
+        for at in fields(group)
+        if "unit" in at.metadata
+        and getattr(group, at.name) != at.default
+        and (profile.name not in line or at.name in own[profile.name])
+    }

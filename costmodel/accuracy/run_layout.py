@@ -51,7 +51,7 @@ def layout_of(row: Row) -> ParallelLayout:
 def _usual_chunks(row: Row, pp: int) -> int:
     """Chunks per rank where a row does not say: Megatron-Core recipes interleave layer by layer."""
     layers, stack = count(row, "num_layers"), stack_of_framework(row.get("framework", ""))
-    interleaves = stack.interleaves_by_default and not row.get("schedule") and layers % pp == 0
+    interleaves = stack.supports.interleaves_by_default and not row.get("schedule") and layers % pp == 0
     return layers // pp if interleaves and pp > 1 else 1
 
 

@@ -23,7 +23,7 @@ def model_of(row: Row, stack: SoftwareStack) -> ModelSpec:
     """The row's model: details of a catalogued one of these sizes, or a plain GPT or Llama of them."""
     try:
         return _sized_model(
-            tuple(sorted((name, row.get(name, "")) for name in _SIZES)), stack.flash_attention
+            tuple(sorted((name, row.get(name, "")) for name in _SIZES)), stack.timing.flash_attention
         )
     except InputError as impossible:
         raise UnsupportedRunError(f"{impossible.what}: {impossible.cause}") from impossible

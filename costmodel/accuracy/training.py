@@ -175,7 +175,7 @@ def _result(
         experts=run.model.is_moe,
         host_share=float(scores.host_share[at]),
         eight_bit=run.job.is_low_precision,
-        unmeasured_stack=not run.stack.calibrated,
+        unmeasured_stack=not run.stack.origin.calibrated,
     )
     seconds = float(scores.step_time_s[at])
     memory = float((scores.peak_memory_bytes if run.process_memory else scores.peak_allocated_bytes)[at])

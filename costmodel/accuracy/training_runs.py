@@ -120,7 +120,7 @@ def read_run(row: Row, index: int = 0) -> TrainingRun:
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
     stack = _stack(row)
-    if not row.get("sequence_parallel") and layout.tp > 1 and stack.sequence_parallel_default:
+    if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
     return TrainingRun(
         name=row.get("id") or f"row {index + 1}",
@@ -149,26 +149,28 @@ def _adapter(row: Row) -> str:
 def _stack(row: Row) -> SoftwareStack:
     """The profile of the row's engine, with what the row says of its attention, overlap and launches."""
     stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
-    note = row.get("note", "").lower()
+    timing, note = stack.timing, row.get("note", "").lower()
     if row.get("flash_attention"):
-        stack = replace(stack, flash_attention=flag(row, "flash_attention", default=True))
+        timing = replace(timing, flash_attention=flag(row, "flash_attention", default=True))
     if "async tp" in note:
-        stack = replace(stack, tp_overlap_share=max(stack.tp_overlap_share, ASYNC_TP_SHARE))
+        timing = replace(timing, tp_overlap_share=max(timing.tp_overlap_share, ASYNC_TP_SHARE))
     if "token-drop" in note:
-        stack = replace(stack, drops_tokens=True)
+        timing = replace(timing, drops_tokens=True)
     if "_cg" in note or "cuda graph" in note:
-        stack = replace(stack, cuda_graphs=True)
+        timing = replace(timing, cuda_graphs=True)
     if re.search(r"launch[ _]blocking", note):
-        stack = replace(stack, launch_blocking=True)
-    return stack
+        timing = replace(timing, launch_blocking=True)
+    return replace(stack, timing=timing)
 
 
 def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:
     """The first version of an engine, from this profile on, that has what the row uses."""
     wants_fused = bool(row.get("flash_attention")) and flag(row, "flash_attention", default=True)
     wants_selective = row.get("recompute") == "selective"
-    lacks = (wants_fused > stack.flash_attention) or (wants_selective > ("selective" in stack.recomputes))
-    return _version(stacks()[stack.successor], row) if lacks and stack.successor else stack
+    lacks = (wants_fused > stack.timing.flash_attention) or (
+        wants_selective > ("selective" in stack.supports.recomputes)
+    )
+    return _version(stacks()[stack.origin.successor], row) if lacks and stack.origin.successor else stack
 
 
 def _job(row: Row, layout: ParallelLayout) -> TrainingJob:

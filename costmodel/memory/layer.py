@@ -23,12 +23,13 @@ from costmodel.parallel.axes import AXES
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
+from topology.base.columns import Columns
 
 _HOLDS_ALL = column(lambda schedule: schedule.holds_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerMemory:
+class LayerMemory(Columns):
     """One layer of a kind on one rank, for one microbatch.
 
     Attributes:
@@ -47,7 +48,7 @@ class LayerMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndMemory:
+class EndMemory(Columns):
     """The embedding or the head: its state, and what it holds at the peak (not multiplied by in-flight).
 
     `recompute_room_bytes` of that are free again when layers are recomputed, so recomputing takes less more.
@@ -59,7 +60,7 @@ class EndMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPieces:
+class MemoryPieces(Columns):
     """All that a stage's memory is made of, one entry per layout.
 
     Attributes:
@@ -122,9 +123,9 @@ def memory_pieces(
         working_bytes=working,
         recompute_working_bytes=recompute_working,
         first_backward_relief=_first_backward_relief(layers, stack),
-        buffer_bytes=stack.bucket_bytes * (table.replicas > 1),
-        runtime_bytes=stack.context_bytes + stack.communicator_bytes * _communicators(table),
-        fragmentation=stack.fragmentation,
+        buffer_bytes=stack.memory.bucket_bytes * (table.replicas > 1),
+        runtime_bytes=stack.memory.context_bytes + stack.memory.communicator_bytes * _communicators(table),
+        fragmentation=stack.memory.fragmentation,
     )
 
 
@@ -145,7 +146,7 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
-    working = share.working_bytes + at.stack.gradient_scratch_bytes * share.matrix_parameters
+    working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
     return LayerMemory(
         state=state_bytes(at.each, parameters, experts),
         saved_bytes=share.saved_bytes[policy, at.index],
@@ -158,7 +159,7 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
 def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:
     """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance."""
     shares = [np.minimum(1, layer.state.gradients_bytes / layer.saved_bytes) for layer in layers]
-    least: Quantity = np.minimum.reduce(shares) * stack.gradients_on_demand
+    least: Quantity = np.minimum.reduce(shares) * stack.memory.gradients_on_demand
     return least
 
 
@@ -169,7 +170,7 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     if np.any(masks):
         M = num_microbatches(table, at.job)
         masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
-    unit = 0 if at.stack.reduces_by_unit else unit_bytes(parameters, table, at.stack)
+    unit = 0 if at.stack.memory.reduces_by_unit else unit_bytes(parameters, table, at.stack)
     return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=masks + unit)
 
 
@@ -185,15 +186,15 @@ def _head_memory(
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
     parameters = share.parameters[at.index] + tied_copy
-    shards = table.tp if at.stack.vocab_parallel_loss else 1
+    shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
-    loss = (at.stack.loss_bytes_per_logit + capped) * logits
-    unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.reduces_by_unit)
+    loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits
+    unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.memory.reduces_by_unit)
     waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
     held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits
     peak, room = loss + unit, 0 * loss
-    if at.stack.reduces_by_unit:
+    if at.stack.memory.reduces_by_unit:
         peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
         room = np.minimum(peak, recompute_working)
     return EndMemory(

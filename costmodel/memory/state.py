@@ -15,10 +15,11 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, Quantity
 from costmodel.stack import SoftwareStack
+from topology.base.columns import Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(Columns):
     """Persistent bytes of some parameters on one rank, after sharding."""
 
     weights_bytes: Quantity
@@ -58,16 +59,16 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     dense_ranks = np.minimum(table.shard_degree, copies)
     expert_ranks = np.maximum(1.0, table.expert_dp * (dense_ranks / copies))
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
-    weight_bytes = stack.weight_bytes + stack.fp8_weight_copies * job.is_low_precision
-    resident = 1 - stages[2] * stack.gathers_from_master
+    weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision
+    resident = 1 - stages[2] * stack.memory.gathers_from_master
 
     def after(ranks: npt.NDArray[Any]) -> State:
         """Bytes per parameter when sharded state is divided over so many ranks."""
         share = 1 / ranks
         return State(
             weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
-            gradients_bytes=stack.gradient_bytes * np.where(stages[1], share, 1.0),
-            optimizer_bytes=stack.optimizer_bytes * np.where(stages[0], share, 1.0),
+            gradients_bytes=stack.memory.gradient_bytes * np.where(stages[1], share, 1.0),
+            optimizer_bytes=stack.memory.optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 
     return BytesPerParameter(dense=after(dense_ranks), expert=after(expert_ranks))
@@ -117,7 +118,11 @@ def unit_bytes(
         Bytes, one entry per layout.
     """
     sharded = [np.greater_equal(table.zero_stage, stage) for stage in (2, 3)]
-    reduced, whole = (sharded[0], 1) if stack.reduces_by_unit else (sharded[1], sharded[1])
-    gathered = sharded[1] * stack.parameter_gather_bytes * (1 + (prefetches and stack.fsdp_prefetch))
-    per_parameter = gathered + whole * stack.parameter_gather_bytes + reduced * stack.gradient_reduce_bytes
+    reduced, whole = (sharded[0], 1) if stack.memory.reduces_by_unit else (sharded[1], sharded[1])
+    gathered = (
+        sharded[1] * stack.memory.parameter_gather_bytes * (1 + (prefetches and stack.timing.fsdp_prefetch))
+    )
+    per_parameter = (
+        gathered + whole * stack.memory.parameter_gather_bytes + reduced * stack.memory.gradient_reduce_bytes
+    )
     return parameters * per_parameter

@@ -78,7 +78,7 @@ def attention_ops(
         dtype=linear_dtype(job),
         bias=H * model.attention_output_bias,
         saved_elements=T * value_width,
-        output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.keeps_partial_sums),
+        output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
     )
     return (
         *enter_tensor_parallel("attention", shard, H),
@@ -115,7 +115,7 @@ def _grouped_projections(
     norms = elementwise(
         "qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=qk_bytes, parameters=2 * d, count=2
     )
-    passes = 2 if stack.fused_elementwise else 4
+    passes = 2 if stack.timing.fused_elementwise else 4
     positions = elementwise("rotary", traffic_bytes=passes * qk_bytes, count=2)
     return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
 
@@ -125,7 +125,7 @@ def _latent_projections(
 ) -> tuple[Op, ...]:
     """Down- and up-projections of latent attention; the down-projections are replicated over tp."""
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
-    rows = T if stack.gathers_before_latent else t
+    rows = T if stack.timing.gathers_before_latent else t
     q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
     heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(job)
     query_width = heads * model.qk_head_dim
@@ -133,7 +133,7 @@ def _latent_projections(
     down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
     norm = elementwise("kv_norm", traffic_bytes=4 * rows * r, saved_bytes=HALF_BYTES * rows * r, parameters=r)
     up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
-    passes = 2 if stack.fused_elementwise else 4
+    passes = 2 if stack.timing.fused_elementwise else 4
     rotary = elementwise("rotary", traffic_bytes=passes * HALF_BYTES * T * (2 * query_width), count=3)
     if not q:
         query: tuple[Op, ...] = (gemm("query", m=T, n=query_width, k=H, dtype=dtype, saved_elements=0),)
@@ -156,7 +156,11 @@ _PROJECTIONS: Mapping[AttentionName, Callable[..., tuple[Op, ...]]] = {
 
 def attended_value_dim(model: ModelSpec, stack: SoftwareStack) -> int:
     """Size of a value head as the attention kernel sees it."""
-    return max(model.qk_head_dim, model.value_head_dim) if stack.pads_value_heads else model.value_head_dim
+    return (
+        max(model.qk_head_dim, model.value_head_dim)
+        if stack.timing.pads_value_heads
+        else model.value_head_dim
+    )
 
 
 def _context_exchange(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
@@ -256,9 +260,9 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
     qkv_bytes = HALF_BYTES * T * (heads * model.qk_head_dim + kv_heads * dims)
     out_bytes = HALF_BYTES * T * heads * value_dim
     plain_qkv_bytes = qkv_bytes - HALF_BYTES * T * kv_heads * (value_dim - model.value_head_dim)
-    pairs = kind_pairs(model, kind, S) if stack.flash_attention else S * S
+    pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
     scores = T * S * heads
-    kept = FLOAT_BYTES * T * heads if stack.flash_attention else HALF_BYTES * scores
+    kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else HALF_BYTES * scores
     core = Op(
         name="attention",
         kind=OpKind.ATTENTION,
@@ -271,21 +275,21 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
         value_head_dim=value_dim,
         window=model.sliding_window if kind.sliding_share else None,
         windowed_share=kind.sliding_share,
-        fused=stack.flash_attention,
+        fused=stack.timing.flash_attention,
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
-        bytes=qkv_bytes + out_bytes + (0 if stack.flash_attention else 2 * HALF_BYTES * scores),
+        bytes=qkv_bytes + out_bytes + (0 if stack.timing.flash_attention else 2 * HALF_BYTES * scores),
         parameters=heads * model.attention_sinks,
         saved_bytes=qkv_bytes
         + kept
         + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
-        + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.keeps_gathered_keys,
+        + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.memory.keeps_gathered_keys,
         saved_bytes_selective=plain_qkv_bytes,
         saved_bytes_op=out_bytes + kept,
         working_bytes=_exchange_working_bytes(model, stack, shard),
     )
-    if stack.flash_attention:
+    if stack.timing.flash_attention:
         return (core,)
-    return (core, _softmax(scores, dropout=stack.dropout))
+    return (core, _softmax(scores, dropout=stack.timing.dropout))
 
 
 def _softmax(scores: Quantity, *, dropout: bool) -> Op:

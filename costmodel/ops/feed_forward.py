@@ -61,7 +61,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     """
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
-    kept = sent * (shard.ep > 1) * stack.keeps_partial_sums
+    kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
     router = gemm(
         "router",
@@ -102,7 +102,7 @@ def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -
         moves = 2/3 · 3,   or   2/3 · (1 + g·(1 − (1 − 1/g)^K)/K)
     """
     K, g = model.num_experts_per_token, shard.ep
-    if not stack.dispatches_once_per_node:
+    if not stack.timing.dispatches_once_per_node:
         return MOVES_OF_SEPARATE_COPIES
     return 2 / 3 * (1 + g * (1 - (1 - 1 / g) ** K) / K)
 
@@ -128,7 +128,7 @@ def _expert_traffic(
 
 def _weight_traffic(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Routing weights on their way to the experts, and their gradients on the way back."""
-    if not stack.dispatches_weights:
+    if not stack.timing.dispatches_weights:
         return ()
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * (shard.ep > 1)
     return (
@@ -196,7 +196,7 @@ def _matrices(
             dtype=dtype,
             bias=H * bias,
             saved_elements=T * F,
-            output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.keeps_partial_sums),
+            output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
         ),
     )
 
@@ -208,8 +208,8 @@ def _activation(model: ModelSpec, name: str, elements: Quantity, stack: Software
     product pass of 2.
     """
     gates = 1 + model.gated_mlp
-    extra = 0 if stack.fused_elementwise else 1
-    activated = extra * stack.keeps_activated_gate * model.gated_mlp
+    extra = 0 if stack.timing.fused_elementwise else 1
+    activated = extra * stack.memory.keeps_activated_gate * model.gated_mlp
     return elementwise(
         name,
         traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),

@@ -68,7 +68,7 @@ def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> 
     lookup = elementwise(
         "embedding",
         traffic_bytes=2 * HALF_BYTES * T * H,
-        saved_bytes=t * H * stack.dropout,
+        saved_bytes=t * H * stack.timing.dropout,
         parameters=model.vocab_size * H / shard.tp + model.learned_positions * H,
     )
     return (lookup, *leave_tensor_parallel("embedding", shard, H))
@@ -104,7 +104,7 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
 
 def _loss_reductions(stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Maximum, then chosen logit and sum of exponentials, of each token over the vocabulary's shards."""
-    if not stack.vocab_parallel_loss:
+    if not stack.timing.vocab_parallel_loss:
         return ()
     message = FLOAT_BYTES * shard.tokens * (shard.tp > 1)
     return (
@@ -148,7 +148,7 @@ def _norm(
     size = HALF_BYTES * shard.sharded_tokens * model.hidden_size
     return elementwise(
         name,
-        traffic_bytes=size * (2 if stack.fused_elementwise else 4),
+        traffic_bytes=size * (2 if stack.timing.fused_elementwise else 4),
         saved_bytes=size,
         saved_bytes_op=size if keeps_layer_input else 0,
         parameters=norm_parameters(model, model.hidden_size),
@@ -159,7 +159,9 @@ def _residual(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardSha
     """Addition to the residual stream: 2 reads, 1 write, and with dropout a one-byte mask that is kept."""
     elements = shard.sharded_tokens * model.hidden_size
     return elementwise(
-        name, traffic_bytes=(3 * HALF_BYTES + stack.dropout) * elements, saved_bytes=elements * stack.dropout
+        name,
+        traffic_bytes=(3 * HALF_BYTES + stack.timing.dropout) * elements,
+        saved_bytes=elements * stack.timing.dropout,
     )
 
 

@@ -25,6 +25,7 @@ from costmodel.pipeline.stages import (
     runs_of_ranks,
     shortage,
 )
+from topology.base.columns import Columns
 
 Vector = NDArray[np.float64]
 
@@ -60,7 +61,7 @@ def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankTypes:
+class RankTypes(Columns):
     """Distinct kinds of pipeline rank under the even split of every layout.
 
     Attributes:

@@ -24,6 +24,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
 from costmodel.stack import SoftwareStack
 from costmodel.training.rank_strides import Counts
+from topology.base.columns import Columns
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
@@ -32,7 +33,7 @@ SHARDS_PARAMETERS = 3  # the ZeRO stage from which parameters are gathered befor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GradientTraffic:
+class GradientTraffic(Columns):
     """Seconds of gradient and parameter traffic alone; rows are parts, columns layouts.
 
     Attributes:
@@ -97,14 +98,14 @@ def gradient_traffic(
         bucket = (counts * group.parameters).sum(axis=0) / table.pp
         unit = np.where(per_unit, group.parameters, bucket)
         share = group.parameters / np.maximum(unit, 1e-30)
-        reduce_s += share * _reduce(cal, hierarchy, table, group, unit * stack.gradient_reduce_bytes)
-        gathered = unit * stack.parameter_gather_bytes * (table.zero_stage > 0)
+        reduce_s += share * _reduce(cal, hierarchy, table, group, unit * stack.memory.gradient_reduce_bytes)
+        gathered = unit * stack.memory.parameter_gather_bytes * (table.zero_stage > 0)
         gather_s += share * collective_time(
             cal, hierarchy, "all_gather", gathered, group.shards, group.stride
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
     each_use = table.zero_stage >= SHARDS_PARAMETERS
-    tied = tied_parameters * stack.gradient_reduce_bytes * (table.pp > 1)
+    tied = tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
         step_reduce_s=np.where(per_unit, 0.0, reduce_s),
         step_gather_s=np.where(each_use, 0.0, gather_s),

@@ -13,12 +13,11 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
-from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, memory_pieces, stage_memory
+from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.layer import forward_flop, model_flop_per_step
 from costmodel.ops.op import OpKind, ShardShape
-from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.stack import SoftwareStack
@@ -26,9 +25,9 @@ from costmodel.stack import stack as stack_named
 from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
-from costmodel.training.raw_times import Features, features_of, ops_of_parts
+from costmodel.training.priced import price_layouts
+from costmodel.training.raw_times import Features, ops_of_parts
 from costmodel.training.stages import stage_costs_of
-from costmodel.training.step_time import compose
 from topology.cluster import Cluster
 
 
@@ -73,19 +72,16 @@ def estimate(
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
     table = LayoutTable.of([layout])
-    ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
-    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
-    pieces = memory_pieces(model, job, stack, table, ops=ops)
-    columns = compose(features, c)
-    costs = stage_costs_of(columns, pieces, layout, job, runs, cluster.gpu.memory_bytes)
+    priced = price_layouts(model, cluster, job, stack, table, cal, constants=c)
+    costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes)
     split = split or even_split(runs, layout)
     question = _Question(
         model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
         paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
     )  # fmt: skip
-    time = time_breakdown(features, c, costs, split)
-    doubts = _doubts(question, features, float(columns.host_share[0]))
-    return _answer(question, doubts, costs, split, time, rank_memory(pieces, layout, costs, split))
+    time = time_breakdown(priced.features, c, costs, split)
+    doubts = _doubts(question, priced.features, float(priced.costs.host_share[0]))
+    return _answer(question, doubts, costs, split, time, rank_memory(priced.pieces, layout, costs, split))
 
 
 def rank_memory(
@@ -189,7 +185,7 @@ def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
         experts=q.model.is_moe,
         host_share=host_share,
         eight_bit=q.job.is_low_precision,
-        unmeasured_stack=not q.stack.calibrated,
+        unmeasured_stack=not q.stack.origin.calibrated,
     )
 
 

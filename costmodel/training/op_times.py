@@ -8,8 +8,8 @@ the members of a group sit; both take arrays, one entry per distinct cut, and ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +20,17 @@ from costmodel.kernels.tables import Calibration
 from costmodel.ops.op import Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
+from topology.base.columns import Columns
 from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.gpu import Gpu
 
 Vector = NDArray[np.float64]
-Columns = TypeVar("Columns")
 
 FEW_CUTS = 64  # cuts whose products are looked up faster one by one than sorted into distinct ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTimes:
+class KernelTimes(Columns):
     """Seconds of the kernels of one layer, one microbatch, one rank; every field has one entry per cut.
 
     Attributes:
@@ -69,7 +69,7 @@ class KernelTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferTimes:
+class TransferTimes(Columns):
     """Seconds of the collectives of one layer and microbatch; every field has one entry per placed cut.
 
     Sharded ones are the all-gathers and reduce-scatters of sequence parallelism, whole ones the all-reduces
@@ -101,13 +101,6 @@ PART_TRANSFERS: Mapping[str, tuple[str, ...]] = {
     "ep": ("ep_forward_s", "ep_backward_s"),
 }
 """Totals of `TransferTimes` that show in each part of a step."""
-
-
-def take(columns: Columns, index: NDArray[Any]) -> Columns:
-    """Entries of every field of a dataclass of vectors."""
-    kind: Any = type(columns)
-    chosen: Columns = kind(**{field.name: getattr(columns, field.name)[index] for field in fields(kind)})
-    return chosen
 
 
 def kernel_times(
@@ -181,8 +174,7 @@ def transfer_times(
         destinations: Experts of a token, where an engine sends it once to each node that holds some of them;
             0 where every expert is sent its own copy.
     """
-    names = [field.name for field in fields(TransferTimes)]
-    totals = [{name: np.zeros(len(index)) for name in names} for _ in parts]
+    totals = [{name: np.zeros(len(index)) for name in TransferTimes.names()} for _ in parts]
     collectives = [
         (part, op)
         for part, ops in enumerate(parts)

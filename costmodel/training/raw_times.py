@@ -8,7 +8,7 @@ why a fit can evaluate the whole set of measured runs in milliseconds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic
-from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, take, transfer_times
+from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
 from costmodel.training.slowdowns import Environment, environment_of
+from topology.base.columns import Columns, Rows
 from topology.cluster import Cluster
 from topology.fabric.hierarchy import Hierarchy, crosses_node
 
@@ -45,7 +46,7 @@ as one socket's, whatever their scale-up domain.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartTimes:
+class PartTimes(Columns):
     """A run of identical layers, the embedding, or the head: kernels and transfers by placed cut."""
 
     kernels: KernelTimes
@@ -53,7 +54,7 @@ class PartTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class Features(Columns):
     """Raw times of a set of layouts of one job.
 
     Attributes:
@@ -92,9 +93,22 @@ class Features:
     replication: Index
     layout_numbers: LayoutNumbers
 
+    def __len__(self) -> int:
+        """Count the layouts."""
+        return len(self.cut)
+
+    def take(self, rows: Rows) -> Features:
+        """Raw times of some layouts; what cuts and replications share stays."""
+        return replace(
+            self,
+            cut=self.cut[rows],
+            replication=self.replication[rows],
+            layout_numbers=self.layout_numbers.take(rows),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutNumbers:
+class LayoutNumbers(Columns):
     """Columns of layouts as the composition reads them, one entry per layout."""
 
     pp: Vector
@@ -143,10 +157,10 @@ def features_of(
     gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
     own = shard_of[first]
     paid = parts if transfers else ((),) * len(parts)
-    sent_once = model.num_experts_per_token * stack.dispatches_once_per_node
+    sent_once = model.num_experts_per_token * stack.timing.dispatches_once_per_node
     moves = transfer_times(cal, hierarchy, paid, own, sizes, gaps, destinations=sent_once)
     times = [
-        PartTimes(kernels=take(alone, own), transfers=moved)
+        PartTimes(kernels=alone.take(own), transfers=moved)
         for alone, moved in zip(kernels, moves, strict=True)
     ]
     traffic, sends, replication = _replication(model, hierarchy, stack, table, cal, shard_of, kernels)

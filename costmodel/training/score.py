@@ -8,8 +8,7 @@ number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,29 +17,25 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import RECOMPUTES, LayoutTable, num_microbatches
 from costmodel.memory.stage import (
-    MemoryPieces,
     held_microbatches,
     memory_form,
-    memory_pieces,
     stage_total_bytes,
 )
 from costmodel.models.spec import ModelSpec, layer_runs
-from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.even_split import RankTypes, rank_types
 from costmodel.stack import SoftwareStack
-from costmodel.training.constants import Constants, default_constants
-from costmodel.training.raw_times import Features, features_of, ops_of_parts
-from costmodel.training.step_time import CostColumns, compose
+from costmodel.training.constants import Constants
+from costmodel.training.priced import BLOCK_ROWS, Priced, blocks, price_layouts
+from costmodel.training.step_time import CostColumns
+from topology.base.columns import Columns
 from topology.cluster import Cluster
 
 Vector = NDArray[np.float64]
-Columns = TypeVar("Columns")
 TABLE_ROWS = 2**15  # layouts read from tables at a time: their columns stay in the cache
-BLOCK_ROWS = 2**13  # layouts composed at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingScores:
+class TrainingScores(Columns):
     """Scores of a table of layouts, one entry per layout.
 
     Attributes:
@@ -82,16 +77,14 @@ def evaluate(
         recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
             says ``full``.
     """
-    c, again = constants or default_constants(), recomputed_share
+    again = recomputed_share
     if again is None:
         again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
     parts = [
-        _scores(model, cluster, job, stack, layouts.take(slice(start, start + TABLE_ROWS)), cal,
-                constants=c, recomputed_share=again[start : start + TABLE_ROWS])
-        for start in range(0, max(1, len(layouts)), TABLE_ROWS)
-    ]  # fmt: skip
-    names = [field.name for field in fields(TrainingScores)]
-    return TrainingScores(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+        _scores(model, cluster, job, stack, layouts.take(rows), cal, constants, again[rows])
+        for rows in blocks(len(layouts), TABLE_ROWS)
+    ]
+    return TrainingScores.concat(parts)
 
 
 def _scores(
@@ -101,54 +94,25 @@ def _scores(
     stack: SoftwareStack,
     layouts: LayoutTable,
     cal: Calibration,
-    *,
-    constants: Constants,
+    constants: Constants | None,
     recomputed_share: Vector,
 ) -> TrainingScores:
     """Scores of one part of a table; arguments as `evaluate`."""
-    runs = [run.count for run in layer_runs(model)]
-    ops = ops_of_parts(model, job, stack, unique_shards(layouts, job)[0])
-    features = features_of(model, cluster, job, stack, layouts, cal, ops=ops)
-    types, again = rank_types(runs, layouts), recomputed_share
-    pieces = memory_pieces(model, job, stack, layouts, ops=ops)
-    peak = _even_peak_bytes(pieces, types, again, layouts, job)
-    blocks = [slice(start, start + BLOCK_ROWS) for start in range(0, max(1, len(layouts)), BLOCK_ROWS)]
-    parts = [_time_scores(features, types, again, constants, rows) for rows in blocks]
-    step_s, host_share = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    priced = price_layouts(model, cluster, job, stack, layouts, cal, constants=constants)
+    types = rank_types([run.count for run in layer_runs(model)], layouts)
+    features, pieces = priced.features, priced.pieces
+    peak = _even_peak_bytes(priced, types, recomputed_share, job)
+    step_s = [
+        even_step_seconds(priced.costs.take(rows), types.take(rows), recomputed_share[rows])
+        for rows in blocks(len(layouts), BLOCK_ROWS)
+    ]
     return TrainingScores(
-        step_time_s=step_s,
+        step_time_s=np.concatenate(step_s),
         peak_memory_bytes=peak,
         peak_allocated_bytes=(peak - pieces.runtime_bytes) / pieces.fragmentation,
-        host_share=host_share,
+        host_share=priced.costs.host_share,
         extrapolated_share=features.runs[-1].kernels.extrapolated_share[features.cut],
     )
-
-
-def _time_scores(
-    features: Features,
-    types: RankTypes,
-    recomputes: Vector,
-    c: Constants,
-    rows: slice,
-) -> tuple[Vector, Vector]:
-    """Step time and host share of some rows, few enough to stay in the cache."""
-    some = replace(
-        features,
-        cut=features.cut[rows],
-        replication=features.replication[rows],
-        layout_numbers=_rows(features.layout_numbers, rows),
-    )
-    costs = compose(some, c)
-    step_s = even_step_seconds(costs, _rows(types, rows), recomputes[rows])
-    return step_s, costs.host_share
-
-
-def _rows(columns: Columns, rows: slice) -> Columns:
-    """Some layouts of a dataclass whose arrays all end in the layout axis."""
-    kind: Any = type(columns)
-    values = {field.name: getattr(columns, field.name)[..., rows] for field in fields(kind)}
-    chosen: Columns = kind(**values)
-    return chosen
 
 
 def even_step_seconds(costs: CostColumns, types: RankTypes, recomputes: Vector) -> Vector:
@@ -182,10 +146,9 @@ def _dot(layers: Vector, per_layer: Vector) -> Vector:
     return np.asarray(total)
 
 
-def _even_peak_bytes(
-    pieces: MemoryPieces, types: RankTypes, recomputes: Vector, layouts: LayoutTable, job: TrainingJob
-) -> Vector:
+def _even_peak_bytes(priced: Priced, types: RankTypes, recomputes: Vector, job: TrainingJob) -> Vector:
     """Bytes of the fullest rank under the even split."""
+    pieces, layouts = priced.pieces, priced.table
     peak, form = np.zeros(len(layouts)), memory_form(pieces)
     code, pp, chunks = layouts.schedule, layouts.pp, layouts.virtual_stages
     M = num_microbatches(layouts, job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.stand_ins import stand_in
@@ -75,44 +75,26 @@ class Environment:
     level: Quantity = 1.0
 
 
-_STACK_FIELDS = (
-    "expert_overlap_share",
-    "cp_overlap",
-    "gradient_overlap",
-    "parameter_overlap",
-    "fsdp_prefetch",
-    "fsdp_exposed_share",
-    "p2p_overlap",
-    "p2p_sharded",
-    "early_stop_recompute",
-    "accumulation_fused",
-    "cuda_graphs",
-    "launch_blocking",
-    "overlaps_gradient_sum",
-    "host_s_per_layer",
-    "host_s_per_collective",
-    "host_s_per_microbatch",
-    "tp_slowdown",
-    "level",
-)
-
-
 def environment_of(
     model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, cal: Calibration
 ) -> Environment:
-    """Numbers that scale the times of this job."""
-    gpu = cluster.gpu
+    """Numbers that scale the times of this job: what the stack says under the same name, and what is here."""
+    gpu, timing = cluster.gpu, stack.timing
+    named = {field.name for field in fields(Environment)} & {field.name for field in fields(timing)}
     table_part = _table_part(cal, gpu)
     intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
     generation = generation_of(gpu)
     newer = generation.faster_bf16_gemm and not job.is_low_precision
+    here = {
+        "tp_overlap_share": timing.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
+        "product_time_ratio": timing.product_time_ratio * (timing.hopper_bf16_products if newer else 1.0),
+        "attention_slowdown": timing.attention_slowdown_hopper
+        if generation.asynchronous_matmul
+        else timing.attention_slowdown,
+    }
     return Environment(
-        **{name: float(getattr(stack, name)) for name in _STACK_FIELDS},
-        tp_overlap_share=stack.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
-        product_time_ratio=stack.product_time_ratio * (stack.hopper_bf16_products if newer else 1.0),
-        attention_slowdown=(
-            stack.attention_slowdown_hopper if generation.asynchronous_matmul else stack.attention_slowdown
-        ),
+        **({name: float(getattr(timing, name)) for name in named} | here),
+        level=stack.level,
         watts_per_flop_per_s=max(intensity, own),
         power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
         blackwell=float(generation.slower_gemm_in_step),
@@ -122,7 +104,7 @@ def environment_of(
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         static_experts=float(
-            stack.drops_tokens or (stack.static_experts_blackwell and generation.device_sized_experts)
+            timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)
         ),
     )
 

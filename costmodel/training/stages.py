@@ -11,18 +11,15 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout, num_microbatches
 from costmodel.memory.stage import (
-    MemoryPieces,
     held_microbatches,
     holds_ends,
-    memory_pieces,
+    memory_form,
 )
 from costmodel.models.spec import ModelSpec, layer_runs
-from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.stage_costs import StageCosts
 from costmodel.stack import SoftwareStack
-from costmodel.training.constants import Constants, default_constants
-from costmodel.training.raw_times import features_of, ops_of_parts
-from costmodel.training.step_time import CostColumns, compose
+from costmodel.training.constants import Constants
+from costmodel.training.priced import Priced, price_layouts
 from topology.cluster import Cluster
 
 Vector = NDArray[np.float64]
@@ -39,26 +36,21 @@ def stage_costs(
     constants: Constants | None = None,
 ) -> StageCosts:
     """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
-    table = LayoutTable.of([layout])
-    ops = ops_of_parts(model, job, stack, unique_shards(table, job)[0])
-    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
-    costs = compose(features, constants or default_constants())
-    pieces = memory_pieces(model, job, stack, table, ops=ops)
-    return stage_costs_of(
-        costs, pieces, layout, job, [run.count for run in layer_runs(model)], cluster.gpu.memory_bytes
-    )
+    table, runs = LayoutTable.of([layout]), [run.count for run in layer_runs(model)]
+    priced = price_layouts(model, cluster, job, stack, table, cal, constants=constants)
+    return stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes)
 
 
 def stage_costs_of(
-    costs: CostColumns,
-    pieces: MemoryPieces,
+    priced: Priced,
     layout: ParallelLayout,
     job: TrainingJob,
     runs: Sequence[int],
     capacity_bytes: float,
 ) -> StageCosts:
-    """Costs of the only layout of these columns, as plain numbers."""
-    ranks = range(layout.pp)
+    """Costs of the only layout that was priced, as plain numbers."""
+    costs, pieces, ranks = priced.costs, priced.pieces, range(layout.pp)
+    form = memory_form(pieces)
     code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
     ends = [tuple(float(flag) for flag in holds_ends(code, layout.pp, s)) for s in ranks]
     grown, relief = pieces.fragmentation, _number(pieces.first_backward_relief)
@@ -68,19 +60,16 @@ def stage_costs_of(
         runs=tuple(runs),
         layer_s=_numbers(costs.layer_s),
         recompute_s=_numbers(costs.recompute_s),
-        static_bytes=tuple(grown * _number(layer.state.total_bytes) for layer in pieces.layers),
-        saved_bytes=tuple(grown * _number(layer.saved_bytes) for layer in pieces.layers),
-        saved_bytes_recomputed=tuple(
-            grown * _number(layer.saved_bytes_recomputed) for layer in pieces.layers
-        ),
+        static_bytes=tuple(map(_number, form.static_bytes)),
+        saved_bytes=tuple(map(_number, form.saved_bytes)),
+        saved_bytes_recomputed=tuple(map(_number, form.saved_bytes_recomputed)),
         fixed_s=tuple(_number(costs.every_s + f * costs.first_s + la * costs.last_s) for f, la in ends),
         fixed_static_bytes=tuple(grown * _number(f * first_state + la * last_state) for f, la in ends),
         fixed_activation_bytes=tuple(grown * _number(f * first_kept + la * last_kept) for f, la in ends),
         in_flight=tuple(
             float(held_microbatches(relief, code, layout.pp, layout.virtual_stages, M, s)) for s in ranks
         ),
-        working_bytes=grown * _number(pieces.working_bytes + pieces.buffer_bytes)
-        + _number(pieces.runtime_bytes),
+        working_bytes=_number(form.every_bytes),
         recompute_working_bytes=tuple(
             grown * _number(pieces.recompute_working_bytes - la * pieces.head.recompute_room_bytes)
             for _, la in ends

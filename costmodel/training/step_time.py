@@ -24,13 +24,14 @@ from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step
 from costmodel.training.raw_times import Features, stage_message_bytes
 from costmodel.training.slowdowns import Environment
+from topology.base.columns import Columns
 
 Vector = NDArray[np.float64]
 _EARLY_CHUNKS = column(lambda schedule: schedule.early_chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostColumns:
+class CostColumns(Columns):
     """The fields of `StageCosts` that concern time, for many layouts: the last axis is the layout.
 
     `first_s`, `last_s` and `every_s` are seconds per microbatch of the rank with the embedding, the rank with

@@ -163,8 +163,8 @@ def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding
             continue
         reductions = task.num_microbatches if layout.zero_stage >= 2 else 1
         gathers = 2 * task.num_microbatches if layout.zero_stage >= 3 else 1
-        reduced = whole * profile.gradient_reduce_bytes
-        gathered = whole * profile.parameter_gather_bytes
+        reduced = whole * profile.memory.gradient_reduce_bytes
+        gathered = whole * profile.memory.parameter_gather_bytes
         if N > 1:
             _step(found, "all_gather", f"{axis}shard", gathers * count, gathers * gathered)
             _step(found, "reduce_scatter", f"{axis}shard", reductions * count, reductions * reduced)

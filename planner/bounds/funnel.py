@@ -39,8 +39,9 @@ from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of
 from costmodel.training.step_time import compose, step_stretch
 from planner.problem import Setting
-from planner.space.columns import Columns, Integers
+from planner.space.columns import Draft, Integers
 from planner.space.unfold import schedules
+from topology.base.columns import Columns
 
 Vector = npt.NDArray[np.float64]
 
@@ -58,15 +59,11 @@ _OWN_BUBBLE = column(lambda schedule: schedule.bubble is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MicrobatchTimes:
+class MicrobatchTimes(Columns):
     """Least seconds of a microbatch, of the whole model and of its cheapest layer, on one node."""
 
     total_s: Vector
     layer_s: Vector
-
-    def take(self, index: npt.NDArray[Any]) -> MicrobatchTimes:
-        """Entries of some rows."""
-        return MicrobatchTimes(total_s=self.total_s[index], layer_s=self.layer_s[index])
 
 
 def step_bound(
@@ -184,7 +181,7 @@ def _best_seconds(
     """
     layers, ends = np.empty((len(layer_runs(setting.model)), len(cuts))), np.empty(len(cuts))
     far = transfers & (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
-    kinds = [CP_KINDS.index(kind) for kind in setting.stack.cp_kinds]
+    kinds = [CP_KINDS.index(kind) for kind in setting.stack.supports.cp_kinds]
     groups = [
         (np.flatnonzero(cuts.cp == 1), [(0, _TP_INNERMOST)]),
         (np.flatnonzero((cuts.cp > 1) & ~far), [(kind, _TP_INNERMOST) for kind in kinds]),
@@ -219,7 +216,7 @@ def _seconds(
 
 def _kindest_schedule(setting: Setting) -> int:
     """Code of the schedule under which a layer takes least: one that pairs passes hides expert traffic."""
-    has = [SCHEDULES.index(name) for name in setting.stack.schedules]
+    has = [SCHEDULES.index(name) for name in setting.stack.supports.schedules]
     pairing = [code for code in has if setting.model.is_moe and _PAIRS_MICROBATCHES[code]]
     return (pairing or has)[0]
 
@@ -245,7 +242,7 @@ def smallest_bubble(setting: Setting, pins: Mapping[str, Any], pp: npt.NDArray[n
     return np.asarray(np.array(least, dtype=np.float64)[which].reshape(np.shape(pp)))
 
 
-def _least_of_pipelines(pipelines: Columns, pp: int) -> float:
+def _least_of_pipelines(pipelines: Draft, pp: int) -> float:
     """Least share that the offered schedules and virtual stages leave; 1 where none is offered."""
     schedule, chunks = pipelines["schedule"], pipelines["virtual_stages"]
     return float(_bubble_share(schedule, np.full_like(schedule, pp), chunks).min(initial=1.0))
@@ -258,7 +255,7 @@ def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
     smallest.
     """
     return np.asarray(
-        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.zero_stages], axis=0)
+        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.supports.zero_stages], axis=0)
     )
 
 
@@ -269,7 +266,9 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
     activations (`in_flight.held_microbatches`), so then none are counted.
     """
     s, ones = setting, np.ones(len(cores), dtype=np.int64)
-    policy = _FULL if "full" in s.stack.recomputes else RECOMPUTES.index(s.stack.recomputes[0])
+    policy = (
+        _FULL if "full" in s.stack.supports.recomputes else RECOMPUTES.index(s.stack.supports.recomputes[0])
+    )
     table = replace(
         cores,
         schedule=SCHEDULES.index(PLAIN_SCHEDULE) * ones,
@@ -278,7 +277,7 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
         recompute=policy * ones,
     )
     pieces = memory_pieces(s.model, s.job, s.stack, table)
-    held = np.where(s.stack.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
+    held = np.where(s.stack.memory.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
     layers = sum(
         run.count
         * (layer.state.total_bytes + held * np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))

@@ -11,8 +11,7 @@ Legend: ``P`` pipeline ranks, ``V`` chunks of a rank, ``M`` microbatches, ``L`` 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +26,9 @@ from costmodel.pipeline.schedules import column
 from costmodel.pipeline.stages import ends_may_be_empty
 from costmodel.training.step_time import CostColumns
 from planner.bounds.funnel import ROUNDING
-from planner.bounds.priced import Priced, rows_of
+from planner.bounds.priced import Priced
 from planner.problem import Setting
+from topology.base.columns import Columns
 
 _V_SHAPED = column(lambda schedule: schedule.v_shaped)
 
@@ -62,10 +62,9 @@ def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: 
     counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
     hopeful = np.flatnonzero(plain_s <= cutoff_s * (1 + ROUNDING))
     result = np.full(len(plain_s), np.inf)
-    rows = len(priced.table)
     for part in _equal_pipelines(priced.table.pp, hopeful):
-        some = rows_of(priced, part, rows)
-        result[part] = np.maximum(plain_s[part], _rank_bounds(setting, some, counts, cutoff_s[part]))
+        bounds = _rank_bounds(setting, priced.take(part), counts, cutoff_s[part])
+        result[part] = np.maximum(plain_s[part], bounds)
     return result
 
 
@@ -76,10 +75,11 @@ def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ranks:
-    """What limits the layers of the largest run on each rank; arrays of shape (layouts, P) or (layouts, 1).
+class _Ranks(Columns):
+    """What limits the layers of the largest run on each rank; arrays of shape (P, layouts) or (layouts,).
 
-    `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, and n·`layer_s` + r·`again_s` + `fixed_s` ≤ t.
+    `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, n·`layer_s` + r·`again_s` + `fixed_s` ≤ t, and
+    `least` ≤ n ≤ `most`.
     """
 
     layer_s: Vector
@@ -89,6 +89,8 @@ class _Ranks:
     freed_bytes: Vector
     room_bytes: Vector
     again_room_bytes: Vector
+    least: Vector
+    most: Vector
 
 
 def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vector) -> Vector:
@@ -99,55 +101,45 @@ def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vec
     forms = np.einsum("k,jkn->jn", counts, costs.tail_layer_s) + costs.tail_first_s + costs.tail_last_s
     rest = beta * total + (forms / P).max(axis=0) + costs.constant_s
     weight = np.maximum(M - beta, 1e-12)
-    ranks = _rank_limits(setting, priced)
+    ranks, need = _rank_limits(setting, priced, counts), float(counts.max())
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
-    least, most, need = _layers_needed(priced.table, counts)
     bounds = np.full(len(low), np.inf)
-    possible = np.flatnonzero(_enough(ranks, high, least, most, need))
+    possible = np.flatnonzero(_enough(ranks, high, need))
     if len(possible) == 0:
         return bounds
-    some, of = rows_of_ranks(ranks, possible), possible
-    low, high, least, most = low[of], high[of], least[of], most[of]
+    some, of = ranks.take(possible), possible
+    low, high = low[of], high[of]
     near = low * NEAR
-    high = np.where(
-        (high > near) & _enough(some, near, least, most, need), near, np.minimum(high, low / ROUNDING)
-    )
+    high = np.where((high > near) & _enough(some, near, need), near, np.minimum(high, low / ROUNDING))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        works = _enough(some, middle, least, most, need)
+        works = _enough(some, middle, need)
         low, high = np.where(works, low, middle), np.where(works, middle, high)
     bounds[of] = (weight[of] * low + rest[of]) * (1 - ROUNDING)
     return bounds
 
 
-def rows_of_ranks(ranks: _Ranks, index: Index) -> _Ranks:
-    """Limits of some layouts."""
-    return replace(ranks, **{f.name: getattr(ranks, f.name)[index] for f in fields(ranks)})
-
-
-def _layers_needed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector, float]:
-    """Least and most layers of the largest run each rank may take, and all of them; other runs are let go.
+def _layers_allowed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector]:
+    """Least and most layers of the largest run each rank may take; other runs are let go.
 
     A rank with one chunk takes at least a layer. With several, chunks are equal but for the first and the
     last of the model, which lack at most all but one layer, or all of them where nothing else divides.
     """
     layers, P = counts.sum(), int(table.pp[0])
-    V = table.virtual_stages[:, None].astype(np.float64)
+    V = table.virtual_stages.astype(np.float64)
     each = np.where(V > 1, np.ceil(layers / (P * V)), layers)
-    v_shaped = _V_SHAPED[table.schedule][:, None]
-    rank = np.arange(P)[None, :]
+    v_shaped = _V_SHAPED[table.schedule]
+    rank = np.arange(P)[:, None]
     ends = (rank == 0) * np.where(v_shaped, 2, 1) + ((rank == P - 1) & ~v_shaped)
     most = np.minimum(V * each, layers) + 0.0 * rank
     lacking = np.where(each * P * V - layers > 2 * (each - 1), each, each - 1)
     least = np.where(V > 1, V * each - ends * lacking, 1.0) if len(counts) == 1 else 0.0 * most
-    return least, most, float(counts.max())
+    return least, most
 
 
-def _enough(
-    ranks: _Ranks, seconds: Vector, least: Vector, most: Vector, need: float
-) -> npt.NDArray[np.bool_]:
+def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_]:
     """Whether ranks of at most this many seconds can take all layers, each within its least and most."""
-    t = np.maximum(seconds[:, None] * (1 + ROUNDING) - ranks.fixed_s, -1.0)
+    t = np.maximum(seconds * (1 + ROUNDING) - ranks.fixed_s, -1.0)
     kept = np.minimum(t / ranks.layer_s, ranks.room_bytes / ranks.per_layer_bytes)
     with np.errstate(divide="ignore", invalid="ignore"):
         owed = ranks.again_s / ranks.freed_bytes
@@ -155,41 +147,36 @@ def _enough(
         held = ranks.again_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
     some = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
     taken = np.floor(np.maximum(kept, some) * (1 + ROUNDING) + ROUNDING)
-    return np.asarray((taken >= least).all(axis=1) & (np.minimum(taken, most).sum(axis=1) >= need))
+    return np.asarray(
+        (taken >= ranks.least).all(axis=0) & (np.minimum(taken, ranks.most).sum(axis=0) >= need)
+    )
 
 
-def _rank_limits(setting: Setting, priced: Priced) -> _Ranks:
+def _rank_limits(setting: Setting, priced: Priced, counts: Vector) -> _Ranks:
     """Limits of the largest run of layers on every rank."""
     table, costs, pieces = priced.table, priced.costs, priced.pieces
-    runs = layer_runs(setting.model)
-    k = max(range(len(runs)), key=lambda run: runs[run].count)
-    stage = np.arange(int(table.pp[0]))[None, :]
-    schedule, V = table.schedule[:, None], table.virtual_stages[:, None]
-    M = num_microbatches(table, setting.job)[:, None]
-    relief = np.broadcast_to(pieces.first_backward_relief, len(table))[:, None]
-    held = held_microbatches(relief, schedule, table.pp[:, None], V, M, stage)
-    first, last = holds_ends(np.broadcast_to(schedule, (len(table), stage.size)), table.pp[:, None], stage)
-    layer, grown, rows = pieces.layers[k], pieces.fragmentation, len(table)
-
-    def column(value: Any) -> Vector:
-        return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))[:, None]
-
-    saved, kept = column(layer.saved_bytes), column(layer.saved_bytes_recomputed)
-    freed = np.where(column(table.recompute == _FULL) > 0, np.maximum(saved - kept, 0.0), 0.0)
-    embedding = column(pieces.embedding.state.total_bytes + pieces.embedding.activation_bytes)
-    head = column(pieces.head.state.total_bytes + pieces.head.activation_bytes)
-    everywhere = column(pieces.working_bytes + pieces.buffer_bytes)
-    fixed = grown * (first * embedding + last * head + everywhere) + column(pieces.runtime_bytes)
-    room = setting.memory_budget_bytes * (1 + ROUNDING) - fixed
+    k, stage = int(counts.argmax()), np.arange(int(table.pp[0]))[:, None]
+    M, relief = num_microbatches(table, setting.job), pieces.first_backward_relief
+    held = held_microbatches(relief, table.schedule, table.pp, table.virtual_stages, M, stage)
+    first, last = holds_ends(table.schedule, table.pp, stage)
+    layer, grown, ends = pieces.layers[k], pieces.fragmentation, (pieces.embedding, pieces.head)
+    freed = np.maximum(layer.saved_bytes - layer.saved_bytes_recomputed, 0.0) * (table.recompute == _FULL)
+    embedding, head = (end.state.total_bytes + end.activation_bytes for end in ends)
+    everywhere = pieces.working_bytes + pieces.buffer_bytes
+    fixed = grown * (first * embedding + last * head + everywhere) + pieces.runtime_bytes
+    room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - fixed)
+    least, most = _layers_allowed(table, counts)
     return _Ranks(
-        layer_s=column(costs.layer_s[k]),
-        again_s=np.maximum(column(costs.recompute_s[k]), 0.0),
-        fixed_s=column(costs.every_s) + first * column(costs.first_s) + last * column(costs.last_s),
-        per_layer_bytes=grown * (column(layer.state.total_bytes) + held * saved),
+        layer_s=costs.layer_s[k],
+        again_s=np.maximum(costs.recompute_s[k], 0.0),
+        fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
+        per_layer_bytes=np.asarray(grown * (layer.state.total_bytes + held * layer.saved_bytes)),
         freed_bytes=grown * held * freed,
         room_bytes=room,
         again_room_bytes=room
-        - grown * (column(pieces.recompute_working_bytes) - last * column(pieces.head.recompute_room_bytes)),
+        - grown * (pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes),
+        least=least,
+        most=most,
     )
 
 

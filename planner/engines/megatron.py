@@ -75,7 +75,7 @@ def _model(plan: Plan) -> list[str]:
     model = plan.request.model
     words = model_arguments(model)
     words += ["--make-vocab-size-divisible-by", str(vocabulary_multiple(model.vocab_size, plan.layout.tp))]
-    if not stack(plan.request.stack).dropout:
+    if not stack(plan.request.stack).timing.dropout:
         words += ["--attention-dropout", "0", "--hidden-dropout", "0"]
     return words
 

@@ -18,7 +18,11 @@ def _offered(axis: Axis) -> Rule:
     """Only a stack that has an axis splits a job over it."""
 
     def broken(s: Setting, t: LayoutTable) -> Mask | bool:
-        return False if getattr(s.stack, axis.offered) else np.asarray(getattr(t, axis.name) > 1, dtype=bool)
+        return (
+            False
+            if getattr(s.stack.supports, axis.offered)
+            else np.asarray(getattr(t, axis.name) > 1, dtype=bool)
+        )
 
     def explain(s: Setting, x: ParallelLayout) -> Violation:
         return not_offered(s, axis.name, getattr(x, axis.name), (1,))
@@ -28,10 +32,10 @@ def _offered(axis: Axis) -> Rule:
 
 
 def _order_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.stack.axis_orders:
+    if not s.stack.supports.axis_orders:
         return False
     active = sum((getattr(t, axis) > 1) * bit for axis, bit in _BITS.items())
-    return np.asarray(~_orders_offered(s.stack.axis_orders)[active, t.axis_order], dtype=bool)
+    return np.asarray(~_orders_offered(s.stack.supports.axis_orders)[active, t.axis_order], dtype=bool)
 
 
 @functools.lru_cache(maxsize=8)
@@ -51,7 +55,7 @@ def _among(order: tuple[str, ...], axes: set[str]) -> tuple[str, ...]:
 
 
 def _order(s: Setting, x: ParallelLayout) -> Violation:
-    offered = tuple("-".join(order) for order in s.stack.axis_orders)
+    offered = tuple("-".join(order) for order in s.stack.supports.axis_orders)
     return not_offered(s, "axis_order", "-".join(x.axis_order), offered)
 
 

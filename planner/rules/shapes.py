@@ -163,7 +163,7 @@ def _layers_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _most_stages(s: Setting, virtual_stages: Quantity, schedule: Quantity) -> Quantity:
     """One layer each; interleaved, the ends may do with the embedding or the head."""
-    ends = s.stack.empty_end_chunks & (virtual_stages > 1) & _EMPTY_ENDS[np.asarray(schedule)]
+    ends = s.stack.supports.empty_end_chunks & (virtual_stages > 1) & _EMPTY_ENDS[np.asarray(schedule)]
     return np.asarray(s.model.num_layers + 2 * ends)
 
 
@@ -183,7 +183,8 @@ def _layers(s: Setting, x: ParallelLayout) -> Violation:
 
 def _even_layers_broken(s: Setting, t: LayoutTable) -> Mask | bool:
     return np.asarray(
-        False if s.stack.uneven_stages else s.model.num_layers % (t.pp * t.virtual_stages) != 0, dtype=bool
+        False if s.stack.supports.uneven_stages else s.model.num_layers % (t.pp * t.virtual_stages) != 0,
+        dtype=bool,
     )
 
 

@@ -37,11 +37,11 @@ def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
 
 
 def _schedule_broken(s: Setting, t: LayoutTable) -> Mask:
-    return (t.pp > 1) & ~np.isin(t.schedule, _codes(s.stack.schedules, SCHEDULES))
+    return (t.pp > 1) & ~np.isin(t.schedule, _codes(s.stack.supports.schedules, SCHEDULES))
 
 
 def _schedule(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "schedule", x.schedule, s.stack.schedules)
+    return not_offered(s, "schedule", x.schedule, s.stack.supports.schedules)
 
 
 def _chunks_broken(_: Setting, t: LayoutTable) -> Mask:
@@ -72,7 +72,7 @@ def _fill_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _microbatches_per_stage(s: Setting, schedule: Schedule) -> int:
     record = RECORDS[schedule]
-    strict = s.stack.microbatches_at_least_stages or not record.runs_unfilled
+    strict = s.stack.supports.microbatches_at_least_stages or not record.runs_unfilled
     return record.microbatches_per_rank if strict else 0
 
 
@@ -91,7 +91,7 @@ def _fill(s: Setting, x: ParallelLayout) -> Violation:
 
 
 def _groups_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.stack.interleaved_multiple_of_stages:
+    if not s.stack.supports.interleaved_multiple_of_stages:
         return False
     ragged = num_microbatches(t, s.job) % t.pp != 0
     return np.asarray((t.pp > 1) & _IN_GROUPS[t.schedule] & ragged, dtype=bool)
@@ -116,14 +116,14 @@ def _equal_chunks_broken(s: Setting, t: LayoutTable) -> Mask:
     layers, chunks = s.model.num_layers, t.pp * t.virtual_stages
     each = -(-layers // chunks)
     lacking = each * chunks - layers
-    least = 1 - (s.stack.empty_end_chunks & _EMPTY_ENDS[t.schedule])
+    least = 1 - (s.stack.supports.empty_end_chunks & _EMPTY_ENDS[t.schedule])
     return np.asarray((t.virtual_stages > 1) & (lacking > 2 * (each - least)), dtype=bool)
 
 
 def _equal_chunks(s: Setting, x: ParallelLayout) -> Violation:
     layers, chunks = s.model.num_layers, x.pp * x.virtual_stages
     each, lacking = shortage(layers, chunks)
-    empty = s.stack.empty_end_chunks and RECORDS[x.schedule].empty_ends
+    empty = s.stack.supports.empty_end_chunks and RECORDS[x.schedule].empty_ends
     most = each if empty else each - 1
     return Violation(
         rule="equal-chunks",
@@ -153,16 +153,16 @@ def largest_even_chunks(num_layers: int, pp: int, virtual_stages: int, *, empty_
 
 
 def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
-    with_pipeline = np.isin(t.zero_stage, s.stack.zero_stages_with_pipeline)
+    with_pipeline = np.isin(t.zero_stage, s.stack.supports.zero_stages_with_pipeline)
     return np.asarray(
-        ~np.where(t.pp > 1, with_pipeline, np.isin(t.zero_stage, s.stack.zero_stages)), dtype=bool
+        ~np.where(t.pp > 1, with_pipeline, np.isin(t.zero_stage, s.stack.supports.zero_stages)), dtype=bool
     )
 
 
 def _zero(s: Setting, x: ParallelLayout) -> Violation:
-    offered = s.stack.zero_stages_with_pipeline if x.pp > 1 else s.stack.zero_stages
+    offered = s.stack.supports.zero_stages_with_pipeline if x.pp > 1 else s.stack.supports.zero_stages
     found = not_offered(s, "zero_stage", x.zero_stage, offered)
-    if x.pp == 1 or x.zero_stage not in s.stack.zero_stages:
+    if x.pp == 1 or x.zero_stage not in s.stack.supports.zero_stages:
         return found
     return Violation(
         rule=found.rule,
@@ -176,11 +176,13 @@ def _zero(s: Setting, x: ParallelLayout) -> Violation:
 
 def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
     split = (t.pp > 1) & _SPLITS_BACKWARD[t.schedule]
-    return np.asarray(split & ~np.isin(t.zero_stage, s.stack.zero_stages_with_split_backward), dtype=bool)
+    return np.asarray(
+        split & ~np.isin(t.zero_stage, s.stack.supports.zero_stages_with_split_backward), dtype=bool
+    )
 
 
 def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
-    offered = s.stack.zero_stages_with_split_backward
+    offered = s.stack.supports.zero_stages_with_split_backward
     found = not_offered(s, "zero_stage", x.zero_stage, offered)
     return Violation(
         rule="split-backward-zero",
@@ -212,30 +214,30 @@ def _shard(_: Setting, x: ParallelLayout) -> Violation:
 
 
 def _recompute_broken(s: Setting, t: LayoutTable) -> Mask:
-    return np.asarray(~np.isin(t.recompute, _codes(s.stack.recomputes, RECOMPUTES)), dtype=bool)
+    return np.asarray(~np.isin(t.recompute, _codes(s.stack.supports.recomputes, RECOMPUTES)), dtype=bool)
 
 
 def _recompute(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "recompute", x.recompute, s.stack.recomputes)
+    return not_offered(s, "recompute", x.recompute, s.stack.supports.recomputes)
 
 
 def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
-    return (t.cp > 1) & ~np.isin(t.cp_kind, _codes(s.stack.cp_kinds, CP_KINDS))
+    return (t.cp > 1) & ~np.isin(t.cp_kind, _codes(s.stack.supports.cp_kinds, CP_KINDS))
 
 
 def _cp_kind(s: Setting, x: ParallelLayout) -> Violation:
-    return not_offered(s, "cp_kind", x.cp_kind, s.stack.cp_kinds)
+    return not_offered(s, "cp_kind", x.cp_kind, s.stack.supports.cp_kinds)
 
 
 def _replicated_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.stack.replicates_alone:
+    if not s.stack.supports.replicates_alone:
         return False
     others = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1)
     return np.asarray((t.zero_stage == 0) & (t.replicas > 1) & others, dtype=bool)
 
 
 def _replicated(s: Setting, x: ParallelLayout) -> Violation:
-    ranks, sharding = x.replicas, [stage for stage in s.stack.zero_stages if stage > 0]
+    ranks, sharding = x.replicas, [stage for stage in s.stack.supports.zero_stages if stage > 0]
     return Violation(
         rule="replication-alone",
         message=f"zero_stage = 0 keeps {ranks} whole copies (dp·cp = {x.dp}·{x.cp}), which {s.stack.name} "
@@ -263,7 +265,7 @@ def _sequence_parallel(_: Setting, x: ParallelLayout) -> Violation:
 
 
 def _expert_tokens_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not (s.model.is_moe and s.stack.experts_need_sequence_parallel):
+    if not (s.model.is_moe and s.stack.supports.experts_need_sequence_parallel):
         return False
     return np.asarray((t.tp > 1) & ~t.sequence_parallel, dtype=bool)
 

@@ -83,7 +83,7 @@ def _promising_cores(done: Search) -> LayoutTable:
     if not done.seen:
         return LayoutTable.of([])
     tables, found = zip(*done.seen, strict=True)
-    every, bounds = LayoutTable.join(tables), np.concatenate(found)
+    every, bounds = LayoutTable.concat(tables), np.concatenate(found)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] <= SLOWEST * done.score]
     _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)

@@ -31,7 +31,7 @@ from planner.bounds.funnel import (
     smallest_memory,
     step_bound,
 )
-from planner.bounds.priced import Priced, price, rows_of
+from planner.bounds.priced import Priced, price
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
@@ -48,7 +48,7 @@ from planner.search.candidates import (
     shape_of,
 )
 from planner.search.objective import Goal, goal_of
-from planner.space.columns import Columns, Integers
+from planner.space.columns import Draft, Integers
 from planner.space.degrees import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, variants
@@ -129,7 +129,7 @@ def run(search: Search) -> None:
 def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
     s = search.setting
-    usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.cp_kinds[0], **search.pins}
+    usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.supports.cp_kinds[0], **search.pins}
     table, _ = cores(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
     table = _fitting(s, table)
     if len(table) == 0:
@@ -178,7 +178,7 @@ def _fewest_gpus(search: Search) -> float:
     return 1.0 if saves or not math.isfinite(search.score) else least_gpus(search.setting, search.score)
 
 
-def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
+def _judge(search: Search, degrees: Draft, cuts: Draft) -> Worth | None:
     """Judge pairs of degrees and cuts by compute alone; nothing to judge by without an incumbent."""
     if not math.isfinite(search.score) or len(cuts["tp"]) == 0 or len(degrees["pp"]) == 0:
         return None
@@ -188,7 +188,7 @@ def _judge(search: Search, degrees: Columns, cuts: Columns) -> Worth | None:
     bubbles = np.ones(int(ranks.max()) + 1)
     bubbles[ranks] = smallest_bubble(s, search.pins, ranks)
 
-    def scores(rows: Columns, chosen: Integers) -> Vector:
+    def scores(rows: Draft, chosen: Integers) -> Vector:
         microbatch = rows["dp"] * cuts["microbatch_size"][chosen][None, :]
         M = np.maximum(1, s.job.global_batch_size // microbatch)
         bounds = step_bound(s, times.take(chosen), rows, M, bubbles[rows["pp"]])
@@ -279,7 +279,7 @@ def _look(search: Search, priced: Priced) -> None:
         part = part[scores[part] < search.beat]
         if len(part) == 0:
             break
-        some = rows_of(priced, part, rows)
+        some = priced.take(part)
         _bound_ranks(search, some, plain_s[part])
         search.hopeful.append((some.table, scores[part]))
         start, size = start + len(part), 4 * size
@@ -291,7 +291,7 @@ def _ease(search: Search) -> None:
     could = [table.take(scores < search.beat) for table, scores in search.hopeful]
     if not could:
         return
-    found, broken = eased(search.setting, search.pins, LayoutTable.join(could))
+    found, broken = eased(search.setting, search.pins, LayoutTable.concat(could))
     search.dismissed.by_rule(broken)
     for part in _parts(found):
         priced = price(search.setting, part, search.cal)
@@ -299,7 +299,7 @@ def _ease(search: Search) -> None:
         scores = search.goal.score(part.num_gpus, plain_s)
         rows = np.flatnonzero(scores < search.beat)
         search.dismissed.by_bound("stage-bound", scores[scores >= search.beat])
-        _bound_ranks(search, rows_of(priced, rows, len(part)), plain_s[rows])
+        _bound_ranks(search, priced.take(rows), plain_s[rows])
 
 
 def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:

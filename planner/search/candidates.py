@@ -19,7 +19,7 @@ from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_sta
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs_of
-from planner.bounds.priced import Priced, rows_of
+from planner.bounds.priced import Priced
 from planner.problem import Setting
 from planner.stages.dynamic_program import StageBound, bound_stages
 from planner.stages.integer_program import StageSolution, solve_stages
@@ -56,10 +56,10 @@ def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
 def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     """Read one row of priced layouts and bound its splits."""
     layout = priced.table.layout(row)
-    one = rows_of(priced, np.array([row]), len(priced.table))
+    one = priced.take(np.array([row]))
     runs = [run.count for run in layer_runs(setting.model)]
     costs = decidable(
-        stage_costs_of(one.costs, one.pieces, layout, setting.job, runs, setting.memory_budget_bytes),
+        stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes),
         layout,
     )
     return Candidate(layout=layout, costs=costs, known=bound_stages(costs, ranks_of_chunks(layout)))

@@ -120,15 +120,19 @@ def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack
             )
         fields["dp"] = num_gpus // others
     fields.setdefault("schedule", usual_schedule(fields.get("virtual_stages", 1)))
-    fields.setdefault("sequence_parallel", stack.sequence_parallel_default and fields.get("tp", 1) > 1)
+    fields.setdefault(
+        "sequence_parallel", stack.supports.sequence_parallel_default and fields.get("tp", 1) > 1
+    )
     fields.setdefault("zero_stage", _usual_zero_stage(fields, stack))
-    fields.setdefault("recompute", "full" if "full" in stack.recomputes else "none")
+    fields.setdefault("recompute", "full" if "full" in stack.supports.recomputes else "none")
     return ParallelLayout(**fields)
 
 
 def _usual_zero_stage(fields: Mapping[str, Any], stack: SoftwareStack) -> int:
     """A distributed optimizer where the stack has one, else all its sharding; none without replicas."""
-    offered = stack.zero_stages_with_pipeline if fields.get("pp", 1) > 1 else stack.zero_stages
+    offered = (
+        stack.supports.zero_stages_with_pipeline if fields.get("pp", 1) > 1 else stack.supports.zero_stages
+    )
     if fields["dp"] * fields.get("cp", 1) == 1:
         return min(offered)
     return 1 if 1 in offered else max(offered)

@@ -238,8 +238,8 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
     table, _ = cores(setting, pins)
     row = int(np.argmin(smallest_memory(setting, table)))
     s, core = setting, table.layout(row)
-    zero = max(s.stack.zero_stages_with_pipeline if core.pp > 1 else s.stack.zero_stages)
-    policy = "full" if "full" in s.stack.recomputes else core.recompute
+    zero = max(s.stack.supports.zero_stages_with_pipeline if core.pp > 1 else s.stack.supports.zero_stages)
+    policy = "full" if "full" in s.stack.supports.recomputes else core.recompute
     smallest = replace(
         core,
         zero_stage=pins.get("zero_stage", zero if core.replicas > 1 else 0),

@@ -106,4 +106,4 @@ def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> La
     placed, _ = placements(setting, pins, table)
     found, _, _ = pipelines(setting, pins, placed)
     usual, _ = variants(setting, pins, found)
-    return LayoutTable.join([usual, eased(setting, pins, usual)[0]])
+    return LayoutTable.concat([usual, eased(setting, pins, usual)[0]])

@@ -245,6 +245,6 @@ def _pins_of(layout: ParallelLayout, setting: Setting) -> dict[str, object]:
     pins: dict[str, object] = {f.name: getattr(layout, f.name) for f in fields(layout)}
     if layout.shard_degree is None:
         del pins["shard_degree"]
-    if layout.recompute == "none" and "full" in setting.stack.recomputes:
+    if layout.recompute == "none" and "full" in setting.stack.supports.recomputes:
         pins["recompute"] = "full"
     return pins

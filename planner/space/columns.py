@@ -11,7 +11,8 @@ import numpy.typing as npt
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES
 
 Integers = npt.NDArray[np.int64]
-Columns = dict[str, npt.NDArray[Any]]
+Draft = dict[str, npt.NDArray[Any]]
+"""A table under construction: what columns it has changes, so they are entries, not fields."""
 
 CODES: Mapping[str, tuple[Any, ...]] = {
     "schedule": SCHEDULES,
@@ -39,7 +40,7 @@ def pinned(pins: Mapping[str, Any], name: str, otherwise: Iterable[Any]) -> list
     return coded(name, [pins[name]]) if name in CODES else [pins[name]]
 
 
-def cross(table: Columns, name: str, values: Iterable[Any]) -> Columns:
+def cross(table: Draft, name: str, values: Iterable[Any]) -> Draft:
     """Every row with every value of one more column."""
     choices = np.array(list(values))
     rows = len(next(iter(table.values())))
@@ -48,13 +49,13 @@ def cross(table: Columns, name: str, values: Iterable[Any]) -> Columns:
     return crossed
 
 
-def cross_by(table: Columns, key: Integers, options: Callable[[int], Columns]) -> Columns:
+def cross_by(table: Draft, key: Integers, options: Callable[[int], Draft]) -> Draft:
     """Every row with every option that belongs to its key; options replace columns, which must exist."""
     if len(key) == 0:
         return table
     order = np.argsort(key, kind="stable")
     values, starts = np.unique(key[order], return_index=True)
-    parts: list[Columns] = []
+    parts: list[Draft] = []
     for value, rows in zip(values, np.split(order, starts[1:]), strict=True):
         chosen = options(int(value))
         count = len(next(iter(chosen.values())))
@@ -65,6 +66,6 @@ def cross_by(table: Columns, key: Integers, options: Callable[[int], Columns]) -
     return {name: np.concatenate([part[name] for part in parts]) for name in table}
 
 
-def where(table: Columns, keep: npt.NDArray[Any]) -> Columns:
+def where(table: Draft, keep: npt.NDArray[Any]) -> Draft:
     """Rows chosen by a mask or an index."""
     return {name: column[keep] for name, column in table.items()}

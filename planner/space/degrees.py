@@ -18,7 +18,7 @@ from costmodel.layout import AXIS_ORDERS, LayoutTable
 from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES
 from planner.problem import Setting
 from planner.rules.check import legal
-from planner.space.columns import Columns, Integers, coded, cross, divisors, pinned, where
+from planner.space.columns import Draft, Integers, coded, cross, divisors, pinned, where
 from planner.space.dismissals import Dismissals
 
 LEAST_TOKENS = 128
@@ -43,7 +43,7 @@ class Worth:
         dismissed: Where pairs that do not are counted.
     """
 
-    scores: Callable[[Columns, Integers], npt.NDArray[np.float64]]
+    scores: Callable[[Draft, Integers], npt.NDArray[np.float64]]
     beat: float
     dismissed: Dismissals
 
@@ -67,11 +67,11 @@ def cores(
 
 def every_degrees(
     setting: Setting, pins: Mapping[str, Any], *, least_gpus: float, coarse: bool
-) -> tuple[Columns, int]:
+) -> tuple[Draft, int]:
     """Degrees whose product is at most the cluster, and how many used fewer than `least_gpus` GPUs."""
     limit, model = setting.cluster.num_gpus, setting.model
     tensor = divisors(model.attention.whole_heads, limit)
-    table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
+    table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
     stages = _pipeline_degrees(setting, limit, coarse=coarse)
     table = _within(cross(table, "pp", pinned(pins, "pp", stages)), limit)
@@ -81,11 +81,11 @@ def every_degrees(
     return where(table, enough), int((~enough).sum())
 
 
-def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Columns, dict[str, int]]:
+def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Draft, dict[str, int]]:
     """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
     limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
     tensor = divisors(model.attention.whole_heads, limit)
-    table: Columns = {"tp": np.array(pinned(pins, "tp", tensor))}
+    table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
     table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
     largest = COARSE_MICROBATCH if coarse else max(1, MOST_TOKENS * limit // job.sequence_length)
     sizes = divisors(job.global_batch_size, largest)
@@ -102,7 +102,7 @@ def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tup
 
 
 def join(
-    setting: Setting, pins: Mapping[str, Any], degrees: Columns, cuts: Columns, worth: Worth | None = None
+    setting: Setting, pins: Mapping[str, Any], degrees: Draft, cuts: Draft, worth: Worth | None = None
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Cores from degrees and cuts that agree; pairs not `worth` it are dismissed as ``compute-bound``."""
     chosen_degrees, chosen_cuts = [], []
@@ -126,7 +126,7 @@ def join(
     return found.take(keep), rejected
 
 
-def _groups(degrees: Columns, cuts: Columns) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+def _groups(degrees: Draft, cuts: Draft) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
     """Rows of both tables with the same tp and cp."""
     for tp, cp in sorted(set(zip(degrees["tp"].tolist(), degrees["cp"].tolist(), strict=True))):
         rows = np.flatnonzero((degrees["tp"] == tp) & (degrees["cp"] == cp))
@@ -135,7 +135,7 @@ def _groups(degrees: Columns, cuts: Columns) -> Iterator[tuple[npt.NDArray[np.in
             yield rows, columns
 
 
-def num_gpus(table: Columns) -> Integers:
+def num_gpus(table: Draft) -> Integers:
     """Product of the degrees so far."""
     return np.asarray(np.prod([table[axis] for axis in RANK_AXES if axis in table], axis=0))
 
@@ -151,12 +151,12 @@ def _pipeline_degrees(setting: Setting, limit: int, *, coarse: bool) -> list[int
     return [pp for pp in every if not coarse or layers % pp == 0 or pp & (pp - 1) == 0]
 
 
-def _within(table: Columns, limit: int) -> Columns:
+def _within(table: Draft, limit: int) -> Draft:
     """Rows whose degrees so far need at most `limit` GPUs."""
     return where(table, num_gpus(table) <= limit)
 
 
-def _cross_sequence_parallel(pins: Mapping[str, Any], table: Columns, *, coarse: bool) -> Columns:
+def _cross_sequence_parallel(pins: Mapping[str, Any], table: Draft, *, coarse: bool) -> Draft:
     """With and without sequence parallelism where there is a tensor-parallel group to do it."""
     if "sequence_parallel" in pins:
         return cross(table, "sequence_parallel", [pins["sequence_parallel"]])
@@ -166,11 +166,11 @@ def _cross_sequence_parallel(pins: Mapping[str, Any], table: Columns, *, coarse:
     return where(both, (both["tp"] > 1) | ~both["sequence_parallel"])
 
 
-def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Columns, *, coarse: bool) -> Columns:
+def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Draft, *, coarse: bool) -> Draft:
     """Every way to spread experts over the ranks of a stage; none in a dense model."""
     experts = setting.model.num_experts
     limit = setting.cluster.num_gpus
-    degrees = divisors(experts, limit) if experts and setting.stack.expert_parallel else [1]
+    degrees = divisors(experts, limit) if experts and setting.stack.supports.expert_parallel else [1]
     table = cross(table, "ep", pinned(pins, "ep", degrees))
     if "expert_tp" in pins:
         return cross(table, "expert_tp", [pins["expert_tp"]])
@@ -180,19 +180,21 @@ def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Columns, *,
     return where(both, (both["ep"] * both["expert_tp"] <= limit) & (~split | (both["tp"] > 1)))
 
 
-def complete(setting: Setting, pins: Mapping[str, Any], table: Columns) -> LayoutTable:
+def complete(setting: Setting, pins: Mapping[str, Any], table: Draft) -> LayoutTable:
     """Fill the fields of variants with a legal default."""
     rows = len(table["tp"])
     ones = np.ones(rows, dtype=np.int64)
     table = {axis: pins.get(axis, 1) * ones for axis in AXES if axis not in table} | table
     ranks = table["dp"] * table["cp"]
-    defaults: Columns = {
+    defaults: Draft = {
         "virtual_stages": ones,
-        "schedule": np.full(rows, coded("schedule", setting.stack.schedules[:1])[0]),
-        "zero_stage": np.full(rows, min(setting.stack.zero_stages)),
+        "schedule": np.full(rows, coded("schedule", setting.stack.supports.schedules[:1])[0]),
+        "zero_stage": np.full(rows, min(setting.stack.supports.zero_stages)),
         "shard_degree": ranks,
-        "cp_kind": np.full(rows, pinned(pins, "cp_kind", coded("cp_kind", setting.stack.cp_kinds))[0]),
-        "recompute": np.full(rows, coded("recompute", setting.stack.recomputes[:1])[0]),
+        "cp_kind": np.full(
+            rows, pinned(pins, "cp_kind", coded("cp_kind", setting.stack.supports.cp_kinds))[0]
+        ),
+        "recompute": np.full(rows, coded("recompute", setting.stack.supports.recomputes[:1])[0]),
         "axis_order": np.full(rows, coded("axis_order", [pins.get("axis_order", AXIS_ORDERS[0])])[0]),
     }
     columns = {**defaults, **table}

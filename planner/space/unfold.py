@@ -23,7 +23,6 @@ What the space leaves out, and why nothing is lost:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from costmodel.training.data_parallel import SHARDS_GRADIENTS
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.check import legal
-from planner.space.columns import Columns, Integers, coded, cross, cross_by, pinned
+from planner.space.columns import Draft, Integers, coded, cross, cross_by, pinned
 from planner.space.degrees import CORE_FIELDS
 from topology.fabric.hierarchy import members_per_unit
 
@@ -48,7 +47,7 @@ def placements(
     setting: Setting, pins: Mapping[str, Any], cores: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every core with every order of its axes and every exchange of context, and what rules rejected."""
-    columns = {field.name: getattr(cores, field.name) for field in fields(LayoutTable)}
+    columns = cores.by_name()
     columns = cross_by(columns, columns["cp"], lambda cp: _context_exchanges(setting, pins, cp))
     columns = cross_by(columns, _active_axes(columns), lambda active: _orders(pins, active))
     found = LayoutTable(**columns)
@@ -60,7 +59,7 @@ def pipelines(
     setting: Setting, pins: Mapping[str, Any], placed: LayoutTable
 ) -> tuple[LayoutTable, Integers, dict[str, int]]:
     """Every placement with every schedule it can run: layouts, the placement of each, what rules rejected."""
-    columns = {field.name: getattr(placed, field.name) for field in fields(LayoutTable)}
+    columns = placed.by_name()
     columns["placement"] = np.arange(len(placed))
     columns = cross_by(columns, columns["pp"], lambda pp: schedules(setting, pins, pp))
     placement = columns.pop("placement")
@@ -73,7 +72,7 @@ def variants(
     setting: Setting, pins: Mapping[str, Any], table: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
     """Every legal variant of some pipelines, eased ones apart, and how many each rule rejected."""
-    columns = {field.name: getattr(table, field.name) for field in fields(LayoutTable)}
+    columns = table.by_name()
     columns = cross_by(columns, _replicas(setting, table), lambda key: _sharding(setting, pins, key))
     policies = pinned(pins, "recompute", coded("recompute", [_usual_policy(setting)]))
     columns = cross(columns, "recompute", policies)
@@ -95,24 +94,24 @@ def eased(
     Returns:
         Each variant under each such policy, and how many each rule rejected.
     """
-    offered = () if "recompute" in pins else setting.stack.recomputes
+    offered = () if "recompute" in pins else setting.stack.supports.recomputes
     others = [policy for policy in offered if policy not in ("none", _usual_policy(setting))]
     if not others:
         return table.take(np.zeros(0, dtype=np.intp)), {}
-    columns = {field.name: getattr(table, field.name) for field in fields(LayoutTable)}
+    columns = table.by_name()
     found = LayoutTable(**cross(columns, "recompute", coded("recompute", others)))
     keep, rejected = legal(setting, found)
     return found.take(keep), rejected
 
 
-def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Columns:
+def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Draft:
     """Schedules with their virtual stages that a pipeline of `pp` ranks can run."""
     if pp == 1:
-        has = setting.stack.schedules
+        has = setting.stack.supports.schedules
         idle = PLAIN_SCHEDULE if PLAIN_SCHEDULE in has else has[0]
         pairs = [(pins.get("schedule", idle), pins.get("virtual_stages", 1))]
     else:
-        offered = [pins["schedule"]] if "schedule" in pins else setting.stack.schedules
+        offered = [pins["schedule"]] if "schedule" in pins else setting.stack.supports.schedules
         useful = [s for s in offered if RECORDS[s].outdone_by not in offered]
         pairs = [(s, v) for s in useful for v in _virtual_stages(setting, pins, s, pp)]
     return {
@@ -128,19 +127,19 @@ def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: Schedul
     if chunks is not None:
         return [chunks]
     layers = setting.model.num_layers
-    most = (layers + 2 * setting.stack.empty_end_chunks) // pp
+    most = (layers + 2 * setting.stack.supports.empty_end_chunks) // pp
     return [v for v in range(2, most + 1) if v <= EVERY_VIRTUAL_STAGE or -layers % (pp * v) <= 2]
 
 
-def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Columns:
+def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Draft:
     """Ways to exchange keys and values between context ranks; one stands for all where none is needed."""
-    kinds = pinned(pins, "cp_kind", coded("cp_kind", setting.stack.cp_kinds))
+    kinds = pinned(pins, "cp_kind", coded("cp_kind", setting.stack.supports.cp_kinds))
     return {"cp_kind": np.array(kinds if cp > 1 else kinds[:1], dtype=np.int64)}
 
 
 def _usual_policy(setting: Setting) -> Recompute:
     """The policy that repeats no part of a layer, or some layers whole: ``full`` of no layer is ``none``."""
-    offered = setting.stack.recomputes
+    offered = setting.stack.supports.recomputes
     return "full" if "full" in offered else "none" if "none" in offered else offered[0]
 
 
@@ -150,14 +149,16 @@ def _replicas(setting: Setting, table: LayoutTable) -> Integers:
     return np.asarray(2 * spaced + (table.pp > 1), dtype=np.int64)
 
 
-def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Columns:
+def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Draft:
     """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have.
 
     A single replica has them too: what gathers its weights from a master copy keeps no second one. A degree
     that is given may be any.
     """
     (stride, ranks), pipelined = divmod(key // 2, setting.cluster.num_gpus + 1), key % 2
-    offered = setting.stack.zero_stages_with_pipeline if pipelined else setting.stack.zero_stages
+    offered = (
+        setting.stack.supports.zero_stages_with_pipeline if pipelined else setting.stack.supports.zero_stages
+    )
     stages = pinned(pins, "zero_stage", offered)
     inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
     pairs = []
@@ -176,13 +177,13 @@ def _degrees_inside(setting: Setting, ranks: int, stride: int) -> set[int]:
     return {int(np.gcd(ranks, members_per_unit(ranks, stride, unit))) for unit in units}
 
 
-def _active_axes(table: Columns) -> Integers:
+def _active_axes(table: Draft) -> Integers:
     """Which axes have more than one member, as bits in the order of `RANK_AXES`."""
     bits = [(table[axis] > 1).astype(np.int64) << position for position, axis in enumerate(RANK_AXES)]
     return np.asarray(sum(bits), dtype=np.int64)
 
 
-def _orders(pins: Mapping[str, Any], active: int) -> Columns:
+def _orders(pins: Mapping[str, Any], active: int) -> Draft:
     """Orders that place the active axes differently: the first code of each."""
     if "axis_order" in pins:
         return {"axis_order": np.array(coded("axis_order", [pins["axis_order"]]), dtype=np.int64)}

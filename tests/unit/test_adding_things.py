@@ -68,8 +68,12 @@ STACK = """
 [toy-engine]
 base = "megatron-core"
 description = "Megatron-Core without a pipeline of its own"
-frameworks = ["Toy"]
+
+[toy-engine.supports]
 schedules = ["1f1b"]
+
+[toy-engine.origin]
+frameworks = ["Toy"]
 source = "a toy"
 as_of = "2026-11-22"
 """

@@ -131,7 +131,7 @@ def test_there_being_no_plan_is_an_error_that_carries_the_answer() -> None:
             "two jobs",
         ),
         (
-            {"gpus": 8, "stack": replace(meshplan.stack("torchtitan"), flash_attention=False)},
+            {"gpus": 8, "stack": replace(meshplan.stack("torchtitan"), description="my own")},
             "not the profile",
         ),
         ({"gpus": 8, "objective": "speed"}, "objective"),

@@ -136,15 +136,19 @@ def arguments_of(s: Setting, layout: ParallelLayout, pins: Collection[str] = ())
     A pinned field has its one value, whatever is said of it.
     """
     alone = layout.dp * layout.cp == 1 and not (s.model.is_moe and layout.tp > 1)
-    offered = s.stack.zero_stages_with_pipeline if layout.pp > 1 else s.stack.zero_stages
-    pipelined = layout.pp > 1 and layout.schedule == "gpipe" and "1f1b" in s.stack.schedules
+    offered = s.stack.supports.zero_stages_with_pipeline if layout.pp > 1 else s.stack.supports.zero_stages
+    pipelined = layout.pp > 1 and layout.schedule == "gpipe" and "1f1b" in s.stack.supports.schedules
     said = (
         ("schedule", "gpipe beside 1f1b", pipelined),
-        ("recompute", "none beside full", layout.recompute == "none" and "full" in s.stack.recomputes),
+        (
+            "recompute",
+            "none beside full",
+            layout.recompute == "none" and "full" in s.stack.supports.recomputes,
+        ),
         (
             "recompute",
             "selective under fused attention",
-            layout.recompute == "selective" and s.stack.flash_attention,
+            layout.recompute == "selective" and s.stack.timing.flash_attention,
         ),
         ("zero_stage", "sharding of one replica", alone and layout.zero_stage > min(offered)),
     )

@@ -175,8 +175,8 @@ def _unfold(
     duplicates: bool,
 ) -> Iterator[ParallelLayout]:
     """Everything else that degrees leave open."""
-    stages = s.stack.zero_stages_with_pipeline if degrees["pp"] > 1 else s.stack.zero_stages
-    kinds = s.stack.cp_kinds if degrees["cp"] > 1 or duplicates else s.stack.cp_kinds[:1]
+    stages = s.stack.supports.zero_stages_with_pipeline if degrees["pp"] > 1 else s.stack.supports.zero_stages
+    kinds = s.stack.supports.cp_kinds if degrees["cp"] > 1 or duplicates else s.stack.supports.cp_kinds[:1]
     for order in _orders(degrees, pins, duplicates=duplicates):
         inside = _shard_degrees(s, degrees, order)
         for zero in _pinned(pins, "zero_stage", stages):
@@ -184,7 +184,7 @@ def _unfold(
             for shard, (schedule, v), policy, parallel, kind in itertools.product(
                 _pinned(pins, "shard_degree", shards),
                 pipelines,
-                _pinned(pins, "recompute", s.stack.recomputes),
+                _pinned(pins, "recompute", s.stack.supports.recomputes),
                 _pinned(pins, "sequence_parallel", sorted({False, degrees["tp"] > 1})),
                 _pinned(pins, "cp_kind", kinds),
             ):
@@ -251,7 +251,7 @@ def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[t
     for pp in range(2, min(L, s.cluster.num_gpus) + 1):
         chunks = [v for v in range(1, (L + 2) // pp + 1) if v <= EVERY_VIRTUAL_STAGE or -L % (pp * v) <= 2]
         every = itertools.product(
-            _pinned(pins, "schedule", s.stack.schedules), _pinned(pins, "virtual_stages", chunks)
+            _pinned(pins, "schedule", s.stack.supports.schedules), _pinned(pins, "virtual_stages", chunks)
         )
         pairs = [ParallelLayout(pp=pp, schedule=schedule, virtual_stages=v) for schedule, v in every]
         keep, _ = legal(s, LayoutTable.of(pairs), only=frozenset(("pp", "schedule", "virtual_stages")))

@@ -141,7 +141,9 @@ def shard_degrees(degrees: dict[str, Any], order: tuple[str, ...], units: list[i
 def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
     """Every legal layout as a table: degrees crossed with everything else, judged by the rules."""
     units = [level.unit_gpus for level in s.cluster.hierarchy.levels]
-    policies = [p for p in s.stack.recomputes if p != "selective" or not s.stack.flash_attention]
+    policies = [
+        p for p in s.stack.supports.recomputes if p != "selective" or not s.stack.timing.flash_attention
+    ]
     rows: dict[tuple[Any, ...], None] = {}
     names = [field.name for field in fields(ParallelLayout)]
     for degrees in every_layout(s):
@@ -152,11 +154,11 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
         orders = {tuple(a for a in order if a in members): order for order in AXIS_ORDERS}
         shards = {order: shard_degrees(degrees, order, units) for order in orders.values()}
         pairs = [("1f1b", 1)] if degrees["pp"] == 1 else [
-            (schedule, v) for schedule in s.stack.schedules for v in range(1, (s.model.num_layers + 2) // degrees["pp"] + 1)
+            (schedule, v) for schedule in s.stack.supports.schedules for v in range(1, (s.model.num_layers + 2) // degrees["pp"] + 1)
         ]  # fmt: skip
         for (schedule, v), zero, policy, parallel, kind, order in itertools.product(
-            pairs, s.stack.zero_stages, policies, {False, degrees["tp"] > 1},
-            s.stack.cp_kinds if degrees["cp"] > 1 else s.stack.cp_kinds[:1], orders.values(),
+            pairs, s.stack.supports.zero_stages, policies, {False, degrees["tp"] > 1},
+            s.stack.supports.cp_kinds if degrees["cp"] > 1 else s.stack.supports.cp_kinds[:1], orders.values(),
         ):  # fmt: skip
             for shard in shards[order] if zero >= 2 else [ranks]:
                 chosen = degrees | {

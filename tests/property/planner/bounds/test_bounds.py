@@ -77,7 +77,7 @@ def bounds_of(
     index = np.arange(len(every)) if some is None else sample(len(every), 3_000, some)
     pipeline, placement = every.take(index), of_placed[index]
     usual, _ = variants(s, pins, pipeline)
-    table = LayoutTable.join([usual, eased(s, pins, usual)[0]])
+    table = LayoutTable.concat([usual, eased(s, pins, usual)[0]])
     alone = {"pp": 1 + 0 * core.pp, "dp": 1 + 0 * core.dp}
     times = placed_times(s, placed, CAL)
 

@@ -88,8 +88,8 @@ def test_a_run_that_uses_what_came_later_is_of_the_later_version(recompute: str,
 def test_a_note_of_blocking_launches_is_heard() -> None:
     """The environment variable by its name, or in words."""
     for note in ("run with CUDA_LAUNCH_BLOCKING=1", "blocking launches off; launch blocking on"):
-        assert read_run({**ROW, "note": note}).stack.launch_blocking
-    assert not read_run({**ROW, "note": "CUDA 12.8"}).stack.launch_blocking
+        assert read_run({**ROW, "note": note}).stack.timing.launch_blocking
+    assert not read_run({**ROW, "note": "CUDA 12.8"}).stack.timing.launch_blocking
 
 
 def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one() -> None:

@@ -75,9 +75,11 @@ def test_hybrid_sharding_keeps_gathers_inside_the_node() -> None:
 @pytest.mark.parametrize(
     "worsen",
     [
-        lambda s: replace(s, gradient_overlap=False),
-        lambda s: replace(s, parameter_overlap=False),
-        lambda s: replace(s, gradient_reduce_bytes=2 * s.gradient_reduce_bytes),
+        lambda s: replace(s, timing=replace(s.timing, gradient_overlap=False)),
+        lambda s: replace(s, timing=replace(s.timing, parameter_overlap=False)),
+        lambda s: replace(
+            s, memory=replace(s.memory, gradient_reduce_bytes=2 * s.memory.gradient_reduce_bytes)
+        ),
     ],
 )
 def test_less_overlap_and_wider_gradients_lengthen_the_step(worsen: Callable[..., object]) -> None:

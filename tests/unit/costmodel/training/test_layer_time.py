@@ -33,7 +33,7 @@ def step_of(engine: SoftwareStack, *, sequence_parallel: bool = False) -> LayerS
 def test_blocking_launches_add_host_time_to_that_of_kernels() -> None:
     """Far from the host's pace it is hidden; where every launch waits for its kernel it adds up."""
     hidden = step_of(PLAIN)
-    shown = step_of(replace(PLAIN, launch_blocking=True))
+    shown = step_of(replace(PLAIN, timing=replace(PLAIN.timing, launch_blocking=True)))
     waits = default_constants().blocking_host * hidden.host_s[0]
     added = shown.forward_s[0] + shown.backward_s[0, 0] - hidden.forward_s[0] - hidden.backward_s[0, 0]
     assert added == pytest.approx(waits, rel=1e-3)
@@ -42,7 +42,8 @@ def test_blocking_launches_add_host_time_to_that_of_kernels() -> None:
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_a_gradient_sum_hides_under_the_weight_gradient(sequence_parallel: bool) -> None:
     """Up to what contends: both all-reduces of a plain backward, half of its sharded transfers otherwise."""
-    shown = step_of(replace(PLAIN, overlaps_gradient_sum=False), sequence_parallel=sequence_parallel)
+    without = replace(PLAIN, timing=replace(PLAIN.timing, overlaps_gradient_sum=False))
+    shown = step_of(without, sequence_parallel=sequence_parallel)
     hidden = step_of(PLAIN, sequence_parallel=sequence_parallel)
     assert 0.3 < hidden.tp_s[0] / shown.tp_s[0] < 0.85
 
@@ -52,7 +53,8 @@ def test_tokens_sent_once_are_moved_less(once: bool, moves: float) -> None:
     """Eight of 128 experts over eight ranks: bytes to order tokens over those of all their copies."""
     spec = model("qwen3-30b-a3b")
     shard = ShardShape(sequence_length=4096.0, ep=8)
-    engine = replace(stack("megatron-bridge"), dispatches_once_per_node=once)
+    shipped = stack("megatron-bridge")
+    engine = replace(shipped, timing=replace(shipped.timing, dispatches_once_per_node=once))
     ops = {op.name: op for op in expert_ops(spec, JOB, engine, shard)}
     copies = 2 * 4096 * spec.num_experts_per_token * spec.hidden_size
     assert ops["permute"].bytes / copies == pytest.approx(moves)

@@ -10,7 +10,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.catalog import model
-from costmodel.stack import stack
+from costmodel.stack import SoftwareStack, stack
 from planner.rules.check import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
 from planner.rules.rule import Rule
 from topology.base.errors import InputError
@@ -34,6 +34,12 @@ def broken(layout: ParallelLayout, at: Setting) -> dict[str, str]:
     """Names and messages of the rules a layout breaks."""
     found = check(at.model, at.cluster, at.job, at.stack, layout)
     return {violation.rule: violation.message for violation in found}
+
+
+def lacking(**supports: object) -> SoftwareStack:
+    """Megatron-Core that supports less."""
+    profile = stack("megatron-core")
+    return replace(profile, supports=replace(profile.supports, **supports))
 
 
 CASES = [
@@ -129,7 +135,7 @@ CASES = [
     (
         "cp-kind-offered",
         {"cp": 2, "pp": 2, "cp_kind": "allgather"},
-        {"stack": replace(stack("megatron-core"), cp_kinds=("ring",))},
+        {"stack": lacking(cp_kinds=("ring",))},
         "cp_kind = allgather",
     ),
     ("sequence-parallel", {"tp": 1, "sequence_parallel": True}, {}, "over tp = 1 ranks, needs tp ≥ 2"),
@@ -142,7 +148,7 @@ CASES = [
     (
         "even-layers",
         {"pp": 3},
-        {"stack": replace(stack("megatron-core"), uneven_stages=False)},
+        {"stack": lacking(uneven_stages=False)},
         "num_layers % (pp·virtual_stages) = 80 % (3·1) = 2, must be 0",
     ),
     (
@@ -174,7 +180,7 @@ CASES = [
     (
         "ep-offered",
         {"ep": 8},
-        {"model": MIXTRAL, "stack": replace(stack("megatron-core"), expert_parallel=False)},
+        {"model": MIXTRAL, "stack": lacking(expert_parallel=False)},
         "ep = 8, but megatron-core has only 1",
     ),
     (
