@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from app.cli import run
 from costmodel.layout import ParallelLayout
-from executor.training.launch import begin_run
+from executor.launch.supervise import begin_run
 from executor.training.settings import STATUS_FILE
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
