@@ -57,11 +57,11 @@ def test_ranks_of_a_check_listen_on_loopback_only() -> None:
 
 
 PARENT = """
-import time
+import os, time
 from executor.bench.local_ranks import run_ranks
 
 def sleep(rank):
-    print(__import__("os").getpid(), flush=True)
+    os.write(1, b"%d\\n" % os.getpid())  # in one piece, as the other rank writes too
     time.sleep(60)
 
 run_ranks(sleep, 2)
@@ -70,13 +70,11 @@ run_ranks(sleep, 2)
 
 def test_ranks_of_a_check_die_with_it() -> None:
     """Kill −9 of whoever started them leaves nothing."""
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    with parent.stdout:
-        ranks = [int(parent.stdout.readline()) for _ in range(2)]
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        said = [parent.stdout.readline() for _ in range(2)]
         parent.kill()
-        parent.wait()
-    assert wait_for(lambda: not any(map(alive, ranks)), 10)
+    assert wait_for(lambda: not any(alive(int(rank)) for rank in said), 10)
 
 
 def test_a_rank_that_dies_is_named_with_its_last_words() -> None:
