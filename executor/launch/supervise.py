@@ -24,6 +24,7 @@ from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm
 from executor.launch.run_lock import cannot_write, held
 from executor.training.manifest import read_key
 from executor.training.settings import (
+    CHECKPOINTS,
     RUN_FILE,
     STATUS_FILE,
     RunSettings,
@@ -71,10 +72,22 @@ def write_run(settings: RunSettings, plan: Plan) -> Path:
     folder = Path(settings.folder)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        _refuse_links(folder)
         Path(settings.plan_file).write_text(to_json(plan), encoding="utf-8")
         run_file = folder / RUN_FILE
         write_json(run_file, settings)
     return run_file
+
+
+def _refuse_links(folder: Path) -> None:
+    """Refuse a folder that would have us write elsewhere; checkpoints alone may lie on another disk."""
+    link = next((path for path in folder.iterdir() if path.is_symlink() and path.name != CHECKPOINTS), None)
+    if link is not None:
+        raise InputError(
+            what=f"the run's folder {folder} leads elsewhere",
+            cause=f"{link} is a link",
+            fix="remove the link, or give another --run-dir",
+        )
 
 
 def begin_run(folder: Path) -> None:

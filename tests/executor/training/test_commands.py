@@ -148,6 +148,33 @@ def test_a_run_folder_that_cannot_be_written_names_its_flag(
     assert "give --run-dir another folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["plan.json", "metrics.jsonl", ".ranks"])
+def test_nothing_is_written_through_a_link_in_a_run_folder(
+    name: str, plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder from somebody else may point anywhere; checkpoints alone may lie on another disk."""
+    folder, precious = tmp_path / "run", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_text(to_json(plan_of(LEGAL)), encoding="utf-8")
+    before = precious.read_bytes()
+    (folder / "checkpoints").symlink_to(tmp_path)
+    words = [
+        "run",
+        plan_file(tmp_path, plan_of(LEGAL)),
+        "--run-dir",
+        str(folder),
+        "--device",
+        "cpu",
+        "--dry-run",
+    ]
+    assert run(words) == 0
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(precious)
+    assert run([*words, "--steps", "7"]) == 2
+    assert f"{folder / name} is a link" in capsys.readouterr().err
+    assert precious.read_bytes() == before
+
+
 def test_a_real_start_forgets_the_ranks_of_an_earlier_attempt(tmp_path: Path) -> None:
     """Marks left behind would read as ranks that are lost."""
     (tmp_path / RANKS_FOLDER).mkdir()
