@@ -37,11 +37,14 @@ class RunFlags:
     keep_checkpoints: int
     profile_step: int | None
     wandb: bool
+    interface: str | None
+    env: tuple[str, ...]
+    run_key: Path | None
 
 
 def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
-    from executor.training.launch import with_plan
+    from executor.launch.supervise import with_plan
     from executor.training.settings import RunSettings
 
     steps = flags.steps or _steps(plan)
@@ -63,6 +66,9 @@ def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
         keep_checkpoints=flags.keep_checkpoints,
         profile_step=flags.profile_step,
         wandb=flags.wandb,
+        interface=flags.interface,
+        env=flags.env,
+        run_key=None if flags.run_key is None else str(flags.run_key.resolve()),
     )
     return with_plan(settings, flags.folder.resolve())
 
@@ -107,7 +113,10 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
 
 def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
+    import os
+
     from app.requests.plan_file import read_plan
+    from executor.launch.supervise import check_doors
     from executor.training.data import open_source
     from topology.base.errors import InputError
 
@@ -129,6 +138,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
         raise InputError(
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
+    check_doors(run, os.environ)
     open_source(
         run.data,
         vocab_size=plan.request.model.vocab_size,
@@ -149,7 +159,7 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
     from app.store.steps import keep_measured_step
-    from executor.training.launch import Supervision, supervise
+    from executor.launch.supervise import Supervision, supervise
 
     supervision = Supervision(
         min_gpus=min_gpus,
@@ -202,15 +212,16 @@ def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
 
 def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
     """Write the run's files and print the command that starts them, on one line to copy."""
-    import os
     import shlex
     import sys
 
     from app.errors import ANSWERED
-    from app.reports.answer import json_text
-    from executor.training.launch import nodes_of_slurm, torchrun_command, write_run
+    from app.reports.answer import json_text, note
+    from executor.launch.run_lock import held
+    from executor.launch.supervise import launch_command, write_run
 
-    words = torchrun_command(write_run(run, plan), plan.layout.num_gpus, nodes_of_slurm(os.environ))
+    with held(Path(run.folder), note):
+        words = launch_command(write_run(run, plan))
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
     sys.stdout.write(f"{text}\n")
     return ANSWERED

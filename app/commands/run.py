@@ -10,7 +10,9 @@ from app.flags.run import (
     Data,
     Device,
     DryRun,
+    Environment,
     Fp32,
+    Interface,
     KeepCheckpoints,
     LearningRate,
     MinGpus,
@@ -20,6 +22,7 @@ from app.flags.run import (
     ProfileStep,
     RouterLoss,
     RunFolder,
+    RunKey,
     Seed,
     Steps,
     WandB,
@@ -68,6 +71,9 @@ def command(
     notice: Notice = 30,
     profile_step: ProfileStep = None,
     wandb: WandB = False,
+    interface: Interface = None,
+    env: Environment = None,
+    run_key: RunKey = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> int:
@@ -85,7 +91,8 @@ def command(
         folder=folder, data=data, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
         learning_rate=learning_rate, warmup_steps=warmup_steps, weight_decay=weight_decay,
         clip_norm=clip_norm, router_loss=router_loss, checkpoint_every=checkpoint_every,
-        keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb,
+        keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,
+        env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip
     plan = training_run.plan_to_run(plan_file, flags)
     run = training_run.settings_of(how, plan)

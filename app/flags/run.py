@@ -66,6 +66,22 @@ Notice: TypeAlias = Annotated[
 ProfileStep: TypeAlias = Annotated[
     int | None, typer.Option("--profile-step", min=1, help="Trace this step with torch's profiler.")
 ]
+Interface: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--interface",
+        help="Network on which ranks of several nodes listen; on one node they listen on loopback only.",
+        metavar="NAME",
+    ),
+]
+Environment: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="Give ranks this variable of the environment too.", metavar="NAME"),
+]
+RunKey: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--run-key", help="Sign checkpoints with this key; load no others.", metavar="FILE"),
+]
 WandB: TypeAlias = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Write the run, print its command, do not start.")

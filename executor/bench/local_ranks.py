@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from executor.launch.nodes import loopback, sockets_on
 from executor.torch_internals import preload, quiet_known_warnings
+from executor.training.lifeline import die_with_parent
 
 MESSAGE = 4000  # characters of what a dead rank wrote: the innermost call comes first
 SETTLING_S = 0.2  # a rank that loses a peer may say so before the peer's exit code is known
@@ -38,6 +41,20 @@ FAULTS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
 """Signals of a fault in native code. On an overloaded machine a worker thread of gloo (torch 2.13) has been
 seen to die in malloc, on a corrupt heap, about once in hundreds of groups; why is not known. What is wrong
 with a layout fails again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """What every rank of a group is told; `folder` is where they meet and leave their last words."""
+
+    size: int
+    folder: Path
+    timeout_s: float
+    device_type: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    results: Any
+    parent: int
 
 
 def run_ranks(
@@ -70,20 +87,24 @@ def _run_once(
     """Fork the ranks, collect their results, leave none behind."""
     preload()
     context = multiprocessing.get_context("fork")
-    results: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        ranks = [
-            context.Process(
-                target=_rank_main,
-                args=(rank, world_size, folder, timeout_s, device_type, function, arguments, results),
-                daemon=True,
-            )
-            for rank in range(world_size)
+        world = _World(
+            size=world_size,
+            folder=Path(folder),
+            timeout_s=timeout_s,
+            device_type=device_type,
+            function=function,
+            arguments=arguments,
+            results=context.Queue(),
+            parent=os.getpid(),
+        )
+        ranks: list[Any] = [
+            context.Process(target=_rank_main, args=(rank, world), daemon=True) for rank in range(world_size)
         ]
         for process in ranks:
             process.start()
         try:
-            return _collect(ranks, results, timeout_s, Path(folder))
+            return _collect(ranks, world.results, timeout_s, world.folder)
         finally:
             for process in ranks:
                 if process.is_alive():
@@ -147,40 +168,34 @@ def _keep_messages(path: Path) -> None:
     faulthandler.enable()
 
 
-def _rank_main(
-    rank: int,
-    world_size: int,
-    folder: str,
-    timeout_s: float,
-    device_type: str,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    results: Any,
-) -> None:
+def _rank_main(rank: int, world: _World) -> None:
     """Body of one rank: join the group, call, report, leave together."""
-    _keep_messages(Path(folder) / f"messages-{rank}")
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank))
+    die_with_parent(world.parent)
+    _keep_messages(world.folder / f"messages-{rank}")
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world.size), LOCAL_RANK=str(rank), **sockets_on(loopback())
+    )
     torch.set_num_threads(1)
     quiet_known_warnings()
     try:
-        if device_type == "cuda":
+        if world.device_type == "cuda":
             torch.cuda.set_device(rank)
-        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if world.device_type == "cuda" else "gloo"
         dist.init_process_group(
             backend,
-            init_method=f"file://{folder}/rendezvous",
+            init_method=f"file://{world.folder}/rendezvous",
             rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=timeout_s),
+            world_size=world.size,
+            timeout=timedelta(seconds=world.timeout_s),
         )
-        outcome = function(rank, *arguments)
-        results.put((rank, None, pickle.dumps(_as_numpy(outcome))))
+        outcome = world.function(rank, *world.arguments)
+        world.results.put((rank, None, pickle.dumps(_as_numpy(outcome))))
         dist.barrier()
         dist.destroy_process_group()
     except Exception as error:  # noqa: BLE001 - reported to the parent, whatever it is
-        results.put((rank, f"{type(error).__name__}: {error}\n{traceback.format_exc()}", None))
-    results.close()
-    results.join_thread()
+        world.results.put((rank, f"{type(error).__name__}: {error}\n{traceback.format_exc()}", None))
+    world.results.close()
+    world.results.join_thread()
     os._exit(0)
 
 

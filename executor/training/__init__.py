@@ -1,1 +1,1 @@
-"""The training run: data, loop, optimizer, checkpoints, launch."""
+"""The training run: data, loop, optimizer, checkpoints."""

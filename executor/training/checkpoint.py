@@ -1,15 +1,13 @@
 """Checkpoints that survive anything: asynchronous, atomic, checksummed, and loadable into any other layout.
 
-A checkpoint is a folder ``step-00000042`` of torch's distributed checkpoint files plus ``manifest.json``
-with the size and SHA-256 of each. It is written under another name and renamed once complete, so a folder
-of that name is whole unless the disk has damaged it, which the checksums tell. Tensors are stored under
-their names in the whole model, so any layout can load them.
+A checkpoint is a folder ``step-00000042`` of torch's distributed checkpoint files plus a manifest of them. It
+is written under another name and renamed once complete, so a folder of that name is whole unless the disk has
+damaged it, which the manifest tells. Tensors are stored under their names in the whole model, so any layout
+can load them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shutil
 import threading
@@ -23,34 +21,25 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
+from executor.training.checkpoint_reader import open_checkpoint
+from executor.training.manifest import (
+    MANIFEST,
+    Manifest,
+    StoredFile,
+    digest,
+    intact,
+    read_manifest,
+    require_signed,
+    signed,
+)
 from executor.training.optimizer import ShardedAdamW, Slot
 from executor.training.settings import write_json
 
-MANIFEST = "manifest.json"
 WRITING = ".writing-"
 _NAME = re.compile(r"step-(\d+)$")
-_BLOCK_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
-    """One file of a checkpoint."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """What a checkpoint holds: training had finished `step` steps and consumed `samples` sequences."""
-
-    step: int
-    samples: int
-    files: tuple[StoredFile, ...]
-    torch_version: str
 
 
 def folder_of_step(root: Path, step: int) -> Path:
@@ -62,35 +51,6 @@ def steps_on_disk(root: Path) -> list[int]:
     """Steps with a complete checkpoint folder, newest first."""
     found = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
     return sorted((int(match[1]) for match in found if match), reverse=True)
-
-
-def digest(path: Path) -> StoredFile:
-    """Size and checksum of a file."""
-    total = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            total.update(block)
-    return StoredFile(name=path.name, size_bytes=path.stat().st_size, sha256=total.hexdigest())
-
-
-def read_manifest(folder: Path) -> Manifest | None:
-    """Manifest of a checkpoint, None if it is missing or damaged."""
-    from topology.base.decode import structure
-    from topology.base.errors import InputError
-
-    try:
-        data = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        return structure(data, Manifest, str(folder / MANIFEST))
-    except (OSError, ValueError, InputError):
-        return None
-
-
-def intact(folder: Path, files: tuple[StoredFile, ...]) -> bool:
-    """Whether files are there with the size and checksum they were written with."""
-    try:
-        return all(digest(folder / stored.name) == stored for stored in files)
-    except OSError:
-        return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,8 +67,8 @@ class _Pending:
 class Checkpointer:
     """Writes and reads the checkpoints of one run; every rank makes the same calls in the same order."""
 
-    def __init__(self, root: Path, optimizer: ShardedAdamW, *, keep: int) -> None:
-        self.root, self.optimizer, self.keep = root, optimizer, keep
+    def __init__(self, root: Path, optimizer: ShardedAdamW, *, keep: int, key: bytes | None = None) -> None:
+        self.root, self.optimizer, self.keep, self.key = root, optimizer, keep, key
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.control = dist.new_group(backend="gloo")
         self.writers = dist.new_group(backend="gloo")
@@ -194,7 +154,7 @@ class Checkpointer:
             step=pending.step, samples=pending.samples, files=files, torch_version=torch.__version__
         )
         try:
-            write_json(pending.folder / MANIFEST, manifest)
+            write_json(pending.folder / MANIFEST, signed(manifest, self.key))
             final = folder_of_step(self.root, pending.step)
             shutil.rmtree(final, ignore_errors=True)
             pending.folder.rename(final)
@@ -214,27 +174,37 @@ class Checkpointer:
         for step in steps[0]:
             folder = folder_of_step(self.root, step)
             manifest = read_manifest(folder)
-            good = manifest is not None and intact(folder, manifest.files[self.rank :: self.ranks])
+            if manifest is not None:
+                require_signed(manifest, self.key, folder)
+            good = (
+                manifest is not None
+                and manifest.step == step
+                and intact(folder, manifest.files[self.rank :: self.ranks])
+            )
             agreed = torch.tensor([int(good)])
             dist.all_reduce(agreed, op=dist.ReduceOp.MIN, group=self.control)
             if int(agreed) and manifest is not None:
-                self._load(folder, manifest.step)
+                self._load(folder, manifest)
                 self.last_step = manifest.step
                 return manifest, tuple(damaged)
             damaged.append(step)
         return None, tuple(damaged)
 
-    def _load(self, folder: Path, step: int) -> None:
+    def _load(self, folder: Path, manifest: Manifest) -> None:
         """Fill parameters and optimizer state in place from a checkpoint of any layout."""
+        reader = open_checkpoint(folder, manifest)
         for slot in self.optimizer.slots:
             self.optimizer.adamw.state[slot.part] = {
-                "step": torch.tensor(float(step), device=slot.part.device),
+                "step": torch.tensor(float(manifest.step), device=slot.part.device),
                 "exp_avg": torch.zeros_like(slot.part),
                 "exp_avg_sq": torch.zeros_like(slot.part),
             }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dcp.load(self._state(), checkpoint_id=folder, process_group=self.control)
+            try:
+                dcp.load(self._state(), storage_reader=reader, process_group=self.control)
+            except CheckpointException as error:  # no `Exception`: it would leave without a word
+                raise RuntimeError(f"{folder} cannot be loaded: {_reason(error)}") from error
 
     def _state(self) -> dict[str, torch.Tensor]:
         """Parameters and moments by name: this rank's parts, with their place in the whole."""

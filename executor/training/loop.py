@@ -29,6 +29,7 @@ from executor.training import batches, data
 from executor.training.checkpoint import Checkpointer
 from executor.training.checkpoint_interval import best_interval_steps
 from executor.training.gradients import clip, finish_gradients, total_norm
+from executor.training.manifest import read_key
 from executor.training.metrics import Reporter, StepMetrics
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
 from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, Status, write_json
@@ -145,7 +146,9 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         source=data.open_source(
             settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
         ),
-        checkpointer=Checkpointer(folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints),
+        checkpointer=Checkpointer(
+            folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
+        ),
         reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
     )
 
@@ -321,15 +324,19 @@ def _peak_memory_bytes(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
-def start_process_group(device: torch.device, environment: dict[str, str]) -> None:
-    """Join the other ranks, with gloo beside NCCL so that checkpoints can talk while training does."""
+def start_process_group(device: torch.device, environment: dict[str, str], meeting: str | None) -> None:
+    """Join the other ranks, with gloo beside NCCL so that checkpoints can talk while training does.
+
+    They meet in a file; without one at the address that torchrun has given.
+    """
     options: dict[str, Any] = {"timeout": COLLECTIVE_TIMEOUT}
     backend = "gloo"
     if device.type == "cuda":
         backend, options["device_id"] = "cpu:gloo,cuda:nccl", device
-    dist.init_process_group(
-        backend, rank=int(environment["RANK"]), world_size=int(environment["WORLD_SIZE"]), **options
-    )
+    rank, ranks = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    if meeting is not None:
+        options["store"] = dist.FileStore(meeting, ranks)
+    dist.init_process_group(backend, rank=rank, world_size=ranks, **options)
 
 
 def record_status(settings: RunSettings, status: Status) -> None:

@@ -22,6 +22,8 @@ class RunSettings:
 
     `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
     and Daly suggest. `router_loss` weighs the routers' balancing loss, None for the model's own weight.
+    `interface` is where ranks of several nodes listen, `env` names variables that ranks are given, `run_key`
+    is the file of the key that signs checkpoints.
     """
 
     folder: str
@@ -41,6 +43,9 @@ class RunSettings:
     keep_checkpoints: int = 3
     profile_step: int | None = None
     wandb: bool = False
+    interface: str | None = None
+    env: tuple[str, ...] = ()
+    run_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

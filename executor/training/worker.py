@@ -1,8 +1,9 @@
-"""The process of one rank, started by torchrun: ``python -m executor.training.worker RUN.json``.
+"""The process of one rank: ``python -m executor.training.worker RUN.json``.
 
-A wrong input is written to the run's status and ends the run on every rank, also after torchrun has
-restarted them; a crash is left to torchrun, which restarts from the last good checkpoint. What a crash was is
-told in a line; its traceback goes to a file, because every rank that waited for a killed one has the same.
+Our launcher starts it, or torchrun by a scheduler's hand. A wrong input is written to the run's status and
+ends the run on every rank, also after they were restarted; a crash is left to the launcher, which restarts
+from the last good checkpoint. What a crash was is told in a line; its traceback goes to a file, because every
+rank that waited for a killed one has the same.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from executor.training.lifeline import die_with_parent
 from executor.training.settings import RunSettings, Status, read_settings, read_status
 from topology.base.errors import InputError
 
 RANKS_FOLDER = ".ranks"
 FAILED = 1
-LAUNCHER = "MESHPLAN_LAUNCHER"  # set by `plan run`
+LAUNCHER = "MESHPLAN_LAUNCHER"  # process that started the ranks, if that is ours
+MEETING = "MESHPLAN_MEETING"  # file in which ranks meet; without it torchrun's own store
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by torchrun's name
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
 
 
 def main(arguments: list[str]) -> int:
     """Train as the settings file says; returns the exit code of this rank."""
+    if LAUNCHER in os.environ:
+        die_with_parent(int(os.environ[LAUNCHER]))
     settings = read_settings(Path(arguments[0]))
     status = read_status(Path(settings.folder))
     if status is not None and status.state == "error":
@@ -37,7 +43,7 @@ def main(arguments: list[str]) -> int:
             _record_error(settings, error)
             if LAUNCHER not in os.environ:  # which says it once, for all ranks
                 sys.stderr.write(f"{error}\n")
-        except Exception as error:  # noqa: BLE001 - whatever it is, torchrun restarts and the file tells
+        except Exception as error:  # noqa: BLE001 - whatever it is, the launcher restarts and the file tells
             sys.stderr.write(f"{crash_line(error, _keep_traceback(Path(settings.folder)))}\n")
         sys.stderr.flush()
     os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
@@ -60,7 +66,7 @@ def _run(settings: RunSettings) -> int:
     device = loop.choose_device(settings.device, int(environment["LOCAL_RANK"]))
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
-    loop.start_process_group(device, environment)
+    loop.start_process_group(device, environment, environment.get(MEETING))
     status = loop.train(loop.prepare(settings, plan, device))
     if dist.get_rank() == 0:
         loop.record_status(settings, status)
@@ -108,7 +114,7 @@ def _record_error(settings: RunSettings, error: InputError) -> None:
 def _present(folder: Path) -> Iterator[None]:
     """Keep a file while this rank lives: one that is left behind tells which rank was killed.
 
-    SIGTERM while a rank is starting is torchrun's, on behalf of another rank: it goes, but in order.
+    SIGTERM while a rank is starting is sent on behalf of another rank: it goes, but in order.
     """
     mark = folder / RANKS_FOLDER / os.environ.get("RANK", "0")
     mark.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,10 @@ def _title(plan: Plan) -> str:
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
     where = machines(plan)
+    flags, notes = f"--notice {SLURM_NOTICE_S}", list[str]()
+    if where.nodes > 1:
+        flags += ' --interface "${INTERFACE:?name the network of these nodes}"'
+        notes.append("ranks listen on one network: sbatch --export=ALL,INTERFACE=NAME train.sbatch")
     lines = [
         "#!/bin/bash",
         f"# {one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
@@ -38,9 +42,10 @@ def export_slurm(plan: Plan) -> Exported:
         "",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
-        f'exec srun --kill-on-bad-exit=1 plan run "${{PLAN:-{PLAN_FILE}}}" --notice {SLURM_NOTICE_S} "$@"',
+        f'exec srun --kill-on-bad-exit=1 plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',
     ]
-    return Exported(target="slurm", file_name="train.sbatch", text="\n".join(lines) + "\n")
+    text = "\n".join(lines) + "\n"
+    return Exported(target="slurm", file_name="train.sbatch", text=text, notes=tuple(notes))
 
 
 def kubeflow_job(plan: Plan) -> dict[str, Any]:

@@ -219,6 +219,15 @@ def test_slurm_options_are_those_of_sbatch(plan_of: Callable[..., Plan]) -> None
     assert {"nodes=1", "gpus-per-node=8"} <= set(options)
 
 
+def test_slurm_names_the_network_of_several_nodes(plan_of: Callable[..., Plan]) -> None:
+    """`plan run` demands it there; one node needs none. The shell stops with the reason where it is missing."""
+    one, two = (
+        export_plan(plan_of(ParallelLayout(dp=dp, zero_stage=1), batch=16), "slurm") for dp in (8, 16)
+    )
+    assert ("--interface" in one.text, '--interface "${INTERFACE:?' in two.text) == (False, True)
+    assert (one.notes, "INTERFACE=NAME" in two.notes[0]) == ((), True)
+
+
 def test_slurm_warns_as_early_as_the_run_is_told(plan_of: Callable[..., Plan]) -> None:
     """The seconds between Slurm's signal and its kill are those that the ranks may take."""
     text = export_plan(plan_of(PLAIN), "slurm").text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from executor.bench.local_ranks import RankError, run_ranks
+from tests.executor.launch.processes import addresses, alive, wait_for
 
 
 def _second_aborts(rank: int) -> None:
@@ -40,6 +43,38 @@ def _second_raises(rank: int) -> None:
     if rank == 1:
         raise ValueError("a wrong value")
     dist.barrier()
+
+
+def _addresses_of_its_own(_rank: int) -> frozenset[str]:
+    dist.barrier()
+    return addresses((os.getpid(),))
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
+def test_ranks_of_a_check_listen_on_loopback_only() -> None:
+    """Whatever address the machine's name has."""
+    assert run_ranks(_addresses_of_its_own, 2) == [{"127.0.0.1"}, {"127.0.0.1"}]
+
+
+PARENT = """
+import os, time
+from executor.bench.local_ranks import run_ranks
+
+def sleep(rank):
+    os.write(1, b"%d\\n" % os.getpid())  # in one piece, as the other rank writes too
+    time.sleep(60)
+
+run_ranks(sleep, 2)
+"""
+
+
+def test_ranks_of_a_check_die_with_it() -> None:
+    """Kill −9 of whoever started them leaves nothing."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        said = [parent.stdout.readline() for _ in range(2)]
+        parent.kill()
+    assert wait_for(lambda: not any(alive(int(rank)) for rank in said), 10)
 
 
 def test_a_rank_that_dies_is_named_with_its_last_words() -> None:

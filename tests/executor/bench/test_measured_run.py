@@ -21,8 +21,8 @@ from executor.bench.host_profile import cpu_cluster
 from executor.bench.kernels import Entry, Timing
 from executor.bench.local_ranks import run_ranks
 from executor.bench.measured_run import step_times
+from executor.launch.supervise import with_plan, write_run
 from executor.training import loop
-from executor.training.launch import with_plan, write_run
 from executor.training.settings import METRICS_FILE, RunSettings, Status
 from planner.plan import Plan
 from topology.base.units import GIB

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +15,10 @@ pytest.importorskip("torch")
 
 from app.cli import run
 from costmodel.layout import ParallelLayout
-from executor.training.launch import begin_run
-from executor.training.settings import STATUS_FILE
+from executor.launch import supervise
+from executor.launch.run_lock import held
+from executor.launch.supervise import begin_run
+from executor.training.settings import RUN_FILE, STATUS_FILE
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, to_json
 
@@ -73,6 +78,65 @@ def test_a_dry_run_leaves_how_an_earlier_run_stands(plan_of: Callable[..., Plan]
     assert mark.exists()
 
 
+def test_a_dry_run_prints_a_command_that_opens_no_door(
+    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Our own launcher, with the working directory on no path; it answers wrong input in three lines."""
+    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(tmp_path), "--device", "cpu"]
+    assert run([*words, "--dry-run", "--json"]) == 0
+    command = json.loads(capsys.readouterr().out)["command"]
+    assert command == [sys.executable, "-P", "-m", "executor.launch.supervise", str(tmp_path / RUN_FILE)]
+    (tmp_path / "plan.json").write_text("{}", encoding="utf-8")
+    assert supervise.main(command[-1:]) == 2
+    assert [line.partition(":")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "error",
+        "cause",
+        "help",
+    ]
+
+
+def test_a_dry_run_does_not_write_into_a_run_under_way(
+    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks that are started again would read another plan."""
+    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(tmp_path), "--device", "cpu"]
+    with held(tmp_path, pytest.fail):
+        assert run([*words, "--dry-run"]) == 2
+    assert f"process {os.getpid()} on" in capsys.readouterr().err
+    assert not (tmp_path / RUN_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--run-key", "absent"), "absent is no file"),
+        (("--env", "TOKEN=secret"), "--env takes the name of a variable"),
+        (("--env", "NOT_SET_ANYWHERE"), "not set: NOT_SET_ANYWHERE"),
+    ],
+)
+def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
+    flags: tuple[str, str],
+    said: str,
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A key that is not there, a value on the command line, a variable that is not set."""
+    folder = tmp_path / "run"
+    words = [
+        "run",
+        plan_file(tmp_path, plan_of(LEGAL)),
+        "--run-dir",
+        str(folder),
+        "--device",
+        "cpu",
+        "--dry-run",
+    ]
+    assert run([*words, *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not folder.exists()
+
+
 def test_a_run_folder_that_cannot_be_written_names_its_flag(
     plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +146,33 @@ def test_a_run_folder_that_cannot_be_written_names_its_flag(
     words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(taken), "--device", "cpu"]
     assert run([*words, "--dry-run"]) == 2
     assert "give --run-dir another folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["plan.json", "metrics.jsonl", ".ranks"])
+def test_nothing_is_written_through_a_link_in_a_run_folder(
+    name: str, plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder from somebody else may point anywhere; checkpoints alone may lie on another disk."""
+    folder, precious = tmp_path / "run", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_text(to_json(plan_of(LEGAL)), encoding="utf-8")
+    before = precious.read_bytes()
+    (folder / "checkpoints").symlink_to(tmp_path)
+    words = [
+        "run",
+        plan_file(tmp_path, plan_of(LEGAL)),
+        "--run-dir",
+        str(folder),
+        "--device",
+        "cpu",
+        "--dry-run",
+    ]
+    assert run(words) == 0
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(precious)
+    assert run([*words, "--steps", "7"]) == 2
+    assert f"{folder / name} is a link" in capsys.readouterr().err
+    assert precious.read_bytes() == before
 
 
 def test_a_real_start_forgets_the_ranks_of_an_earlier_attempt(tmp_path: Path) -> None:

@@ -18,9 +18,12 @@ import pytest
 pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
-from executor.training import launch
+from executor.launch import agent
+from executor.launch.agent import Team, run_team
+from executor.launch.environment import environment_of_ranks
+from executor.launch.nodes import Nodes, loopback
+from executor.launch.supervise import Supervision, supervise, with_plan, write_run
 from executor.training.checkpoint import steps_on_disk
-from executor.training.launch import Supervision, environment_of_ranks, supervise, with_plan, write_run
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
@@ -125,7 +128,7 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
 def test_a_signal_to_the_launcher_stops_in_order(
     number: signal.Signals, send: Callable[[int, int], None], plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    """It reaches the ranks through torchrun: a checkpoint is written, exit 0, and no traceback is printed."""
+    """It reaches the ranks: a checkpoint is written, exit 0, and no traceback is printed."""
     plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
@@ -169,12 +172,29 @@ time.sleep(60)
 """
 
 
-def test_nohup_keeps_a_run_from_a_closed_terminal() -> None:
+def team_of(folder: Path, worker: str, monkeypatch: pytest.MonkeyPatch, **fields: object) -> Team:
+    """A team of two ranks that run a program of the test's."""
+    (folder / "stand_in.py").write_text(worker)
+    monkeypatch.setattr(agent, "WORKER", "stand_in")
+    defaults: dict[str, object] = {
+        "run_file": folder / "run.json",
+        "nodes": Nodes(),
+        "num_local": 2,
+        "environment": environment_of_ranks({**os.environ, "PYTHONPATH": str(folder)}, interface=loopback()),
+        "meeting": folder,
+        "lock": os.open(folder, os.O_RDONLY),
+    }
+    return Team(**(defaults | fields))  # type: ignore[arg-type]
+
+
+def test_nohup_keeps_a_run_from_a_closed_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGHUP that is ignored already stops nothing."""
+    worker = (
+        f"import os, time; os.kill({os.getpid()}, {int(signal.SIGHUP)}); time.sleep(0.2); raise SystemExit(3)"
+    )
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        command = ["sh", "-c", f"kill -HUP {os.getpid()}; sleep 0.2; exit 3"]
-        ended = launch._run_forwarding_signals(command, os.environ)
+        ended = run_team(team_of(tmp_path, worker, monkeypatch, max_restarts=0))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert ended == (3, None)
@@ -185,7 +205,7 @@ def test_a_run_stopped_too_late_is_not_a_smaller_run(
 ) -> None:
     """Ranks that the notice did not suffice are not lost for good: the run ends, with what would help."""
     (tmp_path / "never_ready.py").write_text(NEVER_READY)
-    monkeypatch.setattr(launch, "QUIET_TORCHRUN", "never_ready")
+    monkeypatch.setattr(agent, "WORKER", "never_ready")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     marks = tmp_path / RANKS_FOLDER
     when((marks / "0").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -195,46 +215,50 @@ def test_a_run_stopped_too_late_is_not_a_smaller_run(
     assert ("7 s" in raised.value.cause, "--notice" in raised.value.fix) == (True, True)
 
 
-def test_ranks_get_the_notice_less_what_the_launcher_needs() -> None:
-    """What has not ended is killed two seconds before the scheduler would kill it."""
-    assert environment_of_ranks({}, 30)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "28"
-    assert environment_of_ranks({}, 1)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "1"
-
-
 DEAF = """
 import os, pathlib, signal, sys, time
-rank, attempt, folder = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], pathlib.Path(sys.argv[1])
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+folder = pathlib.Path(sys.argv[1]).parent
 (folder / f"{rank}-{attempt}").touch()
-if attempt == "0" and rank == "1":
+if (rank, attempt) == ("1", "0"):
     while not (folder / "deaf").exists():
         time.sleep(0.01)
     sys.exit(1)
 if attempt == "0":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / ".ranks").mkdir()
+    (folder / ".ranks" / rank).touch()
     (folder / "deaf").touch()
     time.sleep(60)
 """
 
 
-@pytest.mark.slow
-def test_a_rank_that_hangs_does_not_hold_up_the_restart(tmp_path: Path) -> None:
-    """One rank dies, the other is stuck in a collective and deaf: it is killed after the grace, not after 30 s."""
-    script = tmp_path / "deaf.py"
-    script.write_text(DEAF)
-    torchrun = "import sys, executor.training.elastic as e; e.RESTART_GRACE_S = 1; sys.exit(e.main())"
-    options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", "--monitor-interval=0.1"]
-    command = [sys.executable, "-c", torchrun, *options, str(script), str(tmp_path)]
-    done = subprocess.run(
-        command, env=environment_of_ranks(os.environ), check=False, timeout=100, capture_output=True
-    )
+def test_a_rank_that_hangs_does_not_hold_up_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One dies, the other is stuck in a collective and deaf: it is killed after the grace, and is not lost."""
+    monkeypatch.setattr(agent, "GRACE_S", 1)
+    assert run_team(team_of(tmp_path, DEAF, monkeypatch, max_restarts=1)) == (0, None)
     first, second = ((tmp_path / name).stat().st_mtime for name in ("deaf", "0-1"))
-    assert done.returncode == 0
     assert 1 <= second - first < 20
+    assert list((tmp_path / RANKS_FOLDER).iterdir()) == []
+
+
+def test_ranks_get_the_notice_less_what_the_launcher_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has not ended is killed two seconds before the scheduler would kill it, and not sooner."""
+    stopping = f"import os; os.kill({os.getpid()}, {int(signal.SIGTERM)})\n"
+    worker = f"import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{stopping}time.sleep(60)"
+    start = time.monotonic()
+    ended = run_team(team_of(tmp_path, worker, monkeypatch, notice_s=5))
+    assert ended == (-signal.SIGKILL, signal.SIGTERM)
+    assert 3 <= time.monotonic() - start < 10
 
 
 @pytest.mark.slow
 def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
-    """Ranks that meet a wrong token end the run with the three lines, not with torchrun's report."""
+    """Ranks that meet a wrong token end the run with the three lines, not with their own reports."""
     plan = plan_of(LAYOUT)
     np.save(tmp_path / "tokens.npy", np.full(1000, plan.request.model.vocab_size))
     settings = settings_in(tmp_path)

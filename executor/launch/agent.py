@@ -1,0 +1,137 @@
+"""The ranks of one node: started, watched, started again when one dies anywhere, told when to stop.
+
+Nothing listens here. Ranks meet in a file of torch's `FileStore`, one for each attempt, in a folder that
+nobody else can open; on several nodes that folder lies in the run's, which they share, and a file in it tells
+the other nodes that an attempt has failed. No torch: what is started imports it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from executor.launch.nodes import Nodes
+from executor.training.worker import LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS
+
+MOST_RESTARTS = 3
+NOTICE_S = 30  # between a signal and the kill: Kubernetes' default, and about that of spot instances
+REPORT_S = 2  # of the notice, kept for the launcher to say how the run ended
+GRACE_S = 5  # a rank whose peer has died can finish nothing: its collective would only hang
+LOOK_S = 0.1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+WORKER = "executor.training.worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """The ranks that one node starts.
+
+    `meeting` is the folder in which all ranks meet; `lock` the file descriptor that holds the run's folder.
+    """
+
+    run_file: Path
+    nodes: Nodes
+    num_local: int
+    environment: Mapping[str, str]
+    meeting: Path
+    lock: int
+    notice_s: int = NOTICE_S
+    max_restarts: int = MOST_RESTARTS
+
+
+def run_team(team: Team) -> tuple[int, signal.Signals | None]:
+    """Run to the end: exit code of the first rank that failed in the last attempt, and the signal to stop.
+
+    Whatever asks to stop (Ctrl-C, a closed terminal, SIGUSR1 as a scheduler's warning) becomes one SIGTERM
+    to each rank. Their own sessions keep a terminal's signals from them.
+    """
+    code, ranks = 0, list[subprocess.Popen[bytes]]()
+    with _heeding() as asked:
+        try:
+            for attempt in range(team.max_restarts + 1):
+                ranks = [_started(team, attempt, local) for local in range(team.num_local)]
+                code = _ended(team, ranks, team.meeting / f"failed-{attempt}", asked)
+                if code == 0 or asked:
+                    break
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    return code, asked[0] if asked else None
+
+
+@contextlib.contextmanager
+def _heeding() -> Iterator[list[signal.Signals]]:
+    """Collect the signals that ask to stop. Under ``nohup`` a closed terminal asks for nothing."""
+    asked: list[signal.Signals] = []
+
+    def heed(number: int, _frame: FrameType | None) -> None:
+        asked.append(signal.Signals(number))
+
+    heeded = [s for s in STOP_SIGNALS if s != signal.SIGHUP or signal.getsignal(s) != signal.SIG_IGN]
+    before = {name: signal.signal(name, heed) for name in heeded}
+    try:
+        yield asked
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
+    """Start one rank. The folder it was started in is on no path of it (``-P``)."""
+    place = {
+        "RANK": team.nodes.rank * team.num_local + local,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": team.nodes.count * team.num_local,
+        "LOCAL_WORLD_SIZE": team.num_local,
+        LAUNCHER: os.getpid(),
+        RESTARTS: attempt,
+        MEETING: team.meeting / f"store-{attempt}",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", WORKER, str(team.run_file)],
+        env={**team.environment, **{name: str(value) for name, value in place.items()}},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=(team.lock,),
+    )
+
+
+def _ended(
+    team: Team, ranks: list[subprocess.Popen[bytes]], failed: Path, asked: list[signal.Signals]
+) -> int:
+    """Wait for the ranks of an attempt; once one of any node has failed, or a signal came, end the others."""
+    deadline_s: float | None = None
+    while True:
+        codes = [rank.poll() for rank in ranks]
+        code = next((code for code in codes if code), 0)
+        if code and deadline_s is None and not asked:
+            failed.touch()
+        if None not in codes:
+            return code
+        if deadline_s is None and (asked or failed.exists()):
+            grace_s = max(1, team.notice_s - REPORT_S) if asked else GRACE_S
+            deadline_s = time.monotonic() + grace_s
+            for rank in ranks:
+                rank.terminate()
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            _kill(team, ranks)
+        time.sleep(LOOK_S)
+
+
+def _kill(team: Team, ranks: list[subprocess.Popen[bytes]]) -> None:
+    """End ranks that will not; what was killed here is not lost, so its mark goes."""
+    for local, rank in enumerate(ranks):
+        if rank.poll() is None:
+            rank.kill()
+            rank.wait()
+            mark = team.run_file.parent / RANKS_FOLDER / str(team.nodes.rank * team.num_local + local)
+            mark.unlink(missing_ok=True)

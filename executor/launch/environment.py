@@ -1,0 +1,78 @@
+"""What ranks know of the user's environment: names on a list, and those that the user gives."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from executor.launch.nodes import sockets_on
+from topology.base.errors import InputError
+
+NAMES = frozenset(
+    (
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME",
+        "XDG_DATA_HOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME",
+        "PYTHONNOUSERSITE", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONWARNINGS",
+    )
+)  # fmt: skip
+PREFIXES = (
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "OMP_",
+    "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "UCX_", "FI_", "IBV_", "RDMAV_", "HSA_", "HIP_", "ROCR_", "MIOPEN_",
+    "MESHPLAN_",
+)  # fmt: skip
+WANDB = "WANDB_"  # with --wandb, which cannot log in otherwise
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def environment_of_ranks(
+    environment: Mapping[str, str], *, interface: str, named: Sequence[str] = (), wandb: bool = False
+) -> dict[str, str]:
+    """Environment of every rank: what is listed and named, sockets on one interface, our packages found."""
+    prefixes = (*PREFIXES, WANDB) if wandb else PREFIXES
+    passed = {
+        name: value
+        for name, value in environment.items()
+        if name in NAMES or name.startswith(prefixes) or name in named
+    }
+    return {
+        "OMP_NUM_THREADS": "1",
+        **passed,
+        **sockets_on(interface),
+        "PYTHONPATH": import_path(environment.get("PYTHONPATH", "")),
+        "PYTHONSAFEPATH": "1",
+    }
+
+
+def import_path(path: str) -> str:
+    """Our packages first, then the user's folders; none that depends on where the run was started."""
+    ours = str(Path(__file__).resolve().parents[2])
+    theirs = [part for part in path.split(os.pathsep) if Path(part).is_absolute() and not _is_here(part)]
+    return os.pathsep.join(dict.fromkeys((ours, *theirs)))
+
+
+def _is_here(folder: str) -> bool:
+    """Whether a folder is the one we were started in."""
+    try:
+        return Path(folder).samefile(os.curdir)
+    except OSError:
+        return False
+
+
+def check_named(named: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Refuse names that are none: a value on a command line would be seen by everybody on the machine."""
+    wrong = next((name for name in named if _NAME.fullmatch(name) is None), None)
+    if wrong is not None:
+        raise InputError(
+            what="--env takes the name of a variable",
+            cause=f"{wrong.partition('=')[0][:80]!r} is not a name, or is followed by a value",
+            fix="set the variable first, and give its name: --env NAME",
+        )
+    unset = next((name for name in named if name not in environment), None)
+    if unset is not None:
+        raise InputError(
+            what=f"--env names a variable that is not set: {unset}",
+            cause="ranks are to be given it",
+            fix=f"export {unset} first, or leave --env {unset} out",
+        )

@@ -1,0 +1,134 @@
+"""What a checkpoint says of itself: its files with sizes and SHA-256, and who vouches for them.
+
+The checksums tell damage. Only a signature tells tampering: an HMAC-SHA256 over the manifest, by a key that
+lies elsewhere (``--run-key FILE``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from topology.base.decode import read_json, structure, unstructure
+from topology.base.errors import InputError
+
+MANIFEST = "manifest.json"
+LEAST_KEY_BYTES, MOST_KEY_BYTES = 16, 4096
+_BLOCK_BYTES = 1 << 20
+_FILE = re.compile(r"\.metadata|__\d+_\d+\.distcp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """One file of a checkpoint."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint holds: training had finished `step` steps and consumed `samples` sequences."""
+
+    step: int
+    samples: int
+    files: tuple[StoredFile, ...]
+    torch_version: str
+    signature: str = ""
+
+
+def digest(path: Path) -> StoredFile:
+    """Size and checksum of a file."""
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK_BYTES):
+            total.update(block)
+    return StoredFile(name=path.name, size_bytes=path.stat().st_size, sha256=total.hexdigest())
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Manifest of a checkpoint, None if it is missing, damaged, or names other files than a checkpoint's."""
+    path = folder / MANIFEST
+    try:
+        manifest = structure(read_json(path), Manifest, str(path))
+    except (OSError, ValueError, InputError):
+        return None
+    return manifest if all(_FILE.fullmatch(stored.name) for stored in manifest.files) else None
+
+
+def intact(folder: Path, files: tuple[StoredFile, ...]) -> bool:
+    """Whether files are there with the size and checksum they were written with."""
+    try:
+        return all(_is_whole(folder / stored.name, stored) for stored in files)
+    except OSError:
+        return False
+
+
+def _is_whole(path: Path, stored: StoredFile) -> bool:
+    """Whether one file is: its size first, as a pipe or a device never ends."""
+    return path.is_file() and path.stat().st_size == stored.size_bytes and digest(path) == stored
+
+
+# ── signatures ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_key(path: str | None) -> bytes | None:
+    """Key of a run, None when there is none."""
+    if path is None:
+        return None
+    try:
+        if not Path(path).is_file():
+            raise InputError(what=f"the run key {path} is no file", cause="--run-key", fix=_MAKE_A_KEY)
+        with Path(path).open("rb") as stream:
+            key = stream.read(MOST_KEY_BYTES + 1).strip()
+    except OSError as error:
+        raise InputError(
+            what=f"the run key {path} cannot be read", cause=error.strerror or str(error), fix=_MAKE_A_KEY
+        ) from error
+    if not LEAST_KEY_BYTES <= len(key) <= MOST_KEY_BYTES:
+        raise InputError(
+            what=f"the run key {path} is too short or too long",
+            cause=f"{len(key)} bytes, expected {LEAST_KEY_BYTES} to {MOST_KEY_BYTES}",
+            fix=_MAKE_A_KEY,
+        )
+    return key
+
+
+_MAKE_A_KEY = "make one: (umask 077; openssl rand -hex 32 > FILE), kept outside of the run's folder"
+
+
+def signed(manifest: Manifest, key: bytes | None) -> Manifest:
+    """Sign a manifest; as it is without a key."""
+    return manifest if key is None else replace(manifest, signature=_signature(manifest, key))
+
+
+def require_signed(manifest: Manifest, key: bytes | None, folder: Path) -> None:
+    """Refuse a checkpoint that the key does not vouch for, and a signed one when there is no key to ask."""
+    if key is None and not manifest.signature:
+        return
+    if key is None:
+        cause, fix = (
+            "it is signed, and no key was given",
+            "give the key that it was written with: --run-key FILE",
+        )
+    elif not manifest.signature:
+        cause, fix = "it is not signed", "resume without --run-key if you trust it, or give another --run-dir"
+    elif not hmac.compare_digest(manifest.signature.encode(), _signature(manifest, key).encode()):
+        cause, fix = (
+            "its signature is of another key or another manifest",
+            "give the key of this run: --run-key FILE",
+        )
+    else:
+        return
+    raise InputError(what=f"the checkpoint {folder} is not vouched for", cause=cause, fix=fix)
+
+
+def _signature(manifest: Manifest, key: bytes) -> str:
+    """HMAC-SHA256 over everything else in a manifest."""
+    text = json.dumps(unstructure(replace(manifest, signature="")), sort_keys=True)
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
