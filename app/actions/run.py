@@ -204,15 +204,14 @@ def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
     """Write the run's files and print the command that starts them, on one line to copy."""
     import os
     import shlex
-    import sys
 
     from app.errors import ANSWERED
-    from app.reports.answer import json_text
+    from app.reports.answer import json_text, print_text
     from executor.training.launch import nodes_of_slurm, torchrun_command, write_run
 
     words = torchrun_command(write_run(run, plan), plan.layout.num_gpus, nodes_of_slurm(os.environ))
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
-    sys.stdout.write(f"{text}\n")
+    print_text(f"{text}\n", is_json=as_json)
     return ANSWERED
 
 

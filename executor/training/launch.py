@@ -20,6 +20,7 @@ from types import FrameType
 from executor.training.settings import RUN_FILE, STATUS_FILE, RunSettings, Status, read_status, write_json
 from executor.training.worker import LAUNCHER, RANKS_FOLDER
 from planner.plan import Plan, to_json
+from topology.base.atomic import write_atomically
 from topology.base.errors import InputError
 
 DEFAULT_PORT = 29500
@@ -137,7 +138,7 @@ def write_run(settings: RunSettings, plan: Plan) -> Path:
     folder = Path(settings.folder)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        Path(settings.plan_file).write_text(to_json(plan), encoding="utf-8")
+        write_atomically(Path(settings.plan_file), to_json(plan))
         run_file = folder / RUN_FILE
         write_json(run_file, settings)
     return run_file
