@@ -35,7 +35,10 @@ def names_a_file(text: str) -> bool:
 
 def kept_anchors() -> tuple[str, ...]:
     """Names of the anchors that are kept, in order."""
-    return tuple(sorted(file.stem for file in anchor_folder().glob("*.json")))
+    try:
+        return tuple(sorted(file.stem for file in anchor_folder().glob("*.json")))
+    except OSError:  # MESHPLAN_DATA names no possible folder
+        return ()
 
 
 def find_anchor(text: str, cal: Calibration) -> Anchor:
@@ -59,8 +62,7 @@ def with_levels(anchor: Anchor, path: str) -> Anchor:
 def recall(name: str) -> Anchor:
     """An anchor that was kept under a name."""
     path = _path(name)
-    if not path.is_file():
-        known = kept_anchors()
+    if name not in (known := kept_anchors()):
         close = suggest(name, known, count=2) or known[:5]
         kept = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(

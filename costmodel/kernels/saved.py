@@ -23,8 +23,10 @@ def measurement_folder() -> Path:
 
 def saved_measurements() -> tuple[Measurement, ...]:
     """Everything `plan bench` has saved, in order of file names; a damaged file is named and passed over."""
-    folder = measurement_folder()
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    try:
+        files = sorted(measurement_folder().glob("*.json"))
+    except OSError:  # XDG_DATA_HOME names no possible folder
+        files = []
     return tuple(measurement for file in files for measurement in _undamaged(file))
 
 
