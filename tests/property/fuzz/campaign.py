@@ -237,7 +237,7 @@ def _consume(surface: Surface, text: str, box: Box, guard: Guard) -> Sequence[tu
     answer: object = None
     found: list[tuple[str, str, str]] = []
     refused = False
-    guard.start(surface.asked(text))
+    guard.start(surface.asked(text.replace("CANARY", str(box.folder / "canary"))))
     try:
         answer = surface.consume(text, box)
     except InputError:

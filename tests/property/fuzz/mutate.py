@@ -93,7 +93,7 @@ def _changed(
         node[key] = [value]
     elif kind < 0.84 and isinstance(value, list):
         node[key] = (
-            (value * random.choice((2, 100, 20_000)))[:20_000]
+            (value * random.choice((2, 100, 2_000)))[:2_000]
             if random.random() < 0.5
             else value[: len(value) // 2]
         )
