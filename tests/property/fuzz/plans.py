@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from random import Random
 from typing import Any
 
-from tests.property.fuzz.mutate import json_of, mutated_text, mutated_tree
-from tests.property.fuzz.surface import Box, answer_of_command
+from tests.property.fuzz.mutate import brief, json_of, mutated_text, mutated_tree
+from tests.property.fuzz.surface import Box, answer_of_command, run_command
 
 
 @functools.cache
@@ -28,8 +29,39 @@ def plan_trees() -> tuple[Any, ...]:
 
 
 def make_plan(random: Random, story: list[str]) -> str:
-    text = json_of(mutated_tree(random.choice(plan_trees()), random, story))
+    tree = random.choice(plan_trees())
+    if random.random() < 0.15:
+        return json_of(_tampered(tree, random, story))
+    text = json_of(mutated_tree(tree, random, story))
     return mutated_text(text, random, story) if random.random() < 0.1 else text
+
+
+def _tampered(tree: Any, random: Random, story: list[str]) -> Any:
+    """A plan whose types are right and whose claims are not."""
+    layers, ranks = tree["layers_of_stage"], len(tree["mesh"]["gpu_of_rank"])
+    claims = (
+        ("layers_of_stage", random.choice(([1] * len(layers), [-5, layers[0] + 5, *layers[1:]], [sum(layers)], [*layers, 0], []))),
+        ("recompute_of_stage", random.choice(([-1], [900] * tree["layout"]["pp"], []))),
+        ("mesh.gpu_of_rank", random.choice(([0] * ranks, list(range(1, ranks + 1)), [-1, *range(1, ranks)], []))),
+        ("layout.tp", random.choice((2**31, 0, -1, 3))),
+        ("layout.axis_order", random.choice((["nosuch"], ["tp"], ["tp", "tp", "pp", "dp", "cp"], []))),
+        ("estimate.step_time_s", random.choice((1.0, 1e-9, -1.0, 0.0))),
+        ("estimate.lower_s", 1e9),
+        ("estimate.peak_memory_bytes", -1.0),
+        ("optimality.bound_s", -1.0),
+        ("request.cluster.nodes", []),
+        ("request.model.num_layers", random.choice((10**8, 0, -1))),
+        ("request.job.global_batch_size", random.choice((10**18, 0, 7))),
+    )  # fmt: skip
+    found = copy.deepcopy(tree)
+    for path, value in random.sample(claims, random.choice((1, 1, 2))):
+        *outer, name = path.split(".")
+        node = found
+        for key in outer:
+            node = node[key]
+        node[name] = value
+        story.append(f"{path} = {brief(value)}")
+    return found
 
 
 def read_plan(text: str, box: Box) -> object:
@@ -50,7 +82,29 @@ def use_plan(text: str, box: Box) -> object:
     ]
     uses += [["export", path, "--to", target] for target in TARGETS]
     uses += [["run", "--dry-run", path, "--run-dir", str(box.folder / "run")]]
-    return answer_of_command(uses[sum(text.encode(errors="replace")) % len(uses)])
+    words = uses[sum(text.encode(errors="replace")) % len(uses)]
+    if words[0] not in ("export", "run"):
+        return answer_of_command(words)
+    code, _ = run_command(words)
+    broken = structure_faults(json.loads(text)) if code == 0 else []
+    if broken:
+        raise AssertionError(f"launched by {words[0]} although {broken[0]}")
+    return None
+
+
+def structure_faults(plan: Any) -> list[str]:
+    """Why a plan cannot be run whatever its numbers say."""
+    layout, layers, gpus = plan["layout"], plan["layers_of_stage"], plan["mesh"]["gpu_of_rank"]
+    holds = {
+        "layers are not those of the model": sum(layers) == plan["request"]["model"]["num_layers"],
+        "a stage has less than no layer": min(layers, default=-1) >= 0,
+        "stages are not those of the layout": len(layers) == layout["pp"] * layout["virtual_stages"],
+        "a stage recomputes layers it has not": all(
+            0 <= count <= sum(layers) for count in plan["recompute_of_stage"]
+        ),
+        "two ranks share a GPU": len(set(gpus)) == len(gpus) and min(gpus, default=-1) >= 0,
+    }
+    return [fault for fault, held in holds.items() if not held]
 
 
 def explain_plan(text: str, box: Box) -> object:

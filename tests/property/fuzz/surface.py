@@ -51,31 +51,28 @@ class Surface:
         return text, "; ".join(story)
 
 
-def answer_of_command(words: Sequence[str], *, wants_json: bool = True) -> object:
-    """Run a command in this process; its JSON document, or nothing when it said no in a proper way."""
+def answer_of_command(words: Sequence[str]) -> object:
+    """Run a command in this process; its JSON document, or nothing when it has none or said no properly."""
+    code, text = run_command(words)
+    return json.loads(text, parse_constant=no_number) if code == 0 and text.startswith(("{", "[")) else None
+
+
+def run_command(words: Sequence[str]) -> tuple[int, str]:
+    """Exit code and stdout of a command; one that ends in another way than it may is a defect."""
     from app.cli import run
 
-    out, kept = io.StringIO(), (sys.stdout, sys.stderr)
-    err = io.StringIO()
+    out, err, kept = io.StringIO(), io.StringIO(), (sys.stdout, sys.stderr)
     sys.stdout, sys.stderr = out, err
     try:
         code = run([*words])
     finally:
         sys.stdout, sys.stderr = kept
+    last = err.getvalue().splitlines()[-3:]
     if code not in (0, 1, 2):
-        raise AssertionError(f"exit {code}: " + " | ".join(err.getvalue().splitlines()[-3:])[:400])
-    if code == 2 and [line.split(":")[0] for line in err.getvalue().splitlines()[-3:]] != [
-        "error",
-        "cause",
-        "help",
-    ]:
-        raise AssertionError(f"exit 2 without three lines: {err.getvalue()[-200:]!r}")
-    text = out.getvalue()
-    return (
-        json.loads(text, parse_constant=no_number)
-        if wants_json and code == 0 and text.startswith(("{", "["))
-        else None
-    )
+        raise AssertionError(f"exit {code}: {' | '.join(last)[:400]}")
+    if code == 2 and [line.split(":")[0] for line in last] != ["error", "cause", "help"]:
+        raise AssertionError(f"exit 2 without three lines: {last}")
+    return code, out.getvalue()
 
 
 def no_number(text: str) -> float:

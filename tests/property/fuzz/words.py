@@ -12,7 +12,7 @@ from random import Random
 from tests.property.fuzz import commands
 from tests.property.fuzz.clusters import clusters
 from tests.property.fuzz.mutate import TEXTS, hostile_value, json_of, mutated_text, mutated_tree, toml_of
-from tests.property.fuzz.surface import Box, answer_of_command
+from tests.property.fuzz.surface import Box, answer_of_command, run_command
 from tests.unit.costmodel.models.test_hf_config import CONFIGS
 
 
@@ -82,7 +82,7 @@ def read_environment(text: str, box: Box) -> object:
         kept_anchors()
         saved_measurements()
         if not given.keys() <= SLURM.keys():
-            answer_of_command(["models", "8b"], wants_json=False)
+            run_command(["models", "8b"])
     finally:
         os.environ.clear()
         os.environ.update(kept)
