@@ -44,7 +44,8 @@ def test_a_few_hostile_inputs_are_answered_or_refused(name: str) -> None:
     surface = BY_NAME[name]
     count = min(FEW, 4 * surface.weight)
     tally = run(surface, range(len(surface.corpus) + count) if surface.weight >= 20 else range(count))
-    assert (told(tally), tally.inputs > 0) == ([], True)
+    assert "\n".join(told(tally)) == ""
+    assert tally.inputs > 0
 
 
 @pytest.mark.slow
@@ -55,7 +56,8 @@ def test_every_hostile_input_is_answered_or_refused(name: str) -> None:
     surface = BY_NAME[name]
     count = max(round(TOTAL * surface.weight / sum(each.weight for each in SURFACES)), len(surface.corpus))
     tally = run(surface, range(count), seed=2, jobs=2)
-    assert (told(tally), tally.inputs) == ([], count)
+    assert "\n".join(told(tally)) == ""
+    assert tally.inputs == count
 
 
 # -- the harness itself: what it is to find, it finds ----------------------------------------------------------
