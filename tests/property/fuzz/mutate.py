@@ -184,7 +184,7 @@ def _repeat_line(text: str, random: Random, story: list[str]) -> str:
     """Repeat a line."""
     lines = text.split("\n")
     at = random.randrange(len(lines))
-    return "\n".join(lines[:at] + [lines[at]] * random.choice((2, 2, 3, 500)) + lines[at + 1 :])
+    return "\n".join(lines[:at] + [lines[at]] * random.choice((2, 2, 3, 60)) + lines[at + 1 :])
 
 
 def _swap_lines(text: str, random: Random, story: list[str]) -> str:

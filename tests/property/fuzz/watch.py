@@ -50,7 +50,7 @@ class Guard:
             "/proc/meminfo",
             "/sys",
         )
-        self.exact = {"/dev/null", "/dev/urandom", "/etc/localtime", "/etc/mime.types", "/proc/stat", f"/proc/{os.getpid()}/status"}  # fmt: skip
+        self.exact = {"/dev/null", "/dev/urandom", "/etc/localtime", "/etc/mime.types", "/proc/stat", "/proc/sys/kernel/random/boot_id", f"/proc/{os.getpid()}/status"}  # fmt: skip
         self.sandbox, self.canary = str(sandbox), str(sandbox / "canary")
         self.limit_s = limit_s
         self.asked: frozenset[str] = frozenset()
