@@ -25,7 +25,7 @@ _NEVER = (
     "socket.bind", "socket.getaddrinfo", "socket.sendto", "pickle.find_class", "os.kill", "urllib.Request", "webbrowser.open",
 )  # fmt: skip
 _CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree", "os.chmod")  # fmt: skip
-_MAY_FALL = ("relative", "change", "error", "saved", "faster", "slower", "difference", "residual", "gain", "gap", "delta", "bias", "p50_", "median", "signed")  # fmt: skip
+_MAY_FALL = ("relative", "change", "error", "saved", "faster", "slower", "difference", "residual", "gain", "gap", "delta", "bias", "lost_on", "p50_", "median", "signed")  # fmt: skip
 _MEASURES = ("_s", "_bytes", "_gib", "_usd", "_wh", "_flop", "_tokens", "_per_gpu", "_per_hour", "mfu", "hfu", "deviation")  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def _numbers(value: object, path: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, float):
         yield path, value
     elif isinstance(value, int) and not isinstance(value, bool):
-        yield path, float(value) if abs(value) < 2**1000 else math.inf
+        yield path, float(max(-(2**1000), min(value, 2**1000)))  # whole numbers are finite at any length
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _numbers(item, f"{path}.{key}")
