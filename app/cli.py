@@ -9,14 +9,16 @@ one line in `COMMANDS`. A command prints through `app.reports.answer.emit`, retu
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 
-from app.errors import ANSWERED, INTERRUPTED, run_guarded
-from topology.base.errors import InputError
+from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
+from app.terminal.streams import prepare, tell
+from topology.base.errors import DamagedFileWarning, InputError
 from topology.base.names import suggest
 
 DEFAULT_COMMAND: Final = "train"
@@ -54,12 +56,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code and never raises."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without block characters still gets its answer
+    prepare()
     debug = "--debug" in arguments
     words = [word for word in arguments if word != "--debug"]
-    return run_guarded(lambda: _dispatch(words), debug=debug)
+    with warnings.catch_warnings():
+        warnings.showwarning = _noting(warnings.showwarning)
+        return run_guarded(lambda: _dispatch(words), debug=debug)
+
+
+def _noting(otherwise: Callable[..., None]) -> Callable[..., None]:
+    """How a warning is shown: what is meant for the user as a note, others as Python does."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+        if issubclass(category, DamagedFileWarning):
+            tell(f"note: {message}\n")
+        else:
+            otherwise(message, category, *place, **options)
+
+    return show
 
 
 def _dispatch(words: list[str]) -> int:
@@ -70,9 +84,11 @@ def _dispatch(words: list[str]) -> int:
     try:
         result = build_app(chosen)(words, prog_name="plan", standalone_mode=False)
     except typer.Abort:
-        return INTERRUPTED
+        return interrupted()
     except typer.TyperException as error:
         raise _usage_error(error, words, chosen) from error
+    if result == INTERRUPTED:  # typer turns Ctrl-C into this result
+        return interrupted()
     return result if isinstance(result, int) else ANSWERED
 
 

@@ -6,12 +6,13 @@ escapes a command is a defect of ours and says so in three lines too.
 
 from __future__ import annotations
 
-import os
+import errno
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from app.terminal.streams import WRITE_FAILURES, discard, tell
 from topology.base.errors import InputError, NoFeasiblePlanError
 
 ANSWERED = 0
@@ -39,18 +40,37 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
     try:
         return action()
     except InputError as error:
-        _tell(three_lines(error))
+        tell(f"{three_lines(error)}\n")
         return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError) else BAD_INPUT
     except KeyboardInterrupt:
-        _tell("interrupted")
-        return INTERRUPTED
+        return interrupted()
     except BrokenPipeError:
-        return _close_stdout()
+        discard(sys.stdout)
+        return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last door: a defect is reported as one, not as a traceback
+        if isinstance(error, OSError) and error.filename is None and error.errno in WRITE_FAILURES:
+            discard(sys.stdout)
+            tell(f"{three_lines(unwritten(error))}\n")
+            return BAD_INPUT
         if debug:
-            traceback.print_exc(file=sys.stderr)
-        _tell(three_lines(defect(error)))
+            tell(traceback.format_exc())
+        tell(f"{three_lines(defect(error))}\n")
         return INTERNAL_ERROR
+
+
+def interrupted() -> int:
+    """Say that the user stopped us."""
+    tell("interrupted\n")
+    return INTERRUPTED
+
+
+def unwritten(error: OSError) -> InputError:
+    """Describe an answer that stdout did not take."""
+    return InputError(
+        what="the answer cannot be written",
+        cause="stdout is closed" if error.errno == errno.EBADF else f"stdout: {error.strerror}",
+        fix="free space or open stdout, or write elsewhere with --output FILE",
+    )
 
 
 def defect(error: Exception) -> InputError:
@@ -68,15 +88,3 @@ def _line(text: str) -> str:
     """Keep a message on one line and free of control characters (names come from files we did not write)."""
     flat = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in flat)
-
-
-def _tell(text: str) -> None:
-    """Write to stderr."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
-
-
-def _close_stdout() -> int:
-    """Keep the interpreter from complaining about the closed pipe at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return BROKEN_PIPE

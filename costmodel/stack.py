@@ -18,6 +18,12 @@ from topology.base.errors import InputError
 _FILE = Path(__file__).parent / "data" / "stacks.toml"
 
 
+FURTHEST_LEVEL = 100.0
+"""A step this many times as long as predicted, or as short, is another job, not another level."""
+WIDEST = 5.0
+"""Deviation of a logarithm beyond which a level says nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackLevel:
     """Measured over predicted step time of a stack profile, from own runs (`costmodel.accuracy.anchor`).
@@ -35,6 +41,15 @@ class StackLevel:
     deviation: float
     runs: int
     name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a level that no runs can give: it would make every time negative or absurd."""
+        if not (1 / FURTHEST_LEVEL <= self.level <= FURTHEST_LEVEL and 0 <= self.deviation <= WIDEST):
+            raise InputError(
+                what=f"the level of {self.stack} is out of reach",
+                cause=f"level {self.level:g}, deviation {self.deviation:g}",
+                fix=f"a level is at most {FURTHEST_LEVEL:g}, one over it at least; a deviation {WIDEST:g}",
+            )
 
 
 def constant(value: float, unit: str, meaning: str) -> float:

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-
-from meshplan.guard import ForeignPackageError, require_own_packages
 
 BAD_INPUT = 2
 """As `app.errors.BAD_INPUT`, which cannot be read where `app` is not ours."""
+INTERRUPTED = 130
+"""As `app.errors.INTERRUPTED`."""
 
 
 def main() -> None:
     """Run the command line, or say whose packages stand in its way."""
     try:
+        code = _run()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: Ctrl-C while leaving changes nothing
+    except KeyboardInterrupt:  # while importing; a command that runs says it itself
+        sys.stderr.write("interrupted\n")
+        code = INTERRUPTED
+    # Python kills itself at exit if Ctrl-C came within an exec, as of dataclasses; another exec resets that.
+    exec("")  # noqa: S102
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Exit code of the command line; everything is imported here, where Ctrl-C is answered."""
+    from meshplan.guard import ForeignPackageError, require_own_packages
+
+    try:
         require_own_packages()
     except ForeignPackageError as error:
         sys.stderr.write(f"{error}\n")
-        sys.exit(BAD_INPUT)
-    from app.cli import main as run
+        return BAD_INPUT
+    from app.cli import run
 
-    run()
+    return run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -103,6 +103,7 @@ def solve(model: IntegerModel, *, work_limit: float) -> Answer:
     parameters.max_deterministic_time = work_limit
     parameters.optimize_with_lb_tree_search = True
     parameters.max_time_in_seconds = MOST_SECONDS
+    parameters.catch_sigint_signal = False  # else Ctrl-C kills without a word after the first solve
     wrapper = engine.SolveWrapper()
     wrapper.set_parameters(parameters)
     response = wrapper.solve(proto)

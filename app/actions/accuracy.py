@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.actions.accuracy_plot import write_plot
-from app.progress import waiting
 from app.reports.answer import Answer, note
 from app.reports.training_accuracy import DEFAULT_WORST, Anchoring, Wishes, accuracy_answer
+from app.terminal.progress import waiting
 from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.csv_table import RunTable, read_table, require_columns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.progress import waiting
+from app.terminal.progress import waiting
 from costmodel.kernels.saved import calibration_for
 from planner.plan import Plan, PlanRequest
 from planner.rules.verdict import illegal

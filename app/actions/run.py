@@ -213,17 +213,16 @@ def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
 def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
     """Write the run's files and print the command that starts them, on one line to copy."""
     import shlex
-    import sys
 
     from app.errors import ANSWERED
-    from app.reports.answer import json_text, note
+    from app.reports.answer import json_text, note, print_text
     from executor.launch.run_lock import held
     from executor.launch.supervise import launch_command, write_run
 
     with held(Path(run.folder), note):
         words = launch_command(write_run(run, plan))
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
-    sys.stdout.write(f"{text}\n")
+    print_text(f"{text}\n", is_json=as_json)
     return ANSWERED
 
 

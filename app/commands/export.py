@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +30,7 @@ def command(
     What the tool cannot express is refused with the change that fixes it, or noted on stderr when it only
     does it differently.
     """
-    from app.reports.answer import note, write_file
+    from app.reports.answer import note, print_text, write_file
     from app.requests.plan_file import read_plan
     from planner.engines.targets import export_plan
     from planner.rules.verdict import legal
@@ -40,7 +39,7 @@ def command(
     for text in found.notes:
         note(text)
     if output is None:
-        sys.stdout.write(found.text)
+        print_text(found.text, is_json=found.text.startswith("{"))
     else:
         write_file(output, found.text)
     return 0

@@ -25,10 +25,10 @@ def command(
     The bound is derived by a slower and simpler path than the search took: every layout is priced, none is
     dismissed unseen. Seconds for 32 GPUs, minutes for thousands; exit code 1 if a claim does not hold.
     """
-    from app.progress import paced
     from app.reports.answer import check_destination, emit, note
     from app.reports.verification import verification_answer
     from app.requests.plan_file import read_plan
+    from app.terminal.progress import paced
     from costmodel.kernels.saved import calibration_for
     from planner.search.verify import verify
 

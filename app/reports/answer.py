@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias, get_args
 
 from app.errors import ANSWERED
+from app.terminal.streams import json_for, tell
+from topology.base.atomic import write_atomically
 from topology.base.errors import InputError
 
 Format = Literal["table", "json", "csv", "markdown"]
@@ -103,11 +105,16 @@ def emit(
     width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if sys.stdout.isatty() else _DEFAULT_WIDTH
     text = render(answer, chosen, width=width, colour=colour)
     if output is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print_text(text, is_json=chosen == "json")
     else:
         write_file(output, text)
     return answer.exit_code
+
+
+def print_text(text: str, *, is_json: bool = False) -> None:
+    """Write to stdout; JSON stays JSON where stdout cannot encode a letter."""
+    sys.stdout.write(json_for(sys.stdout, text) if is_json else text)
+    sys.stdout.flush()
 
 
 def check_destination(*, wanted: str | None, as_json: bool, output: Path | None) -> None:
@@ -131,15 +138,15 @@ def render(answer: Answer, chosen: Format, *, width: int = _DEFAULT_WIDTH, colou
     return _screen(answer, width, colour=colour)
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text file, naming the reason when that cannot be done."""
+def write_file(path: Path, text: str, *, fix: str = "give --output a file you may write") -> None:
+    """Write a text file whole or not at all, naming the reason when that cannot be done."""
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
+        write_atomically(path, text)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
         raise InputError(
             what=f"cannot write {path}",
-            cause=error.strerror or str(error),
-            fix="give --output a file you may write",
+            cause=getattr(error, "strerror", None) or str(error),
+            fix=fix,
         ) from error
 
 
@@ -164,7 +171,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 def note(text: str) -> None:
     """Say something beside the answer, on stderr."""
-    sys.stderr.write(f"note: {text}\n")
+    tell(f"note: {text}\n")
 
 
 def bar(fraction: float, width: int = 24) -> str:

@@ -56,7 +56,7 @@ def read_state(folder: Path) -> RunState:
         reason = " · ".join(str(data[name]) for name in ("what", "cause", "fix") if data.get(name))
         history = tuple(str(entry) for entry in data.get("history", ()))
         return RunState(state=str(data["state"]), reason=reason, history=history)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return RunState(state="unknown", reason="", history=())
 
 
@@ -89,7 +89,7 @@ def _step(line: str) -> RunStep | None:
         data: Any = json.loads(line)
         values = {field.name: float(data[field.name]) for field in fields(RunStep)}
         return RunStep(step=int(values.pop("step")), **values)
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

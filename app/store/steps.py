@@ -7,6 +7,7 @@ from pathlib import Path
 
 from executor.bench.measured_run import measurement_of, run_row, step_times, write_measured
 from planner.plan import Plan
+from topology.base.atomic import write_atomically
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.cluster_file import to_toml
@@ -34,7 +35,7 @@ def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: floa
     cluster, today = build(plan.request.cluster), dt.datetime.now(tz=dt.UTC).date().isoformat()
     try:
         described = folder / CLUSTER_FILE
-        described.write_text(to_toml(plan.request.cluster), encoding="utf-8")
+        write_atomically(described, to_toml(plan.request.cluster))
         row = run_row(plan, times, name=folder.name, cluster=str(described), has_gpu=device != "cpu")
         path = write_measured(folder, row, measurement_of(plan, times, cluster.fingerprint(), today))
     except OSError as failure:

@@ -12,6 +12,7 @@ from costmodel.accuracy.anchor import Anchor, fit_anchor
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_rows
 from costmodel.kernels.tables import Calibration
+from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest
@@ -34,7 +35,10 @@ def names_a_file(text: str) -> bool:
 
 def kept_anchors() -> tuple[str, ...]:
     """Names of the anchors that are kept, in order."""
-    return tuple(sorted(file.stem for file in anchor_folder().glob("*.json")))
+    try:
+        return tuple(sorted(file.stem for file in anchor_folder().glob("*.json")))
+    except OSError:  # MESHPLAN_DATA names no possible folder
+        return ()
 
 
 def find_anchor(text: str, cal: Calibration) -> Anchor:
@@ -58,8 +62,7 @@ def with_levels(anchor: Anchor, path: str) -> Anchor:
 def recall(name: str) -> Anchor:
     """An anchor that was kept under a name."""
     path = _path(name)
-    if not path.is_file():
-        known = kept_anchors()
+    if name not in (known := kept_anchors()):
         close = suggest(name, known, count=2) or known[:5]
         kept = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
@@ -67,7 +70,14 @@ def recall(name: str) -> Anchor:
             cause=f"{anchor_folder()} holds {', '.join(known) or 'none'}",
             fix=f"{kept}keep one with `plan accuracy --anchor RUNS.csv --name {name}`",
         )
-    return structure(read_json(path), Anchor, str(path))
+    try:
+        return structure(read_json(path), Anchor, str(path))
+    except InputError as damaged:
+        raise InputError(
+            what=f"the anchor {name} is damaged",
+            cause=f"{damaged.what}: {damaged.cause}",
+            fix=f"keep it again with `plan accuracy --anchor RUNS.csv --name {name}`, or remove {path}",
+        ) from None
 
 
 def remember(anchor: Anchor, name: str) -> Path:
@@ -77,7 +87,7 @@ def remember(anchor: Anchor, name: str) -> Path:
     kept = Anchor(name=name, levels=anchor.levels, when=today.isoformat())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(unstructure(kept), indent=2) + "\n", encoding="utf-8")
+        write_atomically(path, json.dumps(unstructure(kept), indent=2) + "\n")
     except OSError as failure:
         raise InputError(
             what=f"the anchor {name} cannot be kept",

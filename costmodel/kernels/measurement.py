@@ -96,3 +96,10 @@ def check(measurement: Measurement, where: str) -> None:
             f"inputs lack {', '.join(missing)}",
             "add them",
         )
+    wrong = [key for key in REQUIRED.get(measurement.what, ()) if not measurement.inputs[key] > 0]
+    if wrong:
+        raise InputError(
+            f"{where}: {wrong[0]} is {measurement.inputs[wrong[0]]:g}",
+            f"a {measurement.what} has a positive size in every direction",
+            "measure it again",
+        )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 from costmodel.kernels.measurement import Measurement, read_measurements
 from costmodel.kernels.tables import Calibration, load_calibration
+from topology.base.errors import DamagedFileWarning, InputError
 from topology.builders import build
 from topology.spec import ClusterSpec
 
@@ -20,10 +22,22 @@ def measurement_folder() -> Path:
 
 
 def saved_measurements() -> tuple[Measurement, ...]:
-    """Everything `plan bench` has saved, oldest file first."""
-    folder = measurement_folder()
-    files = sorted(folder.glob("*.json")) if folder.is_dir() else []
-    return tuple(measurement for file in files for measurement in read_measurements(file))
+    """Everything `plan bench` has saved, in order of file names; a damaged file is named and passed over."""
+    try:
+        files = sorted(measurement_folder().glob("*.json"))
+    except OSError:  # XDG_DATA_HOME names no possible folder
+        files = []
+    return tuple(measurement for file in files for measurement in _undamaged(file))
+
+
+def _undamaged(file: Path) -> tuple[Measurement, ...]:
+    """Measurements of one file; none of a damaged one, whose name and fault are a warning."""
+    try:
+        return read_measurements(file)
+    except InputError as error:
+        told = f"measurements passed over: {error.what} ({error.cause}); run `plan bench` again, or remove it"
+        warnings.warn(told, DamagedFileWarning, stacklevel=1)
+        return ()
 
 
 def calibration_for(spec: ClusterSpec) -> Calibration:

@@ -7,6 +7,7 @@ The row has the columns of ``training_runs.csv``, so that `plan accuracy` compar
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import statistics
@@ -18,6 +19,7 @@ from costmodel.kernels.measurement import Measurement, to_json
 from costmodel.layout import AXIS_FIELDS
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan
+from topology.base.atomic import write_atomically
 from topology.base.units import GIB
 
 MEASURED_ROW, MEASURED_JSON = "measured.csv", "measured.json"
@@ -143,9 +145,10 @@ def recompute_cell(plan: Plan) -> str:
 def write_measured(folder: Path, row: Mapping[str, object], measurement: Measurement) -> Path:
     """Write both files; returns the row's."""
     path = folder / MEASURED_ROW
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        table = csv.DictWriter(stream, fieldnames=list(row))
-        table.writeheader()
-        table.writerow(row)
-    (folder / MEASURED_JSON).write_text(to_json([measurement]), encoding="utf-8")
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, fieldnames=list(row))
+    table.writeheader()
+    table.writerow(row)
+    write_atomically(path, text.getvalue())
+    write_atomically(folder / MEASURED_JSON, to_json([measurement]))
     return path

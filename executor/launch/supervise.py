@@ -35,6 +35,7 @@ from executor.training.settings import (
 )
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, from_json, to_json
+from topology.base.atomic import write_atomically
 from topology.base.decode import read_text
 from topology.base.errors import InputError
 
@@ -73,7 +74,7 @@ def write_run(settings: RunSettings, plan: Plan) -> Path:
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_links(folder)
-        Path(settings.plan_file).write_text(to_json(plan), encoding="utf-8")
+        write_atomically(Path(settings.plan_file), to_json(plan))
         run_file = folder / RUN_FILE
         write_json(run_file, settings)
     return run_file

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
 
 RUN_FILE = "run.json"
@@ -66,12 +66,7 @@ class Status:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a dataclass as JSON so that readers see the old file or the new one, never half of one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(unstructure(value), stream, indent=2)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    write_atomically(path, json.dumps(unstructure(value), indent=2))
 
 
 def read_settings(path: Path) -> RunSettings:

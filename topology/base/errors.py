@@ -19,6 +19,10 @@ class InputError(Exception):
         return f"error: {self.what}\ncause: {self.cause}\nhelp: {self.fix}"
 
 
+class DamagedFileWarning(UserWarning):
+    """A file that we keep for the user cannot be read, and is passed over."""
+
+
 class UnknownNameError(InputError):
     """A name that matches nothing, or several things; `suggestions` lists the candidates, best first."""
 

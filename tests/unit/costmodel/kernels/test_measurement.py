@@ -92,3 +92,12 @@ def test_a_bad_file_is_answered_in_words(tmp_path, text, complaint):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=complaint):
         read_measurements(path)
+
+
+@pytest.mark.parametrize("size", [0, -0.0, -4096])
+def test_a_measurement_of_no_size_is_refused(tmp_path, size):
+    """A product without rows would make every other product's time undefined."""
+    path = tmp_path / "bench.json"
+    path.write_text(to_json([replace(GEMM, inputs={**GEMM.inputs, "n": size})]), encoding="utf-8")
+    with pytest.raises(InputError, match="n is"):
+        read_measurements(path)

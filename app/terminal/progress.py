@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Final
 
+from app.terminal.streams import tell
+
 PATIENCE_S: Final = 0.5
 PACE_S: Final = 5.0
 _REFRESH_S: Final = 0.2
@@ -62,11 +64,8 @@ class _Ticker:
         if self._done.wait(self._patience_s):
             return
         if not sys.stderr.isatty():
-            sys.stderr.write(f"{self._what} …\n")
-            sys.stderr.flush()
+            tell(f"{self._what} …\n")
             return
         while not self._done.wait(_REFRESH_S):
-            sys.stderr.write(f"\r{self._what} … {time.monotonic() - started:.1f} s")
-            sys.stderr.flush()
-        sys.stderr.write("\r\033[K")
-        sys.stderr.flush()
+            tell(f"\r{self._what} … {time.monotonic() - started:.1f} s")
+        tell("\r\033[K")

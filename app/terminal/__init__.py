@@ -1,0 +1,1 @@
+"""What the standard streams carry: answers, notes, signs of life."""

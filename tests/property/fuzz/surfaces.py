@@ -1,0 +1,23 @@
+"""Every door that takes something from outside, with its share of a campaign."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.property.fuzz import clusters, commands, hostile, kept, plans, words
+from tests.property.fuzz.surface import Surface
+
+SURFACES: tuple[Surface, ...] = (
+    Surface("config.json", clusters.make_config, clusters.read_config, hostile.CONFIGS, weight=300),
+    *(Surface(kind, partial(clusters.make_dump, kind), clusters.read_dump, hostile.DUMPS.get(kind, ()), weight=80) for kind in clusters.DUMPS),
+    Surface("plan.json", plans.make_plan, plans.read_plan, weight=120, ready=plans.plan_trees),
+    Surface("plan.json, used", plans.make_plan, plans.use_plan, weight=6, ready=plans.plan_trees),
+    Surface("plan.json, explained", plans.make_plan, plans.explain_plan, weight=1, ready=plans.plan_trees),
+    Surface("cluster.toml", clusters.make_toml, clusters.read_toml, hostile.CLUSTERS, weight=100),
+    Surface("training runs", partial(kept.make_runs, kept.training_rows), kept.predict_runs, hostile.TRAINING, weight=20),
+    Surface("serving runs", partial(kept.make_runs, kept.serving_rows), kept.predict_runs, hostile.SERVING, weight=20),
+    Surface("command line", commands.make, words.run_words, hostile.COMMANDS, weight=4, asked=words.words_asked),
+    Surface("environment", words.make_environment, words.read_environment, hostile.ENVIRONMENTS, weight=40),
+    Surface("dashboard URL", words.make_query, words.read_query, hostile.QUERIES, weight=60),
+    Surface("kept files", kept.make_kept, kept.read_kept, hostile.KEPT, weight=60),
+)  # fmt: skip
