@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
 from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
+from costmodel.models.spec import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from costmodel.stack import stack_of_framework
 
-MOST_STAGES = 16_384  # no published pipeline comes near; a larger number is a typing error
 END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
 _SCHEDULES: Mapping[str, Schedule] = {
     "": PLAIN_SCHEDULE,
@@ -27,7 +27,7 @@ def layout_of(row: Row) -> ParallelLayout:
     if (dp * cp * tp) % ep:
         raise UnsupportedRunError(f"ep = {ep} does not divide dp·cp·tp = {dp * cp * tp}")
     virtual = count(row, "virtual_stages", _usual_chunks(row, pp))
-    if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_STAGES):
+    if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_LAYERS):
         raise UnsupportedRunError(f"pp·virtual_stages = {pp}·{virtual} stages for {row['num_layers']} layers")
     zero_stage = int(number(row, "zero_stage", 0.0))
     shards = count(row, "shard_degree", dp * cp)

@@ -29,6 +29,8 @@ MAX_JSON_BYTES = 16 * MIB
 """The plan of a million GPUs, one number for each rank, has about 10 MB."""
 MAX_TOML_BYTES = MIB
 """A thousand named switches; the parser, written in Python, reads about 1 MB a second."""
+LONGEST_PATH = 250
+"""Characters of a path that a message repeats."""
 MOST_KEY_PARTS = 100
 """Dots on one line of TOML; the parser takes the square of a dotted key's parts."""
 LONGEST_INTEGER = 308
@@ -181,29 +183,38 @@ def read_text(path: str | Path, most_bytes: int = MAX_FILE_BYTES) -> str:
 
     Only regular files are opened: a device or pipe has no end, or nobody at the other one.
     """
-    file = Path(path)
+    file, name = Path(path), shortened(str(path), LONGEST_PATH)
     try:
         status = file.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise InputError(f"{path} is a directory", "a file was expected", "name a file inside it")
+            raise InputError(f"{name} is a directory", "a file was expected", "name a file inside it")
         if not stat.S_ISREG(status.st_mode):
             fix = "save it to a file and name that"
-            raise InputError(f"{path} is not a regular file", "it is a device, a pipe or a socket", fix)
+            raise InputError(f"{name} is not a regular file", "it is a device, a pipe or a socket", fix)
         with file.open("rb") as stream:
             content = stream.read(most_bytes + 1)
         if len(content) > most_bytes:
             cause = f"it has more than the {most_bytes:,} bytes that such a file can have"
-            raise InputError(f"{path} is too large", cause, "name the file that describes it")
+            raise InputError(f"{name} is too large", cause, "name the file that describes it")
         return content.decode("utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist", "no such file", "check the path") from None
+        raise InputError(f"{name} does not exist", "no such file", "check the path") from None
     except UnicodeDecodeError as error:
         cause = f"byte {error.start} is not UTF-8"
-        raise InputError(f"{path} is not a text file", cause, "save it as UTF-8") from None
+        raise InputError(f"{name} is not a text file", cause, "save it as UTF-8") from None
     except (OSError, ValueError) as error:
         cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
         fix = "check the path and its permissions"
-        raise InputError(f"{shortened(str(path))} cannot be read", cause, fix) from None
+        raise InputError(f"{name} cannot be read", cause, fix) from None
+
+
+def as_text(name: str) -> str:
+    r"""Return the name of a file as text that can be written: a name may hold bytes that are no UTF-8.
+
+    >>> as_text("caf\udce9.toml")
+    'caf?.toml'
+    """
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache(maxsize=1)
