@@ -11,6 +11,9 @@ from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, SwitchSpec
 MAX_GPUS = 2**20
 """A million GPUs is beyond any cluster; a larger count is a typing mistake."""
 
+MOST_NODE_GPUS = 1024
+"""GPUs of one host; racks that are described as one have up to 576 (NVL576)."""
+
 
 def require_valid(spec: ClusterSpec) -> None:
     """Raise the three-line error that lists everything wrong with a spec."""

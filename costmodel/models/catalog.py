@@ -35,15 +35,20 @@ def model(name_or_path: str) -> ModelSpec:
     >>> model("70b").name, model("meta-llama/Llama-3.1-8B").name
     ('llama-3.1-70b', 'llama-3.1-8b')
     """
-    from topology.base.names import resolve
-
     if name_or_path in _table()["models"]:
         return _entry(name_or_path)
     if name_or_path.endswith(".json") or os.path.isdir(name_or_path):  # noqa: PTH112 - Path.is_dir may raise
         return _read(name_or_path)
     if "/" in name_or_path:
         return _of_repository(name_or_path)
-    return _entry(resolve(name_or_path, model_names(), "model", _table()["aliases"]))
+    return listed_model(name_or_path)
+
+
+def listed_model(name: str) -> ModelSpec:
+    """Give the catalogued model of this lenient name; no file is looked for, so the name may be anybody's."""
+    from topology.base.names import resolve
+
+    return _entry(resolve(name, model_names(), "model", _table()["aliases"]))
 
 
 def _of_repository(name: str) -> ModelSpec:
