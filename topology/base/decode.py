@@ -221,7 +221,7 @@ def as_text(name: str) -> str:
 def _converter() -> "Converter":
     """Return the strict converter: no extra keys, no silent rounding, only finite numbers."""
     from cattrs import Converter
-    from cattrs.cols import is_mapping
+    from cattrs.cols import is_mapping, mapping_structure_factory
     from cattrs.gen import make_dict_structure_fn
 
     converter = Converter(forbid_extra_keys=True)
@@ -232,7 +232,7 @@ def _converter() -> "Converter":
         _is_list_like, lambda t, c: _only(list | tuple, "a list", _list_hook(t, c))
     )
     converter.register_structure_hook_factory(
-        is_mapping, lambda t, c: _only(Mapping, "a table", _few_keys(c.gen_structure_mapping(t)))
+        is_mapping, lambda t, c: _only(Mapping, "a table", _few_keys(mapping_structure_factory(t, c)))
     )
     converter.register_structure_hook_factory(
         is_dataclass,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from topology.fabric import graph as g
 from topology.fabric.link import Link
 from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
+from topology.spec_rules import is_even
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,7 +53,7 @@ def build_graph(spec: ClusterSpec, *, folded: bool = False) -> "nx.Graph":
         folded: draw equal units once, where all scale-up domains have the same number of GPUs.
     """
     graph = g.new_graph()
-    fold = folded and _is_even(spec)
+    fold = folded and is_even(spec)
     if spec.switches:
         _grow_tree(graph, spec, fold=fold)
         return graph
@@ -67,19 +68,16 @@ def in_tree_order(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
     children: dict[str, list[SwitchSpec]] = {}
     for switch in spec.switches:
         children.setdefault(switch.parent, []).append(switch)
+    below: dict[str, list[NodeSpec]] = {}
+    for node in spec.nodes:
+        below.setdefault(node.switch, []).append(node)
     order: list[NodeSpec] = []
     stack = list(reversed(children.get("", [])))
     while stack:
         switch = stack.pop()
-        order.extend(node for node in spec.nodes if node.switch == switch.name)
+        order.extend(below.get(switch.name, []))
         stack.extend(reversed(children.get(switch.name, [])))
     return tuple(order)
-
-
-def _is_even(spec: ClusterSpec) -> bool:
-    """Return whether every scale-up domain but the last has the same GPUs, so that equal units align."""
-    sizes = {node.gpus_per_node * node.nodes_per_domain for node in spec.nodes}
-    return len(sizes) == 1 and all(node.count % node.nodes_per_domain == 0 for node in spec.nodes[:-1])
 
 
 def _domains(nodes: Sequence[NodeSpec]) -> Iterator[Domain]:
