@@ -9,7 +9,7 @@ import math
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,8 @@ MAX_JSON_BYTES = 16 * MIB
 """The plan of a million GPUs, one number for each rank, has about 10 MB."""
 MAX_TOML_BYTES = MIB
 """A thousand named switches; the parser, written in Python, reads about 1 MB a second."""
+MOST_LINES = 1_000_000
+"""Lines of a dump; the fabric of a hundred thousand GPUs has about 600,000."""
 LONGEST_PATH = 250
 """Characters of a path that a message repeats."""
 MOST_KEY_PARTS = 100
@@ -206,6 +208,15 @@ def read_text(path: str | Path, most_bytes: int = MAX_FILE_BYTES) -> str:
         cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
         fix = "check the path and its permissions"
         raise InputError(f"{name} cannot be read", cause, fix) from None
+
+
+def lines_of(text: str, where: str) -> Iterator[str]:
+    """Yield the lines of a dump that are not empty, one at a time; refuse more than any tool writes."""
+    for number, line in enumerate(re.finditer(r"[^\r\n]+", text)):
+        if number == MOST_LINES:
+            fix = "give the unchanged output of the tool"
+            raise InputError(f"{where} is too long", f"it has more than {MOST_LINES:,} lines", fix)
+        yield line.group()
 
 
 def as_text(name: str) -> str:

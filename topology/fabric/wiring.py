@@ -97,7 +97,10 @@ def _tiers_above(spec: ClusterSpec, num_domains: int) -> tuple[TierSpec, ...]:
     below = [tier for tier in spec.tiers if tier.nodes_per_unit < spec.num_nodes]
     spanning = [tier for tier in spec.tiers if tier.nodes_per_unit >= spec.num_nodes]
     latency_s = spec.tiers[-1].latency_s if spec.tiers else 0.0
-    core = TierSpec(name="core" if below else "leaf", nodes_per_unit=spec.num_nodes, latency_s=latency_s)
+    used = {tier.name for tier in below}
+    names = ("core" if below else "leaf", *(f"core-{number}" for number in range(2, len(used) + 3)))
+    name = next(name for name in names if name not in used)
+    core = TierSpec(name=name, nodes_per_unit=spec.num_nodes, latency_s=latency_s)
     return (*below, spanning[0] if spanning else core)
 
 
@@ -155,7 +158,8 @@ def _add_switches(
     share = 1 / count if level == 1 else 1.0
     planes = []
     for number in range(count):
-        name = f"{tier.name}{first_host}.{number}"
+        apart = "-" if tier.name[-1:].isdigit() or tier.name == "unit" else ""  # leaf1 of host 0, leaf of 10
+        name = f"{tier.name}{apart}{first_host}.{number}"
         g.add_device(graph, name, "switch", tier=level + 1, role=tier.name)
         planes_met = (
             plane
