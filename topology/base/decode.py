@@ -136,7 +136,7 @@ def problems_of(error: BaseException, path: str = "") -> list[str]:
     if isinstance(error, KeyError):
         return [f"missing key {path.lstrip('.') or error.args[0]}"]
     if isinstance(error, InputError):
-        return [f"{at}: {error.what}"]
+        return [f"{at}: {error.what}: {error.cause}"]
     return [f"{at}: {error}"]
 
 
