@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
-from topology.base.errors import InputError
+from costmodel.models.spec import LARGEST_SIZE
+from topology.base.errors import InputError, shown
 
 Optimizer = Literal["adamw"]
+
+MOST_PER_S = 1e9
+"""Requests a second; everybody on earth together sends fewer."""
+MOST_TOKENS = 10**18
+"""Tokens of a training run; the largest read some 10**14."""
+LONGEST_S = 1e12
+"""Thirty thousand years, in seconds."""
+MOST_IN_FLIGHT = 10**6
+"""Requests at a time; more are several services."""
+_LARGEST: Mapping[str, float] = {
+    "request_rate_per_s": MOST_PER_S, "total_tokens": MOST_TOKENS, "concurrency": MOST_IN_FLIGHT,
+    **dict.fromkeys(("deadline_s", "ttft_s", "tpot_s", "end_to_end_s"), LONGEST_S),
+}  # fmt: skip
+"""Of what a job asks for; of all else `LARGEST_SIZE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,7 @@ class ServingJob:
         _require_positive("serving job", "input_tokens", self.input_tokens)
         _require_positive("serving job", "output_tokens", self.output_tokens)
         for name in (
+            "input_tokens_p99", "output_tokens_p99",
             "request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "end_to_end_s", "percentile",
             "burstiness",
         ):  # fmt: skip
@@ -87,8 +104,8 @@ class ServingJob:
 
 
 def _require_positive(what: str, name: str, value: float) -> None:
-    """Raise unless the value is a positive finite number."""
-    if not 0 < value < float("inf"):
-        raise InputError(
-            what=f"{what} is not possible", cause=f"{name} = {value}", fix=f"give a positive {name}"
-        )
+    """Raise unless the value is positive and of a size that exists."""
+    most = _LARGEST.get(name, LARGEST_SIZE)
+    if not 0 < value <= most:
+        cause, fix = f"{name} = {shown(value)}", f"give a positive {name} of at most {most:g}"
+        raise InputError(f"{what} is not possible", cause, fix)

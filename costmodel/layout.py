@@ -17,6 +17,7 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.parallel.axes import AXES, RANK_AXES
 from topology.base.columns import Columns
+from topology.base.errors import InputError, shown
 
 Quantity: TypeAlias = float | npt.NDArray[Any]
 """A number, or an array of numbers that broadcasts against its neighbours."""
@@ -33,6 +34,7 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "selective-op", "full"
 CP_KINDS: tuple[CpKind, ...] = ("ring", "ulysses", "allgather")
 AXIS_ORDERS: tuple[tuple[str, ...], ...] = tuple(itertools.permutations(RANK_AXES))
 DEFAULT_AXIS_ORDER = AXIS_ORDERS[0]
+_ORDERS = frozenset(AXIS_ORDERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,15 @@ class ParallelLayout:
     sequence_parallel: bool = False
     cp_kind: CpKind = "ring"
     axis_order: tuple[str, ...] = DEFAULT_AXIS_ORDER
+
+    def __post_init__(self) -> None:
+        """Refuse an order of other axes."""
+        if self.axis_order not in _ORDERS:
+            raise InputError(
+                what="a layout is not possible",
+                cause=f"axis_order = {shown(self.axis_order)} is no order of pp, dp, cp, tp",
+                fix=f"give for example {'-'.join(DEFAULT_AXIS_ORDER)}",
+            )
 
     @property
     def num_gpus(self) -> int:

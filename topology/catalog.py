@@ -47,7 +47,12 @@ def cluster(name_or_path: str | Path, num_gpus: int | None = None) -> Cluster:
     if is_path(name_or_path):
         spec = read_cluster(name_or_path)
         return build(spec if num_gpus is None else resized(spec, num_gpus))
-    machine = machines()[resolve(str(name_or_path), machines(), "cluster")]
+    return machine_cluster(str(name_or_path), num_gpus)
+
+
+def machine_cluster(name: str, num_gpus: int | None = None) -> Cluster:
+    """Return a cluster of a machine of the catalog; no file is looked for, so the name may be anybody's."""
+    machine = machines()[resolve(name, machines(), "cluster")]
     whole = (machine.nodes or machine.nodes_per_domain) * machine.gpus_per_node
     return build(machine_spec(machine, whole if num_gpus is None else num_gpus))
 

@@ -1,12 +1,13 @@
 """Clusters from a user's TOML file: what the file leaves out is taken from the named machine or GPU."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from topology.base.decode import read_toml, structure, unstructure
+from topology.base.decode import as_text, read_toml, structure, unstructure
 from topology.base.errors import InputError, UnknownNameError
 from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
@@ -18,7 +19,11 @@ def is_path(name: str | Path) -> bool:
     """Return whether a cluster is named by a file: it ends in .toml, has a separator, or exists."""
     text = str(name)
     return (
-        isinstance(name, Path) or text.endswith(".toml") or "/" in text or "\\" in text or Path(text).exists()
+        isinstance(name, Path)
+        or text.endswith(".toml")
+        or "/" in text
+        or "\\" in text
+        or os.path.exists(text)  # noqa: PTH110 - Path.exists raises on a name that is too long
     )
 
 
@@ -29,7 +34,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     machine's. A `[[gpus]]` table whose `name` is a catalog GPU overrides its keys for this cluster.
     """
     raw = read_toml(path)
-    raw.setdefault("name", Path(path).stem)
+    raw.setdefault("name", as_text(Path(path).stem))
     if isinstance(raw.get("nodes"), list):
         own = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
         raw["nodes"] = [_fill_node(table, own, f"{path}: nodes[{i}]") for i, table in enumerate(raw["nodes"])]
@@ -112,8 +117,9 @@ def _fill_node(table: object, own_gpus: set[str], where: str) -> object:
 
 def _fill_gpu(table: object) -> object:
     """Return a GPU table with the keys it leaves out, when it names a GPU of the catalog."""
-    if isinstance(table, dict) and table.get("name") in gpu_sheets():
-        base = unstructure(gpu_named(table["name"]))
+    name = table.get("name") if isinstance(table, dict) else None
+    if isinstance(table, dict) and isinstance(name, str) and name in gpu_sheets():
+        base = unstructure(gpu_named(name))
         peaks = table.get("peak_flop_per_s", {})
         merged = base["peak_flop_per_s"] | peaks if isinstance(peaks, dict) else peaks
         return base | table | {"peak_flop_per_s": merged}

@@ -3,22 +3,39 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 from topology.hardware.gpu import Gpu
 from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, SwitchSpec
 
 MAX_GPUS = 2**20
 """A million GPUs is beyond any cluster; a larger count is a typing mistake."""
 
+MOST_NODE_GPUS = MOST_NODE_NICS = 1024
+"""Of one host; racks that are described as one have up to 576 GPUs (NVL576) and as many NICs."""
+MOST_MESH_GPUS = 64
+"""GPUs with a link from each to every other; none has more than 36 links."""
+MOST_DOMAIN_GPUS = 2**14
+"""GPUs of a scale-up domain, which is drawn in full; the largest announced have 15,488 (Atlas 960)."""
+MOST_TIERS = 16
+"""Tiers of switches, or the depth of a tree of them; a million GPUs need four."""
+MOST_SWITCHES = 10_000
+"""Switches that are named one by one."""
+MOST_DRAWN = 2**17
+"""Devices and ports of the graph a hierarchy is derived from: ten seconds. Equal units are drawn once."""
+MOST_PROBLEMS = 20
+"""Problems that are listed; a description with more is another kind of file."""
+
 
 def require_valid(spec: ClusterSpec) -> None:
     """Raise the three-line error that lists everything wrong with a spec."""
     problems = violations(spec)
     if problems:
-        cause = problems[0] if len(problems) == 1 else f"{len(problems)} problems: " + "; ".join(problems)
+        listed = "; ".join(problems[:MOST_PROBLEMS])
+        cause = listed if len(problems) == 1 else f"{len(problems)} problems: {listed}"
         fix = "correct these values; docs/clusters.md describes every key"
-        raise InputError(f"cluster {spec.name!r} cannot be built", cause, fix)
+        raise InputError(f"cluster {shown(spec.name)} cannot be built", cause, fix)
 
 
 def violations(spec: ClusterSpec) -> tuple[str, ...]:
@@ -30,13 +47,20 @@ def violations(spec: ClusterSpec) -> tuple[str, ...]:
         *_tiers(spec),
         *_switches(spec),
     ]
-    return tuple(found)
+    return tuple(found or _drawn(spec))
 
 
 def _positive(path: str, **values: float) -> Iterator[str]:
     for name, value in values.items():
         if not (math.isfinite(value) and value > 0):
             yield f"{path}.{name} = {value:g}, must be positive and finite"
+        elif value < 1:  # of every unit used here: a byte, a watt, an operation a second
+            yield f"{path}.{name} = {value:g}, must be at least 1"
+
+
+def _at_most(path: str, name: str, value: int, most: int) -> Iterator[str]:
+    if value > most:
+        yield f"{path}.{name} = {value:g}, more than the {most:,} that can be"
 
 
 def _not_negative(path: str, **values: float) -> Iterator[str]:
@@ -59,8 +83,14 @@ def _node(node: NodeSpec, path: str) -> Iterator[str]:
         scaleup_latency_s=node.scaleup_latency_s,
         nic_latency_s=node.nic_latency_s,
     )
+    yield from _at_most(path, "gpus_per_node", node.gpus_per_node, MOST_NODE_GPUS)
+    yield from _at_most(path, "nics_per_node", node.nics_per_node, MOST_NODE_NICS)
+    in_domain = node.gpus_per_node * node.nodes_per_domain
+    yield from _at_most(path, "gpus_per_node·nodes_per_domain", in_domain, MOST_DOMAIN_GPUS)
+    if node.scaleup == "nvlink-mesh":
+        yield from _at_most(path, "gpus_per_node of an nvlink-mesh", node.gpus_per_node, MOST_MESH_GPUS)
     if node.scaleup not in SCALEUPS:
-        yield f"{path}.scaleup = {node.scaleup!r}, must be one of {', '.join(SCALEUPS)}"
+        yield f"{path}.scaleup = {shown(node.scaleup)}, must be one of {', '.join(SCALEUPS)}"
     elif node.scaleup != "pcie" and node.gpus_per_node * node.nodes_per_domain > 1:
         yield from _positive(path, scaleup_bandwidth_bytes_per_s=node.scaleup_bandwidth_bytes_per_s)
     if node.nics_per_node:
@@ -96,7 +126,7 @@ def _whole(spec: ClusterSpec) -> Iterator[str]:
     ):
         for name, count in Counter(names).items():
             if count > 1:
-                yield f"{kind} name {name!r} is used {count} times"
+                yield f"{kind} name {shown(name)} is used {count} times"
     if _num_domains(spec) > 1:
         for i, node in enumerate(spec.nodes):
             if not node.nics_per_node:
@@ -107,7 +137,36 @@ def _num_domains(spec: ClusterSpec) -> int:
     return sum(-(-node.count // max(1, node.nodes_per_domain)) for node in spec.nodes)
 
 
+def _drawn(spec: ClusterSpec) -> Iterator[str]:
+    """Find a cluster whose graph is too large: equal units below a switch are one device each, others all.
+
+    A unit costs a link for each of its NICs; with tiers, units are those of one group of each tier.
+    """
+    in_full = [min(n.count, n.nodes_per_domain) * (n.gpus_per_node + n.nics_per_node) for n in spec.nodes]
+    domains = [-(-node.count // node.nodes_per_domain) for node in spec.nodes]
+    if not is_even(spec):
+        drawn = sum(one * number for one, number in zip(in_full, domains, strict=True))
+    else:
+        below = [tier.nodes_per_unit for tier in spec.tiers if tier.nodes_per_unit < spec.num_nodes]
+        sizes = [spec.nodes[0].nodes_per_domain, *below, spec.num_nodes]
+        units = sum(-(-large // small) for small, large in pairwise(sizes)) + len(spec.nodes)
+        ports = max(node.nics_per_node * node.nodes_per_domain for node in spec.nodes)
+        drawn = sum(dict(zip(spec.nodes, in_full, strict=True)).values()) + units * max(1, ports)
+    if drawn > MOST_DRAWN:
+        yield (
+            f"its graph has {drawn:,} devices and ports, more than the {MOST_DRAWN:,} that are drawn: "
+            "equal nodes in tiers of switches are drawn once"
+        )
+
+
+def is_even(spec: ClusterSpec) -> bool:
+    """Return whether every scale-up domain but the last has the same GPUs, so that equal units align."""
+    sizes = {node.gpus_per_node * node.nodes_per_domain for node in spec.nodes}
+    return len(sizes) == 1 and all(node.count % node.nodes_per_domain == 0 for node in spec.nodes[:-1])
+
+
 def _tiers(spec: ClusterSpec) -> Iterator[str]:
+    yield from _at_most("tiers", "length", len(spec.tiers), MOST_TIERS)
     if spec.tiers and spec.switches:
         yield "tiers and switches are both given: describe the fabric one way"
     previous = max((node.nodes_per_domain for node in spec.nodes), default=1)
@@ -128,6 +187,7 @@ def _switches(spec: ClusterSpec) -> Iterator[str]:
             if node.switch:
                 yield f"nodes[{i}].switch = {node.switch!r}, but no switches are listed"
         return
+    yield from _at_most("switches", "length", len(spec.switches), MOST_SWITCHES)
     names = {switch.name for switch in spec.switches}
     for i, node in enumerate(spec.nodes):
         if node.switch not in names:
@@ -147,11 +207,15 @@ def _shape_of_tree(switches: tuple[SwitchSpec, ...]) -> Iterator[str]:
     parent = {switch.name: switch.parent for switch in switches}
     roots = [name for name, above in parent.items() if not above]
     if len(roots) > 1:
-        yield f"switches {', '.join(map(repr, roots))} have no parent: the topology is disconnected"
+        named = ", ".join(map(shown, roots[:MOST_PROBLEMS]))
+        yield f"switches {named} have no parent: the topology is disconnected"
     for name in parent:
-        seen = [name]
-        while (above := parent.get(seen[-1], "")) and above not in seen:
-            seen.append(above)
-        if above == name:
-            yield f"switches are cyclic: {' -> '.join([*seen, name])}"
+        path = [name]
+        while len(path) <= MOST_TIERS and (above := parent.get(path[-1], "")):
+            if above in path:
+                yield f"switches are cyclic: {' -> '.join([*path[path.index(above) :], above])}"
+                return
+            path.append(above)
+        if len(path) > MOST_TIERS:
+            yield f"switch {shown(name)} is more than {MOST_TIERS} switches away from a root"
             return

@@ -33,6 +33,7 @@ class Question:
     constants: bool = False
     anchor: str | None = None
     name: str | None = None
+    trust_paths: bool = False
 
 
 def answer_of(question: Question) -> Answer:
@@ -55,7 +56,7 @@ def answer_of(question: Question) -> Answer:
         constants=every_constant(cal) if question.constants else {},
     )
     with waiting(f"predicting {len(table.rows):,} runs"):
-        results = predict_rows(table.rows, cal)
+        results = predict_rows(table.rows, cal, trust_paths=question.trust_paths)
         results, anchoring = _anchored(results, question, path, cal)
     if question.plot is not None:
         write_plot(question.plot, results, wishes.by[0])
@@ -107,7 +108,7 @@ def _anchored(
     anchor = (
         with_levels(fit_anchor(results, name=question.anchor), question.anchor)
         if own
-        else find_anchor(question.anchor, cal)
+        else find_anchor(question.anchor, cal, trust_paths=question.trust_paths)
     )
     if question.name is not None:
         anchor = _kept(anchor, question.name)

@@ -46,6 +46,12 @@ def command(
         str | None,
         typer.Option("--name", help="Keep the anchor under this name for plan --anchor.", metavar="NAME"),
     ] = None,
+    trust_paths: Annotated[
+        bool,
+        typer.Option(
+            "--trust-paths", help="Read the files that the table's cluster column names: the table is yours."
+        ),
+    ] = False,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -61,6 +67,13 @@ def command(
     check_destination(wanted=output_format, as_json=as_json, output=output)
     check_plot(plot)
     question = Question(
-        runs=runs, by=by, worst=worst, plot=plot, constants=constants, anchor=anchor, name=name
+        runs=runs,
+        by=by,
+        worst=worst,
+        plot=plot,
+        constants=constants,
+        anchor=anchor,
+        name=name,
+        trust_paths=trust_paths,
     )
     return emit(answer_of(question), wanted=output_format, as_json=as_json, output=output)

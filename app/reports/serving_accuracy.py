@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from app.reports.answer import Answer, Table, json_text
+from costmodel.accuracy.cells import Row
 from costmodel.accuracy.serving import ServingResult, ServingSummary, predict_serving_rows, summarise_serving
 from costmodel.kernels.tables import load_calibration
 
 
-def serving_accuracy_answer(rows: Sequence[Mapping[str, str | None]], *, by: str = "model") -> Answer:
+def serving_accuracy_answer(rows: Sequence[Row], *, by: str = "model") -> Answer:
     """Predict measured serving runs and tell the errors."""
     results = predict_serving_rows(rows, load_calibration())
     summaries = summarise_serving(results, by=by)

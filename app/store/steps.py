@@ -42,7 +42,7 @@ def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: floa
         return (f"{measured}; it could not be kept ({failure.strerror or failure})",)
     return (
         f"{measured}, predicted {plan.estimate.step_time_s:.3g} s",
-        f"correct predictions by it with `plan accuracy --anchor {path} --name NAME`",
+        f"correct predictions by it with `plan accuracy --anchor {path} --trust-paths --name NAME`",
     )
 
 

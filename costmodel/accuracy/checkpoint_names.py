@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from costmodel.models.catalog import model
+from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Weights, published_weights
-from topology.base.errors import InputError
+from topology.base.errors import LONGEST_SHOWN, InputError
 
 PRECISIONS: dict[str, Weights] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",
@@ -33,10 +33,10 @@ def checkpoint_model(name: str) -> ModelSpec:
     >>> checkpoint_model("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w4a16").name
     'llama-3.1-70b'
     """
-    words = re.split(r"[-_]|\.(?=[wW]\d)", name.rsplit("/", 1)[-1])
+    words = re.split(r"[-_]|\.(?=[wW]\d)", name.rsplit("/", 1)[-1][:LONGEST_SHOWN])
     while True:
         try:
-            return model("-".join(words))
+            return listed_model("-".join(words))
         except InputError:
             droppable = [i for i, word in enumerate(words) if _says_nothing_of_sizes(word.lower())]
             if not droppable or len(words) == 1:

@@ -2,23 +2,26 @@
 
 A byte order mark, tabs or semicolons in place of commas, blank lines and short rows are read; a file that
 holds no table is refused with the reason. What the cells mean is decided by
-`costmodel.accuracy.training_runs` and `costmodel.accuracy.serving_runs`.
+`costmodel.accuracy.cells`, `training_runs` and `serving_runs`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from costmodel.accuracy.cells import SURPLUS, Row
 from topology.base.decode import read_text
 from topology.base.errors import InputError
 
-Row = Mapping[str, str]
-SURPLUS = "(cells beyond the last column)"
-"""Column that holds what a row has beyond the header; such a row is misaligned."""
+MOST_ROWS = 50_000
+"""Predicted in half a minute and half a gigabyte; the largest published table has 2,300."""
+MOST_CELLS = 4_000_000
+"""Of all rows together: rows of a table with a thousand columns are as large as fifty others."""
 _DELIMITERS = ",;\t"
 
 
@@ -43,11 +46,18 @@ def read_table(path: Path | str) -> RunTable:
     try:
         columns = tuple(name.strip() for name in reader.fieldnames or ())
         reader.fieldnames = columns
-        rows = tuple(_stripped(row) for row in reader)
+        most = min(MOST_ROWS, MOST_CELLS // max(1, len(columns)))
+        rows = tuple(_stripped(row) for row in itertools.islice(reader, most + 1))
     except csv.Error as broken:
         raise InputError(
             what=f"{path} is not a CSV table", cause=f"line {reader.line_num}: {broken}", fix=_SCHEMA
         ) from broken
+    if len(rows) > most:
+        raise InputError(
+            what=f"{path} is too large",
+            cause=f"it has more than {most:,} rows of {len(columns)} columns",
+            fix="split it into several tables",
+        )
     if not rows:
         raise InputError(
             what=f"{path} holds no runs", cause="a header line and no row below it", fix="add one row per run"
@@ -75,35 +85,3 @@ def _stripped(row: Mapping[str, str | list[str]]) -> Row:
         name: cell.strip() if isinstance(cell, str) else ",".join(cell).strip(", ")
         for name, cell in row.items()
     }
-
-
-class UnsupportedRunError(Exception):
-    """A row that does not say enough, or something the cost model cannot express; the message says which."""
-
-
-def number(row: Row, name: str, default: float | None = None) -> float:
-    """A positive finite number; `default` where the cell is empty."""
-    text = row.get(name, "")
-    if not text and default is not None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 <= value < float("inf") or (value == 0 and default != 0):
-        raise UnsupportedRunError(f"{name} = {text!r} is not a positive number")
-    return value
-
-
-def count(row: Row, name: str, default: int | None = None) -> int:
-    """A positive whole number; `default` where the cell is empty."""
-    value = number(row, name, None if default is None else float(default))
-    if value != int(value):
-        raise UnsupportedRunError(f"{name} = {row.get(name)} is not a whole number")
-    return int(value)
-
-
-def flag(row: Row, name: str, *, default: bool) -> bool:
-    """A yes or no."""
-    text = row.get(name, "").lower()
-    return default if not text else text in ("1", "1.0", "true", "yes")

@@ -41,11 +41,13 @@ def kept_anchors() -> tuple[str, ...]:
         return ()
 
 
-def find_anchor(text: str, cal: Calibration) -> Anchor:
-    """The anchor of this name, or of the runs in this file."""
+def find_anchor(text: str, cal: Calibration, *, trust_paths: bool = False) -> Anchor:
+    """The anchor of this name, or of the runs in this file; see `predict_rows` for the paths in it."""
     if not names_a_file(text):
         return recall(text)
-    return with_levels(fit_anchor(predict_rows(read_rows(text), cal), name=text), text)
+    return with_levels(
+        fit_anchor(predict_rows(read_rows(text), cal, trust_paths=trust_paths), name=text), text
+    )
 
 
 def with_levels(anchor: Anchor, path: str) -> Anchor:

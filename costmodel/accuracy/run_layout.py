@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
+from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
+from costmodel.models.spec import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from costmodel.stack import stack_of_framework
+from topology.base.errors import shown
 
-MOST_STAGES = 16_384  # no published pipeline comes near; a larger number is a typing error
 END_SLOTS = 2  # some recipes count the embedding and the head as pipeline slots
 _SCHEDULES: Mapping[str, Schedule] = {
     "": PLAIN_SCHEDULE,
@@ -29,9 +30,9 @@ def layout_of(row: Row) -> ParallelLayout:
     if (dp * cp * tp) % ep:
         raise UnsupportedRunError(f"ep = {ep} does not divide dp·cp·tp = {dp * cp * tp}")
     virtual = count(row, "virtual_stages", _usual_chunks(row, pp))
-    if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_STAGES):
+    if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_LAYERS):
         raise UnsupportedRunError(f"pp·virtual_stages = {pp}·{virtual} stages for {row['num_layers']} layers")
-    zero_stage = int(number(row, "zero_stage", 0.0))
+    zero_stage = count(row, "zero_stage", 0)
     shards = count(row, "shard_degree", dp * cp)
     if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
         raise UnsupportedRunError(f"zero_stage {zero_stage} over {shards} of {dp * cp} replicas")
@@ -59,7 +60,7 @@ def _schedule(row: Row, pp: int, virtual: int) -> Schedule:
     """The pipeline schedule a row names; several chunks per rank mean interleaving by default."""
     name = "".join(letter for letter in row.get("schedule", "").lower() if letter.isalnum())
     if name not in _SCHEDULES:
-        raise UnsupportedRunError(f"unknown schedule {row['schedule']!r}")
+        raise UnsupportedRunError(f"unknown schedule {shown(row['schedule'])}")
     schedule = _SCHEDULES[name]
     if pp == 1:
         return PLAIN_SCHEDULE
@@ -79,8 +80,8 @@ def _recompute(row: Row) -> tuple[Recompute, float]:
     """Recompute policy, and how many layers of a rank it names (infinite: all, or a share below one)."""
     text = row.get("recompute", "").lower()
     if text.startswith("full:"):
-        if not text[5:].isdigit():
-            raise UnsupportedRunError(f"recompute = {text!r} names no number of layers")
+        if not text[5:].isdecimal() or len(text) > len("full:9999"):
+            raise UnsupportedRunError(f"recompute = {shown(text)} names no number of layers")
         return "full", float(text[5:])
     table: Mapping[str, tuple[Recompute, float]] = {
         "": ("none", 0.0),
@@ -93,7 +94,7 @@ def _recompute(row: Row) -> tuple[Recompute, float]:
         "uniform": ("full", float("inf")),
     }
     if text not in table:
-        raise UnsupportedRunError(f"unknown recompute policy {text!r}")
+        raise UnsupportedRunError(f"unknown recompute policy {shown(text)}")
     return table[text]
 
 

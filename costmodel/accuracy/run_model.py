@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from costmodel.accuracy.csv_table import Row, UnsupportedRunError, count, flag, number
+from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
 from costmodel.models.catalog import models
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
@@ -51,7 +51,7 @@ def _sized_model(sizes: tuple[tuple[str, str], ...], modern: bool) -> ModelSpec:
     """Build a model from the size columns of a row."""
     row = dict(sizes)
     heads, hidden = count(row, "num_attention_heads"), count(row, "hidden_size")
-    experts = int(number(row, "num_experts", 0.0))
+    experts = count(row, "num_experts", 0)
     width = count(row, "intermediate_size", 4 * hidden)
     gated = flag(row, "gated_mlp", default=modern)
     known = _catalogued(hidden, heads, width, experts, gated=gated)
@@ -90,7 +90,7 @@ def _sized_model(sizes: tuple[tuple[str, str], ...], modern: bool) -> ModelSpec:
         attention_output_bias=not gated,
         mlp_bias=not gated,
         num_experts=experts,
-        num_experts_per_token=int(number(row, "num_experts_per_token", 0.0)),
+        num_experts_per_token=count(row, "num_experts_per_token", 0),
         moe_intermediate_size=width if experts else 0,
     )
 

@@ -11,8 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.accuracy.cells import Row, UnsupportedRunError, refused
 from costmodel.accuracy.serving_predictions import predict
-from costmodel.accuracy.serving_runs import ServingRun, UnsupportedRunError, read_run
+from costmodel.accuracy.serving_runs import ServingRun, read_run
 from costmodel.kernels.tables import Calibration
 from topology.base.errors import InputError
 from topology.builders import default_cluster
@@ -63,7 +64,7 @@ class ServingSummary:
     rank_correlation: float
 
 
-def predict_serving_rows(rows: Sequence[Mapping[str, str | None]], cal: Calibration) -> list[ServingResult]:
+def predict_serving_rows(rows: Sequence[Row], cal: Calibration) -> list[ServingResult]:
     """Predict every row of a table; no row can fail the others."""
     fabrics: dict[str, Hierarchy] = {}
     return [_predict_row(row, index, cal, fabrics) for index, row in enumerate(rows, start=1)]
@@ -88,9 +89,7 @@ def fabric(gpu: str) -> Hierarchy:
     return default_cluster(gpu, RACK_GPUS if gpu.lower().startswith("gb") else RUN_GPUS).hierarchy
 
 
-def _predict_row(
-    row: Mapping[str, str | None], index: int, cal: Calibration, fabrics: dict[str, Hierarchy]
-) -> ServingResult:
+def _predict_row(row: Row, index: int, cal: Calibration, fabrics: dict[str, Hierarchy]) -> ServingResult:
     """One row; whatever it lacks is a reason, never an exception. `fabrics` remembers those built already."""
     name = row.get("id") or f"row {index}"
     columns = (
@@ -111,11 +110,11 @@ def _predict_row(
         if run.gpu not in fabrics:
             fabrics[run.gpu] = fabric(run.gpu)
         latency = predict(cal, run, fabrics[run.gpu])
-    except UnsupportedRunError as reason:
-        return ServingResult(name=name, status="unsupported", reason=str(reason), group=group)
-    except InputError as refusal:
+    except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
+        known = isinstance(failure, UnsupportedRunError | InputError)
+        reason = str(refused(failure))
         return ServingResult(
-            name=name, status="unsupported", reason=f"{refusal.what}: {refusal.cause}", group=group
+            name=name, status="unsupported" if known else "error", reason=reason, group=group
         )
     if not (math.isfinite(latency.ttft_s) and math.isfinite(latency.tpot_s) and latency.tpot_s > 0):
         return ServingResult(name=name, status="unsupported", reason="no time per token", group=group)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.accuracy.serving_runs import Pool, ServingRun, UnsupportedRunError, deployment_of
+from costmodel.accuracy.cells import UnsupportedRunError
+from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.benchmarks import benchmark_of, polling_steps
 from costmodel.serving.deployment import Deployment

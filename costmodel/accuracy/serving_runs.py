@@ -7,14 +7,25 @@ closed loop. The schema is that of ``serving_runs.csv``; columns a user does not
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodel.accuracy.cells import (
+    MOST_IN_FLIGHT,
+    Row,
+    UnsupportedRunError,
+    count,
+    degree,
+    number,
+    require_cells,
+)
 from costmodel.accuracy.checkpoint_names import PRECISIONS, checkpoint_model, checkpoint_weights
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
+from topology.base.errors import shortened
 from topology.fabric.hierarchy import Hierarchy
 
+MOST_SIMULATED = 200_000
+"""Requests in flight times workers: about ten seconds of events; the largest published row has 90,000."""
 REQUIRED = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
 
 
@@ -58,49 +69,49 @@ class ServingRun:
         return "disaggregated" if self.prefill else "aggregated"
 
 
-class UnsupportedRunError(Exception):
-    """A row that does not say enough, or something the cost model cannot express; the message says which."""
-
-
 def is_serving_schema(columns: set[str]) -> bool:
     """Whether a CSV header is that of serving runs."""
     return {"ttft_s", "tpot_s", "engine"} <= columns
 
 
-def read_run(row: Mapping[str, str | None], index: int) -> ServingRun:
+def read_run(row: Row, index: int) -> ServingRun:
     """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
-    missing = [name for name in REQUIRED if not (row.get(name) or "").strip()]
-    if missing:
-        raise UnsupportedRunError(f"no {', '.join(missing)}")
-    disaggregated = (row.get("mode") or "").startswith("disagg")
+    require_cells(row, REQUIRED)
+    disaggregated = row.get("mode", "").startswith("disagg")
     decode = _pool(row, "decode_") if disaggregated else Pool(layout=_aggregated_layout(row))
     prefill = _pool(row, "prefill_") if disaggregated else None
-    kv = (row.get("kv_dtype") or "").lower()
+    kv = row.get("kv_dtype", "").lower()
+    concurrency = _concurrency(row, decode, disaggregated=disaggregated)
+    workers = decode.workers + (prefill.workers if prefill else 0)
+    if concurrency > MOST_IN_FLIGHT or concurrency * workers > MOST_SIMULATED:
+        raise UnsupportedRunError(
+            f"{concurrency:,} requests in flight on {workers} workers are not simulated"
+        )
     return ServingRun(
         name=row.get("id") or f"row {index}",
-        model=str(row["model"]),
-        gpu=part_name(str(row["gpu"])),
-        engine=str(row["engine"]),
-        engine_version=row.get("engine_version") or "",
+        model=row["model"],
+        gpu=part_name(row["gpu"]),
+        engine=row["engine"],
+        engine_version=row.get("engine_version", ""),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
-        input_tokens=_count(row, "input_tokens"),
-        output_tokens=_count(row, "output_tokens"),
-        concurrency=_concurrency(row, decode, disaggregated=disaggregated),
+        input_tokens=count(row, "input_tokens"),
+        output_tokens=count(row, "output_tokens"),
+        concurrency=concurrency,
         decode=decode,
         prefill=prefill,
-        ttft_s=_number(row, "ttft_s"),
-        tpot_s=_number(row, "tpot_s"),
+        ttft_s=number(row, "ttft_s"),
+        tpot_s=number(row, "tpot_s"),
     )
 
 
-def _weights(row: Mapping[str, str | None]) -> Weights:
+def _weights(row: Row) -> Weights:
     """Precision of a row's weights; where no column says it, that of its checkpoint."""
-    stated = (row.get("precision") or "").strip().lower()
+    stated = row.get("precision", "").lower()
     if not stated:
-        return checkpoint_weights(str(row["model"]))
+        return checkpoint_weights(row["model"])
     if stated not in PRECISIONS:
-        raise UnsupportedRunError(f"unknown precision {stated}")
+        raise UnsupportedRunError(f"unknown precision {shortened(stated)}")
     return PRECISIONS[stated]
 
 
@@ -115,7 +126,7 @@ def part_name(name: str) -> str:
     return re.sub(r"-(sxm|nvl\d+)$", "", plain) if ambiguous else plain
 
 
-def _aggregated_layout(row: Mapping[str, str | None]) -> ServingLayout:
+def _aggregated_layout(row: Row) -> ServingLayout:
     """Layout of an aggregated row.
 
     Some published tables multiply the tensor- and the expert-parallel degree of one and the same group of
@@ -123,9 +134,9 @@ def _aggregated_layout(row: Mapping[str, str | None]) -> ServingLayout:
     tells, where it states the degrees (``tp4_ep4``); otherwise a square larger than a scale-up domain of
     eight is read as its root.
     """
-    tp, dp = _degree(row, "tp"), _degree(row, "attention_dp")
-    expert_tp, ep = _degree(row, "moe_tp"), _degree(row, "moe_ep")
-    named = re.search(r"_tp(\d+)(?:_0)?_ep(\d+)(?:_0)?_", row.get("id") or "")
+    tp, dp = degree(row, "tp"), degree(row, "attention_dp")
+    expert_tp, ep = degree(row, "moe_tp"), degree(row, "moe_ep")
+    named = re.search(r"_tp(\d{1,4})(?:_0)?_ep(\d{1,4})(?:_0)?_", row.get("id", ""))
     gpus = tp * dp
     squared = (
         expert_tp == ep > 1 and gpus == ep * ep and (gpus > SCALEUP_GPUS or (named and int(named[1]) == ep))
@@ -134,72 +145,48 @@ def _aggregated_layout(row: Mapping[str, str | None]) -> ServingLayout:
         tp, dp = (ep, 1) if dp == 1 else (1, ep)
     if (tp * dp) % ep:
         raise UnsupportedRunError(f"moe_ep = {ep} does not divide tp·attention_dp = {tp * dp}")
-    return ServingLayout(tp=tp, pp=_degree(row, "pp"), attention_dp=dp, ep=ep)
+    return ServingLayout(tp=tp, pp=degree(row, "pp"), attention_dp=dp, ep=ep)
 
 
 SCALEUP_GPUS = 8
 
 
-def _pool(row: Mapping[str, str | None], phase: str) -> Pool:
+def _pool(row: Row, phase: str) -> Pool:
     """Workers of one phase of a disaggregated row.
 
     Data-parallel attention with whole experts means expert parallel.
     """
     tp, dp, ep = (
-        _degree(row, phase + "tp"),
-        _degree(row, phase + "attention_dp"),
-        _degree(row, phase + "moe_ep"),
+        degree(row, phase + "tp"),
+        degree(row, phase + "attention_dp"),
+        degree(row, phase + "moe_ep"),
     )
     if dp > 1 and ep < dp:
         ep = dp
     if (tp * dp) % ep:
         ep = 1
-    batch = row.get(phase + "batch")
     return Pool(
         layout=ServingLayout(tp=tp, attention_dp=dp, ep=ep),
-        workers=_degree(row, phase + "workers"),
-        batch=round(float(batch)) if batch and batch.strip() else None,
+        workers=degree(row, phase + "workers"),
+        batch=count(row, phase + "batch") if row.get(phase + "batch") else None,
     )
 
 
-def _concurrency(row: Mapping[str, str | None], decode: Pool, *, disaggregated: bool) -> int:
+def _concurrency(row: Row, decode: Pool, *, disaggregated: bool) -> int:
     """Requests in flight: stated, or the decode pool's batch over all its ranks, or ``_c64_`` in the name.
 
     Published tables state the concurrency of one attention rank of an aggregated run: every rank of a
     data-parallel attention is a replica of it.
     """
-    if (row.get("concurrency") or "").strip():
-        ranks = 1 if disaggregated else _degree(row, "attention_dp")
-        return _count(row, "concurrency") * ranks
+    if row.get("concurrency"):
+        ranks = 1 if disaggregated else degree(row, "attention_dp")
+        return count(row, "concurrency") * ranks
     if decode.batch:
         return decode.batch * decode.workers * decode.layout.attention_dp
-    named = re.search(r"_c(\d+)_", row.get("id") or "")
+    named = re.search(r"_c(\d{1,5})_", row.get("id", ""))
     if named:
         return int(named[1])
     raise UnsupportedRunError("no concurrency")
-
-
-def _degree(row: Mapping[str, str | None], name: str) -> int:
-    """A parallel degree; empty or zero means one."""
-    text = (row.get(name) or "").strip()
-    return max(round(float(text)), 1) if text else 1
-
-
-def _count(row: Mapping[str, str | None], name: str) -> int:
-    """A positive whole number."""
-    return max(round(_number(row, name)), 1)
-
-
-def _number(row: Mapping[str, str | None], name: str) -> float:
-    """A positive finite number."""
-    text = row.get(name) or ""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise UnsupportedRunError(f"{name} = {text!r} is not a positive number")
-    return value
 
 
 def deployment_of(

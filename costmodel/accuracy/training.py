@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.csv_table import Row, UnsupportedRunError
+from costmodel.accuracy.cells import Row, UnsupportedRunError
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
@@ -89,7 +89,7 @@ class RunResult:
 
 
 def predict_rows(
-    rows: Sequence[Row], cal: Calibration, *, constants: Constants | None = None
+    rows: Sequence[Row], cal: Calibration, *, constants: Constants | None = None, trust_paths: bool = False
 ) -> list[RunResult]:
     """Predict every row of a table; no row can fail the others.
 
@@ -97,8 +97,9 @@ def predict_rows(
         rows: From `training_runs.read_rows`.
         cal: Kernel and collective tables.
         constants: Constants of the composition, the shipped ones by default.
+        trust_paths: Whether a row's `cluster` may name a file, which is then read.
     """
-    decoded = read_runs(rows)
+    decoded = read_runs(rows, trust_paths=trust_paths)
     runs = {i: run for i, run in enumerate(decoded) if isinstance(run, TrainingRun)}
     results = {
         i: _unpredicted(rows[i], i, "unsupported", str(reason))

@@ -13,16 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costmodel.accuracy.csv_table import (
-    SURPLUS,
-    Row,
-    UnsupportedRunError,
-    count,
-    flag,
-    number,
-    read_table,
-    require_columns,
-)
+from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
+from costmodel.accuracy.csv_table import read_table, require_columns
 from costmodel.accuracy.run_layout import layout_of, recomputed_share
 from costmodel.accuracy.run_model import model_of
 from costmodel.job import TrainingJob
@@ -30,10 +22,10 @@ from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 from topology.base.units import GBIT, GIB
 from topology.builders import default_cluster
-from topology.catalog import cluster
+from topology.catalog import cluster, machine_cluster
 from topology.cluster import Cluster
 
 PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
@@ -103,20 +95,22 @@ def shipped_runs() -> list[Row]:
     return read_rows(PUBLISHED_RUNS)
 
 
-def read_run(row: Row, index: int = 0) -> TrainingRun:
-    """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
-    if row.get(SURPLUS):
-        raise UnsupportedRunError("more cells than columns: is a text with a comma unquoted?")
-    missing = [name for name in REQUIRED[:-1] if not row.get(name)]
-    if missing:
-        raise UnsupportedRunError(f"no {', '.join(missing)}")
+def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> TrainingRun:
+    """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted.
+
+    Args:
+        row: Cells by column.
+        index: Its place in the table, its name where it has no id.
+        trust_paths: Whether its `cluster` may name a file, which is then read.
+    """
+    require_cells(row, REQUIRED[:-1])
     adapter = _adapter(row)
     if adapter:
         raise UnsupportedRunError(f"{adapter} trains small matrices beside frozen weights")
     layout = layout_of(row)
     measured = row.get("step_time_s", "")
     memory = row.get("peak_memory_gib", "")
-    out_of_memory = row.get("oom", "") in ("1", "1.0", "true", "True")
+    out_of_memory = flag(row, "oom", default=False)
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
     stack = _stack(row)
@@ -127,7 +121,7 @@ def read_run(row: Row, index: int = 0) -> TrainingRun:
         source=row.get("source") or "unnamed",
         framework=row.get("framework", ""),
         model=model_of(row, stack),
-        cluster=_cluster(row, layout),
+        cluster=_cluster(row, layout, trust_paths=trust_paths),
         job=_job(row, layout),
         stack=stack,
         layout=layout,
@@ -182,22 +176,31 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
         )
     name = row.get("precision", "").lower()
     if name not in _PRECISIONS:
-        raise UnsupportedRunError(f"unknown precision {name!r}")
+        raise UnsupportedRunError(f"unknown precision {shown(name)}")
     return TrainingJob(
         sequence_length=count(row, "sequence_length"), global_batch_size=batch, precision=_PRECISIONS[name]
     )
 
 
-def _cluster(row: Row, layout: ParallelLayout) -> Cluster:
-    """Where it ran: as a cluster file describes it, or the GPU's reference machine with the row's NICs."""
+def _cluster(row: Row, layout: ParallelLayout, *, trust_paths: bool) -> Cluster:
+    """Where it ran: a machine by name, or the GPU's reference machine with the row's NICs.
+
+    A table may come from anywhere, so only who vouches for it lets its rows name files.
+    """
     per_node = count(row, "gpus_per_node", NODE_GPUS)
     nic = number(row, "nic_gbit_per_s_per_gpu", 0.0)
     try:
         if row.get("cluster"):
-            return cluster(row["cluster"], layout.num_gpus)
+            if trust_paths:
+                return cluster(row["cluster"], layout.num_gpus)
+            if "/" in row["cluster"] or row["cluster"].endswith(".toml"):
+                raise UnsupportedRunError(
+                    f"cluster = {shown(row['cluster'])} is a path, which is opened only with --trust-paths"
+                )
+            return machine_cluster(row["cluster"], layout.num_gpus)
         return _built(row["gpu"], layout.num_gpus, per_node, nic * GBIT or None)
     except InputError as unknown:
-        raise UnsupportedRunError(f"{unknown.what}: {unknown.cause}") from unknown
+        raise refused(unknown) from unknown
 
 
 @functools.lru_cache(maxsize=512)
@@ -206,12 +209,12 @@ def _built(gpu: str, gpus: int, per_node: int, nic_bytes_per_s: float | None) ->
     return default_cluster(gpu, gpus, gpus_per_node=per_node, nic_bandwidth_bytes_per_s=nic_bytes_per_s)
 
 
-def read_runs(rows: Sequence[Row]) -> list[TrainingRun | UnsupportedRunError]:
+def read_runs(rows: Sequence[Row], *, trust_paths: bool = False) -> list[TrainingRun | UnsupportedRunError]:
     """Decode all rows, in order; those that cannot be predicted give their reason."""
     decoded: list[TrainingRun | UnsupportedRunError] = []
     for index, row in enumerate(rows):
         try:
-            decoded.append(read_run(row, index))
-        except UnsupportedRunError as reason:
-            decoded.append(reason)
+            decoded.append(read_run(row, index, trust_paths=trust_paths))
+        except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
+            decoded.append(refused(failure))
     return decoded

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from costmodel.models.spec import ModelSpec
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 
 _FILE = Path(__file__).parents[1] / "data" / "models.toml"
+HUB_TIMEOUT_S = 5.0  # for a file of a kilobyte
 _HUB = "https://huggingface.co/"
 
 
@@ -31,15 +35,20 @@ def model(name_or_path: str) -> ModelSpec:
     >>> model("70b").name, model("meta-llama/Llama-3.1-8B").name
     ('llama-3.1-70b', 'llama-3.1-8b')
     """
-    from topology.base.names import resolve
-
     if name_or_path in _table()["models"]:
         return _entry(name_or_path)
-    if name_or_path.endswith(".json") or Path(name_or_path).is_dir():
+    if name_or_path.endswith(".json") or os.path.isdir(name_or_path):  # noqa: PTH112 - Path.is_dir may raise
         return _read(name_or_path)
     if "/" in name_or_path:
         return _of_repository(name_or_path)
-    return _entry(resolve(name_or_path, model_names(), "model", _table()["aliases"]))
+    return listed_model(name_or_path)
+
+
+def listed_model(name: str) -> ModelSpec:
+    """Give the catalogued model of this lenient name; no file is looked for, so the name may be anybody's."""
+    from topology.base.names import resolve
+
+    return _entry(resolve(name, model_names(), "model", _table()["aliases"]))
 
 
 def _of_repository(name: str) -> ModelSpec:
@@ -59,14 +68,26 @@ def _download(name: str) -> str:
     except ImportError:
         fix = "install meshplan[hub] to read it from huggingface.co, or give the path of its config.json"
         raise InputError(
-            f"model {name!r} is not in the catalog", "huggingface_hub is not installed", fix
+            f"model {shown(name)} is not in the catalog", "huggingface_hub is not installed", fix
         ) from None
-    try:
-        return str(hf_hub_download(name, "config.json"))
-    except (OSError, ValueError) as error:
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        fix = "check the name and the connection, or give the path of its config.json"
-        raise InputError(f"model {name!r} cannot be read from huggingface.co", cause, fix) from None
+    found: list[str] = []
+    causes: list[str] = []
+
+    def fetch() -> None:
+        try:
+            found.append(str(hf_hub_download(name, "config.json", etag_timeout=HUB_TIMEOUT_S / 2)))
+        except Exception as error:  # noqa: BLE001 - a library's own errors; all mean that there is no file
+            causes.append(str(error).strip().partition("\n")[0] or type(error).__name__)
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it reports every attempt
+    thread = threading.Thread(target=fetch, daemon=True)  # its own limits are for each of many attempts
+    thread.start()
+    thread.join(HUB_TIMEOUT_S)
+    if found:
+        return found[0]
+    cause = causes[0] if causes else f"it did not answer within {HUB_TIMEOUT_S:g} s"
+    fix = "check the name and the connection, or give the path of its config.json"
+    raise InputError(f"model {shown(name)} cannot be read from huggingface.co", cause, fix)
 
 
 def _read(path: str) -> ModelSpec:

@@ -7,6 +7,7 @@ once. What a file says that a `ModelSpec` cannot is kept in its `unmodelled`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from costmodel.models.hf_rotary import read_rotary, read_rotary_by_layer
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec
-from topology.base.decode import read_json
-from topology.base.errors import InputError
+from topology.base.decode import as_text, read_json
+from topology.base.errors import InputError, shown
 
 _MISSING = object()
 
@@ -25,13 +26,13 @@ _MISSING = object()
 def read_config(path: str | Path) -> ModelSpec:
     """Give the model that a ``config.json``, or a folder holding one, describes."""
     file = Path(path)
-    if (file / "config.json").is_file():
+    if os.path.isfile(file / "config.json"):  # noqa: PTH113 - Path.is_file raises on a name that is too long
         file = file / "config.json"
     config = read_json(file)
     if not isinstance(config, dict):
         raise InputError(f"{path} is not a model configuration", "its top level is not an object", _FIX)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return model_of_config(config, name=name, source=str(path))
+    return model_of_config(config, name=as_text(name), source=as_text(str(path)))
 
 
 def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -> ModelSpec:
@@ -45,7 +46,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     if family == "gemma3" and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
     if not isinstance(family, str) or family not in _FAMILIES:
-        cause = "missing key model_type" if family is _MISSING else f"model_type {family!r} is not known"
+        cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(
             f"{source or name} describes no model", cause, f"known: {', '.join(sorted(_FAMILIES))}"
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from costmodel.models.hf_reader import ConfigReader
 from costmodel.models.rotary import RopeScaling, RopeScalingKind, Rotary
+from topology.base.errors import shown
 
 _KINDS: dict[str, RopeScalingKind] = {"linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 
@@ -50,7 +51,7 @@ def _scaling(r: ConfigReader, stated: Mapping[str, Any]) -> RopeScaling | None:
     if kind == "default":
         return None
     if not isinstance(kind, str) or kind not in _KINDS:
-        r.departures.append(f"rope_type = {kind!r}")
+        r.departures.append(f"rope_type = {shown(kind)}")
         return None
     inside, trained = r.within(stated), r.config.get("max_position_embeddings")
     original = inside.size("original_max_position_embeddings", default=trained) if kind != "linear" else 0
@@ -58,7 +59,7 @@ def _scaling(r: ConfigReader, stated: Mapping[str, Any]) -> RopeScaling | None:
     if factor is None and kind == "yarn":
         factor = r.size("max_position_embeddings") / original
     if factor is None:
-        r.problems.append(f"rope_type {kind!r} has no factor")
+        r.problems.append(f"rope_type {shown(kind)} has no factor")
     return RopeScaling(
         kind=_KINDS[kind],
         factor=factor or 1.0,

@@ -24,13 +24,14 @@ from costmodel.models.feed_forward import (
 )
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 
 AttentionPattern = Literal["full", "sliding", "mla"]
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typing error
+MOST_LAYERS = 1024  # the deepest published transformer has 1,000 (DeepNet, arXiv 2203.00555)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,16 +287,33 @@ _POSITIVE = (
     "vocab_size",
     "max_sequence_length",
 )
+_COUNTS = (
+    "norms_per_layer",
+    "learned_positions",
+    "num_sliding_layers",
+    "sliding_window_pattern",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "num_experts",
+    "num_experts_per_token",
+    "moe_intermediate_size",
+    "shared_expert_size",
+    "num_dense_layers",
+)
 _EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
 
 
 def _check_sizes(model: ModelSpec) -> None:
     """Raise an InputError for a size no model can have, or for sizes that contradict each other."""
     required = _POSITIVE + model.attention.sizes + _EXPERT_SIZES * model.is_moe
-    for name in required:
-        value = getattr(model, name)
-        if not 0 < value <= LARGEST_SIZE:
-            raise _impossible(model, f"{name} = {value}", f"give {name} between 1 and {LARGEST_SIZE}")
+    for name in (*required, *_COUNTS):
+        value, least = getattr(model, name), int(name in required)
+        most = MOST_LAYERS if name == "num_layers" else LARGEST_SIZE
+        if not least <= value <= most:
+            raise _impossible(model, f"{name} = {value}", f"give {name} between {least} and {most}")
+    if model.sliding_window is not None and not 0 < model.sliding_window <= LARGEST_SIZE:
+        cause = f"sliding_window = {model.sliding_window}"
+        raise _impossible(model, cause, f"give a window between 1 and {LARGEST_SIZE} tokens, or none")
     a, g = model.num_attention_heads, model.num_key_value_heads
     if a % g:
         cause = f"num_attention_heads {a} is not a multiple of num_key_value_heads {g}"
@@ -304,7 +322,7 @@ def _check_sizes(model: ModelSpec) -> None:
         cause = f"{model.num_experts_per_token} experts per token of {model.num_experts} experts"
         raise _impossible(model, cause, "give num_experts_per_token of at most num_experts")
     routing = model.routing
-    if model.num_experts % routing.n_group or not 1 <= routing.topk_group <= routing.n_group:
+    if not 1 <= routing.topk_group <= routing.n_group or model.num_experts % routing.n_group:
         cause = (
             f"{model.num_experts} experts in {routing.n_group} groups, {routing.topk_group} of them chosen"
         )
@@ -319,4 +337,4 @@ def _check_sizes(model: ModelSpec) -> None:
 
 def _impossible(model: ModelSpec, cause: str, fix: str) -> InputError:
     """Build the error for a model that cannot exist."""
-    return InputError(what=f"model {model.name!r} is not possible", cause=cause, fix=fix)
+    return InputError(what=f"model {shown(model.name)} is not possible", cause=cause, fix=fix)

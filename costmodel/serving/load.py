@@ -8,17 +8,24 @@ answer.
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.base.errors import InputError
+from costmodel.job import LONGEST_S
+from costmodel.models.spec import LARGEST_SIZE
+from topology.base.decode import read_text
+from topology.base.errors import InputError, shown
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+MOST_REQUESTS = 500_000
+"""Requests of a trace: an hour of the busiest published service."""
 NORMAL_P99 = 2.3263478740408408  # 99th percentile of the standard normal distribution
 TRACE_COLUMNS = {
     "arrival_s": ("arrival_s", "arrived_at", "timestamp"),
@@ -193,13 +200,22 @@ def _cached(inputs: Ints, share: float) -> Ints:
 
 def _trace_rows(path: Path) -> list[dict[str, str | None]]:
     """Rows of the file as dictionaries, with lower-case column names."""
+    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [{(k or "").strip().lower(): v for k, v in row.items()} for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        rows = [
+            {(k or "").strip().lower(): v for k, v in row.items()}
+            for row in itertools.islice(reader, MOST_REQUESTS + 1)
+        ]
+    except csv.Error as problem:
         raise InputError(
             what=f"cannot read the trace {path}", cause=str(problem), fix="give a readable CSV file in UTF-8"
         ) from problem
+    if len(rows) > MOST_REQUESTS:
+        raise InputError(
+            what=f"the trace {path} is too long",
+            cause=f"it has more than {MOST_REQUESTS:,} requests",
+            fix="give a part of it",
+        )
     if not rows:
         raise InputError(
             what=f"the trace {path} has no requests", cause="no row below the header", fix=_TRACE_FIX
@@ -230,13 +246,14 @@ def _trace_number(path: Path, line: int, column: str, text: str, *, time: bool) 
     """One number of the trace: tokens are whole and positive, times are finite."""
     try:
         value = _time_s(text) if time else float(int(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         value = float("nan")
-    if not np.isfinite(value) or (not time and value < (0 if column == "cached_tokens" else 1)):
+    least, most = (-LONGEST_S, LONGEST_S) if time else (0 if column == "cached_tokens" else 1, LARGEST_SIZE)
+    if not least <= value <= most:
         kind = "a time in seconds" if time else "a positive whole number of tokens"
         raise InputError(
             what=f"the trace {path} is malformed",
-            cause=f"line {line}: {column} = {text!r} is not {kind}",
+            cause=f"line {line}: {column} = {shown(text)} is not {kind}",
             fix=_TRACE_FIX,
         )
     return value

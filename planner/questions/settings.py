@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from topology.base.decode import structure, unstructure
+from topology.base.decode import json_value, structure, unstructure
 from topology.base.errors import InputError
 from topology.base.names import suggest
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
+from topology.spec_rules import require_valid
 
 T = TypeVar("T")
 
@@ -68,7 +68,9 @@ def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterS
         _with_nics(node, override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes
     )
     tiers = tuple(override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
-    return override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
+    changed = override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
+    require_valid(changed)
+    return changed
 
 
 def _with_nics(before: NodeSpec, node: NodeSpec, settings: Mapping[str, str]) -> NodeSpec:
@@ -93,6 +95,6 @@ def _require_known(settings: Mapping[str, str], known: Sequence[str], group: str
 def _plain(text: str) -> Any:
     """Read a value as JSON, else as text (which may be a number with a unit)."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return json_value(text)
+    except (ValueError, RecursionError):
         return text

@@ -111,7 +111,7 @@ def test_missing_optional_columns_are_fine(capsys, tmp_path, rows):
         ({"step_time_s": "-1"}, "step_time_s = '-1'"),
         ({"precision": "int2"}, "unknown precision 'int2'"),
         ({"schedule": "roundabout"}, "unknown schedule"),
-        ({"pp": "1e9", "num_gpus": "1e9", "dp": "1", "tp": "1"}, "stages for"),
+        ({"pp": "1e6", "num_gpus": "1e6", "dp": "1", "tp": "1"}, "stages for"),
         ({"hidden_size": "1e300"}, ""),
         ({"framework": "🙂"}, None),
     ],
@@ -328,3 +328,17 @@ def test_a_plan_takes_the_level_of_its_anchor(
     said = capsys.readouterr()
     assert said.out == ""
     assert f"plan for --stack {level['stack']}" in said.err
+
+
+def test_a_path_in_a_table_is_opened_for_who_trusts_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, rows: list[dict[str, str]]
+) -> None:
+    """A cluster file beside a table of one's own is read with --trust-paths, and not even looked at without."""
+    spec = tmp_path / "mine.toml"
+    gpus = int(rows[0]["num_gpus"])
+    spec.write_text(f'[[nodes]]\ngpu = "a100-sxm-80gb"\ngpus_per_node = 8\ncount = {gpus // 8}\n')
+    path = table(tmp_path / "runs.csv", [{**rows[0], "cluster": str(spec)}])
+    (refused,) = document(capsys, path)["rows"]
+    assert (refused["status"], "--trust-paths" in refused["reason"]) == ("unsupported", True)
+    (read,) = document(capsys, path, "--trust-paths")["rows"]
+    assert read["status"] == "ok"

@@ -71,7 +71,12 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
             "cannot serve fp8",
         ),
         (("--model", "70b", "--gpus", "8", "--input", "200000"), 2, "longer than the model's context"),
-        (("--model", "70b", "--gpus", "8", "--trace", "no-such-file.csv"), 2, "cannot read the trace"),
+        (
+            ("--model", "70b", "--gpus", "8", "--trace", "no-such-file.csv"),
+            2,
+            "no-such-file.csv does not exist",
+        ),
+        (("--model", "70b", "--gpus", "8", "--rate", "1e18"), 2, "request_rate_per_s = 1e+18"),
         (("--model", "70b", "--gpus", "8", "--rate", "1/s", "--concurrency", "4"), 2, "two loads"),
         (("--model", "70b", "--gpus", "8", "--weights", "fp3"), 2, "unknown --weights"),
         (("--model", "70b", "--gpus", "8", "--autoscale"), 2, "--trace is missing"),

@@ -1,16 +1,21 @@
-"""The one door for files: TOML and JSON become typed values, and every mistake is listed with its path."""
+"""The one door for files: TOML and JSON become typed values, and every mistake is listed with its path.
+
+Only regular files of bounded size are read; a number must fit a float, text must be Unicode, and a list of a
+million mistakes is answered with the first few.
+"""
 
 import json
 import math
 import re
+import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shortened, shown
 from topology.base.units import MIB, parse_quantity
 
 if TYPE_CHECKING:
@@ -19,7 +24,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_FILE_BYTES = 64 * MIB
-"""A description of a model, cluster or plan is far smaller; a larger file is the wrong file."""
+"""Dumps of the largest fabrics and tables of runs stay below it; a larger file is the wrong file."""
+MAX_JSON_BYTES = 16 * MIB
+"""The plan of a million GPUs, one number for each rank, has about 10 MB."""
+MAX_TOML_BYTES = MIB
+"""A thousand named switches; the parser, written in Python, reads about 1 MB a second."""
+MOST_LINES = 1_000_000
+"""Lines of a dump; the fabric of a hundred thousand GPUs has about 600,000."""
+LONGEST_PATH = 250
+"""Characters of a path that a message repeats."""
+MOST_KEY_PARTS = 100
+"""Dots on one line of TOML; the parser takes the square of a dotted key's parts."""
+LONGEST_INTEGER = 308
+"""Digits of an integer that a float can still hold."""
+MOST_MISTAKES = 20
+"""Mistakes that are listed; a file with more is another kind of file."""
+LARGEST_NUMBER = 1e30
+"""Of any quantity in SI units; floating-point operations of the longest training stay below it."""
+MOST_KEYS = 10_000
+"""Keys of one table of numbers by name; no description has a hundred."""
 
 
 def structure(data: object, as_type: type[T], where: str) -> T:
@@ -34,9 +57,10 @@ def structure(data: object, as_type: type[T], where: str) -> T:
 
     try:
         return _converter().structure(data, as_type)
-    except (BaseValidationError, ValueError, TypeError, KeyError, InputError) as error:
+    except (BaseValidationError, ValueError, TypeError, KeyError, OverflowError, InputError) as error:
         problems = problems_of(error)
-        cause = problems[0] if len(problems) == 1 else f"{len(problems)} problems: " + "; ".join(problems)
+        number = f"{len(problems)} problems" if len(problems) < MOST_MISTAKES else "many problems"
+        cause = problems[0] if len(problems) == 1 else f"{number}: " + "; ".join(problems[:MOST_MISTAKES])
         fix = "correct these keys and values; numbers are SI base units or text with a unit"
         raise InputError(f"{where} does not describe a {_in_words(as_type)}", cause, fix) from None
 
@@ -59,8 +83,8 @@ def document_of(
         upgrades: what turns a document of an earlier version into one of this version.
     """
     try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as broken:
+        data = json_value(text)
+    except (ValueError, RecursionError) as broken:
         fix = f"pass a file written by `{command}`"
         raise InputError(f"{where} is not a JSON document", str(broken), fix) from broken
     found = data.get("schema_version") if isinstance(data, dict) else None
@@ -107,17 +131,22 @@ def problems_of(error: BaseException, path: str = "") -> list[str]:
     if isinstance(error, ForbiddenExtraKeysError):
         prefix = f"{path.lstrip('.')}." if path else ""
         known = _field_names(error.cl)
-        return [f"unknown key {prefix}{key}{_near(key, known)}" for key in sorted(error.extra_fields)]
+        extra = sorted(error.extra_fields)[:MOST_MISTAKES]
+        return [f"unknown key {prefix}{shortened(key)}{_near(key, known)}" for key in extra]
     if isinstance(error, KeyError):
         return [f"missing key {path.lstrip('.') or error.args[0]}"]
     if isinstance(error, InputError):
-        return [f"{at}: {error.what}"]
+        return [f"{at}: {error.what}: {error.cause}"]
     return [f"{at}: {error}"]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
-    text = read_text(path)
+    text = read_text(path, MAX_TOML_BYTES)
+    dotted = next((n for n, line in enumerate(text.split("\n"), 1) if line.count(".") > MOST_KEY_PARTS), 0)
+    if dotted:
+        cause = f"line {dotted} has more than {MOST_KEY_PARTS} dots"
+        raise InputError(f"{path} is not valid TOML", cause, "write one table or value a line")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -128,40 +157,82 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 def read_json(path: str | Path) -> Any:
     """Return the content of a JSON file; NaN and infinities are refused."""
-    text = read_text(path)
+    text = read_text(path, MAX_JSON_BYTES)
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json_value(text)
     except (ValueError, RecursionError) as error:
         fix = "the file may be truncated: correct it at that place"
         raise InputError(f"{path} is not valid JSON", str(error), fix) from None
 
 
-def read_text(path: str | Path) -> str:
-    """Return the text of a UTF-8 file, or say in three lines why it cannot be read."""
-    file = Path(path)
+def json_value(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises ValueError for what is not JSON, a number that no float holds, or half of a surrogate pair;
+    RecursionError for what is nested too deeply.
+    """
+    value = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_text(path: str | Path, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """Return the text of a UTF-8 file, or say in three lines why it cannot be read.
+
+    Only regular files are opened: a device or pipe has no end, or nobody at the other one.
+    """
+    file, name = Path(path), shortened(str(path), LONGEST_PATH)
     try:
-        if file.is_dir():
-            raise InputError(f"{path} is a directory", "a file was expected", "name a file inside it")
-        size = file.stat().st_size
-        if size > MAX_FILE_BYTES:
-            cause = f"it has {size} bytes, more than the {MAX_FILE_BYTES} such a description can have"
-            raise InputError(f"{path} is too large", cause, "name the file that describes it")
-        return file.read_bytes().decode("utf-8")
+        status = file.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError(f"{name} is a directory", "a file was expected", "name a file inside it")
+        if not stat.S_ISREG(status.st_mode):
+            fix = "save it to a file and name that"
+            raise InputError(f"{name} is not a regular file", "it is a device, a pipe or a socket", fix)
+        with file.open("rb") as stream:
+            content = stream.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            cause = f"it has more than the {most_bytes:,} bytes that such a file can have"
+            raise InputError(f"{name} is too large", cause, "name the file that describes it")
+        return content.decode("utf-8")
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist", "no such file", "check the path") from None
+        raise InputError(f"{name} does not exist", "no such file", "check the path") from None
     except UnicodeDecodeError as error:
         cause = f"byte {error.start} is not UTF-8"
-        raise InputError(f"{path} is not a text file", cause, "save it as UTF-8") from None
+        raise InputError(f"{name} is not a text file", cause, "save it as UTF-8") from None
     except (OSError, ValueError) as error:
+        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
         fix = "check the path and its permissions"
-        raise InputError(f"{path} cannot be read", str(error), fix) from None
+        raise InputError(f"{name} cannot be read", cause, fix) from None
+
+
+def lines_of(text: str, where: str) -> Iterator[str]:
+    """Yield the lines of a dump that are not empty, one at a time; refuse more than any tool writes."""
+    for number, line in enumerate(re.finditer(r"[^\r\n]+", text)):
+        if number == MOST_LINES:
+            fix = "give the unchanged output of the tool"
+            raise InputError(f"{where} is too long", f"it has more than {MOST_LINES:,} lines", fix)
+        yield line.group()
+
+
+def as_text(name: str) -> str:
+    r"""Return the name of a file as text that can be written: a name may hold bytes that are no UTF-8.
+
+    >>> as_text("caf\udce9.toml")
+    'caf?.toml'
+    """
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 @lru_cache(maxsize=1)
 def _converter() -> "Converter":
     """Return the strict converter: no extra keys, no silent rounding, only finite numbers."""
     from cattrs import Converter
-    from cattrs.cols import homogenous_tuple_structure_factory
+    from cattrs.cols import is_mapping, mapping_structure_factory
     from cattrs.gen import make_dict_structure_fn
 
     converter = Converter(forbid_extra_keys=True)
@@ -169,7 +240,10 @@ def _converter() -> "Converter":
         converter.register_structure_hook(kind, _ignoring_type(check))
         converter.register_structure_hook(kind | None, _ignoring_type(_or_none(check)))
     converter.register_structure_hook_factory(
-        _is_list_like, lambda t, c: _only(list | tuple, "a list", homogenous_tuple_structure_factory(t, c))
+        _is_list_like, lambda t, c: _only(list | tuple, "a list", _list_hook(t, c))
+    )
+    converter.register_structure_hook_factory(
+        is_mapping, lambda t, c: _only(Mapping, "a table", _few_keys(mapping_structure_factory(t, c)))
     )
     converter.register_structure_hook_factory(
         is_dataclass,
@@ -187,7 +261,43 @@ def _only(kinds: Any, name: str, hook: Callable[[Any, Any], Any]) -> Callable[[A
 
     def checked(value: Any, as_type: Any) -> Any:
         if not isinstance(value, kinds):
-            raise TypeError(f"{value!r} is not {name}")
+            raise TypeError(f"{shown(value)} is not {name}")
+        return hook(value, as_type)
+
+    return checked
+
+
+def _list_hook(as_type: Any, converter: "Converter") -> Callable[[Any, Any], Any]:
+    """Return a hook that structures the entries of a list, and stops after `MOST_MISTAKES` wrong ones."""
+    from cattrs import IterableValidationError, IterableValidationNote
+
+    kind = get_args(as_type)[0]
+    hook = converter.get_structure_hook(kind)
+
+    def structured(entries: Any, _: Any) -> tuple[Any, ...]:
+        done: list[Any] = []
+        wrong: list[Exception] = []
+        for index, entry in enumerate(entries):
+            try:
+                done.append(hook(entry, kind))
+            except Exception as error:  # noqa: BLE001 - whatever an entry raises is told with its place
+                error.add_note(IterableValidationNote(f"at index {index}", index, kind))
+                wrong.append(error)
+                if len(wrong) == MOST_MISTAKES:
+                    break
+        if wrong:
+            raise IterableValidationError("wrong entries", wrong, as_type)
+        return tuple(done)
+
+    return structured
+
+
+def _few_keys(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a hook that refuses a table of more keys than any description has."""
+
+    def checked(value: Any, as_type: Any) -> Any:
+        if len(value) > MOST_KEYS:
+            raise ValueError(f"it has {len(value):,} keys, more than {MOST_KEYS:,}")
         return hook(value, as_type)
 
     return checked
@@ -204,9 +314,9 @@ def _ignoring_type(check: Callable[[object], object]) -> Callable[[object, type]
 def _integer(value: object) -> int:
     """Return a whole number; 8.0 is one, 7.5, true and "8" are not."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{shown(value)} is not a whole number")
     if abs(value) > 2**62:
-        raise ValueError(f"{value!r} is too large")
+        raise ValueError(f"{shown(value)} is too large")
     return int(value)
 
 
@@ -215,21 +325,23 @@ def _number(value: object) -> float:
     if isinstance(value, str):
         return parse_quantity(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} is not a number")
-    if not math.isfinite(value) or abs(value) > 1e30:
-        raise ValueError(f"{value!r} is not a finite number of sensible size")
+        raise TypeError(f"{shown(value)} is not a number")
+    if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+        raise ValueError(f"{shown(value)} is not a finite number of sensible size")
     return float(value)
 
 
 def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not text")
+        raise TypeError(f"{shown(value)} is not text")
+    if not value.isascii():
+        value.encode()  # half of a surrogate pair cannot be written anywhere: a UnicodeError, which is told
     return value
 
 
 def _boolean(value: object) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
+        raise TypeError(f"{shown(value)} is neither true nor false")
     return value
 
 
@@ -266,3 +378,18 @@ def _near(key: str, known: list[str]) -> str:
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is not a number JSON allows")
+
+
+def _whole(text: str) -> int:
+    """Return an integer of JSON that a float can hold too."""
+    if len(text) > LONGEST_INTEGER:
+        raise ValueError(f"an integer of {len(text)} digits is larger than any number that is computed with")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    """Return a number of JSON; 1e999 would be infinite."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{shortened(text)} is larger than any number that is computed with")
+    return value

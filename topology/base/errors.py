@@ -3,6 +3,30 @@
 from collections.abc import Sequence
 from typing import Any
 
+LONGEST_SHOWN = 100
+"""Characters of somebody's value that a message repeats."""
+
+
+def shortened(text: str, most: int = LONGEST_SHOWN) -> str:
+    """Return a text, or its beginning where it is too long to stand in a message.
+
+    >>> shortened("abcdef", 4)
+    'abc…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it, short enough for a message.
+
+    >>> shown("70b"), shown(10**5000)
+    ("'70b'", 'an integer of thousands of digits')
+    """
+    try:
+        return shortened(repr(value))
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "an integer of thousands of digits"
+
 
 class InputError(Exception):
     """A wrong input, answered in three lines; the command line turns it into exit code 2."""

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-from topology.base.errors import UnknownNameError
+from topology.base.errors import LONGEST_SHOWN, UnknownNameError, shown
 
 
 def normalize(name: str) -> str:
@@ -39,6 +39,8 @@ def matches(name: str, candidates: Iterable[str]) -> list[str]:
 
 def suggest(name: str, candidates: Iterable[str], count: int = 5) -> tuple[str, ...]:
     """Return the candidates that look most like a name, best first."""
+    if len(name) > LONGEST_SHOWN:  # no name is so long, and comparing takes the square of it
+        return ()
     by_key = {normalize(c): c for c in sorted(set(candidates))}
     close = difflib.get_close_matches(normalize(name), by_key, n=count, cutoff=0.4)
     return tuple(by_key[key] for key in close)
@@ -63,11 +65,13 @@ def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[st
         return found[0]
     if found:
         cause = f"it matches {', '.join(found)}"
-        raise UnknownNameError(f"{kind} {name!r} is ambiguous", cause, "write one of these in full", found)
+        raise UnknownNameError(
+            f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", found
+        )
     close = suggest(name, known)
     some = ", ".join(close or known[:8])
     raise UnknownNameError(
-        f"unknown {kind} {name!r}",
+        f"unknown {kind} {shown(name)}",
         f"none of the {len(known)} known names match",
         f"did you mean: {some}?" if close else f"known names include {some}",
         close,

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from topology.base.errors import InputError
+from topology.base.errors import LONGEST_SHOWN, InputError, shown
 
 KILO, MEGA, GIGA, TERA, PETA = 1e3, 1e6, 1e9, 1e12, 1e15
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -46,12 +46,12 @@ def _canonical_unit(unit: str) -> str:
 
 def _parse(text: str, factors: Mapping[str, float], kind: str, example: str) -> float:
     """Return the number in `text` times the factor of its unit; a bare number has factor one."""
-    match = _NUMBER.match(text)
+    match = _NUMBER.match(text) if len(text) <= LONGEST_SHOWN else None
     unit = _canonical_unit(match.group(2)) if match else ""
     factor = factors.get(unit) if unit else 1.0
     fix = f"write it like {example!r}"
     if match is None or factor is None:
-        raise InputError(f"{text!r} is not {kind}", f"known units: {', '.join(factors)}", fix)
+        raise InputError(f"{shown(text)} is not {kind}", f"known units: {', '.join(factors)}", fix)
     value = float(match.group(1).replace("_", "")) * factor
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{text!r} is not {kind}", "it must be finite and not negative", fix)

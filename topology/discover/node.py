@@ -9,15 +9,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from topology.base.decode import lines_of
 from topology.base.errors import InputError
-from topology.base.units import GBIT, KILO
+from topology.base.units import GBIT, KILO, MIB
 from topology.hardware.datasheets import gpu_sheets
+from topology.spec_rules import MOST_NODE_GPUS
 
 GPU_CLASSES = ("0x030200", "0x030000")
 NIC_CLASSES = ("0x020000", "0x020700")
 _GPU = re.compile(r"GPU\d+$")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|bnxt_re\w+|efa\w*\d+|rdma\w*\d+|roce\w*\d+|hfi\d+_\d+)$")
-_NVLINK = re.compile(r"(?:NV|XGMI)(\d*)$")
+_NVLINK = re.compile(r"(?:NV|XGMI)(\d{0,3})$")
+LONGEST_NAME = 32
+"""Letters of a device's name that are looked at."""
+MOST_NODE_TEXT = MIB
+"""Characters of a dump of one machine; real ones have a tenth of it."""
+MOST_LINKS = 100
+"""Scale-up links of one GPU; none has more than 36."""
+MOST_NET_MBIT_PER_S = 1e8
+"""A hundred terabits; the fastest NICs have 0.8."""
+MOST_NOTES = 20
+"""Lines not understood that are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +50,7 @@ def from_smi_topo(text: str) -> NodeFacts:
     """Return the facts of an `nvidia-smi topo -m` matrix."""
     columns, rows, notes = _matrix(text)
     gpus = [name for name in columns if _GPU.match(name)]
+    _require_few(len(gpus))
     if not gpus or any(gpu not in rows for gpu in gpus):
         cause = "no complete matrix of GPU0 … GPUn was found in it"
         raise InputError("this is no `nvidia-smi topo -m` output", cause, "give the tool's whole output")
@@ -57,6 +70,7 @@ def from_smi_topo(text: str) -> NodeFacts:
 def from_nccl_xml(text: str) -> NodeFacts:
     """Return the facts of an NCCL topology file (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`)."""
     root = _xml(text)
+    _require_few(sum(1 for _ in root.iter("gpu")))
     if root.tag != "system":
         fix = "give the file of NCCL_TOPO_DUMP_FILE"
         raise InputError("this is no NCCL topology", f"its root is <{root.tag}>, not <system>", fix)
@@ -68,8 +82,12 @@ def from_nccl_xml(text: str) -> NodeFacts:
     notes = (
         [f"{len(unknown)} PCI devices have no class: GPUs and NICs cannot be told apart"] if unknown else []
     )
+    _require_few(len(gpus))
     scaleup, links, problem = _xml_scaleup(gpus)
-    speeds = [float(net.get("speed", "0")) for net in nets]
+    speeds = [_number(net.get("speed"), MOST_NET_MBIT_PER_S) for net in nets]
+    known = [speed for speed in speeds if speed]
+    if nets and len(known) < len(nets):
+        notes.append(f"{len(nets) - len(known)} of {len(nets)} NICs have no speed that is understood")
     return NodeFacts(
         source="NCCL topology",
         gpus=len(gpus),
@@ -77,7 +95,7 @@ def from_nccl_xml(text: str) -> NodeFacts:
         scaleup=scaleup,
         gpu=_gpu_of_ids({pci.get("device", "") for pci in gpus}),
         links_per_gpu=links,
-        nic_bandwidth_bytes_per_s=min(speeds) / KILO * GBIT if speeds and min(speeds) > 0 else None,
+        nic_bandwidth_bytes_per_s=min(known) / KILO * GBIT if known else None,
         notes=(*notes, *problem),
     )
 
@@ -87,8 +105,10 @@ def _matrix(text: str) -> tuple[list[str], dict[str, dict[str, str]], list[str]]
     columns: list[str] = []
     rows: dict[str, dict[str, str]] = {}
     odd: list[str] = []
-    for line in text.splitlines():
-        words = re.sub(r"\x1b\[[0-9;]*m", "", line).split()
+    if len(text) > MOST_NODE_TEXT:
+        raise _too_large(f"it has more than {MOST_NODE_TEXT:,} characters")
+    for line in lines_of(text, "the dump"):
+        words = [word[:LONGEST_NAME] for word in re.sub(r"\x1b\[[0-9;]*m", "", line).split()]
         if not words or "=" in words or words[0] in ("Legend:", "NIC") or words[0].endswith(":"):
             continue
         if not columns and _GPU.match(words[0]) and "X" not in words:
@@ -97,7 +117,28 @@ def _matrix(text: str) -> tuple[list[str], dict[str, dict[str, str]], list[str]]
             rows[words[0]] = dict(zip(columns, words[1 : len(columns) + 1], strict=False))
         else:
             odd.append(f"line not understood: {line.strip()[:60]!r}")
-    return columns, rows, odd
+    more = [f"{len(odd) - MOST_NOTES} more lines not understood"] if len(odd) > MOST_NOTES else []
+    return columns, rows, [*odd[:MOST_NOTES], *more]
+
+
+def _require_few(gpus: int) -> None:
+    """Refuse more GPUs than a machine has, before they are paired."""
+    if gpus > MOST_NODE_GPUS:
+        raise _too_large(f"it lists {gpus:,} GPUs, more than the {MOST_NODE_GPUS:,} that can be")
+
+
+def _too_large(cause: str) -> InputError:
+    """Say that no machine is so large."""
+    return InputError("this is no dump of one machine", cause, "give the tool's unchanged output")
+
+
+def _number(text: str | None, most: float) -> float | None:
+    """Return a positive number of an attribute, None where it holds none: "N/A", empty, or absurd."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if 0 < value <= most else None
 
 
 def _scaleup_kind(
@@ -106,8 +147,10 @@ def _scaleup_kind(
     """Return how GPUs are joined, links of one GPU, and what was simplified."""
     if not counts:
         return "pcie", 0, ()
-    peers = Counter(a for a, _ in counts)
-    per_gpu = max(sum(count for (a, _), count in counts.items() if a == gpu) for gpu in gpus)
+    peers, links = Counter(a for a, _ in counts), Counter[str]()
+    for (a, _), count in counts.items():
+        links[a] += count
+    per_gpu = max(links.values())
     if len(counts) == len(gpus) * (len(gpus) - 1):
         most = max(sheet.scaleup_links for sheet in gpu_sheets().values())
         if len(gpus) > 2 and per_gpu > most:
@@ -121,10 +164,14 @@ def _scaleup_kind(
 
 def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ...]]:
     """Return scale-up facts from `<nvlink>` elements, where a dump carries them."""
-    links = [link for pci in gpus for link in pci.iter("nvlink")]
-    counts = [sum(int(link.get("count", "0")) for link in pci.iter("nvlink")) for pci in gpus]
+    of_gpu = [[*pci.findall("nvlink"), *pci.findall("gpu/nvlink")] for pci in gpus]
+    links = [link for found in of_gpu for link in found]
     if not links:
         return "", None, ("NVLink is not described: the reference machine of the GPU fills it in",)
+    numbers = [[_number(link.get("count"), MOST_LINKS) or 0.0 for link in found] for found in of_gpu]
+    counts = [int(sum(found)) for found in numbers]
+    if not all(number for found in numbers for number in found) or max(counts) > MOST_LINKS:
+        return "", None, ("numbers of NVLinks are not understood: the reference machine fills them in",)
     own = {pci.get("busid") for pci in gpus}
     targets = [link.get("target") for link in links]
     if any(target not in own for target in targets):
@@ -133,8 +180,8 @@ def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ..
         return "nvlink-mesh", max(counts), ()
     if all(
         target == pci.get("busid")
-        for pci in gpus
-        for link in pci.iter("nvlink")
+        for pci, found in zip(gpus, of_gpu, strict=True)
+        for link in found
         if (target := link.get("target"))
     ):
         return "pcie", 0, ("NVLinks are listed from each GPU to itself: read as none",)
@@ -150,9 +197,11 @@ def _gpu_of_ids(ids: Iterable[str]) -> str:
 
 def _xml(text: str) -> ET.Element:
     """Parse XML without document types, which these files never have and attacks do."""
+    if len(text) > MOST_NODE_TEXT:
+        raise _too_large(f"it has more than {MOST_NODE_TEXT:,} characters")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InputError("this XML is refused", "it declares a document type", "remove the declaration")
     try:
         return ET.fromstring(text)  # noqa: S314 - document types and entities are refused above
-    except ET.ParseError as error:
+    except (ET.ParseError, ValueError, LookupError) as error:
         raise InputError("this is not valid XML", str(error), "the file may be truncated") from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from topology.fabric import graph as g
 from topology.fabric.link import Link
 from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
+from topology.spec_rules import is_even
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,7 +53,7 @@ def build_graph(spec: ClusterSpec, *, folded: bool = False) -> "nx.Graph":
         folded: draw equal units once, where all scale-up domains have the same number of GPUs.
     """
     graph = g.new_graph()
-    fold = folded and _is_even(spec)
+    fold = folded and is_even(spec)
     if spec.switches:
         _grow_tree(graph, spec, fold=fold)
         return graph
@@ -67,19 +68,16 @@ def in_tree_order(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
     children: dict[str, list[SwitchSpec]] = {}
     for switch in spec.switches:
         children.setdefault(switch.parent, []).append(switch)
+    below: dict[str, list[NodeSpec]] = {}
+    for node in spec.nodes:
+        below.setdefault(node.switch, []).append(node)
     order: list[NodeSpec] = []
     stack = list(reversed(children.get("", [])))
     while stack:
         switch = stack.pop()
-        order.extend(node for node in spec.nodes if node.switch == switch.name)
+        order.extend(below.get(switch.name, []))
         stack.extend(reversed(children.get(switch.name, [])))
     return tuple(order)
-
-
-def _is_even(spec: ClusterSpec) -> bool:
-    """Return whether every scale-up domain but the last has the same GPUs, so that equal units align."""
-    sizes = {node.gpus_per_node * node.nodes_per_domain for node in spec.nodes}
-    return len(sizes) == 1 and all(node.count % node.nodes_per_domain == 0 for node in spec.nodes[:-1])
 
 
 def _domains(nodes: Sequence[NodeSpec]) -> Iterator[Domain]:
@@ -99,7 +97,10 @@ def _tiers_above(spec: ClusterSpec, num_domains: int) -> tuple[TierSpec, ...]:
     below = [tier for tier in spec.tiers if tier.nodes_per_unit < spec.num_nodes]
     spanning = [tier for tier in spec.tiers if tier.nodes_per_unit >= spec.num_nodes]
     latency_s = spec.tiers[-1].latency_s if spec.tiers else 0.0
-    core = TierSpec(name="core" if below else "leaf", nodes_per_unit=spec.num_nodes, latency_s=latency_s)
+    used = {tier.name for tier in below}
+    names = ("core" if below else "leaf", *(f"core-{number}" for number in range(2, len(used) + 3)))
+    name = next(name for name in names if name not in used)
+    core = TierSpec(name=name, nodes_per_unit=spec.num_nodes, latency_s=latency_s)
     return (*below, spanning[0] if spanning else core)
 
 
@@ -157,7 +158,8 @@ def _add_switches(
     share = 1 / count if level == 1 else 1.0
     planes = []
     for number in range(count):
-        name = f"{tier.name}{first_host}.{number}"
+        apart = "-" if tier.name[-1:].isdigit() or tier.name == "unit" else ""  # leaf1 of host 0, leaf of 10
+        name = f"{tier.name}{apart}{first_host}.{number}"
         g.add_device(graph, name, "switch", tier=level + 1, role=tier.name)
         planes_met = (
             plane

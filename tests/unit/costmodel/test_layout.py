@@ -67,6 +67,9 @@ def test_microbatches_of_a_table_are_those_of_its_layouts() -> None:
         ({"deadline_s": float("nan")}, "deadline_s = nan"),
         ({"deadline_s": float("inf")}, "deadline_s = inf"),
         ({"total_tokens": 0}, "total_tokens = 0"),
+        ({"sequence_length": 10**18}, "sequence_length = 1000000000000000000"),
+        ({"global_batch_size": 10**9}, "global_batch_size = 1000000000"),
+        ({"deadline_s": 1e30}, "deadline_s = 1e+30"),
     ],
 )
 def test_a_job_without_tokens_or_with_impossible_limits_is_refused(
@@ -88,3 +91,20 @@ def test_a_serving_job_without_output_is_refused() -> None:
 def test_tokens_per_step_are_batch_times_length() -> None:
     """A step consumes the whole global batch."""
     assert TrainingJob(sequence_length=4096, global_batch_size=1024).tokens_per_step == 4096 * 1024
+
+
+@pytest.mark.parametrize(
+    "change", [{"request_rate_per_s": 1e18}, {"concurrency": 10**18}, {"input_tokens_p99": -1}]
+)
+def test_a_load_nobody_has_is_refused(change: dict[str, float]) -> None:
+    """1e18 requests a second reached the solver, which knows no such integer."""
+    job = ServingJob(input_tokens=10, output_tokens=10)
+    with pytest.raises(InputError, match=next(iter(change))):
+        dataclasses.replace(job, **change)
+
+
+@pytest.mark.parametrize("order", [("pp", "dp", "cp", "xx"), ("pp", "dp", "cp"), (), ("tp",) * 4])
+def test_an_order_of_other_axes_is_refused(order: tuple[str, ...]) -> None:
+    """An unknown axis was looked for in the tuple of orders, and not found."""
+    with pytest.raises(InputError, match="axis_order"):
+        ParallelLayout(axis_order=order)

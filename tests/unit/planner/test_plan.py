@@ -157,3 +157,24 @@ def test_reading_a_plan_loads_no_solver() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"axis_order": [\n', '"axis_order": [\n"xx",', "axis_order = "),
+        ('"tp": 8', '"tp": ' + "9" * 5000, "an integer of 5000 digits"),
+        ('"tp": 8', '"tp": ' + "9" * 400, "an integer of 400 digits"),
+        ('"tp": 8', '"tp": 1e999', "larger than any number"),
+        ('"num_layers": 80', '"num_layers": 100000000', "num_layers"),
+        ('"name": "llama-3.1-70b"', '"name": "\\ud800"', "surrogates"),
+        ('"sequence_length": 8192', '"sequence_length": 1e18', "sequence_length"),
+    ],
+)
+def test_a_plan_with_a_value_nothing_can_hold_is_refused(old: str, new: str, said: str) -> None:
+    """Each is a message of the reader, not a traceback of who computes with it."""
+    text = to_json(example())
+    assert old in text
+    with pytest.raises(InputError) as error:
+        from_json(text.replace(old, new, 1))
+    assert said in str(error.value)

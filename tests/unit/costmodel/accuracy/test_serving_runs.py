@@ -1,16 +1,16 @@
 """Measured serving runs: how rows are read, predicted and summed up."""
 
-import csv
 from pathlib import Path
 
 import pytest
 
+from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.checkpoint_names import checkpoint_model
+from costmodel.accuracy.csv_table import read_table
 from costmodel.accuracy.serving import ServingResult, predict_serving_rows, summarise_serving
 from costmodel.accuracy.serving_predictions import closed_loop, closed_loop_client, mean_latency, predict
 from costmodel.accuracy.serving_runs import (
     ServingRun,
-    UnsupportedRunError,
     deployment_of,
     is_serving_schema,
     read_run,
@@ -128,6 +128,13 @@ def test_checkpoint_names_lead_to_their_model(name: str, expected: str) -> None:
         ({"ttft_s": ""}, "no ttft_s"),
         ({"precision": "ternary"}, "unknown precision ternary"),
         ({"concurrency": ""}, "no concurrency"),
+        ({"concurrency": "1e18"}, "concurrency = '1e18' is more than the 16,384"),
+        ({"attention_dp": "1e4"}, "160,000 requests in flight"),
+        ({"tp": "four"}, "tp = 'four' is not a positive number"),
+        ({"tp": "7.5"}, "tp = 7.5 is not a whole number"),
+        ({"moe_ep": "-1"}, "moe_ep = '-1' is not a positive number"),
+        ({"ttft_s": "1e308"}, "ttft_s = '1e308' is more than"),
+        ({"(cells beyond the last column)": "8"}, "more cells than columns"),
         ({"input_tokens": "many"}, "input_tokens = 'many' is not a positive number"),
     ],
 )
@@ -202,8 +209,7 @@ def test_an_engine_that_looks_for_requests_every_n_steps_keeps_them_waiting_for_
 @pytest.fixture(scope="module")
 def sample(shared_dir: Path) -> list[ServingResult]:
     """Every twelfth published run, predicted."""
-    with (shared_dir / "serving_runs.csv").open(newline="") as file:
-        return predict_serving_rows(list(csv.DictReader(file))[::12], CAL)
+    return predict_serving_rows(read_table(shared_dir / "serving_runs.csv").rows[::12], CAL)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.accuracy.csv_table import UnsupportedRunError
+from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import read_rows, read_run
 from costmodel.kernels.tables import load_calibration
@@ -191,7 +191,14 @@ def test_a_row_with_more_cells_than_columns_is_not_guessed_at(tmp_path: Path) ->
     ("cells", "reason"),
     [
         ({"virtual_stages": "99"}, "stages for"),
-        ({"num_gpus": "1e9", "dp": "", "global_batch_size": "1e10"}, "number of GPUs"),
+        ({"num_gpus": "1e9", "dp": ""}, "num_gpus = '1e9' is more than the 1,048,576 that can be"),
+        ({"gpus_per_node": "999999999"}, "gpus_per_node = '999999999' is more than the 1,024 that can be"),
+        ({"gpus_per_node": "1e308"}, "gpus_per_node = '1e308' is more than"),
+        ({"hidden_size": "1e308"}, "hidden_size = '1e308' is more than"),
+        ({"num_layers": "1e8"}, "num_layers = '1e8' is more than the 1,024"),
+        ({"global_batch_size": "1e18"}, "global_batch_size = '1e18' is more than"),
+        ({"step_time_s": "1e300"}, "step_time_s = '1e300' is more than"),
+        ({"step_time_s": "1e-300"}, "step_time_s = '1e-300' is not a positive number"),
     ],
 )
 def test_sizes_nobody_has_are_refused_at_once(cells: dict[str, str], reason: str) -> None:

@@ -374,7 +374,7 @@ def _hub(monkeypatch: pytest.MonkeyPatch, download: Any) -> None:
 def test_an_unknown_repository_is_read_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its config.json is fetched and read like any other."""
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    _hub(monkeypatch, lambda _repository, file: tmp_path / file)
+    _hub(monkeypatch, lambda _repository, file, **_: tmp_path / file)
     assert (model("acme/rocket").name, sizes(model("acme/rocket"))) == (
         "acme/rocket",
         sizes(model("llama-3.1-8b")),
@@ -384,7 +384,7 @@ def test_an_unknown_repository_is_read_from_the_hub(monkeypatch: pytest.MonkeyPa
 def test_a_repository_that_cannot_be_fetched_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection, or no such repository: three lines."""
 
-    def refuse(repository: str, file: str) -> str:
+    def refuse(repository: str, file: str, **_: object) -> str:
         raise OSError("404: Repository Not Found")
 
     _hub(monkeypatch, refuse)

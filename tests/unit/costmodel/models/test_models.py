@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from costmodel.models.catalog import model, models
+from costmodel.models.routing import Routing
 from costmodel.models.spec import LayerKind, LayerRun, ModelSpec, layer_parameters, layer_runs
 from topology.base.errors import InputError, UnknownNameError
 
@@ -76,6 +77,12 @@ def test_an_ambiguous_name_lists_what_it_could_mean() -> None:
     ("change", "cause"),
     [
         ({"num_layers": 0}, "num_layers = 0"),
+        ({"num_layers": 10**8}, "num_layers = 100000000"),
+        ({"num_experts": -8}, "num_experts = -8"),
+        ({"learned_positions": -1}, "learned_positions = -1"),
+        ({"q_lora_rank": 10**12}, "q_lora_rank = 1000000000000"),
+        ({"sliding_window": 0}, "sliding_window = 0"),
+        ({"routing": Routing(n_group=0)}, "0 experts in 0 groups, 1 of them chosen"),
         ({"hidden_size": -1}, "hidden_size = -1"),
         ({"vocab_size": 10**12}, "vocab_size = 1000000000000"),
         ({"num_key_value_heads": 7}, "num_attention_heads 32 is not a multiple of num_key_value_heads 7"),

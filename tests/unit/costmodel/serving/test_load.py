@@ -96,3 +96,29 @@ def test_a_rate_of_zero_is_refused() -> None:
     """There is nothing to serve."""
     with pytest.raises(InputError, match="no load to serve"):
         open_load(rate_per_s=0.0, count=10, inputs=Lengths(mean=9), outputs=Lengths(mean=9))
+
+
+@pytest.mark.parametrize("cell", ["9" * 400, "9" * 5000, "1000000000", "-1", "1.5", "", "nan"])
+def test_a_number_of_tokens_nobody_sends_is_named(tmp_path: Path, cell: str) -> None:
+    """Integers of any length are answered, not computed with."""
+    path = tmp_path / "trace.csv"
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n0,{cell},1\n")
+    with pytest.raises(InputError) as error:
+        read_trace(path)
+    assert error.value.cause.startswith("line 2: input_tokens")
+    assert len(error.value.cause) < 250
+
+
+@pytest.mark.parametrize("moment", ["1e308", "-1e308", "inf", "nan"])
+def test_a_time_is_within_the_ages(tmp_path: Path, moment: str) -> None:
+    """The difference of two such times is infinite."""
+    path = tmp_path / "trace.csv"
+    path.write_text(f"arrival_s,input_tokens,output_tokens\n{moment},1,1\n0,1,1\n")
+    with pytest.raises(InputError, match="malformed"):
+        read_trace(path)
+
+
+def test_a_trace_comes_from_a_regular_file() -> None:
+    """A device has no end."""
+    with pytest.raises(InputError, match="not a regular file"):
+        read_trace(Path("/dev/zero"))

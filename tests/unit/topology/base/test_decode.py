@@ -2,12 +2,27 @@
 
 import json
 import os
-from dataclasses import dataclass
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from topology.base.decode import MAX_FILE_BYTES, read_json, read_toml, structure, unstructure
+from topology.base.decode import (
+    MAX_FILE_BYTES,
+    MAX_JSON_BYTES,
+    MAX_TOML_BYTES,
+    MOST_KEYS,
+    MOST_MISTAKES,
+    document_of,
+    read_json,
+    read_text,
+    read_toml,
+    structure,
+    unstructure,
+)
 from topology.base.errors import InputError
 
 
@@ -28,6 +43,7 @@ class Whole:
     ready: bool = False
     limit: float | None = None
     pair: tuple[str, int] = ("a", 1)
+    rates: Mapping[str, float] = field(default_factory=dict)
 
 
 def cause(data: object) -> str:
@@ -78,6 +94,12 @@ def test_every_mistake_is_listed_with_its_path() -> None:
         ({"name": "x", "parts": [{"count": "8"}]}, "parts[0].count: '8' is not a whole number"),
         ({"name": "x", "parts": [{"count": 10**30}]}, "is too large"),
         ({"name": "x", "limit": 1e300}, "limit: 1e+300 is not a finite number of sensible size"),
+        ({"name": "x", "limit": 10**400}, "is not a finite number of sensible size"),
+        ({"name": "x", "parts": [{"count": 10**400}]}, "is too large"),
+        ({"name": "x", "parts": [{"count": float("inf")}]}, "inf is not a whole number"),
+        ({"name": "\ud800"}, "surrogates not allowed"),
+        ({"name": "x", "rates": []}, "rates: [] is not a table"),
+        ({"name": "x", "rates": {"a": "fast"}}, "rates.a: "),
     ],
     ids=str,
 )
@@ -103,13 +125,78 @@ def test_bad_toml_is_answered_in_three_lines(tmp_path: Path, content: bytes, sai
         read_toml(path)
 
 
-@pytest.mark.parametrize("content", ["{", '{"a": NaN}', '{"a": Infinity}', "[" * 100_000, "9" * 5000])
+@pytest.mark.parametrize(
+    "content", ["{", '{"a": NaN}', '{"a": Infinity}', "[" * 100_000, "9" * 5000, "9" * 400, "1e999", '"\\ud800"', '{"\\uDFFF": 1}'],
+    ids=lambda text: text[:8],
+)  # fmt: skip
 def test_bad_json_is_answered_in_three_lines(tmp_path: Path, content: str) -> None:
-    """NaN is not JSON; a truncated file says where it ends."""
+    """NaN is not JSON; a truncated file says where it ends; what no float or text can hold is not read."""
     path = tmp_path / "config.json"
     path.write_text(content)
     with pytest.raises(InputError, match="not valid JSON"):
         read_json(path)
+    with pytest.raises(InputError, match="not a JSON document"):
+        document_of(content, "plan.json", version=1, command="plan --json")
+
+
+def test_a_pair_of_surrogates_is_one_letter(tmp_path: Path) -> None:
+    """JSON writes letters beyond the first plane as two escapes."""
+    (tmp_path / "config.json").write_text('"\\ud83d\\ude00"')
+    assert read_json(tmp_path / "config.json") == "\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize("key", ["a." * 20_000 + "a = 1", "[" + "a." * 20_000 + "a]"], ids=["key", "header"])
+def test_a_key_of_many_parts_is_refused_before_the_parser_squares_it(tmp_path: Path, key: str) -> None:
+    """40 kB of dots took the parser eight seconds, and twice as many four times that."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(f"ok = 1\n{key}\n")
+    begun = time.perf_counter()
+    with pytest.raises(InputError, match="not valid TOML") as caught:
+        read_toml(path)
+    assert "line 2" in caught.value.cause
+    assert time.perf_counter() - begun < 1
+
+
+@pytest.mark.parametrize(
+    "data", [{"parts": [0] * 200_000}, {f"k{i}": 0 for i in range(200_000)}], ids=["list", "keys"]
+)
+def test_a_file_of_mistakes_is_answered_with_the_first_few(data: dict[str, object]) -> None:
+    """Hundreds of thousands of wrong entries took gigabytes, and every unknown key a search for its like."""
+    begun = time.perf_counter()
+    found = cause({"name": "x", **data})
+    assert found.startswith("many problems")
+    assert found.count(";") < MOST_MISTAKES
+    assert time.perf_counter() - begun < 2
+    assert f"more than {MOST_KEYS:,}" in cause(
+        {"name": "x", "rates": dict.fromkeys(map(str, range(MOST_KEYS + 1)), 1)}
+    )
+
+
+def test_a_long_value_is_repeated_in_part() -> None:
+    """Three lines stay three lines of reading."""
+    assert len(cause({"name": ["x" * 10**6]})) < 200
+    assert len(cause({"name": "x", "x" * 10**6: 1})) < 200
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    """A device has no end, a pipe without a writer never answers, and neither has a size that tells."""
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for path in (Path("/dev/zero"), Path("/dev/full"), tmp_path / "pipe", tmp_path / "socket"):
+            with pytest.raises(InputError, match="is not a regular file"):
+                read_text(path)
+
+
+@pytest.mark.parametrize(("read", "most"), [(read_json, MAX_JSON_BYTES), (read_toml, MAX_TOML_BYTES)])
+def test_what_is_parsed_may_be_smaller_than_what_is_read(
+    tmp_path: Path, read: Callable[[Path], object], most: int
+) -> None:
+    """A parsed file takes many times its size of memory."""
+    path = tmp_path / "large"
+    path.write_text(" " * (most + 1))
+    with pytest.raises(InputError, match="too large"):
+        read(path)
 
 
 def test_a_path_that_cannot_be_read_is_named(tmp_path: Path) -> None:
