@@ -1,5 +1,5 @@
 # What is typed most; CONTRIBUTING says when. Everything here is one command that can be typed by hand.
-.PHONY: install test quick lint bench
+.PHONY: install test quick lint bench lowest release
 
 install:  ## The package, its extras and its tools, at the tested versions.
 	python -m pip install -c constraints.txt -e ".[run,app,test,dev]"
@@ -17,3 +17,19 @@ lint:  ## Style, types and the order of imports.
 
 bench:  ## Plans on this machine, timed.
 	python benchmarks/run.py
+
+lowest:  ## The suite without torch and browser, on the lowest versions that the wheel admits.
+	python -m venv .venv-lowest
+	python tools/lowest_versions.py app > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install -c .venv-lowest/constraints.txt -e ".[app]" pytest pytest-timeout hypothesis pandas hatchling
+	.venv-lowest/bin/python -m pip check
+	.venv-lowest/bin/python -m pytest -m "not slow and not browser" tests/unit/planner tests/unit/topology tests/cli tests/app
+
+release:  ## The wheel, the same from the same sources; what it stands on; what is known against that (needs the network).
+	python -m pip install build pip-audit
+	python -m build --wheel --outdir dist
+	python -m venv --clear .venv-release
+	.venv-release/bin/python -m pip install -c constraints.txt "$$(ls dist/meshplan-*.whl)[app]" packaging
+	.venv-release/bin/python -m pip check
+	.venv-release/bin/python tools/write_sbom.py app > dist/sbom.cdx.json
+	pip-audit --path .venv-release/lib/python3*/site-packages

@@ -1,9 +1,14 @@
-"""The dashboard's front door: its pages and how they look. `plan dash` starts it."""
+"""The dashboard's pages and how they look, and the server that shows them. `plan dash` starts it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+SCRIPT = Path(__file__).with_name("entry") / "dashboard.py"
 ICON, LOGO = Path(__file__).with_name("icon.svg"), Path(__file__).with_name("logo.svg")
 STYLE = """<style>
 .stMainBlockContainer { padding: 4rem 2rem 3rem; }
@@ -54,19 +59,86 @@ def main() -> None:
 
 
 def start() -> None:
-    """Run Streamlit in this process, and load what the first page needs while its server starts."""
-    import sys
+    """Serve in this process."""
+    from app.errors import ANSWERED, run_guarded
+
+    def served() -> int:
+        listen(sys.argv[1:])
+        return ANSWERED
+
+    sys.exit(run_guarded(served, debug=False))
+
+
+def listen(typed: Sequence[str]) -> None:
+    """Run Streamlit behind our door until it is stopped.
+
+    Args:
+        typed: Streamlit's options, as on its command line.
+    """
+    import os
+    import webbrowser
     from threading import Thread
+    from urllib.parse import quote
 
-    from streamlit.web.cli import main as streamlit
+    from starlette.middleware import Middleware
+    from streamlit import App, config
+    from streamlit.web.server.server_util import get_display_address, get_url
 
-    Thread(target=warm, daemon=True).start()
-    sys.argv[0] = "streamlit"
-    streamlit()
+    from app.actions.dash import DASH_TOKEN, require_free
+    from app.actions.door import TOKEN, Door, House, house_names, token_for
+
+    settings = settled(typed)
+    address = config.get_option("server.address")
+    require_free(address, config.get_option("server.port"))
+    given = os.environ.pop(DASH_TOKEN, None)
+    token = token_for(address, given)
+    url = get_url(get_display_address(address))
+    key = "" if token is None else f"/?{TOKEN}={quote(token)}"
+    allowed = [*config.get_option("server.allowedHosts"), config.get_option("browser.serverAddress")]
+    origins = (
+        config.get_option("server.corsAllowedOrigins") if config.get_option("server.enableCORS") else ["*"]
+    )
+    house = House(
+        hosts=house_names(address, allowed), origins=frozenset(origins), token=token, held_bytes=held_bytes
+    )
+
+    @asynccontextmanager
+    async def opened(_app: object) -> AsyncIterator[dict[str, object]]:
+        if not config.get_option("server.headless"):
+            webbrowser.open(url + key)
+        Thread(target=warm, daemon=True).start()
+        yield {}
+
+    sys.stderr.write(f"dashboard at {url}{key if given is None else ''} (Ctrl-C stops it)\n")
+    App(SCRIPT, middleware=[Middleware(Door, house=house)], lifespan=opened).run(config=settings)
+
+
+def settled(typed: Sequence[str]) -> dict[str, Any]:
+    """What Streamlit is told, in force already: typed, `STREAMLIT_*`, ours where its files say nothing."""
+    from streamlit import config
+    from streamlit.web.cli import main_run
+
+    from app.actions.dash import SETTINGS
+
+    ours = {name: value for name, value in SETTINGS.items() if not config.is_manually_set(name)}
+    said = main_run.make_context("run", [*typed, str(SCRIPT)]).params  # click reads the variables
+    options = {name.replace("_", "."): value for name, value in said.items() if value not in (None, ())}
+    settings = {**ours, **{name: value for name, value in options.items() if "." in name}}
+    for name, value in settings.items():
+        config.set_option(name, value)
+    return settings
+
+
+def held_bytes(session: str) -> int:
+    """Bytes of the files that a session has uploaded and that are kept."""
+    from streamlit.runtime import get_instance
+
+    files: Any = get_instance().uploaded_file_mgr
+    return sum(len(file.data) for file in files.file_storage.get(session, {}).values())
 
 
 def warm() -> None:
-    """Import the slow packages and answer the first page's question before anybody asks it.
+    """Import the slow packages, and answer the first page's question in the pool, before anybody asks it.
 
     What is loaded then stays for good: frozen, it is not looked through again by the garbage collection that
     Streamlit runs after every answer, which is half of the processor time of an answer that is known already.
@@ -75,11 +147,12 @@ def warm() -> None:
 
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
+    from app.actions.workers import workers
     from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
     from planner.questions.flags import Flags
     from planner.questions.training import understand
     from planner.search.search import search
 
-    search(understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
+    workers().ask("", search, understand(Flags(model=DEFAULT_MODEL, gpus=DEFAULT_GPUS)).request)
     gc.collect()
     gc.freeze()

@@ -73,11 +73,15 @@ def unwritten(error: OSError) -> InputError:
     )
 
 
-def defect(error: Exception) -> InputError:
+class DefectError(InputError):
+    """Ours, not of the input."""
+
+
+def defect(error: Exception) -> DefectError:
     """Describe an exception that no input should be able to raise."""
     place = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(place[-1].filename).name}:{place[-1].lineno}" if place else ""
-    return InputError(
+    return DefectError(
         what="this is a defect in meshplan, not in your input",
         cause=f"{type(error).__name__}: {error}{where}",
         fix="run the same command with --debug and report the traceback",

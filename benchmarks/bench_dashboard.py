@@ -27,7 +27,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 MIB = 2**20
 SESSIONS = 10
+MANY_SESSIONS = 200
 LARGE = "model=llama-3.1-405b&gpus=16384"
+LARGE_SEARCH = "model=deepseek-v3&gpus=2048&global_batch_size=4104"
 IDLE = '() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"'
 REST_MS, MOST_WAIT_MS = 300, 120_000
 WATCH = """(text) => {
@@ -98,6 +100,15 @@ def resident_bytes(pid: int) -> int:
         line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")
     )
     return int(line.split()[1]) * 1024
+
+
+def family(pid: int) -> list[int]:
+    """A process and those that it has started, in which the dashboard answers questions."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [
+        pid,
+        *(found for path in children for child in path.read_text().split() for found in family(int(child))),
+    ]
 
 
 def processor_s(pid: int) -> float:
@@ -242,6 +253,37 @@ def time_sessions(port: int, server: int) -> None:
     row("the same again", "", ask_at_once(port, new))
     after = resident_bytes(server)
     print(f"server: {after / MIB:.0f} MiB, {(after - before) / MIB:+.0f} MiB for {3 * SESSIONS} sessions")
+    beside = time_beside(port)
+    row("a small question beside a large one", "", [beside[0]])
+    row("  the large one", "", [beside[1]])
+
+
+def time_beside(port: int) -> tuple[float, float]:
+    """Seconds of a small question that is asked while a large one is searched, and of the large one."""
+
+    async def together() -> tuple[float, float]:
+        large = asyncio.create_task(ask(port, LARGE_SEARCH))
+        await asyncio.sleep(1)
+        small, _ = await ask(port, "model=llama-3.1-8b&gpus=8&global_batch_size=136")
+        return small, (await large)[0]
+
+    return asyncio.run(together())
+
+
+def held_after(port: int, server: int, sessions: int) -> int:
+    """Bytes that the server and its workers hold after so many sessions, ten at a time, ten questions."""
+    for _ in range(0, sessions, SESSIONS):
+        ask_at_once(port, [f"global_batch_size={batch}" for batch in range(800, 800 + 8 * SESSIONS, 8)])
+    return sum(map(resident_bytes, family(server)))
+
+
+def watch_memory(port: int, server: int) -> None:
+    """What many sessions leave in memory, once the first have filled caches."""
+    first = held_after(port, server, MANY_SESSIONS // 4)
+    grown = held_after(port, server, MANY_SESSIONS) - first
+    print(
+        f"server and workers: {first / MIB:.0f} MiB, {grown / MIB:+.0f} MiB for {MANY_SESSIONS} more sessions"
+    )
 
 
 def main() -> None:
@@ -250,6 +292,7 @@ def main() -> None:
     with dashboard() as (port, server):
         row("the server's very first answer", "", [asyncio.run(ask(port, ""))[0]])
         time_sessions(port, server)
+        watch_memory(port, server)
         time_in_browser(port, server)
     busy = os.getloadavg()[0] / (os.cpu_count() or 1)
     print(f"(other work on this machine: {busy:.1f} runnable processes per core)")

@@ -66,6 +66,7 @@ def packages(root: Path = ROOT) -> list[Package]:
     linted = project["tool"]["importlinter"]
     names = list(linted["root_packages"])
     graph = grimp.build_graph(*names, include_external_packages=True, cache_dir=None)
+    graph.remove_import(importer="app.__main__", imported="meshplan.__main__")  # a name of the same program
     orders = {c["containers"][0]: c["layers"] for c in linted["contracts"] if "containers" in c}
     third = {name: _declared(graph, project, name) for name in names}
     found = []

@@ -1,7 +1,7 @@
-"""Start Streamlit on the dashboard: local, quiet, without telemetry, with small uploads.
+"""Start the dashboard's server: in a process of its own, on this machine only unless told otherwise.
 
 A plan given on the command line becomes the first page's URL, so it is the same state that a shared link has.
-`STREAMLIT_*` variables of the environment win over these settings.
+What is typed wins over `STREAMLIT_*` variables, these over Streamlit's `config.toml`, that over `SETTINGS`.
 """
 
 from __future__ import annotations
@@ -14,45 +14,54 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from app.actions.door import require_long
 from app.errors import ANSWERED, INTERRUPTED
 from topology.base.errors import InputError
 
 RUN_FOLDER = "MESHPLAN_RUN"
 PLAN_FILE = "MESHPLAN_PLAN"
+DASH_TOKEN = "MESHPLAN_TOKEN"  # noqa: S105 - the name of a variable
 MOST_UPLOAD_MIB = 2
 
-_SETTINGS: Mapping[str, str] = {
-    "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
-    "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(MOST_UPLOAD_MIB),
-    "STREAMLIT_SERVER_ENABLE_XSRF_PROTECTION": "true",
-    "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
-    "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "none",
-    "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
-    "STREAMLIT_THEME_LIGHT_PRIMARY_COLOR": "#0072B2",
-    "STREAMLIT_THEME_DARK_PRIMARY_COLOR": "#56B4E9",
-    "STREAMLIT_GLOBAL_DEVELOPMENT_MODE": "false",
-    "MALLOC_ARENA_MAX": "2",  # every session is a thread; an arena for each would keep its memory for good
-    "STREAMLIT_GLOBAL_DISABLE_WIDGET_STATE_DUPLICATION_WARNING": "true",
+SETTINGS: Final[Mapping[str, str | int | bool]] = {
+    "server.address": "127.0.0.1",
+    "server.port": 8501,
+    "server.maxUploadSize": MOST_UPLOAD_MIB,
+    "server.maxMessageSize": 32,
+    "server.maxWidgetStateSize": 1,
+    "server.disconnectedSessionTTL": 60,
+    "server.enableXsrfProtection": True,
+    "server.fileWatcherType": "none",
+    "browser.gatherUsageStats": False,
+    "client.showErrorDetails": "none",
+    "client.toolbarMode": "minimal",
+    "theme.light.primaryColor": "#0072B2",
+    "theme.dark.primaryColor": "#56B4E9",
+    "global.developmentMode": False,
+    "global.disableWidgetStateDuplicationWarning": True,
+    "logger.hideWelcomeMessage": True,
 }
+"""What Streamlit is told where its user has said nothing; sizes in MB, times in s."""
 
 
-def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path | None) -> int:
-    """Run the dashboard until it is stopped."""
+def serve(
+    *,
+    plan: Path | None,
+    port: int | None,
+    host: str | None,
+    browser: bool,
+    run: Path | None,
+    token: str | None,
+) -> int:
+    """Run the dashboard until it is stopped; what is None is not typed."""
     require_installed()
-    require_free(host, port)
-    environment = server_environment(dict(os.environ), plan=plan, run=run)
-    words = [sys.executable, "-c", "from app.dashboard import start; start()", "run"]
-    words.append(str(Path(__file__).parents[1] / "entry" / "dashboard.py"))
-    words += [
-        "--server.port",
-        str(port),
-        "--server.address",
-        host,
-        "--server.headless",
-        str(not browser).lower(),
-    ]
-    sys.stderr.write(f"dashboard at http://{host}:{port} (Ctrl-C stops it)\n")
+    environment = server_environment(dict(os.environ), plan=plan, run=run, token=token)
+    words = [sys.executable, "-P", "-c", "from app.dashboard import start; start()"]
+    words += [] if port is None else ["--server.port", str(port)]
+    words += [] if host is None else ["--server.address", host]
+    words += [] if browser else ["--server.headless", "true"]
     with subprocess.Popen(words, env=environment) as server:
         before = signal.signal(signal.SIGTERM, lambda *_: server.terminate())
         try:
@@ -65,14 +74,13 @@ def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path |
 
 
 def server_environment(
-    environment: Mapping[str, str], *, plan: Path | None, run: Path | None
+    environment: Mapping[str, str], *, plan: Path | None, run: Path | None, token: str | None
 ) -> dict[str, str]:
-    """Settings of the server; what the user has set stays."""
+    """The environment of the server; the token is there because a command line can be read by others."""
     from app.requests.plan_file import read_plan
 
-    ours = dict(_SETTINGS)
     root = str(Path(__file__).resolve().parents[2])
-    ours["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))}
     if plan is not None:
         read_plan(plan)  # a bad file is refused here, not in the browser
         ours[PLAN_FILE] = str(plan.resolve())
@@ -82,8 +90,10 @@ def server_environment(
                 what=f"{run} is no run", cause="it is not a folder", fix="give the folder of `plan run`"
             )
         ours[RUN_FOLDER] = str(run.resolve())
-    kept = {name: value for name, value in environment.items() if name != "PYTHONPATH"}
-    return {**ours, **kept}
+    if token is not None:
+        ours[DASH_TOKEN] = require_long(token)
+    # Every session is a thread; an arena for each would keep its memory for good.
+    return {"MALLOC_ARENA_MAX": "2", **environment, **ours}
 
 
 def require_installed() -> None:
@@ -103,9 +113,9 @@ def require_free(host: str, port: int) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-    except OSError as error:
+    except (OSError, UnicodeError, OverflowError) as error:
         raise InputError(
             what=f"cannot listen on {host}:{port}",
-            cause=error.strerror or str(error),
+            cause=getattr(error, "strerror", None) or str(error),
             fix="give another --port or --host",
         ) from None

@@ -10,8 +10,21 @@ import typer
 
 def command(
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan to start from.")] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8501,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on.", min=1, max=65535, show_default="8501")
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on; others need the token.", show_default="127.0.0.1"),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="What opens the page; needed where others reach it.",
+            envvar="MESHPLAN_TOKEN",
+            show_default="a random one",
+        ),
+    ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     run: Annotated[
         Path | None, typer.Option(help="Folder of a training run to follow.", metavar="DIR")
@@ -20,4 +33,4 @@ def command(
     """Start the what-if dashboard in a browser."""
     from app.actions.dash import serve
 
-    return serve(plan=plan, port=port, host=host, browser=not no_browser, run=run)
+    return serve(plan=plan, port=port, host=host, token=token, browser=not no_browser, run=run)

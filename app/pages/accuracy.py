@@ -10,7 +10,7 @@ from pathlib import Path
 import streamlit as st
 
 from app.figures.accuracy import predicted_against_measured
-from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, table
+from app.pages.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
 from app.quantities import format_percent
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
@@ -85,7 +85,7 @@ def show_constants() -> None:
 @st.cache_resource(show_spinner="Predicting the published runs")  # type: ignore[untyped-decorator]  # untyped here
 def shipped_results() -> list[RunResult]:
     """Predictions of the runs that come with the package."""
-    return predict_rows(shipped_runs(), load_calibration())
+    return asked(predict_rows, shipped_runs(), load_calibration())
 
 
 def uploaded_results(name: str, content: bytes) -> list[RunResult]:
@@ -104,7 +104,7 @@ def uploaded_results(name: str, content: bytes) -> list[RunResult]:
             cause=f"{len(rows):,} rows, at most {MOST_ROWS:,} here",
             fix="use plan accuracy",
         )
-    return predict_rows(rows, load_calibration())
+    return asked(predict_rows, rows, load_calibration())
 
 
 def filtered(results: Sequence[RunResult]) -> list[RunResult]:

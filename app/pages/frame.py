@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
-from app.errors import defect, three_lines
+from app.actions.workers import workers
+from app.errors import DefectError, defect, three_lines
 from app.figures.style import alt_text
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
 MOST_CACHED_PLANS = 256
 SPINNER_AFTER_S = 0.25
-_TURNS = BoundedSemaphore(max(1, (os.cpu_count() or 1) // 2))
-"""Sessions that may search at the same time: taken in turns, half of them are answered in half the time."""
 MOST_UPLOAD_MIB = 2
 MOST_ROWS_IN_FULL = 30
 _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
@@ -44,13 +43,15 @@ def guarded(render: Callable[Given, None]) -> Callable[Given, None]:
         except InputError as error:
             show_error(error)
         except Exception as error:  # noqa: BLE001 - the last door of a page: a defect is named, the app lives on
-            show_error(defect(error), title="Something broke here, not in your input.")
+            show_error(defect(error))
 
     return drawn
 
 
-def show_error(error: InputError, title: str = "This is not possible as asked.") -> None:
+def show_error(error: InputError) -> None:
     """Show what is wrong, why, and what fixes it; names from files are text, never markup."""
+    ours = isinstance(error, DefectError)
+    title = "Something broke here, not in your input." if ours else "This is not possible as asked."
     st.error(f"**{title}**", icon=":material/block:")
     st.code(three_lines(error), language=None, wrap_lines=True)
 
@@ -83,9 +84,13 @@ def request_key(request: PlanRequest) -> str:
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
 def _searched(key: str) -> Plan | Infeasible:
     """Search once per question; plans are immutable, so all sessions may share them."""
-    request = structure(json.loads(key), PlanRequest, "the question")
-    with _TURNS:
-        return search(request)
+    return asked(search, structure(json.loads(key), PlanRequest, "the question"))
+
+
+def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:
+    """What a function answers, computed in a process of the pool; one address is one visitor there."""
+    visitor = st.context.ip_address or getattr(get_script_run_ctx(), "session_id", "")
+    return workers().ask(visitor, function, *args, **kwargs)
 
 
 def draw(figure: go.Figure, key: str, **options: Any) -> Any:

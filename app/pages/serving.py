@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.figures.serving import LoadPoint, latency_throughput
 from app.pages.answer import show_answer
-from app.pages.frame import draw, guarded, plain, show_error
+from app.pages.frame import asked, draw, guarded, plain, show_error
 from app.quantities import format_usd
 from app.reports.serving import serving_answer
 from costmodel.models.catalog import model_names
@@ -48,7 +48,7 @@ def render() -> None:
 @st.cache_resource(max_entries=64, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
 def fleet(flags: ServeFlags) -> ServingPlan:
     """The fleet that serves a load; equal questions are searched once."""
-    return find_fleet(understand_serving(flags))
+    return asked(find_fleet, understand_serving(flags))
 
 
 def ask() -> ServeFlags:

@@ -250,6 +250,23 @@ def test_another_package_of_our_name_is_named(tmp_path: Path) -> None:
     assert used.stdout.strip() == done.stderr.strip()
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [(["-m", "app"], ""), (["-P", "-c", "from meshplan.__main__ import main; main()"], ".")],
+)
+def test_however_the_program_is_started(tmp_path: Path, words: list[str], path: str) -> None:
+    """As a module in such a folder, or as `plan` with that folder on the path: named, not run."""
+    shadowed(tmp_path, ["planner"])
+    (tmp_path / "planner" / "__init__.py").write_text("print('somebody else ran')", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (path, str(ROOT))))}
+    done = subprocess.run(
+        [sys.executable, *words, "--model", "8b", "--gpus", "8"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the package planner that Python finds is not meshplan's\n")
+
+
 def test_another_distribution_of_our_name_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was installed can be uninstalled, so it is called by its name."""
     shadowed(tmp_path, ["planner"])

@@ -1,0 +1,122 @@
+"""The pool: answers as if computed here, limits that end a question and nothing else, turns between visitors."""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from operator import truediv
+from pathlib import Path
+
+import pytest
+
+from app.actions.workers import MOST_WAITING, Workers
+from app.errors import DefectError
+from planner.questions.flags import Flags
+from planner.questions.training import understand
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
+from topology.base.errors import InputError
+from topology.base.units import MIB
+
+MANY_S, FEW_S = 60.0, 0.5
+
+
+@pytest.fixture
+def one():
+    """A pool of one process that may be slow."""
+    with closing(Workers(1, answer_s=MANY_S)) as pool:
+        yield pool
+
+
+def test_a_plan_is_the_one_that_is_found_here(one):
+    """Plans and their absence come back whole."""
+    asked = understand(Flags(model="8b", gpus="8", top="1")).request
+    here, there = search(asked), one.ask("me", search, asked)
+    assert [clockless(there.to_dict())] == [clockless(here.to_dict())]
+    assert isinstance(one.ask("me", search, understand(Flags(model="405b", gpus="8")).request), Infeasible)
+
+
+def clockless(document):
+    """A document without what a clock says."""
+    return {name: value for name, value in document.items() if name != "search_time_s"}
+
+
+def test_what_is_raised_there_is_raised_here_and_the_process_lives_on(one):
+    """A wrong input keeps its three lines, a defect is named, and neither costs a process."""
+    first = one.ask("me", os.getpid)
+    with pytest.raises(InputError, match="price must be") as wrong:
+        one.ask("me", _refuse)
+    assert not isinstance(wrong.value, DefectError)
+    with pytest.raises(DefectError, match="ZeroDivisionError"):
+        one.ask("me", truediv, 1, 0)
+    assert one.ask("me", os.getpid) == first != os.getpid()
+
+
+def _refuse():
+    raise InputError(what="price must be positive", cause="it is 0", fix="leave it out")
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "limit_s", "said"),
+    [
+        (time.sleep, MANY_S, FEW_S, "too long"),
+        (bytes, 512 * MIB, MANY_S, "too much"),
+        (os._exit, 1, MANY_S, "too much"),
+    ],
+)
+def test_a_question_without_end_ends_its_own_process_only(function, argument, limit_s, said):
+    """Too long, too large, or fatal: three lines for who asked, an answer for the next."""
+    with closing(Workers(1, answer_s=limit_s, memory_bytes=256 * MIB)) as pool:
+        with pytest.raises(InputError, match=said):
+            pool.ask("me", function, argument)
+        assert pool._free == [None]
+        pool._answer_s = MANY_S
+        assert pool.ask("you", abs, -1) == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_visitors_take_turns(processes):
+    """Who asks for the first time is answered before the last questions of somebody who keeps asking."""
+    done = []
+
+    def asked(visitor):
+        pool.ask(visitor, time.sleep, FEW_S)
+        done.append(visitor)
+
+    with closing(Workers(processes)) as pool, ThreadPoolExecutor(5) as threads:
+        threads.map(asked, ["hog"] * 4)
+        while len(pool._waiting) + pool._under_way.total() < 4:
+            time.sleep(0.01)
+        threads.submit(asked, "guest")
+    assert len(done) == 5
+    assert done.index("guest") <= processes
+    assert not pool._turns
+
+
+def test_one_visitor_cannot_fill_the_queue():
+    """Questions of pages that were left wait too; more than a few dozen of one visitor are refused, of no other."""
+    pool = Workers(1)
+    pool._free.clear()
+    pool._waiting = dict.fromkeys(range(MOST_WAITING), "hog")
+    with pytest.raises(InputError, match="too many questions"):
+        pool.ask("hog", abs, -1)
+
+
+def test_a_process_ends_with_its_server():
+    """Even in the middle of a question of a server that was killed."""
+    code = (
+        "import sys, threading, time, os; from app.actions.workers import Workers; pool = Workers(1)\n"
+        "print(pool.ask('me', os.getpid), flush=True); pool.ask('me', time.sleep, 60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        worker = Path("/proc") / server.stdout.readline().strip()
+        assert worker.exists()
+        time.sleep(FEW_S)
+        server.kill()
+    deadline = time.monotonic() + MANY_S
+    while worker.exists() and "State:\tZ" not in (worker / "status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
