@@ -18,6 +18,7 @@ import typer
 from app.errors import ANSWERED, INTERRUPTED, run_guarded
 from topology.base.errors import InputError
 from topology.base.names import suggest
+from topology.base.version import VERSION
 
 DEFAULT_COMMAND: Final = "train"
 COMMANDS: Final[dict[str, str]] = {
@@ -112,13 +113,7 @@ def _program_options(
 ) -> None:
     """Answer the flags of the program itself."""
     if version:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
-
-        try:
-            sys.stdout.write(f"meshplan {installed('meshplan')}\n")
-        except PackageNotFoundError:
-            sys.stdout.write("meshplan, run from a checkout that is not installed\n")
+        sys.stdout.write(f"meshplan {VERSION}\n")
         raise typer.Exit(ANSWERED)
 
 

@@ -12,10 +12,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from topology.base.errors import InputError, NoFeasiblePlanError
+from topology.base.errors import InputError, NoFeasiblePlanError, PlanChangedError
 
 ANSWERED = 0
 NO_FEASIBLE_PLAN = 1
+"""The answer is no; also to whether a plan is what it says it is."""
 BAD_INPUT = 2
 INTERNAL_ERROR = 3
 INTERRUPTED = 130
@@ -40,7 +41,7 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
         return action()
     except InputError as error:
         _tell(three_lines(error))
-        return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError) else BAD_INPUT
+        return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError | PlanChangedError) else BAD_INPUT
     except KeyboardInterrupt:
         _tell("interrupted")
         return INTERRUPTED

@@ -27,6 +27,7 @@ from app.flags.run import (
     WeightDecay,
 )
 from app.flags.shared import (
+    AcceptChanges,
     AsJson,
     ClusterName,
     GlobalBatchSize,
@@ -69,6 +70,7 @@ def command(
     profile_step: ProfileStep = None,
     wandb: WandB = False,
     dry_run: DryRun = False,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
@@ -87,7 +89,7 @@ def command(
         clip_norm=clip_norm, router_loss=router_loss, checkpoint_every=checkpoint_every,
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb,
     )  # fmt: skip
-    plan = training_run.plan_to_run(plan_file, flags)
+    plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.settings_of(how, plan)
     training_run.check_run(plan, run)
     if dry_run:
