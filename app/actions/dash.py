@@ -37,11 +37,19 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
-def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path | None) -> int:
+def serve(
+    *,
+    plan: Path | None,
+    port: int,
+    host: str,
+    browser: bool,
+    run: Path | None,
+    accept_changes: bool = False,
+) -> int:
     """Run the dashboard until it is stopped."""
     require_installed()
     require_free(host, port)
-    environment = server_environment(dict(os.environ), plan=plan, run=run)
+    environment = server_environment(dict(os.environ), plan=plan, run=run, accept_changes=accept_changes)
     words = [sys.executable, "-c", "from app.dashboard import start; start()", "run"]
     words.append(str(Path(__file__).parents[1] / "entry" / "dashboard.py"))
     words += [
@@ -65,16 +73,19 @@ def serve(*, plan: Path | None, port: int, host: str, browser: bool, run: Path |
 
 
 def server_environment(
-    environment: Mapping[str, str], *, plan: Path | None, run: Path | None
+    environment: Mapping[str, str], *, plan: Path | None, run: Path | None, accept_changes: bool = False
 ) -> dict[str, str]:
     """Settings of the server; what the user has set stays."""
+    from app.reports.answer import note
     from app.requests.plan_file import read_plan
 
     ours = dict(_SETTINGS)
     root = str(Path(__file__).resolve().parents[2])
     ours["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
     if plan is not None:
-        read_plan(plan)  # a bad file is refused here, not in the browser
+        read_plan(
+            plan, accept_changes=accept_changes, say=note
+        )  # a bad file is refused here, not in the browser
         ours[PLAN_FILE] = str(plan.resolve())
     if run is not None:
         if not run.is_dir():
