@@ -1,7 +1,8 @@
 """Nothing that a user can ask for beats a plan: every value of the free fields, each estimated by itself.
 
 Only the library is asked, `meshplan.plan` and `meshplan.estimate`; what is legal, what fits and what it costs
-is what they answer. Values of fields are listed here, not taken from the space that is searched.
+is what they answer. Values of fields are listed here, not taken from the space that is searched; of `expert_tp`
+the two that docs/search.md names, one or tp, where it is not pinned.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ def case(number: int) -> Case | None:
     request = replace(request, cluster=with_memory(request.cluster, memory))
     kept = {name: value for name, value in pins.items() if name not in free}
     values = itertools.product(*(VALUES[name] for name in free))
-    every = tuple(kept | dict(zip(free, chosen, strict=True)) for chosen in values)
-    return Case(request=replace(request, pins=kept), pins=every)
+    every = (kept | dict(zip(free, chosen, strict=True)) for chosen in values)
+    inside = tuple(one for one in every if "expert_tp" in kept or one["expert_tp"] in (1, one["tp"]))
+    return Case(request=replace(request, pins=kept), pins=inside)
 
 
 def cases() -> Iterator[Case]:
