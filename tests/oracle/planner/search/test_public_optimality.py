@@ -137,4 +137,4 @@ def test_no_layout_that_can_be_asked_for_beats_a_proven_plan() -> None:
                 better.append((one.request, other.layout, score(one.request, other), said))
     assert better == []
     assert proven > CASES / 2
-    assert layouts > 2 * CASES
+    assert layouts > 1.5 * CASES
