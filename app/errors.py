@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.terminal.streams import WRITE_FAILURES, discard, tell
-from topology.base.errors import InputError, NoFeasiblePlanError
+from topology.base.errors import InputError, NoFeasiblePlanError, PlanChangedError
 
 ANSWERED = 0
 NO_FEASIBLE_PLAN = 1
+"""The answer is no; also to whether a plan is what it says it is."""
 BAD_INPUT = 2
 INTERNAL_ERROR = 3
 INTERRUPTED = 130
@@ -41,7 +42,7 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
         return action()
     except InputError as error:
         tell(f"{three_lines(error)}\n")
-        return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError) else BAD_INPUT
+        return NO_FEASIBLE_PLAN if isinstance(error, NoFeasiblePlanError | PlanChangedError) else BAD_INPUT
     except KeyboardInterrupt:
         return interrupted()
     except BrokenPipeError:

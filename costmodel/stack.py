@@ -15,7 +15,7 @@ from typing import Any
 from costmodel.layout import PLAIN_SCHEDULE, CpKind, Recompute, Schedule
 from topology.base.errors import InputError
 
-_FILE = Path(__file__).parent / "data" / "stacks.toml"
+STACKS_FILE = Path(__file__).parent / "data" / "stacks.toml"
 
 
 FURTHEST_LEVEL = 100.0
@@ -297,7 +297,7 @@ def stacks() -> Mapping[str, SoftwareStack]:
     from topology.base.decode import structure
 
     return {
-        name: structure({"name": name, **entry}, SoftwareStack, f"{_FILE.name}: {name}")
+        name: structure({"name": name, **entry}, SoftwareStack, f"{STACKS_FILE.name}: {name}")
         for name, entry in resolve_bases(_table()).items()
     }
 
@@ -307,7 +307,7 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
     """The file of profiles as it is."""
     from topology.base.decode import read_toml
 
-    return read_toml(_FILE)
+    return read_toml(STACKS_FILE)
 
 
 def own_fields() -> Mapping[str, frozenset[str]]:

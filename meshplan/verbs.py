@@ -18,6 +18,7 @@ from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible
 from planner.search.no_plan import no_plan
 from planner.search.search import search
+from planner.search.verified import verified
 from topology.base.decode import read_text
 
 if TYPE_CHECKING:
@@ -125,5 +126,7 @@ def _search(request: PlanRequest) -> Plan | Infeasible:
 
 
 def _read(plan: Plan | str | Path) -> Plan:
-    """A plan itself, or the one in a file."""
-    return plan if isinstance(plan, Plan) else from_json(read_text(Path(plan)), str(plan))
+    """A plan itself, or the one in a file, which is verified."""
+    return (
+        plan if isinstance(plan, Plan) else verified(from_json(read_text(Path(plan)), str(plan)), str(plan))
+    )

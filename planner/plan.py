@@ -22,7 +22,7 @@ from topology.base.units import format_seconds
 from topology.fabric.mesh import Mesh
 from topology.spec import ClusterSpec
 
-SCHEMA_VERSION = 3  # 1 did not say what a model computes (rotary positions, epsilon); 2 see `_from_2`
+SCHEMA_VERSION = 4  # 1 did not say what a model computes (rotary positions, epsilon); 2 and 3 see `_UPGRADES`
 
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 
@@ -78,6 +78,23 @@ class Optimality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a plan was made with: the version of meshplan, and digests of everything that decides it.
+
+    `request` is what was asked, `cluster` the cluster with the numbers of its GPUs, `tables` the kernel and
+    collective tables, `constants` the other data of the cost model, `measurements` the user's own; empty
+    where there were none.
+    """
+
+    version: str
+    request: str
+    cluster: str
+    tables: str
+    constants: str
+    measurements: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """Another plan worth considering: how it differs, what it gives up, and whether the model can tell.
 
@@ -105,6 +122,7 @@ class Plan:
     `layers_of_stage` counts layers per virtual stage in model order (pp · virtual_stages numbers);
     `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers). `simulated_s` is the step by
     event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
+    `origin` says what it was made with; None in plans of a time before they said so.
     """
 
     request: PlanRequest
@@ -120,6 +138,7 @@ class Plan:
     simulated_s: float | None = None
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
+    origin: Origin | None = None
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:
@@ -186,8 +205,11 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, where: str = "plan") -> Plan:
-    """Read a plan back, also one of version 2; unknown keys and other versions are an InputError."""
-    data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json", upgrades={2: _from_2})
+    """Read a plan back, also one of version 2 or 3; unknown keys and other versions are an InputError.
+
+    What it says is believed: `planner.structure.sound` and `planner.search.verified.verified` are who asks.
+    """
+    data = document_of(text, where, version=SCHEMA_VERSION, command="plan --json", upgrades=_UPGRADES)
     return structure(data, Plan, where)
 
 
@@ -199,3 +221,9 @@ def _from_2(data: dict[str, Any]) -> dict[str, Any]:
         return data
     kept = {name: value for name, value in job.items() if name != "budget_usd"}
     return {**data, "request": {**request, "job": kept}}
+
+
+_UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    2: _from_2,
+    3: dict,  # had no `origin`
+}

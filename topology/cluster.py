@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from topology.base.decode import unstructure
 from topology.fabric.derive import derive
+from topology.fabric.graph import as_networkx
 from topology.fabric.hierarchy import Hierarchy
 from topology.fabric.wiring import build_graph
 from topology.hardware.gpu import Gpu
@@ -42,7 +43,7 @@ class Cluster:
     @cached_property
     def graph(self) -> "nx.Graph":
         """Return the whole graph: one vertex per GPU, switch and NIC. Large clusters take a second."""
-        return build_graph(self.spec)
+        return as_networkx(build_graph(self.spec))
 
     @cached_property
     def hierarchy(self) -> Hierarchy:

@@ -54,10 +54,13 @@ def serve(
     browser: bool,
     run: Path | None,
     token: str | None,
+    accept_changes: bool = False,
 ) -> int:
     """Run the dashboard until it is stopped; what is None is not typed."""
     require_installed()
-    environment = server_environment(dict(os.environ), plan=plan, run=run, token=token)
+    environment = server_environment(
+        dict(os.environ), plan=plan, run=run, token=token, accept_changes=accept_changes
+    )
     words = [sys.executable, "-P", "-c", "from app.dashboard import start; start()"]
     words += [] if port is None else ["--server.port", str(port)]
     words += [] if host is None else ["--server.address", host]
@@ -74,15 +77,23 @@ def serve(
 
 
 def server_environment(
-    environment: Mapping[str, str], *, plan: Path | None, run: Path | None, token: str | None
+    environment: Mapping[str, str],
+    *,
+    plan: Path | None,
+    run: Path | None,
+    token: str | None,
+    accept_changes: bool = False,
 ) -> dict[str, str]:
     """The environment of the server; the token is there because a command line can be read by others."""
+    from app.reports.answer import note
     from app.requests.plan_file import read_plan
 
     root = str(Path(__file__).resolve().parents[2])
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))}
     if plan is not None:
-        read_plan(plan)  # a bad file is refused here, not in the browser
+        read_plan(
+            plan, accept_changes=accept_changes, say=note
+        )  # a bad file is refused here, not in the browser
         ours[PLAN_FILE] = str(plan.resolve())
     if run is not None:
         if not run.is_dir():

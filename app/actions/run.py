@@ -73,13 +73,12 @@ def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
     return with_plan(settings, flags.folder.resolve())
 
 
-def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
-    """Read the plan, which must be legal, or make one for the meshplan stack."""
+def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = False) -> Plan:
+    """Read the plan, which is verified, or make one for the meshplan stack."""
     from app.actions.plan import find_plan
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
     from planner.questions.training import understand
-    from planner.rules.verdict import legal
     from topology.base.errors import InputError
 
     if plan_file is None:
@@ -93,7 +92,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags) -> Plan:
             cause=f"{plan_file} and --model, --gpus or --cluster",
             fix="give the plan alone, or leave it out to plan first",
         )
-    return legal(read_plan(plan_file))
+    return read_plan(plan_file, accept_changes=accept_changes, say=note)
 
 
 def _steps(plan: Plan) -> int:
@@ -115,7 +114,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     import os
 
-    from app.requests.plan_file import read_plan
+    from app.requests.plan_file import read_claims
     from executor.launch.supervise import check_doors
     from executor.training.data import open_source
     from topology.base.errors import InputError
@@ -128,10 +127,10 @@ def check_run(plan: Plan, run: RunSettings) -> None:
             fix="plan with --precision bf16, or export the plan to a framework that has it",
         )
     earlier = Path(run.plan_file)
-    if earlier.exists() and read_plan(earlier).request.model != plan.request.model:
+    if earlier.exists() and read_claims(earlier).request.model != plan.request.model:
         raise InputError(
             what=f"{run.folder} holds a run of another model",
-            cause=f"{read_plan(earlier).request.model.name} there, {plan.request.model.name} here",
+            cause=f"{read_claims(earlier).request.model.name} there, {plan.request.model.name} here",
             fix="give another --run-dir",
         )
     if _missing("torch"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.flags.shared import AsJson, ClusterName, GpuName, OutputFile, OutputFormat
+from app.flags.shared import AcceptChanges, AsJson, ClusterName, GpuName, OutputFile, OutputFormat
 
 
 def command(
@@ -23,6 +23,7 @@ def command(
     gpu: GpuName = None,
     cluster: ClusterName = None,
     save: Annotated[bool, typer.Option(help="Keep the measurements for later estimates.")] = True,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -40,7 +41,7 @@ def command(
     from app.requests.plan_file import read_plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    plan = None if check is None else read_plan(check)
+    plan = None if check is None else read_plan(check, accept_changes=accept_changes, say=note)
     require_torch("plan bench")
     if plan is not None:
         answer = check_answer(check_plan(plan, device=device, ranks=ranks))

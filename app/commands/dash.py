@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from app.flags.shared import AcceptChanges
+
 
 def command(
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan to start from.")] = None,
@@ -29,8 +31,17 @@ def command(
     run: Annotated[
         Path | None, typer.Option(help="Folder of a training run to follow.", metavar="DIR")
     ] = None,
+    accept_changes: AcceptChanges = False,
 ) -> int:
     """Start the what-if dashboard in a browser."""
     from app.actions.dash import serve
 
-    return serve(plan=plan, port=port, host=host, token=token, browser=not no_browser, run=run)
+    return serve(
+        plan=plan,
+        port=port,
+        host=host,
+        token=token,
+        browser=not no_browser,
+        run=run,
+        accept_changes=accept_changes,
+    )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AcceptChanges, AsJson, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
@@ -17,6 +17,7 @@ def command(
     flags: Flags,
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN.json]", help="A plan to explain.")] = None,
     *,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -35,7 +36,8 @@ def command(
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if plan is not None:
-        return emit(explain_answer(read_plan(plan)), wanted=output_format, as_json=as_json, output=output)
+        wanted = read_plan(plan, accept_changes=accept_changes, say=note)
+        return emit(explain_answer(wanted), wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)
     found = answer_of(understood.request)
     answer = explain_answer(found) if isinstance(found, Plan) else infeasible_answer(found)

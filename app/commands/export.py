@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.flags.shared import AcceptChanges
 from planner.engines.targets import TARGETS
 
 
@@ -24,6 +25,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")
     ] = None,
+    accept_changes: AcceptChanges = False,
 ) -> int:
     """Write a plan for another trainer or scheduler.
 
@@ -33,9 +35,8 @@ def command(
     from app.reports.answer import note, print_text, write_file
     from app.requests.plan_file import read_plan
     from planner.engines.targets import export_plan
-    from planner.rules.verdict import legal
 
-    found = export_plan(legal(read_plan(plan)), target)
+    found = export_plan(read_plan(plan, accept_changes=accept_changes, say=note), target)
     for text in found.notes:
         note(text)
     if output is None:

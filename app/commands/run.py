@@ -30,6 +30,7 @@ from app.flags.run import (
     WeightDecay,
 )
 from app.flags.shared import (
+    AcceptChanges,
     AsJson,
     ClusterName,
     GlobalBatchSize,
@@ -75,6 +76,7 @@ def command(
     env: Environment = None,
     run_key: RunKey = None,
     dry_run: DryRun = False,
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
@@ -94,7 +96,7 @@ def command(
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,
         env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip
-    plan = training_run.plan_to_run(plan_file, flags)
+    plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.settings_of(how, plan)
     training_run.check_run(plan, run)
     if dry_run:

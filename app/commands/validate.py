@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from app.flags.shared import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AcceptChanges, AsJson, OutputFile, OutputFormat
 
 
 def command(
     *,
     plan: Annotated[Path, typer.Argument(help="A plan written by plan --json.", metavar="PLAN.json")],
+    accept_changes: AcceptChanges = False,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -29,7 +30,7 @@ def command(
     from app.requests.plan_file import read_plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    wanted = read_plan(plan)
+    wanted = read_plan(plan, accept_changes=accept_changes, say=note)
     require_torch("plan validate")
     from executor.torch_internals import quiet_known_warnings
     from executor.validation.validate import validate

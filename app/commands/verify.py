@@ -27,13 +27,12 @@ def command(
     """
     from app.reports.answer import check_destination, emit, note
     from app.reports.verification import verification_answer
-    from app.requests.plan_file import read_plan
+    from app.requests.plan_file import read_claims
     from app.terminal.progress import paced
-    from costmodel.kernels.saved import calibration_for
+    from planner.search.verified import tables_of
     from planner.search.verify import verify
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    wanted = read_plan(plan)
-    cal = calibration_for(wanted.request.cluster)
-    found = verify(wanted, cal, proof=proof, progress=paced(note))
+    wanted = read_claims(plan)
+    found = verify(wanted, tables_of(wanted), proof=proof, progress=paced(note))
     return emit(verification_answer(found), wanted=output_format, as_json=as_json, output=output)

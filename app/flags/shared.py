@@ -70,6 +70,12 @@ Anchor: TypeAlias = Annotated[
 Top: TypeAlias = Annotated[
     str | None, typer.Option("--top", help="How many plans to show; the default is 5.")
 ]
+AcceptChanges: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="Estimate a plan anew whose numbers are others here; names each of them."
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 OutputFile: TypeAlias = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")

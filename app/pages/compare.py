@@ -74,7 +74,16 @@ def gathered() -> list[Plan]:
     )
     found = [planned(request) for request in requests]
     plans = [plan for plan in found if isinstance(plan, Plan)]
-    plans += [read_plan_upload(file.name, file.getvalue()) for file in files]
+    accept = bool(files) and st.checkbox(
+        "Estimate plans anew whose numbers are others here", key="accept_changes"
+    )
+    changes: list[str] = []
+    plans += [
+        read_plan_upload(file.name, file.getvalue(), accept_changes=accept, say=changes.append)
+        for file in files
+    ]
+    if changes:
+        st.warning(plain("; ".join(changes)))
     return plans[:MOST_COMPARED]
 
 

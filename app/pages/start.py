@@ -11,7 +11,7 @@ from app.actions.dash import PLAN_FILE
 from app.pages.axes import pins_of
 from app.pages.carried import carry
 from app.pages.sidebar import BY_GPU, UPLOADED
-from app.requests.plan_file import read_plan
+from app.requests.plan_file import read_claims
 from costmodel.accuracy.kept_anchors import kept_anchors
 from costmodel.models.catalog import models
 from planner.plan import PlanRequest
@@ -27,7 +27,8 @@ def start_from_file() -> None:
     if path is None or st.session_state.get(_STARTED) or st.query_params:
         return
     st.session_state[_STARTED] = True
-    for name, value in widget_values(read_plan(Path(path)).request).items():
+    asked = read_claims(Path(path)).request  # only the question: its answer is searched here
+    for name, value in widget_values(asked).items():
         st.session_state[name] = value
 
 

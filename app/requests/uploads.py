@@ -15,6 +15,7 @@ from typing import TypeVar
 from costmodel.models.hf_config import read_config
 from costmodel.models.spec import ModelSpec
 from planner.plan import Plan, from_json
+from planner.search.verified import verified
 from topology.base.errors import InputError
 from topology.base.units import MIB
 from topology.catalog import cluster
@@ -35,8 +36,10 @@ def read_cluster_upload(name: str, content: bytes) -> ClusterSpec:
     return _read(name, content, "cluster.toml", lambda path: cluster(path).spec)
 
 
-def read_plan_upload(name: str, content: bytes) -> Plan:
-    """Read an uploaded plan."""
+def read_plan_upload(
+    name: str, content: bytes, *, accept_changes: bool = False, say: Callable[[str], None] = lambda _: None
+) -> Plan:
+    """Read an uploaded plan; see `planner.search.verified.verified` for what is refused."""
     _check_size(name, content)
     try:
         text = content.decode("utf-8")
@@ -46,7 +49,7 @@ def read_plan_upload(name: str, content: bytes) -> Plan:
             cause=f"byte {error.start} is not UTF-8",
             fix="upload a plan.json",
         ) from None
-    return from_json(text, name)
+    return verified(from_json(text, name), name, accept_changes=accept_changes, say=say)
 
 
 def _read(name: str, content: bytes, safe_name: str, read: Callable[[Path], T]) -> T:

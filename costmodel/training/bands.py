@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
+BANDS_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
 QUANTILE_80 = 1.2816  # standard deviations that hold 80 % of a normal distribution around its centre
 
 
@@ -43,7 +43,7 @@ def deviations() -> Mapping[str, Mapping[str, Any]]:
     """Standard deviations by quantity and term, as shipped."""
     from topology.base.decode import read_toml
 
-    return read_toml(_FILE)
+    return read_toml(BANDS_FILE)
 
 
 def time_deviation(doubts: Doubts, level: float | None = None) -> float:

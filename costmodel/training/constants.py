@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_FILE = Path(__file__).parents[1] / "data" / "constants.toml"
+CONSTANTS_FILE = Path(__file__).parents[1] / "data" / "constants.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,8 @@ def described_constants() -> Mapping[str, Constant]:
     """Every constant with its unit, meaning and origin, in the order of the file."""
     from topology.base.decode import read_toml, structure
 
-    return {
-        name: structure(entry, Constant, f"{_FILE.name}: {name}") for name, entry in read_toml(_FILE).items()
-    }
+    entries, where = read_toml(CONSTANTS_FILE), CONSTANTS_FILE.name
+    return {name: structure(entry, Constant, f"{where}: {name}") for name, entry in entries.items()}
 
 
 @functools.cache

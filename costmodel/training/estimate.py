@@ -69,6 +69,24 @@ def estimate(
         constants: Constants of the composition, the shipped ones by default.
         paid_gpus: GPUs that are paid for, by default all of the cluster, whether they work or idle.
     """
+    return estimate_and_costs(
+        model, cluster, job, stack, layout, cal, split, constants=constants, paid_gpus=paid_gpus
+    )[0]
+
+
+def estimate_and_costs(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    cal: Calibration,
+    split: StageSplit | None = None,
+    *,
+    constants: Constants | None = None,
+    paid_gpus: int | None = None,
+) -> tuple[Estimate, StageCosts]:
+    """The estimate of one layout, and the costs of its stages that it was made from; see `estimate`."""
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
     table = LayoutTable.of([layout])
@@ -81,7 +99,8 @@ def estimate(
     )  # fmt: skip
     time = time_breakdown(priced.features, c, costs, split)
     doubts = _doubts(question, priced.features, float(priced.costs.host_share[0]))
-    return _answer(question, doubts, costs, split, time, rank_memory(priced.pieces, layout, costs, split))
+    memory = rank_memory(priced.pieces, layout, costs, split)
+    return _answer(question, doubts, costs, split, time, memory), costs
 
 
 def rank_memory(

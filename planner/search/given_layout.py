@@ -29,6 +29,8 @@ from planner.problem import setting_of
 from planner.rules.check import check
 from planner.rules.rule import Violation
 from planner.search.candidates import decidable, named
+from planner.search.objective import goal_of
+from planner.search.origin import origin_of
 from planner.search.placement import place
 from planner.search.search import pin_notes
 from planner.search.simulate import simulated_step_s
@@ -45,12 +47,13 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
     violations = check(request.model, cluster, request.job, stack, asked)
     if violations:
         return violations
+    rented = asked.num_gpus if goal_of(request).rents_what_it_uses else None
     costs = decidable(stage_costs(request.model, cluster, request.job, stack, asked, cal), asked)
     chunk_ranks = ranks_of_chunks(asked)
     solution = _solution(costs, chunk_ranks, setting.memory_budget_bytes)
     split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
     layout = named(asked, split)
-    answer = estimate(request.model, cluster, request.job, stack, layout, cal, split)
+    answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
     seconds = step_time(costs, split)
     ranks, placement_notes = place(setting, layout)
     return Plan(
@@ -80,6 +83,7 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
             *placement_notes,
         ),
         provenance=answer.provenance,
+        origin=origin_of(request, cal),
     )
 
 

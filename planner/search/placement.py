@@ -9,8 +9,8 @@ links.
 from __future__ import annotations
 
 from costmodel.layout import ParallelLayout
-from planner.cpsat import IntegerModel, solve
 from planner.problem import Setting
+from planner.stages.cpsat import IntegerModel, solve
 from topology.fabric.mesh import Mesh, mesh
 
 WORK_LIMIT = 2.0

@@ -14,6 +14,7 @@ from planner.search.best_first import Progress, Search, explore
 from planner.search.candidates import Choice, estimate_of, layers_of_stage
 from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
+from planner.search.origin import origin_of
 from planner.search.placement import place
 from planner.search.simulate import simulated_step_s
 from planner.stages.integer_program import ROUNDED_AWAY
@@ -77,6 +78,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
         assumptions=(*full.assumptions, *placement_notes, *notes),
         provenance=full.provenance,
+        origin=origin_of(request, done.cal),
     )
 
 

@@ -6,42 +6,29 @@ derives its bound. A claim that does not hold is named with what is said and wha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import DEGREES, ParallelLayout
-from costmodel.models.spec import layer_runs
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.pipeline.stage_costs import StageSplit
-from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks, runs_of_ranks
-from costmodel.training.estimate import estimate
-from costmodel.training.stages import stage_costs
+from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
+from costmodel.training.estimate import estimate_and_costs
 from planner.plan import Plan
 from planner.problem import Setting, setting_of
 from planner.rules.check import check
 from planner.search.objective import goal_of
+from planner.search.origin import digest
 from planner.search.placement import place
 from planner.search.rederive import Progress, Rederived, rederive
-from planner.search.search import PROVEN_GAP
 from planner.search.simulate import simulated_step_s
+from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
+from planner.structure import EQUAL, Claim, close, same, structure_claims, within
 from topology.base.decode import unstructure
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
-
-EQUAL = 1e-9
-"""Relative difference up to which two numbers of a plan are the same: they went through a text file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One thing a plan says: in its words, and in ours."""
-
-    name: str
-    holds: bool
-    claimed: str
-    found: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,69 +55,66 @@ def verify(
         proof: also derive the bound anew, which unfolds the whole space.
         progress: told in a few words how far the proof is.
     """
-    setting = setting_of(plan.request)
-    claims = [*_numbers(plan)]
-    if all(claim.holds for claim in claims):
-        claims += _structure(plan, setting)
+    claims = [*structure_claims(plan)]
     if not all(claim.holds for claim in claims):
         return Verification(claims=tuple(claims), rederived=None)
-    claims.append(_legal(plan, setting))
-    if not claims[-1].holds:
+    setting = setting_of(plan.request)
+    claims += [in_place(plan, setting), _legal(plan, setting)]
+    if not all(claim.holds for claim in claims):
         return Verification(claims=tuple(claims), rederived=None)
-    claims += [*_estimate(plan, setting, cal), *_certificate(plan)]
+    claims += number_claims(plan, setting, cal)
     if not proof:
         return Verification(claims=tuple(claims), rederived=None)
     found, proven = _proof(plan, setting, cal, progress)
     return Verification(claims=(*claims, *proven), rederived=found)
 
 
-def split_of(plan: Plan) -> StageSplit:
-    """The split of a plan as the cost model reads it: layers of each run on each pipeline rank."""
-    runs = tuple(run.count for run in layer_runs(plan.request.model))
-    rows = runs_of_ranks(ranks_of_chunks(plan.layout), plan.layers_of_stage, runs)
-    return StageSplit(layers_of_stage=rows, recompute_of_stage=plan.recompute_of_stage)
-
-
-def _numbers(plan: Plan) -> Iterator[Claim]:
-    """Numbers that nothing can be computed from unless they are in their range."""
-    request, x = plan.request, plan.layout
-    yield _within("degrees", min(getattr(x, name) for name in DEGREES), 1, math.inf)
-    yield _within("memory headroom", request.memory_headroom or 0.0, 0.0, 1.0 - EQUAL)
-    yield _within("level of the anchor", request.anchor.level if request.anchor else 1.0, EQUAL, math.inf)
-    yield _within("step time", plan.estimate.step_time_s, EQUAL**2, math.inf)
-    yield _within("peak memory", plan.estimate.peak_memory_bytes, 1.0, math.inf)
-
-
-def _within(name: str, claimed: float, least: float, most: float) -> Claim:
-    words = f"from {least:g}" + ("" if math.isinf(most) else f" to {most:g}")
-    return Claim(name=name, holds=least <= claimed <= most, claimed=f"{claimed:g}", found=words)
-
-
-def _structure(plan: Plan, setting: Setting) -> Iterator[Claim]:
-    """Numbers that must fit together before anything can be computed from them."""
-    x, layers = plan.layout, plan.layers_of_stage
-    owners, gpus = ranks_of_chunks(x), set(plan.mesh.gpu_of_rank)
-    yield _same("stages", len(layers), len(owners))
-    yield _same("layers", sum(layers), setting.model.num_layers)
-    yield _same("pipeline ranks that recompute", len(plan.recompute_of_stage), x.pp)
-    yield _same("GPUs", x.num_gpus + plan.idle_gpus, setting.cluster.num_gpus)
-    yield _same("ranks on distinct GPUs", len(gpus), x.num_gpus)
-    yield _same("ranks on GPUs of the cluster", len(gpus - set(range(setting.cluster.num_gpus))), 0)
+def in_place(plan: Plan, setting: Setting) -> Claim:
+    """Whether ranks are where the estimate takes them to be."""
+    x = plan.layout
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
-    yield _same("ranks in their places", plan.mesh in (in_order, place(setting, x)[0]), found=True)
-    if len(layers) == len(owners) and len(plan.recompute_of_stage) == x.pp:
-        held = [
-            sum(n for n, owner in zip(layers, owners, strict=True) if owner == rank) for rank in range(x.pp)
-        ]
-        yield _same("layers of each stage", layers, layers_of_chunks(owners, tuple(held)))
-        yield _same("ranks without a layer", min(held) < 1 or min(layers) < 0, found=False)
-        most = held if x.recompute == "full" else [0] * x.pp
-        again = all(0 <= r <= n for r, n in zip(plan.recompute_of_stage, most, strict=True))
-        yield _same("recomputed layers are there", again, found=True)
+    there = plan.mesh == in_order or plan.mesh == place(setting, x)[0]
+    return same("ranks in their places", there, found=True)
 
 
-def _same(name: str, claimed: object, found: object) -> Claim:
-    return Claim(name=name, holds=claimed == found, claimed=str(claimed), found=str(found))
+def number_claims(plan: Plan, setting: Setting, cal: Calibration) -> tuple[Claim, ...]:
+    """Every number of a sound and legal plan, estimated anew, and what its certificate says of itself."""
+    return (
+        *_question(plan),
+        *_estimate(plan, setting, cal),
+        *_others(plan, setting, cal),
+        *_certificate(plan),
+    )
+
+
+def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
+    """The plan with the numbers of its layout and split as they are estimated here."""
+    s, split = (
+        setting,
+        split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage),
+    )
+    rented = plan.layout.num_gpus if goal_of(plan.request).rents_what_it_uses else None
+    now, costs = estimate_and_costs(
+        s.model, s.cluster, s.job, s.stack, plan.layout, cal, split, paid_gpus=rented
+    )
+    played_s = simulated_step_s(costs, plan.layout, split)
+    return replace(plan, estimate=now, simulated_s=played_s, provenance=now.provenance)
+
+
+def split_of(
+    model: ModelSpec, layout: ParallelLayout, layers: tuple[int, ...], again: tuple[int, ...]
+) -> StageSplit:
+    """A split as the cost model reads it: layers of each run on each pipeline rank."""
+    runs = tuple(run.count for run in layer_runs(model))
+    return StageSplit(
+        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs), recompute_of_stage=again
+    )
+
+
+def _question(plan: Plan) -> Iterator[Claim]:
+    """Whether the plan still answers what it was asked."""
+    if plan.origin is not None:
+        yield same("question", plan.origin.request, digest(plan.request))
 
 
 def _legal(plan: Plan, s: Setting) -> Claim:
@@ -141,38 +125,67 @@ def _legal(plan: Plan, s: Setting) -> Claim:
 
 
 def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
-    """Step time and peak memory, estimated anew for this layout and split."""
-    split, then = split_of(plan), plan.estimate
-    rented = plan.layout.num_gpus if goal_of(plan.request).rents_what_it_uses else None
-    now = estimate(s.model, s.cluster, s.job, s.stack, plan.layout, cal, split, paid_gpus=rented)
+    """Step time, peak memory and all the rest, estimated anew for this layout and split."""
+    anew = estimate_anew(plan, s, cal)
+    then, now = plan.estimate, anew.estimate
     yield _close("step time", then.step_time_s, now.step_time_s, format_seconds)
     yield _close("peak memory", then.peak_memory_bytes, now.peak_memory_bytes, format_bytes)
-    differ = ", ".join(_differences(unstructure(then), unstructure(now)))
-    yield Claim(
-        name="rest of the estimate", holds=not differ, claimed="as estimated", found=differ or "as estimated"
+    if plan.simulated_s is not None and anew.simulated_s is not None:
+        yield _close("step by event simulation", plan.simulated_s, anew.simulated_s, format_seconds)
+    rest = [
+        Claim(name=name, holds=False, claimed=claimed, found=found)
+        for name, claimed, found in _differences(unstructure(then), unstructure(now))
+        if name not in ("step_time_s", "peak_memory_bytes")
+    ]
+    yield from rest or (same("rest of the estimate", "as estimated", "as estimated"),)
+    unsaid = [text for text in now.assumptions if text not in plan.assumptions]
+    yield same("assumptions left out", "; ".join(unsaid) or "none", "none")
+    yield same("provenance", "; ".join(plan.provenance), "; ".join(now.provenance))
+    yield _fits(plan, now.peak_memory_bytes, s.memory_budget_bytes)
+
+
+def _fits(plan: Plan, peak: float, budget: float) -> Claim:
+    """Whether a plan that was searched keeps within memory; one given layout is shown as it is."""
+    asked = plan.optimality.enumerated == 1
+    return Claim(
+        name="fits",
+        holds=asked or peak <= budget * (1 + EQUAL),
+        claimed="one given layout" if asked else "within the GPU's memory and headroom",
+        found=f"{format_bytes(peak)} of {format_bytes(budget)}",
     )
-    costs = stage_costs(s.model, s.cluster, s.job, s.stack, plan.layout, cal)
-    if plan.simulated_s is not None:
-        played_s = simulated_step_s(costs, plan.layout, split)
-        yield _close("step by event simulation", plan.simulated_s, played_s, format_seconds)
-    room, budget = now.peak_memory_bytes, s.memory_budget_bytes
-    within = "within the GPU's memory and headroom"
-    fits = room <= budget * (1 + EQUAL)
-    yield Claim(
-        name="fits", holds=fits, claimed=within, found=f"{format_bytes(room)} of {format_bytes(budget)}"
-    )
+
+
+def _others(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
+    """The same of the plans beside it."""
+    for number, other in enumerate(plan.alternatives, start=1):
+        of, x = f" of alternative {number}", other.layout
+        broken = check(s.model, s.cluster, s.job, s.stack, x)
+        yield same(f"rules{of}", ", ".join(violation.rule for violation in broken) or "legal", "legal")
+        if broken:
+            continue
+        split = split_of(s.model, x, other.layers_of_stage, other.recompute_of_stage)
+        now, costs = estimate_and_costs(s.model, s.cluster, s.job, s.stack, x, cal, split)
+        slower = other.step_time_s / plan.estimate.step_time_s
+        yield _close(f"step time{of}", other.step_time_s, now.step_time_s, format_seconds)
+        yield _close(f"lower end{of}", other.lower_s, now.lower_s, format_seconds)
+        yield _close(f"upper end{of}", other.upper_s, now.upper_s, format_seconds)
+        yield _close(f"peak memory{of}", other.peak_memory_bytes, now.peak_memory_bytes, format_bytes)
+        yield _close(f"ratio of steps{of}", 1 + other.slower_by, slower, "{:.4f}".format)
+        if other.simulated_s is not None:
+            played_s = simulated_step_s(costs, x, split)
+            yield _close(f"step by event simulation{of}", other.simulated_s, played_s, format_seconds)
 
 
 def _close(name: str, claimed: float, found: float, words: Callable[[float], str]) -> Claim:
-    equal = abs(claimed - found) <= EQUAL * abs(found)
+    equal = close(claimed, found)
     texts = (words(claimed), words(found))
     if not equal and texts[0] == texts[1]:
         texts = (repr(claimed), repr(found))
     return Claim(name=name, holds=equal, claimed=texts[0], found=texts[1])
 
 
-def _differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Where two documents differ by more than what a text file loses."""
+def _differences(then: Any, now: Any, where: str = "") -> Iterator[tuple[str, str, str]]:
+    """Where two documents differ by more than what a text file loses, and what each says."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in sorted({*then, *now}):
             yield from _differences(then.get(key), now.get(key), f"{where}.{key}".lstrip("."))
@@ -180,20 +193,23 @@ def _differences(then: Any, now: Any, where: str = "") -> Iterator[str]:
         for i, (one, other) in enumerate(zip(then, now, strict=True)):
             yield from _differences(one, other, f"{where}[{i}]")
     elif isinstance(then, float | int) and isinstance(now, float | int):
-        if not math.isclose(then, now, rel_tol=EQUAL, abs_tol=EQUAL**2):
-            yield where
+        if not close(then, now):
+            yield where, f"{then:.6g}", f"{now:.6g}"
     elif then != now:
-        yield where
+        yield where, str(then), str(now)
 
 
 def _certificate(plan: Plan) -> Iterator[Claim]:
     """What the certificate says of itself: counts add up, the gap is one, the floors bear the bound."""
     c, step_s = plan.optimality, plan.estimate.step_time_s
-    yield _same("layouts enumerated", c.enumerated, sum(c.pruned.values()) + c.solved)
-    yield _same("floors are of bounds that dismissed", sorted(set(c.floors_s) - set(c.pruned)), [])
-    of_memory = plan.request.objective == "memory" and c.enumerated > 1
+    yield within("bound", c.bound_s, 0.0, step_s * (1 + PROVEN_GAP))
+    yield same("layouts enumerated", c.enumerated, sum(c.pruned.values()) + c.solved)
+    yield same("floors are of bounds that dismissed", sorted(set(c.floors_s) - set(c.pruned)), [])
     there = (c.bound_bytes is not None, c.within_s is not None)
-    yield _same("bound of memory is there", there, (of_memory, of_memory))
+    of_memory = plan.request.objective == "memory"
+    alone = of_memory and c.enumerated == 1  # searched, one layout has it; given, it has not
+    if not alone:
+        yield same("bound of memory is there", there, (of_memory, of_memory))
     if c.bound_bytes is not None and c.within_s is not None:
         band = f"{format_seconds(c.bound_s)} – {format_seconds(c.within_s)}"
         inside = c.bound_s <= step_s * (1 + EQUAL) and step_s <= c.within_s * (1 + EQUAL)

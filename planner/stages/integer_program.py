@@ -23,7 +23,7 @@ from typing import Literal
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
 from costmodel.pipeline.stages import chunks_of_rank, end_limit, shortage
-from planner.cpsat import Answer, IntegerModel, Variable, solve
+from planner.stages.cpsat import Answer, IntegerModel, Variable, solve
 
 RESOLUTION = 2**34
 """Quanta in the step time of the whole model on one rank, or in its longest tail."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from planner.plan import Optimality, Plan, PlanRequest
+from planner.problem import setting_of
+from planner.search.verify import estimate_anew
 from topology.builders import default_cluster
 from topology.fabric.mesh import Mesh
 
@@ -29,13 +33,13 @@ TINY = ModelSpec(
 )
 
 
-def _estimate() -> Estimate:
+def _estimate(ranks: int) -> Estimate:
     return Estimate(
         time=TimeBreakdown(compute_s=0.1),
         step_time_s=0.1,
         lower_s=0.08,
         upper_s=0.12,
-        memory_by_stage=(MemoryBreakdown(**{part.name: 0.0 for part in fields(MemoryBreakdown)}),),
+        memory_by_stage=(MemoryBreakdown(**{part.name: 0.0 for part in fields(MemoryBreakdown)}),) * ranks,
         peak_memory_bytes=0.0,
         memory_lower_bytes=0.0,
         memory_upper_bytes=0.0,
@@ -69,10 +73,11 @@ def make_plan(layout: ParallelLayout, *, spec: ModelSpec = TINY, batch: int = 8,
             axes=tuple((axis, getattr(layout, axis)) for axis in layout.axis_order),
             gpu_of_rank=tuple(range(layout.num_gpus)),
         ),
-        estimate=_estimate(),
+        estimate=_estimate(layout.pp),
         alternatives=(),
-        optimality=Optimality(status="best-found", bound_s=0.0, gap=1.0, enumerated=1, pruned={}, solved=0),
+        optimality=Optimality(status="best-found", bound_s=0.0, gap=1.0, enumerated=1, pruned={}, solved=1),
         search_time_s=0.0,
+        idle_gpus=8 - layout.num_gpus,
     )
 
 
@@ -80,3 +85,15 @@ def make_plan(layout: ParallelLayout, *, spec: ModelSpec = TINY, batch: int = 8,
 def plan_of() -> Callable[..., Plan]:
     """Build a plan around a layout."""
     return make_plan
+
+
+@pytest.fixture(scope="session")
+def estimated_plan_of() -> Callable[..., Plan]:
+    """Build a plan around a layout, with the estimate of the cost model: for commands, which check it."""
+
+    def make(layout: ParallelLayout, batch: int = 8, **sizes: Any) -> Plan:
+        plan = make_plan(layout, batch=batch, spec=replace(TINY, **sizes))
+        anew = estimate_anew(plan, setting_of(plan.request), load_calibration())
+        return replace(anew, assumptions=anew.estimate.assumptions)
+
+    return make

@@ -67,3 +67,15 @@ class NoFeasiblePlanError(InputError):
         """Keep the answer beside the three lines."""
         super().__init__(what, cause, fix)
         self.answer = answer
+
+
+class PlanChangedError(InputError):
+    """A plan whose numbers are others here; the command line turns it into exit code 1.
+
+    `differences` names each of them with what the file says and what is estimated here.
+    """
+
+    def __init__(self, what: str, cause: str, fix: str, differences: Sequence[str] = ()) -> None:
+        """Keep the differences beside the three lines."""
+        super().__init__(what, cause, fix)
+        self.differences = tuple(differences)

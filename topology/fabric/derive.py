@@ -33,7 +33,7 @@ class Unit:
     latency_s: float
 
 
-def derive(graph: "nx.Graph", gpu: Gpu) -> Hierarchy:
+def derive(graph: "g.Graph | nx.Graph", gpu: Gpu) -> Hierarchy:
     """Return the hierarchy of a topology graph whose GPUs are all planned for as `gpu`."""
     if not graph or not g.is_connected(graph):
         fix = "link every node to a switch that reaches the others"
@@ -59,14 +59,14 @@ def derive(graph: "nx.Graph", gpu: Gpu) -> Hierarchy:
     )
 
 
-def units_at(graph: "nx.Graph", tier: int) -> list[Unit]:
+def units_at(graph: "g.Graph | nx.Graph", tier: int) -> list[Unit]:
     """Return the units that remain when switches of `tier` and above are removed, by their first GPU."""
     kept = [device for device in graph if g.tier(graph, device) < tier]
     units = [_unit(graph, part) for part in g.parts(graph, kept)]
     return sorted(units, key=lambda unit: unit.first_gpu)
 
 
-def unit_of_gpu(graph: "nx.Graph", tier: int) -> tuple[int, ...]:
+def unit_of_gpu(graph: "g.Graph | nx.Graph", tier: int) -> tuple[int, ...]:
     """Return, for each GPU of a full graph, the number of its unit; for placements that are not regular."""
     kept = [device for device in graph if g.tier(graph, device) < tier]
     owner: dict[int, int] = {}
@@ -75,7 +75,7 @@ def unit_of_gpu(graph: "nx.Graph", tier: int) -> tuple[int, ...]:
     return tuple(owner[index] for index in sorted(owner))
 
 
-def _unit(graph: "nx.Graph", part: set[str]) -> Unit:
+def _unit(graph: "g.Graph | nx.Graph", part: set[str]) -> Unit:
     """Return one unit; what leaves a node is also limited by its GPUs' own links to their host."""
     leaving = g.cut(graph, part)
     uplink = sum(link.bandwidth_bytes_per_s for link in leaving)
@@ -90,7 +90,7 @@ def _unit(graph: "nx.Graph", part: set[str]) -> Unit:
     )
 
 
-def _network_levels(graph: "nx.Graph") -> tuple[tuple[Level, ...], tuple[str, ...]]:
+def _network_levels(graph: "g.Graph | nx.Graph") -> tuple[tuple[Level, ...], tuple[str, ...]]:
     """Return the levels that switches make, and what is not symmetric about them."""
     levels: list[Level] = []
     notes: list[str] = []
@@ -130,7 +130,7 @@ def _common_unit(units: list[Unit], num_gpus: int) -> tuple[int, float, str]:
     return size, uplink, "; ".join(problems)
 
 
-def _scaleup(graph: "nx.Graph", domains: list[set[str]]) -> tuple[Link, int]:
+def _scaleup(graph: "g.Graph | nx.Graph", domains: list[set[str]]) -> tuple[Link, int]:
     """Return the slowest scale-up link of a GPU, and how many GPUs it joins (1 when there is none)."""
     kept = [device for part in domains for device in part if g.kind(graph, device) in ("gpu", "nvswitch")]
     islands = g.parts(graph, kept, scaleup=True)
@@ -150,14 +150,14 @@ def _scaleup(graph: "nx.Graph", domains: list[set[str]]) -> tuple[Link, int]:
     return Link(kind=name, bandwidth_bytes_per_s=min(bandwidths), latency_s=max(latencies)), size
 
 
-def _scaleup_of_gpu(graph: "nx.Graph", device: str) -> tuple[float, float]:
+def _scaleup_of_gpu(graph: "g.Graph | nx.Graph", device: str) -> tuple[float, float]:
     links = [link for _, link in g.links_of(graph, device) if link.kind in g.SCALEUP_KINDS]
     bandwidth = sum(link.bandwidth_bytes_per_s for link in links)
     return bandwidth, max((link.latency_s for link in links), default=0.0)
 
 
 def _inner_level(
-    graph: "nx.Graph", island_gpus: int, domains: list[set[str]], hosts: list[set[str]]
+    graph: "g.Graph | nx.Graph", island_gpus: int, domains: list[set[str]], hosts: list[set[str]]
 ) -> tuple[Level, ...]:
     """Return the level of NVLink islands inside a node, when the node is larger than one island."""
     if island_gpus == 1 or island_gpus == max(g.gpu_count(graph, part) for part in domains):
@@ -168,13 +168,13 @@ def _inner_level(
     return (Level(name="island", unit_gpus=island_gpus, uplink_bytes_per_s=uplink, latency_s=latency),)
 
 
-def _host_link(graph: "nx.Graph", gpu: str) -> Link:
+def _host_link(graph: "g.Graph | nx.Graph", gpu: str) -> Link:
     """Return a GPU's own link to its host."""
     links = [link for _, link in g.links_of(graph, gpu) if link.kind not in g.SCALEUP_KINDS]
     return links[0] if links else Link(kind="none", bandwidth_bytes_per_s=0.0)
 
 
-def _nic(graph: "nx.Graph") -> Link | None:
+def _nic(graph: "g.Graph | nx.Graph") -> Link | None:
     """Return the slowest NIC: its bandwidth, and the latency from one NIC to another through a leaf."""
     nics = [
         link for nic in g.devices_of(graph, "nic") for other, link in g.links_of(graph, nic)
@@ -191,7 +191,7 @@ def _nic(graph: "nx.Graph") -> Link | None:
     )
 
 
-def _rails(graph: "nx.Graph", host: set[str]) -> int:
+def _rails(graph: "g.Graph | nx.Graph", host: set[str]) -> int:
     """Return how many separate leaves a host's NICs reach, at least 1."""
     leaves = {
         other
@@ -203,7 +203,7 @@ def _rails(graph: "nx.Graph", host: set[str]) -> int:
     return max(1, len(leaves))
 
 
-def _role_below(graph: "nx.Graph", tier: int) -> str:
+def _role_below(graph: "g.Graph | nx.Graph", tier: int) -> str:
     return next(g.role(graph, d) for d in g.devices_of(graph, "switch") if g.tier(graph, d) == tier - 1)
 
 
@@ -211,7 +211,7 @@ def _common(sizes: Iterable[int]) -> int:
     return math.gcd(*sizes)
 
 
-def _islands(graph: "nx.Graph") -> str:
+def _islands(graph: "g.Graph | nx.Graph") -> str:
     islands = g.parts(graph, graph)
     named = ", ".join(f"{g.gpu_count(graph, part)} GPUs around {min(part)}" for part in islands[:4])
     return f"it falls into {len(islands)} islands: {named}" if islands else "it has no GPUs"

@@ -5,8 +5,9 @@ Kinds of devices: `gpu`, `nvswitch`, `pcie` (a PCIe switch), `host` (the root of
 equals a sibling that is drawn in full.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import ItemsView, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from topology.fabric.link import Link
 
@@ -16,78 +17,106 @@ if TYPE_CHECKING:
 SCALEUP_KINDS = ("nvlink", "xgmi")
 
 
-def new_graph() -> "nx.Graph":
-    """Return an empty topology graph."""
+@dataclass(slots=True)
+class Graph:
+    """Devices and links in plain dicts, read as a `networkx.Graph` is.
+
+    To import networkx takes as long as many a search; what is said of a graph here holds of either.
+    """
+
+    nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    adj: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def adjacency(self) -> ItemsView[str, dict[str, dict[str, Any]]]:
+        """Return each device with its links by neighbour."""
+        return self.adj.items()
+
+
+def as_networkx(graph: Graph) -> "nx.Graph":
+    """Return the same graph for the algorithms of networkx."""
     import networkx as nx
 
-    return nx.Graph()
+    found = nx.Graph()
+    found.add_nodes_from(graph.nodes.items())
+    found.add_edges_from((a, b, link) for a, links in graph.adj.items() for b, link in links.items())
+    return found
 
 
 def add_device(
-    graph: "nx.Graph", name: str, kind: str, *, tier: int = 0, gpus: int = 0, index: int = -1, role: str = ""
+    graph: Graph, name: str, kind: str, *, tier: int = 0, gpus: int = 0, index: int = -1, role: str = ""
 ) -> str:
     """Add a device: the `gpus` it stands for, `index` of the first, `role` (tier name) of a switch."""
-    graph.add_node(name, kind=kind, tier=tier, gpus=gpus, index=index, role=role)
+    graph.nodes[name] = {"kind": kind, "tier": tier, "gpus": gpus, "index": index, "role": role}
+    graph.adj.setdefault(name, {})
     return name
 
 
-def add_link(graph: "nx.Graph", a: str, b: str, link: Link) -> None:
+def add_link(graph: Graph, a: str, b: str, link: Link) -> None:
     """Add a link; parallel links between two devices add their bandwidth."""
-    known = graph.get_edge_data(a, b)
+    known = graph.adj[a].get(b)
     bandwidth = link.bandwidth_bytes_per_s + (known["bandwidth_bytes_per_s"] if known else 0.0)
-    graph.add_edge(a, b, kind=link.kind, bandwidth_bytes_per_s=bandwidth, latency_s=link.latency_s)
+    data = {"kind": link.kind, "bandwidth_bytes_per_s": bandwidth, "latency_s": link.latency_s}
+    graph.adj[a][b] = graph.adj[b][a] = data
 
 
-def kind(graph: "nx.Graph", device: str) -> str:
+def kind(graph: "Graph | nx.Graph", device: str) -> str:
     """Return the kind of a device."""
     return str(graph.nodes[device]["kind"])
 
 
-def tier(graph: "nx.Graph", device: str) -> int:
+def tier(graph: "Graph | nx.Graph", device: str) -> int:
     """Return the tier of a switch or folded unit, 0 for devices inside a node."""
     return int(graph.nodes[device]["tier"])
 
 
-def role(graph: "nx.Graph", device: str) -> str:
+def role(graph: "Graph | nx.Graph", device: str) -> str:
     """Return the name of a switch's tier."""
     return str(graph.nodes[device]["role"])
 
 
-def gpu_count(graph: "nx.Graph", devices: Iterable[str]) -> int:
+def gpu_count(graph: "Graph | nx.Graph", devices: Iterable[str]) -> int:
     """Return the GPUs that devices are or stand for."""
     return sum(int(graph.nodes[device]["gpus"]) for device in devices)
 
 
-def first_gpu(graph: "nx.Graph", devices: Iterable[str]) -> int:
+def first_gpu(graph: "Graph | nx.Graph", devices: Iterable[str]) -> int:
     """Return the smallest GPU number among devices that have one."""
     return min(int(graph.nodes[d]["index"]) for d in devices if graph.nodes[d]["gpus"])
 
 
-def link_between(graph: "nx.Graph", a: str, b: str) -> Link:
+def link_between(graph: "Graph | nx.Graph", a: str, b: str) -> Link:
     """Return the link between two devices."""
-    data = graph.edges[a, b]
+    data = graph.adj[a][b]
     return Link(
         kind=data["kind"], bandwidth_bytes_per_s=data["bandwidth_bytes_per_s"], latency_s=data["latency_s"]
     )
 
 
-def links_of(graph: "nx.Graph", device: str) -> Iterator[tuple[str, Link]]:
+def links_of(graph: "Graph | nx.Graph", device: str) -> Iterator[tuple[str, Link]]:
     """Yield each neighbour of a device with the link to it."""
     for other in graph.adj[device]:
         yield other, link_between(graph, device, other)
 
 
-def devices_of(graph: "nx.Graph", *kinds: str) -> list[str]:
+def devices_of(graph: "Graph | nx.Graph", *kinds: str) -> list[str]:
     """Return the devices of some kinds, in the order they were added."""
-    return [device for device, data in graph.nodes(data=True) if data["kind"] in kinds]
+    return [device for device, data in graph.nodes.items() if data["kind"] in kinds]
 
 
-def top_tier(graph: "nx.Graph") -> int:
+def top_tier(graph: "Graph | nx.Graph") -> int:
     """Return the highest tier of any switch."""
     return max((tier(graph, device) for device in devices_of(graph, "switch")), default=0)
 
 
-def parts(graph: "nx.Graph", devices: Iterable[str], *, scaleup: bool | None = None) -> list[set[str]]:
+def parts(
+    graph: "Graph | nx.Graph", devices: Iterable[str], *, scaleup: bool | None = None
+) -> list[set[str]]:
     """Return the connected parts that hold GPUs when only `devices` remain.
 
     Args:
@@ -116,14 +145,17 @@ def parts(graph: "nx.Graph", devices: Iterable[str], *, scaleup: bool | None = N
     return [part for part in found if gpu_count(graph, part)]
 
 
-def cut(graph: "nx.Graph", part: set[str]) -> list[Link]:
+def cut(graph: "Graph | nx.Graph", part: set[str]) -> list[Link]:
     """Return the links between a part of the graph and the rest."""
     leaving = ((device, other) for device in part for other in graph.adj[device] if other not in part)
     return [link_between(graph, device, other) for device, other in leaving]
 
 
-def is_connected(graph: "nx.Graph") -> bool:
+def is_connected(graph: "Graph | nx.Graph") -> bool:
     """Return whether every device reaches every other."""
-    import networkx as nx
-
-    return bool(nx.is_connected(graph))
+    reached, left = {next(iter(graph))}, [next(iter(graph))]
+    while left:
+        near = set(graph.adj[left.pop()]) - reached
+        reached |= near
+        left.extend(near)
+    return len(reached) == len(graph)

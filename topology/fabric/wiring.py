@@ -7,15 +7,11 @@ A folded graph draws the first unit of every kind and stands one vertex for each
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, groupby
-from typing import TYPE_CHECKING
 
 from topology.fabric import graph as g
 from topology.fabric.link import Link
 from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 from topology.spec_rules import is_even
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +41,14 @@ class Domain:
     first_gpu: int
 
 
-def build_graph(spec: ClusterSpec, *, folded: bool = False) -> "nx.Graph":
+def build_graph(spec: ClusterSpec, *, folded: bool = False) -> g.Graph:
     """Return the topology graph of a cluster.
 
     Args:
         spec: a valid spec (`topology.spec_rules`).
         folded: draw equal units once, where all scale-up domains have the same number of GPUs.
     """
-    graph = g.new_graph()
+    graph = g.Graph()
     fold = folded and is_even(spec)
     if spec.switches:
         _grow_tree(graph, spec, fold=fold)
@@ -105,7 +101,7 @@ def _tiers_above(spec: ClusterSpec, num_domains: int) -> tuple[TierSpec, ...]:
 
 
 def _grow(
-    graph: "nx.Graph",
+    graph: g.Graph,
     spec: ClusterSpec,
     tiers: tuple[TierSpec, ...],
     level: int,
@@ -135,7 +131,7 @@ def _chunks(domains: Sequence[Domain], nodes_per_unit: int) -> list[list[Domain]
     return [list(run) for _, run in groupby(domains, key=lambda domain: domain.first_host // nodes_per_unit)]
 
 
-def _fold(graph: "nx.Graph", like: Unit, first: Domain, level: int) -> Unit:
+def _fold(graph: g.Graph, like: Unit, first: Domain, level: int) -> Unit:
     """Add one vertex that stands for a unit equal to `like`."""
     name = g.add_device(
         graph, f"unit{first.first_host}.{level}", "unit", tier=level, gpus=like.gpus, index=first.first_gpu
@@ -145,7 +141,7 @@ def _fold(graph: "nx.Graph", like: Unit, first: Domain, level: int) -> Unit:
 
 
 def _add_switches(
-    graph: "nx.Graph",
+    graph: g.Graph,
     spec: ClusterSpec,
     tier: TierSpec,
     level: int,
@@ -173,7 +169,7 @@ def _add_switches(
     return Unit(gpus=sum(child.gpus for child in children), planes=tuple(planes))
 
 
-def _plug(graph: "nx.Graph", switch: str, ports: Sequence[Port], share: float = 1.0) -> float:
+def _plug(graph: g.Graph, switch: str, ports: Sequence[Port], share: float = 1.0) -> float:
     """Link a share of every port to a switch; return the bandwidth that arrives there."""
     for port in ports:
         rate = port.bandwidth_bytes_per_s * share
@@ -182,7 +178,7 @@ def _plug(graph: "nx.Graph", switch: str, ports: Sequence[Port], share: float = 
     return share * sum(port.bandwidth_bytes_per_s for port in ports)
 
 
-def _add_domain(graph: "nx.Graph", domain: Domain) -> Unit:
+def _add_domain(graph: g.Graph, domain: Domain) -> Unit:
     """Add the hosts of one scale-up domain and the links between their GPUs."""
     node = domain.node
     hosts = []
@@ -195,7 +191,7 @@ def _add_domain(graph: "nx.Graph", domain: Domain) -> Unit:
     return Unit(gpus=num_gpus, planes=planes)
 
 
-def _add_host(graph: "nx.Graph", node: NodeSpec, host: int, first_gpu: int) -> list[tuple[Port, ...]]:
+def _add_host(graph: g.Graph, node: NodeSpec, host: int, first_gpu: int) -> list[tuple[Port, ...]]:
     """Add one host: GPUs and NICs on PCIe switches below a root; return its NIC ports by rail."""
     root = g.add_device(graph, f"host{host}", "host")
     groups = rails_of(node)
@@ -227,7 +223,7 @@ def rails_of(node: NodeSpec) -> int:
     return groups if even else 1
 
 
-def _add_scaleup(graph: "nx.Graph", node: NodeSpec, first_host: int, gpus: range) -> None:
+def _add_scaleup(graph: g.Graph, node: NodeSpec, first_host: int, gpus: range) -> None:
     """Add the links between the GPUs of a domain, as its kind of scale-up wires them."""
     if node.scaleup == "pcie" or len(gpus) == 1:
         return
@@ -247,7 +243,7 @@ def _add_scaleup(graph: "nx.Graph", node: NodeSpec, first_host: int, gpus: range
         g.add_link(graph, f"gpu{a}", f"gpu{b}", link)
 
 
-def _grow_tree(graph: "nx.Graph", spec: ClusterSpec, *, fold: bool) -> None:
+def _grow_tree(graph: g.Graph, spec: ClusterSpec, *, fold: bool) -> None:
     """Build a fabric given as a tree of named switches."""
     heights = tree_heights(spec.switches)
     for switch in spec.switches:

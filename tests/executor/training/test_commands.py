@@ -54,11 +54,18 @@ def test_a_plan_that_breaks_a_rule_is_refused(
 
 
 def test_data_that_cannot_be_read_is_refused_before_the_run_is_written(
-    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also by a dry run."""
     absent, folder = tmp_path / "absent.npy", tmp_path / "run"
-    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(folder), "--device", "cpu"]
+    words = [
+        "run",
+        plan_file(tmp_path, estimated_plan_of(LEGAL)),
+        "--run-dir",
+        str(folder),
+        "--device",
+        "cpu",
+    ]
     assert run([*words, "--data", str(absent), "--dry-run"]) == 2
     assert f"error: training data {absent} cannot be read" in capsys.readouterr().err
     assert not folder.exists()
@@ -66,13 +73,22 @@ def test_data_that_cannot_be_read_is_refused_before_the_run_is_written(
     assert run([*words, "--data", str(absent), "--dry-run"]) == 0
 
 
-def test_a_dry_run_leaves_how_an_earlier_run_stands(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+def test_a_dry_run_leaves_how_an_earlier_run_stands(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
     """Its status and the marks of its living ranks."""
     status, mark = tmp_path / STATUS_FILE, tmp_path / RANKS_FOLDER / "0"
     status.write_text('{"state": "finished", "step": 7}', encoding="utf-8")
     mark.parent.mkdir()
     mark.touch()
-    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(tmp_path), "--device", "cpu"]
+    words = [
+        "run",
+        plan_file(tmp_path, estimated_plan_of(LEGAL)),
+        "--run-dir",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
     assert run([*words, "--dry-run"]) == 0
     assert status.read_text(encoding="utf-8") == '{"state": "finished", "step": 7}'
     assert mark.exists()
@@ -138,12 +154,12 @@ def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
 
 
 def test_a_run_folder_that_cannot_be_written_names_its_flag(
-    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The help is a flag that exists."""
     taken = tmp_path / "taken"
     taken.touch()
-    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(taken), "--device", "cpu"]
+    words = ["run", plan_file(tmp_path, estimated_plan_of(LEGAL)), "--run-dir", str(taken), "--device", "cpu"]
     assert run([*words, "--dry-run"]) == 2
     assert "give --run-dir another folder" in capsys.readouterr().err
 

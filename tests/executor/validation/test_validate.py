@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -91,14 +90,14 @@ def test_numerics_of_a_shrunk_plan_match_one_process(plan_of: Callable[..., Plan
 
 @pytest.mark.slow
 def test_command_validates_a_plan(
-    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From a plan file to a JSON report with every check."""
     from app.cli import run
 
-    plan = plan_of(ParallelLayout(tp=2, pp=2, dp=2, zero_stage=1, sequence_parallel=True), batch=16)
-    spec = dataclasses.replace(plan.request.model, hidden_size=64, vocab_size=256, intermediate_size=128)
-    plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, model=spec))
+    layout = ParallelLayout(tp=2, pp=2, dp=2, zero_stage=1, sequence_parallel=True)
+    wide = {"hidden_size": 64, "vocab_size": 256, "intermediate_size": 128}
+    plan = estimated_plan_of(layout, batch=16, **wide)
     path = tmp_path / "plan.json"
     path.write_text(to_json(plan), encoding="utf-8")
     run(["validate", str(path), "--json"])

@@ -249,7 +249,7 @@ def test_a_graph_that_falls_apart_is_refused() -> None:
     with pytest.raises(InputError, match="2 islands"):
         derive(graph, cluster.gpu)
     with pytest.raises(InputError, match="it has no GPUs"):
-        derive(g.new_graph(), cluster.gpu)
+        derive(g.Graph(), cluster.gpu)
 
 
 def test_the_graph_has_every_device() -> None:

@@ -54,7 +54,7 @@ def test_a_bound_that_is_too_high_is_found_out() -> None:
     slower = search(request, CAL)
     assert isinstance(slower, Plan)
     assert slower.estimate.step_time_s > plan.estimate.step_time_s * 1.01
-    verification = verify(replace(slower, request=plan.request), CAL)
+    verification = verify(replace(slower, request=plan.request, origin=plan.origin), CAL)
     assert broken(verification) == {"bound"}
     assert verification.rederived is not None
     assert verification.rederived.better is not None
@@ -79,20 +79,21 @@ def test_a_plan_that_says_it_was_the_only_layout_is_still_solved() -> None:
     [
         (lambda p: replace(p, layers_of_stage=(*p.layers_of_stage[:-1], p.layers_of_stage[-1] + 5)), {"layers"}),
         (lambda p: replace(p, recompute_of_stage=(*p.recompute_of_stage, 1)), {"pipeline ranks that recompute"}),
-        (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=(0,) * p.layout.num_gpus)), {"ranks on distinct GPUs", "ranks in their places"}),
+        (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=(0,) * p.layout.num_gpus)), {"ranks on distinct GPUs"}),
         (lambda p: replace(p, idle_gpus=3), {"GPUs"}),
         (lambda p: replace(p, simulated_s=1.0), {"step by event simulation"}),
         (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=p.mesh.gpu_of_rank[::-1])), {"ranks in their places"}),
-        (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=tuple(r + 9 for r in p.mesh.gpu_of_rank))), {"ranks on GPUs of the cluster", "ranks in their places"}),
+        (lambda p: replace(p, mesh=replace(p.mesh, gpu_of_rank=tuple(r + 9 for r in p.mesh.gpu_of_rank))), {"ranks on GPUs outside the cluster"}),
         (lambda p: replace(p, recompute_of_stage=(-1,) * p.layout.pp), {"recomputed layers are there"}),
         (lambda p: replace(p, layout=replace(p.layout, microbatch_size=0)), {"degrees"}),
         (lambda p: replace(p, request=replace(p.request, memory_headroom=-5.0)), {"memory headroom"}),
-        (lambda p: replace(p, estimate=replace(p.estimate, mfu=0.9)), {"rest of the estimate"}),
+        (lambda p: replace(p, estimate=replace(p.estimate, mfu=0.9)), {"mfu"}),
         (lambda p: replace(p, estimate=replace(p.estimate, step_time_s=0.0)), {"step time"}),
         (lambda p: replace(p, optimality=replace(p.optimality, bound_bytes=1e12)), {"bound of memory is there"}),
         (lambda p: replace(p, layout=replace(p.layout, microbatch_size=7)), {"rules"}),
-        (lambda p: replace(p, estimate=replace(p.estimate, step_time_s=0.5)), {"step time", "rest of the estimate", "gap"}),
+        (lambda p: replace(p, estimate=replace(p.estimate, step_time_s=0.5)), {"parts of the step", "band of the step"}),
         (lambda p: replace(p, optimality=replace(p.optimality, gap=0.5)), {"gap"}),
+        (lambda p: replace(p, request=replace(p.request, pins={"tp": p.layout.tp})), {"question"}),
         (lambda p: replace(p, optimality=replace(p.optimality, solved=99)), {"layouts enumerated"}),
         (lambda p: replace(p, optimality=replace(p.optimality, floors_s={"core-bound": 1e-3})), {"dismissed layouts", "floors are of bounds that dismissed"}),
     ],
