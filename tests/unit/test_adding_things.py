@@ -25,7 +25,7 @@ from costmodel.pipeline.schedules import RECORDS
 from costmodel.training.op_times import PART_TRANSFERS, TransferTimes
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("topology", "costmodel", "planner", "app")
+PACKAGES = ("topology", "costmodel", "planner", "app", "meshplan")
 QUESTION = ("--model", "8b", "--gpus", "8", "--gpu", "toy", "--stack", "toy-engine")
 
 GPU = """
