@@ -106,7 +106,7 @@ def listen(typed: Sequence[str]) -> None:
     async def opened(_app: object) -> AsyncIterator[dict[str, object]]:
         if not config.get_option("server.headless"):
             webbrowser.open(url + key)
-        Thread(target=warm, daemon=True).start()
+        Thread(target=warm_up, daemon=True).start()
         yield {}
 
     sys.stderr.write(f"dashboard at {url}{key if given is None else ''} (Ctrl-C stops it)\n")
@@ -137,7 +137,7 @@ def held_bytes(session: str) -> int:
     return sum(len(file.data) for file in files.file_storage.get(session, {}).values())
 
 
-def warm() -> None:
+def warm_up() -> None:
     """Import the slow packages, and answer the first page's question in the pool, before anybody asks it.
 
     What is loaded then stays for good: frozen, it is not looked through again by the garbage collection that

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from costmodel.kernels.tables import Calibration, load_calibration  # noqa: E402 - the checkout is not installed
 from planner.plan import PlanRequest  # noqa: E402
 from tests.oracle.planner.search.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
-from tests.oracle.planner.search.plain_enumeration import setting_of, some_layouts  # noqa: E402
+from tests.oracle.planner.search.plain_enumeration import sampled_layouts, setting_of  # noqa: E402
 from tests.oracle.planner.search.random_requests import (  # noqa: E402
     case_of,
     pins_of,
@@ -122,17 +122,17 @@ def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibra
         r = Random(f"pins {seed}/{number}")
         request = random_sizes(r, PINNED_GPUS)
         s = setting_of(request)
-        some = some_layouts(r, s, {}, 400)
-        if not some:
+        sampled = sampled_layouts(r, s, {}, 400)
+        if not sampled:
             tally.counts["skipped"] += 1
             continue
-        request = with_limits(r, request, some, cal)
+        request = with_limits(r, request, sampled, cal)
         if request.objective == "memory":  # the band of a slower plan ends later
             request = replace(request, objective="step-time")
         free = answer_of(request, cal)
         tally.counts["free"] += 1
         for _ in range(PINS_OF_A_REQUEST):
-            chosen = pins_of(r, some, r.choice((1, 1, 2)))
+            chosen = pins_of(r, sampled, r.choice((1, 1, 2)))
             if not chosen or OPENING & chosen.keys():
                 continue
             pinned = answer_of(replace(request, pins=chosen), cal)

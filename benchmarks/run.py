@@ -117,7 +117,7 @@ def layouts_per_second() -> float:
         for tp in (1, 2, 4, 8) for pp in (1, 2, 4, 8, 16) for mb in (1, 2, 4) for zero in (0, 1)
         for v in (1, 2) for policy in ("none", "full")
     ]  # fmt: skip
-    table = LayoutTable.of(layouts).take(np.arange(500_000) % len(layouts))
+    table = LayoutTable.from_rows(layouts).take(np.arange(500_000) % len(layouts))
     question = (
         model("llama-3.1-70b"),
         default_cluster("h100-sxm", 1024),
@@ -137,13 +137,13 @@ def layouts_per_second() -> float:
 def simulation_ms() -> float:
     """Milliseconds to simulate 8,192 passes of a pipeline: 16 stages, 256 microbatches."""
     from costmodel.layout import ParallelLayout
-    from costmodel.pipeline.simulator import StageSeconds, simulate
+    from costmodel.pipeline.simulator import StageSeconds, simulate_step
 
     stages = StageSeconds(forward_s=(1.0,) * 16, input_s=(1.0,) * 16, weight_s=(1.0,) * 16)
     seconds = []
     for _ in range(5):
         before = time.process_time()
-        simulate(ParallelLayout(pp=16), 256, stages)
+        simulate_step(ParallelLayout(pp=16), 256, stages)
         seconds.append(time.process_time() - before)
     return 1000 * statistics.median(seconds)
 

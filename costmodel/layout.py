@@ -190,7 +190,7 @@ class LayoutTable(Columns):
         return self.shard_degree
 
     @staticmethod
-    def of(layouts: Sequence[ParallelLayout]) -> LayoutTable:
+    def from_rows(layouts: Sequence[ParallelLayout]) -> LayoutTable:
         """Columns of a sequence of layouts."""
         columns: dict[str, npt.NDArray[Any]] = {}
         for field in fields(ParallelLayout):

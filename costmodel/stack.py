@@ -310,7 +310,7 @@ def _table() -> Mapping[str, Mapping[str, Any]]:
     return read_toml(STACKS_FILE)
 
 
-def own_fields() -> Mapping[str, frozenset[str]]:
+def stated_fields() -> Mapping[str, frozenset[str]]:
     """Fields that each shipped profile states itself, by profile; the others are those of its base."""
     return {name: frozenset(_flat(entry)) for name, entry in _table().items()}
 

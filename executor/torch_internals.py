@@ -282,7 +282,7 @@ def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)  # noqa: SLF001
 
 
-def group_of(argument: Any) -> Any:
+def process_group_of(argument: Any) -> Any:
     """Process group behind an argument of a ``c10d`` operator, None if it is none."""
     import torch.distributed as dist
 

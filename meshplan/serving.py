@@ -11,7 +11,7 @@ from costmodel.models.spec import ModelSpec
 from planner.analysis.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import understand_serving
-from planner.questions.words import Count, Model, require_known, settings_of, text_of
+from planner.questions.words import CountWord, Model, require_known, setting_words, text_of
 from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 
@@ -23,16 +23,16 @@ class LoadWords(TypedDict, total=False):
     text; `job` takes the place of the words that describe one. `gpu` and `weights` may be lists.
     """
 
-    gpus: Count
+    gpus: CountWord
     gpu: str | Sequence[str]
     cluster: str | Path
     job: ServingJob
-    input: Count
-    output: Count
-    input_p99: Count
-    output_p99: Count
+    input: CountWord
+    output: CountWord
+    input_p99: CountWord
+    output_p99: CountWord
     rate: float | str
-    concurrency: Count
+    concurrency: CountWord
     trace: str | Path
     ttft: float | str
     tpot: float | str
@@ -44,7 +44,7 @@ class LoadWords(TypedDict, total=False):
     mode: str
     objective: str
     cached: float | str
-    draft_tokens: Count
+    draft_tokens: CountWord
     acceptance: float | str
     burstiness: float | str
     usd_per_gpu_hour: float | str
@@ -95,4 +95,4 @@ def _flags(model: str | None, words: Mapping[str, Any]) -> ServeFlags:
         if word not in ("set", "trace")
     }
     trace = None if words.get("trace") is None else Path(words["trace"])
-    return ServeFlags(model=model, trace=trace, settings=settings_of(words.get("set")), **flags)
+    return ServeFlags(model=model, trace=trace, settings=setting_words(words.get("set")), **flags)

@@ -87,8 +87,8 @@ def explain(plan: Plan | str | Path) -> Explanation:
     Args:
         plan: a plan, or the path of one that `plan --json` wrote.
     """
-    of = _read(plan)
-    return explained(of, calibration_for(of.request.cluster))
+    found = _read(plan)
+    return explained(found, calibration_for(found.request.cluster))
 
 
 def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
@@ -113,11 +113,11 @@ def validate(plan: Plan | str | Path) -> ValidationReport:
     from app.actions.rule_check import check_rules
     from app.extras import require_torch
 
-    of = _read(plan)
+    found = _read(plan)
     require_torch("meshplan.validate")
     from executor.validation.validate import validate as checked
 
-    return checked(of, check_rules(of), lambda _begun: None)
+    return checked(found, check_rules(found), lambda _begun: None)
 
 
 def _search(request: PlanRequest) -> Plan | Infeasible:

@@ -120,7 +120,7 @@ def memory_sentence(plan: Plan, capacity_bytes: float) -> str:
 
 def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> tuple[str, ...]:
     """For each axis whose communication shows, what links its groups run on, worst axis first."""
-    table = LayoutTable.of([layout])
+    table = LayoutTable.from_rows([layout])
     strides, h = axis_strides(table), setting.cluster.hierarchy
     groups = {part: (getattr(layout, axis.members), strides[axis.group]) for part, axis in PARTS.items()}
     shown = sorted(groups, key=lambda axis: -getattr(full.time, f"{axis}_s"))
@@ -146,11 +146,11 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
     if not plan.alternatives:
         return None
     other = plan.alternatives[0]
-    own = _estimate_of(setting, other, cal)
+    asked = _estimate_of(setting, other, cal)
     lost = [
         Share(part=name, seconds_s=delta, share=delta / plan.estimate.step_time_s)
         for field, name in PART_NAMES.items()
-        if (delta := getattr(own.time, field) - getattr(plan.estimate.time, field)) != 0
+        if (delta := getattr(asked.time, field) - getattr(plan.estimate.time, field)) != 0
     ]
     return RunnerUp(
         layout=other.layout,
@@ -208,12 +208,12 @@ def changes(plan: Plan) -> Iterator[tuple[PlanRequest, str, str]]:
     """Single changes worth asking about: hardware, the job, then the microbatch that was chosen."""
     request = replace(plan.request, objective="step-time")
     spec, job = request.cluster, request.job
-    own = setting_of(request).cluster.gpu
-    roomy = replace(own, memory_bytes=own.memory_bytes * MORE_MEMORY)
-    kept = tuple(gpu for gpu in spec.gpus if gpu.name != own.name)
+    asked = setting_of(request).cluster.gpu
+    roomy = replace(asked, memory_bytes=asked.memory_bytes * MORE_MEMORY)
+    kept = tuple(gpu for gpu in spec.gpus if gpu.name != asked.name)
     yield (
         replace(request, cluster=replace(spec, gpus=(*kept, roomy))),
-        f"{format_bytes(roomy.memory_bytes)} of memory per GPU instead of {format_bytes(own.memory_bytes)}",
+        f"{format_bytes(roomy.memory_bytes)} of memory per GPU instead of {format_bytes(asked.memory_bytes)}",
         "",
     )
     if spec.num_nodes > 1:
@@ -236,7 +236,7 @@ def changes(plan: Plan) -> Iterator[tuple[PlanRequest, str, str]]:
         f"a global batch of {larger.global_batch_size:,} sequences",
         f"--global-batch-size {larger.global_batch_size}",
     )
-    if "fp8" in own.peak_flop_per_s and not job.is_low_precision:
+    if "fp8" in asked.peak_flop_per_s and not job.is_low_precision:
         yield replace(request, job=replace(job, precision="fp8")), "matrix products in fp8", "--precision fp8"
     yield from _other_microbatches(request, plan.layout)
 

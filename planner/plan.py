@@ -182,13 +182,13 @@ def write_plans_with(*, markdown: Callable[[Plan], str], html: Callable[[Plan], 
 _COSTS = ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes")
 
 
-def _row(rank: int, of: Plan | Alternative, costs: Mapping[str, Any]) -> dict[str, Any]:
+def _row(rank: int, plan: Plan | Alternative, costs: Mapping[str, Any]) -> dict[str, Any]:
     """One plan as flat data; keys carry units, counts of stages stand in one cell."""
     return {
         "rank": rank,
-        **layout_record(of.layout),
-        "layers_of_stage": "-".join(map(str, of.layers_of_stage)),
-        "recompute_of_stage": "-".join(map(str, of.recompute_of_stage)),
+        **layout_record(plan.layout),
+        "layers_of_stage": "-".join(map(str, plan.layers_of_stage)),
+        "recompute_of_stage": "-".join(map(str, plan.recompute_of_stage)),
         **costs,
     }
 

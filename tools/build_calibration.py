@@ -150,12 +150,14 @@ def prefill_table(data: Path, gpu: str, bandwidth: float) -> tuple[dict[str, Flo
     axes = ["prefill_batch_heads", "prefill_tokens"]
     cache = 4 * HEAD_DIM * frame.batch_size * frame.prefill_tokens * frame.num_key_value_heads / bandwidth
     best: tuple[float, float, pd.DataFrame] | None = None
-    for passes in range(13):
-        core = frame.assign(latency_s=np.maximum(frame.latency_s - passes / 2 * cache, frame.latency_s / 5))
-        middle = core.groupby(axes).latency_s.transform("median") + passes / 2 * cache
+    for half_writes in range(13):
+        bare = frame.assign(
+            latency_s=np.maximum(frame.latency_s - half_writes / 2 * cache, frame.latency_s / 5)
+        )
+        middle = bare.groupby(axes).latency_s.transform("median") + half_writes / 2 * cache
         spread = float((middle / frame.latency_s - 1).abs().mean())
         if best is None or spread < best[0]:
-            best = (spread, passes / 2, core)
+            best = (spread, half_writes / 2, bare)
     assert best is not None  # noqa: S101 - the loop ran
     grid_axes, log_values = nodes(best[2], axes)
     table = steadied(filled(log_values, grid_axes, (1.0, 2.0)), [0, 1])
@@ -280,12 +282,12 @@ def large_gemm_share(data: Path, gpu: str, peak: float) -> float:
     return round(float(rate.quantile(0.99)) / peak, 3)
 
 
-def attention_fits(data: Path, gpus: list[str], passes: dict[str, float]) -> dict[str, object]:
+def attention_fits(data: Path, gpus: list[str], cache_writes: dict[str, float]) -> dict[str, object]:
     """Return the scalar constants of attention measured per GPU."""
     frame = pd.read_parquet(data / "kernels" / "attention_decode.parquet")
     floors = frame.groupby("gpu").latency_s.quantile(0.01)
     return {
-        "cache_write_passes": passes,
+        "cache_write_passes": cache_writes,
         "decode_launch_s": {gpu: float(f"{floors[gpu]:.3g}") for gpu in gpus},
     }
 
@@ -325,15 +327,15 @@ def main() -> None:
     facts = hardware(data)
     gpus = gpu_fits(data, facts)
     collectives = collective_tables(data)
-    passes: dict[str, float] = {}
+    cache_writes: dict[str, float] = {}
     for gpu in sorted({*gpus, *collectives}):
         tables = dict(collectives.get(gpu, {}))
         if gpu in gpus:
-            prefill, passes[gpu] = prefill_table(data, gpu, gpus[gpu]["memory_bandwidth_bytes_per_s"])
+            prefill, cache_writes[gpu] = prefill_table(data, gpu, gpus[gpu]["memory_bandwidth_bytes_per_s"])
             tables |= gemm_tables(data, gpu) | prefill | decode_table(data, gpu)
         np.savez_compressed(OUTPUT / f"{gpu}.npz", **single(tables))
     fits = {"source": TABLES, "as_of": AS_OF, "gpus": gpus, "achievable_share": achievable_shares(data)}
-    fits["attention"] = attention_fits(data, list(gpus), passes)
+    fits["attention"] = attention_fits(data, list(gpus), cache_writes)
     fits |= json.loads((Path(__file__).parent / "calibration_constants.json").read_text(encoding="utf-8"))
     write_fits(fits)
     fits["moe_fixed_s"] = add_moe_tables(data, facts)

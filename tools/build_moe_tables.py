@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from costmodel.kernels.compute import grouped_gemm
+from costmodel.kernels.compute import grouped_gemm_time
 from costmodel.kernels.grids import Floats
 from costmodel.kernels.tables import load_calibration
 from topology.hardware.gpu import Gpu
@@ -18,7 +18,7 @@ ROWS = 2.0 ** np.arange(0, 12)
 ROUTING = "power_law_1.01"  # the nearest to what real routers do
 INNER = 2.0 ** np.arange(5, 15)
 TABLE_NAMES = {"bfloat16": "bf16", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "int4"}
-NEAR = 0.7  # octaves: how far a row counts towards a node
+REACH = 0.7  # octaves: how far a row counts towards a node
 
 
 def moe_tables(data: Path, gpu: Gpu) -> tuple[dict[str, Floats], dict[str, float]]:
@@ -48,8 +48,8 @@ def ideal_seconds(gpu: Gpu, dtype: str, rows: pd.DataFrame) -> tuple[Floats, Flo
     mean = (rows.num_tokens * rows.topk / rows.num_experts).to_numpy(dtype=np.float64)
     inner = (rows.inter_size / rows.moe_tp_size).to_numpy(dtype=np.float64)
     hidden, experts = rows.hidden_size.to_numpy(), rows.num_experts.to_numpy()
-    up = grouped_gemm(cal, gpu, dtype, mean, 2 * inner, hidden, experts).seconds
-    down = grouped_gemm(cal, gpu, dtype, mean, hidden, inner, experts).seconds
+    up = grouped_gemm_time(cal, gpu, dtype, mean, 2 * inner, hidden, experts).seconds
+    down = grouped_gemm_time(cal, gpu, dtype, mean, hidden, inner, experts).seconds
     return up + down, mean / -np.expm1(-mean), inner
 
 
@@ -57,5 +57,5 @@ def smoothed(x: Floats, y: Floats, values: Floats) -> Floats:
     """Return a local mean of `values` at the nodes of (ROWS, INNER): Gaussian weights over octaves."""
     nodes_x, nodes_y = np.meshgrid(np.log2(ROWS), np.log2(INNER), indexing="ij")
     far = (nodes_x[..., None] - x) ** 2 + (nodes_y[..., None] - y) ** 2
-    weight = np.exp(-far / (2 * NEAR**2)) + 1e-12 / (1 + far)
+    weight = np.exp(-far / (2 * REACH**2)) + 1e-12 / (1 + far)
     return np.asarray((weight * values).sum(axis=-1) / weight.sum(axis=-1))

@@ -49,8 +49,8 @@ class Sample:
         """Some of the runs."""
         f = _map(self.features, lambda a: a[..., index])
         rows = np.arange(int(np.arange(len(self.measured))[index].size))
-        f = replace(f, cut=rows, replication=rows)
-        own = {
+        f = replace(f, placed_shard=rows, replication=rows)
+        by_row = {
             field.name: getattr(self, field.name)
             for field in fields(self)
             if field.name not in ("features", "types")
@@ -58,7 +58,7 @@ class Sample:
         return Sample(
             features=f,
             types=self.types.take(index),
-            **{k: v[index] for k, v in own.items()},
+            **{k: v[index] for k, v in by_row.items()},
         )
 
 
@@ -81,14 +81,14 @@ def _zip(values: Sequence[Any]) -> Any:
     return np.concatenate(values, axis=-1)
 
 
-PER_CUT = ("hidden_elements", "single", "paired", "tp", "tp_inside", "over_sockets")
+PER_PLACED_SHARD = ("hidden_elements", "single", "paired", "tp", "tp_inside", "over_sockets")
 PER_REPLICATION = ("send_s", "send_s_per_byte")
 """Arrays of `Features` with one entry per placed cut, and per replication."""
 
 
 def _expanded(f: Features, size: int) -> Features:
     """One entry per run in every array, and two runs of layers in every model (the first may be empty)."""
-    runs = tuple(_map(part, lambda a: a[f.cut]) for part in f.runs)
+    runs = tuple(_map(part, lambda a: a[f.placed_shard]) for part in f.runs)
     traffic = _map(f.traffic, lambda a: a[..., f.replication])
     if len(runs) == 1:
         runs = (_map(runs[0], np.zeros_like), *runs)
@@ -108,12 +108,12 @@ def _expanded(f: Features, size: int) -> Features:
         f,
         environment=_map(f.environment, lambda a: np.full(size, float(a))),
         runs=runs,
-        embedding=_map(f.embedding, lambda a: a[f.cut]),
-        head=_map(f.head, lambda a: a[f.cut]),
+        embedding=_map(f.embedding, lambda a: a[f.placed_shard]),
+        head=_map(f.head, lambda a: a[f.placed_shard]),
         traffic=traffic,
-        cut=rows_,
+        placed_shard=rows_,
         replication=rows_,
-        **{name: getattr(f, name)[f.cut] for name in PER_CUT if name in names},
+        **{name: getattr(f, name)[f.placed_shard] for name in PER_PLACED_SHARD if name in names},
         **{name: getattr(f, name)[f.replication] for name in PER_REPLICATION},
     )
 
@@ -127,10 +127,10 @@ def load_sample(path: str) -> Sample:
     pieces: list[tuple[Features, RankTypes]] = []
     order: list[TrainingRun] = []
     for members in alike(runs).values():
-        some, layouts = next(iter(members.values())), [run.layout for run in members.values()]
-        table = LayoutTable.of(layouts)
-        f = features_of(some.model, some.cluster, some.job, some.stack, table, cal)
-        counts = [run.count for run in layer_runs(some.model)]
+        shared, layouts = next(iter(members.values())), [run.layout for run in members.values()]
+        table = LayoutTable.from_rows(layouts)
+        f = features_of(shared.model, shared.cluster, shared.job, shared.stack, table, cal)
+        counts = [run.count for run in layer_runs(shared.model)]
         types = rank_types(counts, table)
         pieces.append((_expanded(f, len(layouts)), _padded(types)))
         order += members.values()
@@ -138,7 +138,7 @@ def load_sample(path: str) -> Sample:
     number = {s: int((source == s).sum()) for s in set(source)}
     every = np.arange(len(order))
     return Sample(
-        features=replace(_zip([f for f, _ in pieces]), cut=every, replication=every),
+        features=replace(_zip([f for f, _ in pieces]), placed_shard=every, replication=every),
         types=RankTypes.concat([t for _, t in pieces]),
         recomputed=np.array([run.recomputed_share for run in order]),
         measured=np.array([float(run.step_time_s or 0) for run in order]),

@@ -28,7 +28,7 @@ from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving import fabric
 from costmodel.accuracy.serving_predictions import predict
-from costmodel.accuracy.serving_runs import read_run
+from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.engine import ServingStack, serving_stacks
 from topology.base.errors import InputError
@@ -68,7 +68,7 @@ def errors(job: Job) -> Floats:
     found = np.full((len(rows), 2), np.nan)
     for index, row in enumerate(rows):
         try:
-            run = read_run(row, index)
+            run = read_serving_run(row, index)
             latency = predict(cal, run, fabrics[run.gpu], stack)
         except (UnsupportedRunError, InputError):
             continue
@@ -114,15 +114,15 @@ def linearised(
     return Linearised(theta=theta, residual=residual, jacobian=slopes, groups=groups)
 
 
-def solve(near: Linearised) -> Floats:
+def solve(around: Linearised) -> Floats:
     """Log constants that minimise the weighted errors and the distance from the prior."""
     centre = np.log([value for value, _ in PRIOR.values()])
     stiffness = np.array([width for _, width in PRIOR.values()]) ** -2.0
-    size = {name: near.groups.count(name) for name in set(near.groups)}
-    share = np.array([min(1.0, GROUP_ROWS / size[name]) for name in near.groups])[:, None]
-    slopes = near.jacobian / SCATTER[:, None]
-    start = near.residual / SCATTER - slopes @ near.theta
-    theta = near.theta
+    size = {name: around.groups.count(name) for name in set(around.groups)}
+    share = np.array([min(1.0, GROUP_ROWS / size[name]) for name in around.groups])[:, None]
+    slopes = around.jacobian / SCATTER[:, None]
+    start = around.residual / SCATTER - slopes @ around.theta
+    theta = around.theta
     for _ in range(REWEIGHTINGS):
         off = start + slopes @ theta
         weight = share / (1 + (off / FAR) ** 2) ** 2
@@ -133,15 +133,15 @@ def solve(near: Linearised) -> Floats:
 
 
 def held_out(
-    pool: ProcessPoolExecutor, rows: Sequence[Row], stack: ServingStack, near: Linearised
+    pool: ProcessPoolExecutor, rows: Sequence[Row], stack: ServingStack, around: Linearised
 ) -> Iterator[tuple[str, list[int], Floats]]:
     """For every model: its name, its rows, and their errors under constants of the other models."""
     models = [checkpoint_model(row["model"]).name for row in rows]
     for name in sorted(set(models)):
-        own = [i for i, model in enumerate(models) if model == name]
+        of_model = [i for i, model in enumerate(models) if model == name]
         others = [i for i, model in enumerate(models) if model != name]
-        theta = solve(near.take(others))
-        halves = [own[::2], own[1::2]]
+        theta = solve(around.take(others))
+        halves = [of_model[::2], of_model[1::2]]
         jobs = [([rows[i] for i in half], with_constants(stack, theta)) for half in halves]
         yield name, [*halves[0], *halves[1]], np.concatenate(list(pool.map(errors, jobs)))
 
@@ -186,12 +186,12 @@ def main() -> None:
             rows = [row for row in table[:: arguments.every] if row["engine"] == engine]
             theta = np.log([getattr(stack, name) for name in PRIOR])
             for _ in range(arguments.rounds):
-                near = linearised(pool, rows, stack, theta)
-                theta = solve(near)
+                around = linearised(pool, rows, stack, theta)
+                theta = solve(around)
             say("".join(f"{name} = {value:.3g}\n" for name, value in zip(PRIOR, np.exp(theta), strict=True)))
             fitted.append(errors((rows, with_constants(stack, theta))))
             say(summary(f"{engine}, fitted", fitted[-1]))
-            for name, _, found in held_out(pool, rows, stack, near):
+            for name, _, found in held_out(pool, rows, stack, around):
                 outside.append(found)
                 say(summary(f"{engine} without {name}", found))
             sys.stdout.flush()

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout is not installed
-from app.figures.svg_scatter import Axis, scatter  # noqa: E402
+from app.figures.svg_scatter import PlotAxis, scatter  # noqa: E402
 from app.reports.training_accuracy import doubt_words, percent  # noqa: E402
 from costmodel.accuracy.cells import Row  # noqa: E402
 from costmodel.accuracy.constants_table import every_constant  # noqa: E402
@@ -44,14 +44,14 @@ POOLS: Groups = {
     "MoE": lambda r: r.doubts.experts,
     "all": lambda _: True,
 }
-RESIDUALS: Mapping[str, Axis] = {
-    "sequence_length": Axis(title="sequence length, tokens"),
-    "microbatch_size": Axis(title="microbatch size, sequences"),
-    "tp": Axis(title="tensor-parallel degree"),
-    "pp": Axis(title="pipeline stages"),
-    "num_gpus": Axis(title="GPUs"),
-    "hidden_size": Axis(title="hidden size"),
-    "head_size": Axis(title="head size (hidden size over heads)"),
+RESIDUALS: Mapping[str, PlotAxis] = {
+    "sequence_length": PlotAxis(title="sequence length, tokens"),
+    "microbatch_size": PlotAxis(title="microbatch size, sequences"),
+    "tp": PlotAxis(title="tensor-parallel degree"),
+    "pp": PlotAxis(title="pipeline stages"),
+    "num_gpus": PlotAxis(title="GPUs"),
+    "hidden_size": PlotAxis(title="hidden size"),
+    "head_size": PlotAxis(title="head size (hidden size over heads)"),
 }
 
 
@@ -141,7 +141,7 @@ def worst_table(results: Sequence[RunResult]) -> str:
     return "\n".join([*head, *lines])
 
 
-def residual_figure(results: Sequence[RunResult], column: str, axis: Axis) -> str:
+def residual_figure(results: Sequence[RunResult], column: str, axis: PlotAxis) -> str:
     """Signed error against one property of the run; groups are the pools."""
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
@@ -149,7 +149,7 @@ def residual_figure(results: Sequence[RunResult], column: str, axis: Axis) -> st
         if result.error is not None and value is not None:
             dense = "vTrain" if result.group["source"] == VTRAIN else "dense"
             groups["MoE" if result.doubts.experts else dense].append((value, 100 * result.error))
-    error = Axis(title="error of step time, %", logarithmic=False)
+    error = PlotAxis(title="error of step time, %", logarithmic=False)
     return scatter(
         dict(sorted(groups.items(), reverse=True)), axis, error,
         title=f"Error of step time against {axis.title}", lines=[(0.0, 0.0)], y_range=(-40, 40),

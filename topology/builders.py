@@ -27,8 +27,8 @@ def build(spec: ClusterSpec) -> Cluster:
     require_valid(spec)
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
-    own = {gpu.name: gpu for gpu in spec.gpus}
-    kinds = {node.gpu: own.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
+    described = {gpu.name: gpu for gpu in spec.gpus}
+    kinds = {node.gpu: described.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
     if len(kinds) == 1:
         return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu])
     gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
@@ -153,9 +153,9 @@ def _hosts(machine: Machine, num_gpus: int) -> tuple[int, int]:
         return 1, num_gpus
     above = -(-num_gpus // per_node) * per_node
     parts = [size for size in range(1, per_node) if per_node % size == 0 and size < num_gpus]
-    near = (parts[-1] if num_gpus < per_node else above - per_node, above)
+    neighbours = (parts[-1] if num_gpus < per_node else above - per_node, above)
     cause = f"{num_gpus} % {per_node} = {num_gpus % per_node}; only a single node can be used in part"
-    fix = f"ask for {' or '.join(map(str, near))} GPUs"
+    fix = f"ask for {' or '.join(map(str, neighbours))} GPUs"
     raise InputError(f"{num_gpus} GPUs do not fill nodes of {per_node}", cause, fix)
 
 

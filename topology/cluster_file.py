@@ -36,8 +36,10 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     raw = read_toml(path)
     raw.setdefault("name", as_text(Path(path).stem))
     if isinstance(raw.get("nodes"), list):
-        own = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
-        raw["nodes"] = [_fill_node(table, own, f"{path}: nodes[{i}]") for i, table in enumerate(raw["nodes"])]
+        named = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
+        raw["nodes"] = [
+            _fill_node(table, named, f"{path}: nodes[{i}]") for i, table in enumerate(raw["nodes"])
+        ]
     if isinstance(raw.get("gpus"), list):
         raw["gpus"] = [_fill_gpu(table) for table in raw["gpus"]]
     return structure(raw, ClusterSpec, str(path))
@@ -58,8 +60,8 @@ def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
     (node,) = spec.nodes
     if num_gpus <= 0 or num_gpus % node.gpus_per_node:
         cause = f"its nodes have {node.gpus_per_node} GPUs, and {num_gpus} is not a multiple"
-        near = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node
-        raise InputError(f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {near}")
+        closest = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node
+        raise InputError(f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {closest}")
     return replace(spec, nodes=(replace(node, count=num_gpus // node.gpus_per_node),))
 
 
@@ -94,7 +96,7 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [table for table in value if isinstance(table, dict)] if isinstance(value, list) else []
 
 
-def _fill_node(table: object, own_gpus: set[str], where: str) -> object:
+def _fill_node(table: object, named: set[str], where: str) -> object:
     """Return a node table with the keys it leaves out, from the machine or the GPU it names."""
     if not isinstance(table, dict):
         return table
@@ -103,7 +105,7 @@ def _fill_node(table: object, own_gpus: set[str], where: str) -> object:
     gpu = given.get("gpu")
     if isinstance(machine, str):
         base = machines()[_resolve(machine, machines(), "machine", where)]
-    elif isinstance(gpu, str) and gpu not in own_gpus:
+    elif isinstance(gpu, str) and gpu not in named:
         given["gpu"] = _resolve(gpu, gpu_sheets(), "GPU", where, gpu_aliases())
         base = machines()[gpu_sheets()[given["gpu"]].machine]
     elif isinstance(gpu, str) and gpu in gpu_sheets():

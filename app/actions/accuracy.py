@@ -16,14 +16,14 @@ from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
 from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
 from costmodel.accuracy.serving_runs import is_serving_schema
 from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows
-from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED_TRAINING_COLUMNS
 from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import InputError
 from topology.base.names import resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class AccuracyQuestion:
     """The flags of one call; see `app.commands.accuracy`."""
 
     runs: Path | None = None
@@ -36,7 +36,7 @@ class Question:
     trust_paths: bool = False
 
 
-def answer_of(question: Question) -> Answer:
+def predicted_answer(question: AccuracyQuestion) -> Answer:
     """Predict the runs and tell the errors."""
     if question.name is not None and (question.anchor is None or not names_a_file(question.anchor)):
         raise InputError(
@@ -48,7 +48,7 @@ def answer_of(question: Question) -> Answer:
     table = read_table(path)
     if is_serving_schema(set(table.columns)):
         return _serving_answer(table, question)
-    require_columns(table, REQUIRED[:-1], path, "training")
+    require_columns(table, REQUIRED_TRAINING_COLUMNS[:-1], path, "training")
     cal = load_calibration()
     wishes = Wishes(
         by=_columns(question.by),
@@ -64,7 +64,7 @@ def answer_of(question: Question) -> Answer:
     return accuracy_answer(results, wishes, anchoring)
 
 
-def _path(question: Question) -> Path:
+def _path(question: AccuracyQuestion) -> Path:
     """The runs to predict: the ones given, else those of the anchor, else the published ones."""
     if question.runs is not None:
         return question.runs
@@ -79,7 +79,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
     return tuple(resolve(word, GROUP_COLUMNS, "column") for word in words) or ("source",)
 
 
-def _serving_answer(table: RunTable, question: Question) -> Answer:
+def _serving_answer(table: RunTable, question: AccuracyQuestion) -> Answer:
     """The answer for measured serving runs; what only training has is refused."""
     from app.reports.serving_accuracy import serving_accuracy_answer
 
@@ -99,21 +99,21 @@ def _serving_answer(table: RunTable, question: Question) -> Answer:
 
 
 def _anchored(
-    results: Sequence[RunResult], question: Question, path: Path, cal: Calibration
+    results: Sequence[RunResult], question: AccuracyQuestion, path: Path, cal: Calibration
 ) -> tuple[list[RunResult], Anchoring | None]:
     """The rows under the anchor asked for; rows the anchor was fitted on are corrected by the others only."""
     if question.anchor is None:
         return list(results), None
-    own = names_a_file(question.anchor) and Path(question.anchor) == path
+    anchors_itself = names_a_file(question.anchor) and Path(question.anchor) == path
     anchor = (
         with_levels(fit_anchor(results, name=question.anchor), question.anchor)
-        if own
+        if anchors_itself
         else find_anchor(question.anchor, cal, trust_paths=question.trust_paths)
     )
     if question.name is not None:
         anchor = _kept(anchor, question.name)
-    after = left_one_out(results) if own else [anchored(result, anchor) for result in results]
-    return after, Anchoring(anchor=anchor, before=results, own=own)
+    after = left_one_out(results) if anchors_itself else [anchored(result, anchor) for result in results]
+    return after, Anchoring(anchor=anchor, before=results, anchors_itself=anchors_itself)
 
 
 def _kept(anchor: Anchor, name: str) -> Anchor:

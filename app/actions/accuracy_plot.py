@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from app.figures.svg_scatter import Axis, scatter
+from app.figures.svg_scatter import PlotAxis, scatter
 from app.reports.answer import write_file
 from costmodel.accuracy.training import RunResult
 from topology.base.errors import InputError
@@ -57,7 +57,7 @@ def step_time_svg(results: Sequence[RunResult], by: str) -> str:
             groups[result.group.get(by, "unnamed")].append(pair)
     ordered = dict(sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])))
     return scatter(
-        ordered, Axis(title="measured step time, s"), Axis(title="predicted step time, s"),
+        ordered, PlotAxis(title="measured step time, s"), PlotAxis(title="predicted step time, s"),
         title=f"Predicted against measured step time of {sum(map(len, groups.values())):,} runs; "
         "grey: equal, and 10 % off",
         lines=[(factor, 0.0) for factor in (1 - TENTH, 1.0, 1 + TENTH)],

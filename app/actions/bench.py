@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from app.reports.bench import BenchResult, Comparison
-from costmodel.kernels.measurement import Measurement, to_json
+from costmodel.kernels.measurement import Measurement, measurements_json
 from costmodel.kernels.saved import measurement_folder
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.ops.op import OpKind
@@ -37,25 +37,25 @@ def measure(*, device: str, ranks: int, gpu: str | None, cluster: str | None, sa
 
 def uses_gpu(device: str) -> bool:
     """Whether to measure a GPU: asked for, or there is one."""
-    from executor.bench.devices import num_gpus
+    from executor.bench.devices import num_devices
 
     if device not in ("auto", "cuda", "cpu"):
         raise InputError(what=f"unknown device {device!r}", cause="--device", fix="use auto, cuda or cpu")
-    if device == "cuda" and not num_gpus():
+    if device == "cuda" and not num_devices():
         raise InputError(
             what="there is no GPU to measure", cause="torch sees no CUDA device", fix="use --device cpu"
         )
-    return device == "cuda" or (device == "auto" and num_gpus() > 0)
+    return device == "cuda" or (device == "auto" and num_devices() > 0)
 
 
 def run_entries(sizes: BenchSizes, *, on_gpu: bool, ranks: int) -> list[Entry]:
     """Measure on GPUs or on CPU ranks."""
-    from executor.bench.devices import num_gpus
+    from executor.bench.devices import num_devices
     from executor.bench.kernels import bench_cpu, bench_gpu
 
     if not on_gpu:
         return bench_cpu(sizes, ranks)
-    return bench_gpu(sizes, min(ranks, num_gpus()))
+    return bench_gpu(sizes, min(ranks, num_devices()))
 
 
 def cluster_here(
@@ -77,9 +77,9 @@ def cluster_here(
 
 def gpu_here() -> str:
     """Catalog name of the GPU of this machine."""
-    from executor.bench.devices import gpu_memory_bytes, gpu_name
+    from executor.bench.devices import driver_name, gpu_memory_bytes
 
-    return gpu_of_device(gpu_name(), gpu_memory_bytes())
+    return gpu_of_device(driver_name(), gpu_memory_bytes())
 
 
 def save_result(spec: ClusterSpec, found: Sequence[Measurement]) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def save_result(spec: ClusterSpec, found: Sequence[Measurement]) -> tuple[str, .
             fix="set XDG_DATA_HOME to a folder you may write, or use --no-save with --output",
         ) from error
     stem = found[0].gpu if spec.gpus else f"{found[0].gpu}-{found[0].cluster}"
-    write_file(folder / f"{stem}.json", to_json(found))
+    write_file(folder / f"{stem}.json", measurements_json(found))
     write_file(folder / f"{stem}.toml", to_toml(spec))
     return (
         f"saved {folder / f'{stem}.json'}",
@@ -133,9 +133,9 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
         for run in layer_runs(request.model)
         for op in layer_ops(request.model, run.kind, request.job, profile, shard)
     ]
-    products = [op for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)]
+    gemms = [op for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)]
     sent = [op for op in ops if op.kind is OpKind.COLLECTIVE and op.collective_bytes]
-    shapes = {(int(op.m), int(op.n), int(op.k)) for op in products}
+    shapes = {(int(op.m), int(op.n), int(op.k)) for op in gemms}
     shapes = {shape for shape in shapes if min(shape) > 0}
     ordered = sorted(shapes, key=lambda s: s[0] * s[1] * s[2], reverse=True)[:MOST_SHAPES]
     messages = {int(op.collective_bytes) for op in sent}
@@ -152,10 +152,10 @@ def sizes_of_plan(plan: Plan, ranks: int) -> BenchSizes:
 def predicted(measurement: Measurement, cal: Calibration, cluster: Cluster) -> float:
     """What the shipped tables say of the same kernel or collective, seconds."""
     from costmodel.kernels.collectives import collective_time
-    from costmodel.kernels.compute import gemm
+    from costmodel.kernels.compute import gemm_time
 
     inputs = measurement.inputs
     if measurement.what == "gemm":
-        return float(gemm(cal, cluster.gpu, "bf16", inputs["m"], inputs["n"], inputs["k"]).seconds)
+        return float(gemm_time(cal, cluster.gpu, "bf16", inputs["m"], inputs["n"], inputs["k"]).seconds)
     group = int(inputs["size"]), int(inputs["stride"])
     return float(collective_time(cal, cluster.hierarchy, measurement.what, inputs["bytes"], *group))

@@ -21,7 +21,7 @@ from app.errors import ANSWERED, INTERRUPTED
 from topology.base.errors import InputError
 
 RUN_FOLDER = "MESHPLAN_RUN"
-PLAN_FILE = "MESHPLAN_PLAN"
+PLAN_VARIABLE = "MESHPLAN_PLAN"
 DASH_TOKEN = "MESHPLAN_TOKEN"  # noqa: S105 - the name of a variable
 MOST_UPLOAD_MIB = 2
 
@@ -46,7 +46,7 @@ SETTINGS: Final[Mapping[str, str | int | bool]] = {
 """What Streamlit is told where its user has said nothing; sizes in MB, times in s."""
 
 
-def serve(
+def serve_dashboard(
     *,
     plan: Path | None,
     port: int | None,
@@ -94,7 +94,7 @@ def server_environment(
         read_plan(
             plan, accept_changes=accept_changes, say=note
         )  # a bad file is refused here, not in the browser
-        ours[PLAN_FILE] = str(plan.resolve())
+        ours[PLAN_VARIABLE] = str(plan.resolve())
     if run is not None:
         if not run.is_dir():
             raise InputError(

@@ -15,13 +15,13 @@ from topology.base.counts import counted
 
 def find_plan(request: PlanRequest) -> Plan:
     """The best plan for a request; `NoFeasiblePlanError` when there is none."""
-    found = answer_of(request)
+    found = plan_found(request)
     if isinstance(found, Infeasible):
         raise no_plan(found)
     return found
 
 
-def answer_of(request: PlanRequest) -> Plan | Infeasible:
+def plan_found(request: PlanRequest) -> Plan | Infeasible:
     """Run the search, saying on stderr that it runs when it takes longer than half a second."""
     with waiting(f"searching {request.model.name} on {counted(request.cluster.num_gpus, 'GPU')}"):
         return search(request, calibration_for(request.cluster))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
-    from executor.training.settings import RunSettings, Status
+    from executor.training.settings import RunSettings, RunStatus
     from planner.plan import Plan, PlanRequest
     from planner.questions.flags import Flags
     from topology.spec import ClusterSpec
@@ -42,7 +42,7 @@ class RunFlags:
     run_key: Path | None
 
 
-def settings_of(flags: RunFlags, plan: Plan) -> RunSettings:
+def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
     from executor.launch.supervise import with_plan
     from executor.training.settings import RunSettings
@@ -153,7 +153,7 @@ def _missing(name: str) -> bool:
     return find_spec(name) is None
 
 
-def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> Status:
+def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> RunStatus:
     """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
@@ -179,7 +179,7 @@ def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
     """Plan the same job and global batch on fewer GPUs; pinned degrees no longer fit and are dropped."""
     from dataclasses import replace
 
-    from app.actions.plan import answer_of
+    from app.actions.plan import plan_found
     from costmodel.layout import DEGREES
     from planner.plan import Plan
 
@@ -187,7 +187,7 @@ def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
     if cluster is None:
         return None
     pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
-    found = answer_of(replace(request, cluster=cluster, pins=pins, stack=STACK))
+    found = plan_found(replace(request, cluster=cluster, pins=pins, stack=STACK))
     return found if isinstance(found, Plan) else None
 
 
@@ -225,7 +225,7 @@ def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
     return ANSWERED
 
 
-def run_answer(run: RunSettings, status: Status) -> Answer:
+def run_answer(run: RunSettings, status: RunStatus) -> Answer:
     """Say how the run ended; an error of the user's is raised as one."""
     from app.reports.answer import Answer, Facts, json_text
     from topology.base.errors import InputError

@@ -29,7 +29,7 @@ def axis_group(layout: ParallelLayout, axis: str) -> tuple[int, int]:
     >>> axis_group(ParallelLayout(tp=8, pp=4), "pp")
     (4, 8)
     """
-    return int(getattr(layout, axis)), int(axis_strides(LayoutTable.of([layout]))[axis][0])
+    return int(getattr(layout, axis)), int(axis_strides(LayoutTable.from_rows([layout]))[axis][0])
 
 
 def link_load(
@@ -44,7 +44,7 @@ def link_load(
             unit_gpus=unit,
             bytes_per_s=rate,
             busy={
-                axis: busy_s[axis] / step_time_s * min(1.0, carried(h, layout, axis, unit) / rate)
+                axis: busy_s[axis] / step_time_s * min(1.0, carried_bytes_per_s(h, layout, axis, unit) / rate)
                 for axis in axes
             },
         )
@@ -65,7 +65,7 @@ def idle_levels(h: Hierarchy) -> tuple[LevelLoad, ...]:
     )
 
 
-def carried(h: Hierarchy, layout: ParallelLayout, axis: str, unit_gpus: int) -> float:
+def carried_bytes_per_s(h: Hierarchy, layout: ParallelLayout, axis: str, unit_gpus: int) -> float:
     """Bytes/s that one GPU's share of a boundary carries while the axis communicates.
 
     Ring: r/m leaves a unit that m members share; all-to-all: a·(g−m)/g leaves it; sends to the next stage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.figures.roofline import OpPoint
 from costmodel.kernels.attention import attention_prefill
-from costmodel.kernels.compute import elementwise, gemm, grouped_gemm
+from costmodel.kernels.compute import elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import layer_runs
@@ -42,11 +42,11 @@ def op_points(plan: Plan) -> tuple[OpPoint, ...]:
 def kernel_seconds(op: Op, gpu: Gpu, cal: Calibration) -> float:
     """Estimated seconds of one kernel; 0 for a collective."""
     if op.kind is OpKind.GEMM:
-        return float(gemm(cal, gpu, op.dtype, op.m, op.n, op.k).seconds)
+        return float(gemm_time(cal, gpu, op.dtype, op.m, op.n, op.k).seconds)
     if op.kind is OpKind.GROUPED_GEMM:
-        return float(grouped_gemm(cal, gpu, op.dtype, op.m, op.n, op.k, op.experts).seconds)
+        return float(grouped_gemm_time(cal, gpu, op.dtype, op.m, op.n, op.k, op.experts).seconds)
     if op.kind in (OpKind.ELEMENTWISE, OpKind.SCORES):
-        return float(elementwise(cal, gpu, op.bytes).seconds)
+        return float(elementwise_time(cal, gpu, op.bytes).seconds)
     if op.kind is OpKind.ATTENTION:
         return float(
             attention_prefill(

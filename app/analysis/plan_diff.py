@@ -8,7 +8,7 @@ from typing import Any
 from app.quantities import format_percent, format_share, format_usd
 from app.reports.answer import Answer, Section, Table, json_text
 from costmodel.estimate import PART_NAMES
-from planner.analysis.diff import Change, diff
+from planner.analysis.diff import QuantityChange, diff
 from planner.plan import Plan
 from topology.base.units import format_bytes, format_seconds, three_digits
 
@@ -44,7 +44,7 @@ def _choices_table(choices: Mapping[str, tuple[Any, Any]]) -> Table:
     )
 
 
-def _quantities_table(changes: tuple[Change, ...]) -> Table:
+def _quantities_table(changes: tuple[QuantityChange, ...]) -> Table:
     """Quantities of both, with the change; parts that both lack are left out."""
     rows = tuple(
         (

@@ -60,13 +60,13 @@ def command(
 
     Rows that cannot be expressed come back as unsupported with the reason; no row stops the others.
     """
-    from app.actions.accuracy import Question, answer_of
+    from app.actions.accuracy import AccuracyQuestion, predicted_answer
     from app.actions.accuracy_plot import check_plot
     from app.reports.answer import check_destination, emit
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     check_plot(plot)
-    question = Question(
+    question = AccuracyQuestion(
         runs=runs,
         by=by,
         worst=worst,
@@ -76,4 +76,4 @@ def command(
         name=name,
         trust_paths=trust_paths,
     )
-    return emit(answer_of(question), wanted=output_format, as_json=as_json, output=output)
+    return emit(predicted_answer(question), wanted=output_format, as_json=as_json, output=output)

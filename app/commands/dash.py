@@ -34,9 +34,9 @@ def command(
     accept_changes: AcceptChanges = False,
 ) -> int:
     """Start the what-if dashboard in a browser."""
-    from app.actions.dash import serve
+    from app.actions.dash import serve_dashboard
 
-    return serve(
+    return serve_dashboard(
         plan=plan,
         port=port,
         host=host,

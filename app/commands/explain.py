@@ -27,7 +27,7 @@ def command(
     Says which memory and links bind, why the runner-up lost and by how much, and which single change would
     help most. Without any possible plan: the rules in the way, and the nearest change that gives one.
     """
-    from app.actions.plan import answer_of
+    from app.actions.plan import plan_found
     from app.reports.answer import check_destination, emit, note
     from app.reports.explain import explain_answer, infeasible_answer
     from app.requests.plan_file import read_plan
@@ -39,7 +39,7 @@ def command(
         wanted = read_plan(plan, accept_changes=accept_changes, say=note)
         return emit(explain_answer(wanted), wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)
-    found = answer_of(understood.request)
+    found = plan_found(understood.request)
     answer = explain_answer(found) if isinstance(found, Plan) else infeasible_answer(found)
     for text in understood.notes:
         note(text)

@@ -36,7 +36,7 @@ from app.flags.shared import (
     GlobalBatchSize,
     GpuName,
     Gpus,
-    Model,
+    ModelFlag,
     SequenceLength,
     Settings,
     Tokens,
@@ -46,7 +46,7 @@ from app.flags.shared import (
 def command(
     plan_file: PlanFile = None,
     *,
-    model: Model = None,
+    model: ModelFlag = None,
     gpus: Gpus = None,
     gpu: GpuName = None,
     cluster: ClusterName = None,
@@ -97,7 +97,7 @@ def command(
         env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
-    run = training_run.settings_of(how, plan)
+    run = training_run.run_settings(how, plan)
     training_run.check_run(plan, run)
     if dry_run:
         return training_run.print_command(run, plan, as_json=as_json)

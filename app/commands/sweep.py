@@ -15,7 +15,7 @@ def command(
 
     Lists are separated by commas; 8..256 doubles. Points without a plan say why and do not stop the sweep.
     """
-    from app.actions.plan import answer_of
+    from app.actions.plan import plan_found
     from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
     from planner.analysis.sweep import points_of, run_points
@@ -23,5 +23,5 @@ def command(
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     requests = (understand(point).request for point in points_of(flags))
-    answer = sweep_answer(tuple(run_points(requests, answer_of)))
+    answer = sweep_answer(tuple(run_points(requests, plan_found)))
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -9,11 +9,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from app.figures.gantt import KIND_NAMES, Event
+from app.figures.gantt import KIND_NAMES, DrawnPass
 from topology.base.units import US
 
 
-def trace_json(events: Sequence[Event], title: str) -> str:
+def trace_json(events: Sequence[DrawnPass], title: str) -> str:
     """Give the trace of a schedule: one process, one track per pipeline rank."""
     ranks = sorted({event.rank for event in events})
     named: list[dict[str, Any]] = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}]
@@ -21,11 +21,11 @@ def trace_json(events: Sequence[Event], title: str) -> str:
         {"ph": "M", "pid": 0, "tid": rank, "name": "thread_name", "args": {"name": f"pipeline rank {rank}"}}
         for rank in ranks
     ]
-    passes = [_complete(event) for event in sorted(events, key=lambda event: (event.start_s, event.rank))]
-    return json.dumps({"displayTimeUnit": "ms", "traceEvents": named + passes}, allow_nan=False)
+    drawn = [_complete(event) for event in sorted(events, key=lambda event: (event.start_s, event.rank))]
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": named + drawn}, allow_nan=False)
 
 
-def _complete(event: Event) -> dict[str, Any]:
+def _complete(event: DrawnPass) -> dict[str, Any]:
     """One pass as a complete event."""
     return {
         "ph": "X",

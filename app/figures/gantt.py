@@ -21,7 +21,7 @@ _SMALLEST_TEXT = 9
 """Pixels; on a narrow screen, numbers that would be smaller are left out."""
 
 
-class Event(Protocol):
+class DrawnPass(Protocol):
     """One pass of one microbatch through one stage."""
 
     @property
@@ -49,7 +49,7 @@ class Event(Protocol):
         """When it ends."""
 
 
-def schedule_gantt(events: Sequence[Event], num_microbatches: int | None = None) -> go.Figure:
+def schedule_gantt(events: Sequence[DrawnPass], num_microbatches: int | None = None) -> go.Figure:
     """Draw events as bars on the rows of their ranks.
 
     At most `MOST_RANKS` ranks (first and last ones) and `MOST_EVENTS` events (the earliest) are drawn.
@@ -78,7 +78,7 @@ def schedule_gantt(events: Sequence[Event], num_microbatches: int | None = None)
     return picture
 
 
-def shown_events(events: Sequence[Event]) -> list[Event]:
+def shown_events(events: Sequence[DrawnPass]) -> list[DrawnPass]:
     """Events that are drawn: of the first and last ranks, the earliest ones."""
     ranks = sorted({event.rank for event in events})
     if len(ranks) > MOST_RANKS:
@@ -87,14 +87,14 @@ def shown_events(events: Sequence[Event]) -> list[Event]:
     return sorted(kept, key=lambda event: (event.start_s, event.rank))[:MOST_EVENTS]
 
 
-def busy_share(events: Sequence[Event]) -> float:
+def busy_share(events: Sequence[DrawnPass]) -> float:
     """Share of rank-seconds until the last event ends in which a rank computes."""
     ranks = {event.rank for event in events}
     busy_s = sum(event.end_s - event.start_s for event in events)
     return busy_s / (len(ranks) * max(event.end_s for event in events))
 
 
-def _bars(events: Sequence[Event], kind: str, factor: float, *, labelled: bool) -> go.Bar:
+def _bars(events: Sequence[DrawnPass], kind: str, factor: float, *, labelled: bool) -> go.Bar:
     """All events of a kind as horizontal bars."""
     import plotly.graph_objects as go
 
@@ -115,18 +115,21 @@ def _bars(events: Sequence[Event], kind: str, factor: float, *, labelled: bool) 
     )  # fmt: skip
 
 
-def _reading(events: Sequence[Event], num_microbatches: int | None) -> str:
+def _reading(events: Sequence[DrawnPass], num_microbatches: int | None) -> str:
     """Say how much of the schedule is waiting."""
     idle = 1 - busy_share(events)
     end_s = max(event.end_s for event in events)
     drawn = 1 + max(event.microbatch for event in events)
-    of = "" if num_microbatches in (None, drawn) else f" of {num_microbatches:,}"
+    of_all = "" if num_microbatches in (None, drawn) else f" of {num_microbatches:,}"
     waiting = format_percent(max(0.0, idle))
-    cut = _cut(events, shown_events(events))
-    return f"{drawn}{of} microbatches take {format_seconds(end_s)}; ranks wait {waiting} of that time.{cut}"
+    truncation = _truncation(events, shown_events(events))
+    return (
+        f"{drawn}{of_all} microbatches take {format_seconds(end_s)}; "
+        f"ranks wait {waiting} of that time.{truncation}"
+    )
 
 
-def _cut(events: Sequence[Event], shown: Sequence[Event]) -> str:
+def _truncation(events: Sequence[DrawnPass], shown: Sequence[DrawnPass]) -> str:
     """Say what of the schedule is not drawn."""
     ranks = len({event.rank for event in events})
     outer = f" Drawn are the outer {MOST_RANKS} of {ranks} ranks." if ranks > MOST_RANKS else ""

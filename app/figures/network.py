@@ -114,9 +114,9 @@ def wires_by_level(graph: Any) -> dict[str, list[Wire]]:
             if link.kind in g.SCALEUP_KINDS and (g.kind(graph, other) != "gpu" or gpu < other):
                 wires.setdefault("scale-up", []).append(Wire(first=gpu, second=other, level="scale-up"))
     for nic in g.devices_of(graph, "nic"):
-        near = [other for other, _ in g.links_of(graph, nic)]
-        gpus = [d for pcie in near for d, _ in g.links_of(graph, pcie) if g.kind(graph, d) == "gpu"]
-        leaves = [other for other in near if g.kind(graph, other) == "switch"]
+        neighbours = [other for other, _ in g.links_of(graph, nic)]
+        gpus = [d for pcie in neighbours for d, _ in g.links_of(graph, pcie) if g.kind(graph, d) == "gpu"]
+        leaves = [other for other in neighbours if g.kind(graph, other) == "switch"]
         wires.setdefault("node", []).extend(
             Wire(first=gpu, second=leaf, level="node") for gpu in gpus for leaf in leaves
         )

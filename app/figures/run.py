@@ -42,7 +42,7 @@ def run_line(steps: Sequence[RunStep], field: str, title: str) -> go.Figure:
     return picture
 
 
-def step_times(steps: Sequence[RunStep]) -> go.Figure:
+def step_time_figure(steps: Sequence[RunStep]) -> go.Figure:
     """Draw measured step times and the predicted one."""
     import plotly.graph_objects as go
 

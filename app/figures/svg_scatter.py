@@ -19,7 +19,7 @@ _STEPS = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class PlotAxis:
     """One axis: what it shows, and whether it is logarithmic."""
 
     title: str
@@ -48,7 +48,7 @@ class Scale:
 
 
 def scatter(
-    groups: Mapping[str, Sequence[tuple[float, float]]], x: Axis, y: Axis, *,
+    groups: Mapping[str, Sequence[tuple[float, float]]], x: PlotAxis, y: PlotAxis, *,
     title: str, lines: Sequence[tuple[float, float]] = (), y_range: tuple[float, float] | None = None,
 ) -> str:  # fmt: skip
     """SVG of points by group.
@@ -84,7 +84,7 @@ def scatter(
     return "\n".join([head, background, caption, *body, "</svg>"]) + "\n"
 
 
-def _scale(values: Sequence[float], axis: Axis, first_px: float, last_px: float) -> Scale:
+def _scale(values: Sequence[float], axis: PlotAxis, first_px: float, last_px: float) -> Scale:
     """A scale that holds these values with some room."""
     usable = [v for v in values if not axis.logarithmic or v > 0] or [1.0]
     low, high = min(usable), max(usable)
@@ -107,7 +107,7 @@ def _ticks(scale: Scale) -> list[float]:
     return [s * 10.0**d for d in decades for s in steps if scale.low <= s * 10.0**d <= scale.high]
 
 
-def _frame(scale: Scale, axis: Axis, *, horizontal: bool) -> list[str]:
+def _frame(scale: Scale, axis: PlotAxis, *, horizontal: bool) -> list[str]:
     """Grid lines, tick labels and the title of one axis."""
     parts = []
     for value in _ticks(scale):

@@ -32,9 +32,9 @@ def gathers(
             Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=option)
             for name, option in options.items()
         ]
-        _, *own = signature(command, eval_str=True).parameters.values()
-        first = [parameter for parameter in own if parameter.kind is not Parameter.KEYWORD_ONLY]
-        seen = [*first, *taken, *own[len(first) :]]
+        _, *declared = signature(command, eval_str=True).parameters.values()
+        first = [parameter for parameter in declared if parameter.kind is not Parameter.KEYWORD_ONLY]
+        seen = [*first, *taken, *declared[len(first) :]]
         called.__doc__, called.__name__ = command.__doc__, command.__name__
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in seen}
         called.__signature__ = Signature(seen)  # type: ignore[attr-defined]  # what typer reads

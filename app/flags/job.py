@@ -10,19 +10,19 @@ from app.flags.group import gathers
 from planner.questions.flags import Flags
 
 FLAGS: Final[Mapping[str, Any]] = {
-    "model": options.Model,
+    "model": options.ModelFlag,
     "gpus": options.Gpus,
     "gpu": options.GpuName,
     "cluster": options.ClusterName,
     "sequence_length": options.SequenceLength,
     "global_batch_size": options.GlobalBatchSize,
-    "precision": options.Precision,
+    "precision": options.PrecisionFlag,
     "stack": options.Stack,
-    "objective": options.Objective,
+    "objective": options.ObjectiveFlag,
     "tokens": options.Tokens,
     "deadline": options.Deadline,
     "settings": options.Settings,
-    "anchor": options.Anchor,
+    "anchor": options.AnchorFlag,
     "memory_headroom": options.MemoryHeadroom,
     "top": options.Top,
 }

@@ -13,7 +13,7 @@ from app.flags.group import gathers
 from planner.questions.flags import ServeFlags
 
 SERVE_FLAGS: Final[Mapping[str, Any]] = {
-    "model": options.Model,
+    "model": options.ModelFlag,
     "gpus": options.Gpus,
     "gpu": Annotated[
         str | None, typer.Option("--gpu", help="GPU kind, or several with commas.", metavar="NAME")

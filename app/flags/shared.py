@@ -9,7 +9,7 @@ import typer
 
 from costmodel.kernels.precisions import TRAINING
 
-Model: TypeAlias = Annotated[
+ModelFlag: TypeAlias = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), or the path of a config.json."),
 ]
@@ -30,7 +30,7 @@ GlobalBatchSize: TypeAlias = Annotated[
 ]
 _FIRST, *_OTHERS, _LAST = TRAINING
 _PRECISION_HELP = f"{_FIRST} (default), {', '.join(_OTHERS)} or {_LAST}."
-Precision: TypeAlias = Annotated[
+PrecisionFlag: TypeAlias = Annotated[
     str | None,
     typer.Option("--precision", help=_PRECISION_HELP, metavar="DTYPE"),
 ]
@@ -38,7 +38,7 @@ Stack: TypeAlias = Annotated[
     str | None,
     typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),
 ]
-Objective: TypeAlias = Annotated[
+ObjectiveFlag: TypeAlias = Annotated[
     str | None, typer.Option("--objective", help="What the best plan is best at; the default is step-time.")
 ]
 Tokens: TypeAlias = Annotated[
@@ -59,7 +59,7 @@ MemoryHeadroom: TypeAlias = Annotated[
         metavar="SHARE",
     ),
 ]
-Anchor: TypeAlias = Annotated[
+AnchorFlag: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--anchor",

@@ -17,7 +17,7 @@ from app.pages.carried import MOST_COMPARED, carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.quantities import format_percent, format_usd
 from app.reports.answer import Section, Table
-from app.reports.layout_words import layers_of_rank
+from app.reports.layout_words import layer_words
 from app.reports.plan_headline import cluster_of, headline, money_text
 from app.requests.uploads import read_plan_upload
 from costmodel.layout import layout_words
@@ -37,7 +37,7 @@ def render() -> None:
             f"{len(plans)} of 2 plans. Add plans on the first page, or upload files written by plan --json."
         )
         return
-    summary(plans)
+    show_summary(plans)
     names = NAMES[: len(plans)]
     draw(waterfalls(list(zip(names, (plan.estimate for plan in plans), strict=True))), "compare_time")
     for column, name, plan in zip(st.columns(len(plans)), names, plans, strict=True):
@@ -47,10 +47,10 @@ def render() -> None:
         st.divider()
         st.subheader(f"{name} against {names[0]}", anchor=False)
         for section in diff_answer(plans[0], plan, "A", name).sections:
-            show_section(named(section, name))
+            show_section(under_name(section, name))
 
 
-def named(section: Section, name: str) -> Section:
+def under_name(section: Section, name: str) -> Section:
     """Head the second plan's column with its letter on this page."""
     if not isinstance(section, Table):
         return section
@@ -87,7 +87,7 @@ def gathered() -> list[Plan]:
     return plans[:MOST_COMPARED]
 
 
-def summary(plans: Sequence[Plan]) -> None:
+def show_summary(plans: Sequence[Plan]) -> None:
     """The numbers that decide, one row a plan."""
     rows = [
         {
@@ -111,7 +111,7 @@ def one_plan(name: str, plan: Plan) -> None:
     st.markdown(f"#### {name}")
     st.caption(plain(headline(plan.request)))
     cluster = cluster_of(plan.request)
-    layers = layers_of_rank(plan.layers_of_stage, plan.layout)
+    layers = layer_words(plan.layers_of_stage, plan.layout)
     draw(memory_bars(plan.estimate.memory_by_stage, cluster.gpu.memory_bytes, layers), f"memory_{name}")
     loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
     draw(network_map(cluster, loads), f"network_{name}")

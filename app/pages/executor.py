@@ -8,7 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from app.actions.dash import RUN_FOLDER
-from app.figures.run import run_line, step_times
+from app.figures.run import run_line, step_time_figure
 from app.pages.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
@@ -37,7 +37,7 @@ def follow(folder: Path) -> None:
         st.info(plain(f"{folder.name} has no steps yet."))
         return
     show_state(folder)
-    show_numbers(steps)
+    show_run_numbers(steps)
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### Does it learn?")
@@ -46,7 +46,7 @@ def follow(folder: Path) -> None:
         draw(run_line(steps, "tokens_per_s", "tokens/s"), "tokens")
     with right:
         st.markdown("#### Is a step as long as predicted?")
-        draw(step_times(steps), "steps")
+        draw(step_time_figure(steps), "steps")
         st.markdown("#### How much memory does it take?")
         draw(run_line(steps, "peak_memory_gib", "peak memory, GiB"), "run_memory")
     show_checkpoints(folder)
@@ -55,15 +55,15 @@ def follow(folder: Path) -> None:
 def show_state(folder: Path) -> None:
     """Whether it runs, why it stopped, and what restarts did again."""
     state, repeated = read_state(folder), repeated_steps(folder)
-    again = f" · {repeated:,} steps done again after restarts" if repeated else ""
-    st.caption(plain(f"{folder.name} · {state.state}{again}"))
+    repeated_words = f" · {repeated:,} steps done again after restarts" if repeated else ""
+    st.caption(plain(f"{folder.name} · {state.state}{repeated_words}"))
     if state.state == "error":
         st.error(plain(state.reason), icon=":material/error:")
     for entry in state.history:
         st.caption(plain(entry))
 
 
-def show_numbers(steps: list[RunStep]) -> None:
+def show_run_numbers(steps: list[RunStep]) -> None:
     """The latest step."""
     last = steps[-1]
     columns = st.container(key="numbers").columns(5)

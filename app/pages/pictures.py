@@ -24,7 +24,7 @@ from app.pages.axes import load_layout
 from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
 from app.quantities import format_number, format_percent, format_share
-from app.reports.layout_words import layers_of_rank
+from app.reports.layout_words import layer_words
 from app.reports.plan_headline import cluster_of
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
@@ -63,7 +63,7 @@ def show_pictures(plan: Plan) -> None:
     with left:
         st.markdown("#### Does it fit, and which stage is fullest?")
         capacity = cluster_of(plan.request).gpu.memory_bytes
-        layers = layers_of_rank(plan.layers_of_stage, plan.layout)
+        layers = layer_words(plan.layers_of_stage, plan.layout)
         draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers), "memory")
     with right:
         st.markdown("#### Where does the step go?")

@@ -31,12 +31,12 @@ TOKEN_LIMITS = ("5ms", "10ms", "15ms", "20ms", "30ms", "50ms", "75ms", "100ms", 
 @guarded
 def render() -> None:
     """Draw the page."""
-    flags = ask()
+    flags = ask_load()
     with st.spinner("Searching fleets", show_time=True):
         plan = fleet(flags)
     answer = serving_answer(plan)
     st.subheader(plain(answer.headline), anchor=False)
-    show_numbers(plan)
+    show_fleet_numbers(plan)
     if flags.gpus and st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
         with st.spinner("Serving every load", show_time=True):
             points = list(load_points(flags))
@@ -51,7 +51,7 @@ def fleet(flags: ServeFlags) -> ServingPlan:
     return asked(find_fleet, understand_serving(flags))
 
 
-def ask() -> ServeFlags:
+def ask_load() -> ServeFlags:
     """Draw the sidebar and read it."""
     with st.sidebar:
         names, kinds = list(model_names()), list(gpus())
@@ -92,7 +92,7 @@ def ask() -> ServeFlags:
     )
 
 
-def show_numbers(plan: ServingPlan) -> None:
+def show_fleet_numbers(plan: ServingPlan) -> None:
     """The headline of a fleet."""
     estimate = plan.estimate
     values = (

@@ -52,7 +52,7 @@ class Question:
         )
 
 
-def ask() -> Question:
+def ask_job() -> Question:
     """Draw the sidebar and read it."""
     with st.sidebar:
         model_name, model = _model()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.actions.dash import PLAN_FILE
+from app.actions.dash import PLAN_VARIABLE
 from app.pages.axes import pins_of
 from app.pages.carried import carry
 from app.pages.sidebar import BY_GPU, UPLOADED
@@ -23,7 +23,7 @@ _STARTED = "started_from_file"
 
 def start_from_file() -> None:
     """Set the widgets once per session, unless the URL already asks something."""
-    path = os.environ.get(PLAN_FILE)
+    path = os.environ.get(PLAN_VARIABLE)
     if path is None or st.session_state.get(_STARTED) or st.query_params:
         return
     st.session_state[_STARTED] = True

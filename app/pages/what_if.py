@@ -8,7 +8,7 @@ from app.pages.carried import carried
 from app.pages.frame import guarded, plain, planned, show_error
 from app.pages.headline import show_actions, show_headline
 from app.pages.pictures import show_pictures
-from app.pages.sidebar import Question, ask, load_change
+from app.pages.sidebar import Question, ask_job, load_change
 from app.pages.start import start_from_file
 from app.reports.plan_headline import headline
 from planner.plan import Plan, PlanRequest
@@ -20,7 +20,7 @@ from planner.search.no_plan import no_plan
 def render() -> None:
     """Draw the page."""
     start_from_file()
-    question = ask()
+    question = ask_job()
     understood = question.understood()
     found = planned(understood.request)
     if isinstance(found, Infeasible):

@@ -51,10 +51,10 @@ def plan_words(plan: Plan | Alternative) -> str:
 
 def recompute_text(plan: Plan | Alternative) -> str:
     """What is recomputed: a policy by name, whole layers by their number."""
-    again, layers = sum(plan.recompute_of_stage), sum(plan.layers_of_stage)
+    recomputed, layers = sum(plan.recompute_of_stage), sum(plan.layers_of_stage)
     if plan.layout.recompute != "full":
         return f"recompute {plan.layout.recompute}"
-    return "recompute all layers" if again == layers else f"recompute {again} of {layers} layers"
+    return "recompute all layers" if recomputed == layers else f"recompute {recomputed} of {layers} layers"
 
 
 def _detail(layout: ParallelLayout, axis: str) -> str:
@@ -77,7 +77,7 @@ def placement_text(request: PlanRequest, layout: ParallelLayout) -> str:
             spanned = int(nodes_spanned(hierarchy, degree, stride))
             words.append(f"{axis} inside a node" if spanned == 1 else f"{axis} across {spanned} nodes")
         stride *= degree
-    strides = axis_strides(LayoutTable.of([layout]))
+    strides = axis_strides(LayoutTable.from_rows([layout]))
     for axis in STAGE_AXES:
         degree = getattr(layout, axis)
         if degree > 1 and AXES[axis].leads_part:
@@ -111,10 +111,10 @@ def sharding_text(layout: ParallelLayout) -> str:
     return f"ZeRO-{layout.zero_stage} over {shown} replicas"
 
 
-def layers_of_rank(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> list[str]:
+def layer_words(layers_of_stage: tuple[int, ...], layout: ParallelLayout) -> list[str]:
     """Layers of every pipeline rank; with virtual stages, the layers of each of its chunks.
 
-    >>> layers_of_rank((3, 3, 2, 2), ParallelLayout(pp=2, virtual_stages=2, schedule="interleaved"))
+    >>> layer_words((3, 3, 2, 2), ParallelLayout(pp=2, virtual_stages=2, schedule="interleaved"))
     ['3+2', '3+2']
     """
     pp, chunks = layout.pp, len(layers_of_stage) // max(1, layout.pp)

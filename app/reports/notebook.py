@@ -33,13 +33,13 @@ def pictures(plan: Plan) -> tuple[str, ...]:
     from app.figures.gantt import schedule_gantt
     from app.figures.memory import memory_bars
     from app.figures.step_time import waterfall
-    from app.reports.layout_words import layers_of_rank
+    from app.reports.layout_words import layer_words
     from costmodel.kernels.saved import calibration_for
     from planner.analysis.schedule import schedule_of
     from planner.problem import setting_of
 
     capacity = setting_of(plan.request).cluster.gpu.memory_bytes
-    layers = layers_of_rank(plan.layers_of_stage, plan.layout)
+    layers = layer_words(plan.layers_of_stage, plan.layout)
     events = schedule_of(plan, calibration_for(plan.request.cluster))
     figures = [memory_bars(plan.estimate.memory_by_stage, capacity, layers), waterfall(plan.estimate)]
     figures += [schedule_gantt(events)] if events else []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.quantities import format_like, format_share
 from app.reports.answer import Table, bar
-from app.reports.layout_words import layers_of_rank
+from app.reports.layout_words import layer_words
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.memory.stage import MemoryBreakdown
@@ -43,7 +43,7 @@ def memory_table(plan: Plan) -> Table:
     """Memory of every stage, beside its layers; neighbouring stages that are equal share a row."""
     capacity = cluster_of(plan.request).gpu.memory_bytes
     stages = plan.estimate.memory_by_stage
-    layers = layers_of_rank(plan.layers_of_stage, plan.layout)
+    layers = layer_words(plan.layers_of_stage, plan.layout)
     cells = [
         _memory_cells(stages[rank], layers[rank], plan.recompute_of_stage[rank], capacity)
         for rank in range(len(stages))

@@ -23,14 +23,14 @@ def serving_answer(plan: ServingPlan) -> Answer:
         sections.append(_runners_up(plan))
     sections += [_commands(plan), Lines(title="Assumptions", lines=plan.assumptions)]
     return Answer(
-        headline=headline(plan),
+        headline=fleet_headline(plan),
         sections=tuple(sections),
         document=serving_to_json(plan),
         records=(record(plan),),
     )
 
 
-def headline(plan: ServingPlan) -> str:
+def fleet_headline(plan: ServingPlan) -> str:
     """The plan in one line."""
     return (
         f"{plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label} in {plan.weights}, "

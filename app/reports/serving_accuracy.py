@@ -25,15 +25,15 @@ def serving_accuracy_answer(rows: Sequence[Row], *, by: str = "model") -> Answer
         sections=(_table(summaries, by),),
         document=json_text(
             {
-                "rows": [row_document(result) for result in results],
+                "rows": [serving_row(result) for result in results],
                 "summary": [_finite(asdict(summary)) for summary in summaries],
             }
         ),
-        records=tuple(row_document(result) for result in results),
+        records=tuple(serving_row(result) for result in results),
     )
 
 
-def row_document(result: ServingResult) -> dict[str, object]:
+def serving_row(result: ServingResult) -> dict[str, object]:
     """One row as plain data."""
     return {
         "id": result.name,

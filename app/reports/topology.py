@@ -53,7 +53,7 @@ def topology_answer(cluster: Cluster, layout: ParallelLayout, notes: Sequence[st
 
 def axes_of(h: Hierarchy, layout: ParallelLayout) -> tuple[AxisBandwidth, ...]:
     """Give what every axis of a layout longer than one GPU gets, fastest axis first."""
-    strides = axis_strides(LayoutTable.of([layout]))
+    strides = axis_strides(LayoutTable.from_rows([layout]))
     order = [*reversed(layout.axis_order), *reversed(STAGE_AXES)]
     sizes = {axis: int(getattr(layout, axis)) for axis in order}
     return tuple(

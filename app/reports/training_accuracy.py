@@ -44,7 +44,7 @@ class Anchoring:
 
     anchor: Anchor
     before: Sequence[RunResult]
-    own: bool
+    anchors_itself: bool
 
 
 def accuracy_answer(
@@ -57,21 +57,21 @@ def accuracy_answer(
         sections.append(anchor_table(anchoring, summaries[-1]))
     if wishes.worst:
         sections.append(worst_table(results, wishes.worst))
-    left_out = reasons(results)
+    left_out = reasons_unpredicted(results)
     if left_out:
         sections.append(Lines(title="Rows without a prediction", lines=left_out))
     if wishes.constants:
         sections.append(constants_facts(wishes.constants))
-    rows = tuple(row_document(result) for result in results)
+    rows = tuple(training_row(result) for result in results)
     return Answer(
-        headline=headline(summaries[-1]),
+        headline=accuracy_headline(summaries[-1]),
         sections=tuple(sections),
         document=json_text(_document(rows, summaries, wishes, anchoring)),
         records=rows,
     )
 
 
-def headline(everything: Summary) -> str:
+def accuracy_headline(everything: Summary) -> str:
     """The answer in one line."""
     predicted = everything.rows - everything.unsupported
     text = f"{predicted:,} of {everything.rows:,} runs predicted"
@@ -126,7 +126,7 @@ def anchor_table(anchoring: Anchoring, after: Summary) -> Table:
         f"median error {percent(before.median_error)} → {percent(after.median_error)} %, bias "
         f"{percent(before.bias, signed=True)} → {percent(after.bias, signed=True)} %"
     )
-    if anchoring.own:
+    if anchoring.anchors_itself:
         note += ", every run corrected by the others only"
     title = f"Anchor {anchoring.anchor.name}".rstrip()
     heads = ("stack", "runs", "measured/predicted", "known to, %")
@@ -171,7 +171,7 @@ def doubt_words(result: RunResult) -> str:
     return ", ".join(word for word, applies in words.items() if applies)
 
 
-def reasons(results: Sequence[RunResult]) -> tuple[str, ...]:
+def reasons_unpredicted(results: Sequence[RunResult]) -> tuple[str, ...]:
     """Why rows have no prediction: one line per reason, most frequent first."""
     first: dict[str, str] = {}
     for result in results:
@@ -198,7 +198,7 @@ def constants_facts(constants: Mapping[str, Constant]) -> Facts:
     )
 
 
-def row_document(result: RunResult) -> dict[str, Any]:
+def training_row(result: RunResult) -> dict[str, Any]:
     """One row as plain data."""
     return {
         "id": result.name,

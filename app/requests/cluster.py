@@ -18,7 +18,7 @@ from topology.hardware.datasheets import gpu_sheets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundCluster:
     """A cluster, and what was assumed to describe it."""
 
     cluster: Cluster
@@ -27,7 +27,7 @@ class Found:
 
 def find_cluster(
     *, cluster: str | None, gpus: str | None, gpu: str | None, dumps: Sequence[Path] = ()
-) -> Found:
+) -> FoundCluster:
     """Find the cluster that the flags name."""
     num_gpus = parse_count(gpus, "--gpus", largest=MOST_GPUS) if gpus else None
     if cluster and (gpu or dumps):
@@ -39,7 +39,7 @@ def find_cluster(
     if dumps:
         return _discovered(dumps, gpu, num_gpus)
     if cluster:
-        return Found(cluster=named_cluster(cluster, num_gpus))
+        return FoundCluster(cluster=named_cluster(cluster, num_gpus))
     if num_gpus is None and gpu is None:
         raise InputError(
             what="no cluster was named",
@@ -47,11 +47,11 @@ def find_cluster(
             fix="add for example --gpus 32, or --cluster aws-p5.48xlarge",
         )
     if num_gpus is None:
-        return Found(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or DEFAULT_GPU)].machine))
-    return Found(cluster=default_cluster(gpu or DEFAULT_GPU, num_gpus))
+        return FoundCluster(cluster=named_cluster(gpu_sheets()[gpu_name(gpu or DEFAULT_GPU)].machine))
+    return FoundCluster(cluster=default_cluster(gpu or DEFAULT_GPU, num_gpus))
 
 
-def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> Found:
+def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> FoundCluster:
     """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
     facts = [read_facts(path) for path in dumps]
     found = discover(facts, gpu or "")
@@ -64,4 +64,4 @@ def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) ->
                 fix=f"ask for a multiple of {per_node}",
             )
         found = discover(facts, gpu or "", hosts=num_gpus // per_node)
-    return Found(cluster=build(found.spec), notes=found.notes)
+    return FoundCluster(cluster=build(found.spec), notes=found.notes)

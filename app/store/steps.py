@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from executor.bench.measured_run import measurement_of, run_row, step_times, write_measured
+from executor.bench.measured_run import measurement_of, run_row, steady_steps, write_measured
 from planner.plan import Plan
 from topology.base.atomic import write_atomically
 from topology.base.errors import InputError
@@ -25,7 +25,7 @@ def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: floa
         device: Name of the device it ran on, as the device calls itself; ``cpu`` for CPU ranks.
         memory_bytes: What that device reports.
     """
-    times = step_times(folder)
+    times = steady_steps(folder)
     if times is None:
         return ()
     planned = plan.request.cluster.nodes[0].gpu

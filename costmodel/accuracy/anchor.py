@@ -42,7 +42,7 @@ class Anchor:
     levels: tuple[StackLevel, ...]
     when: str = ""
 
-    def of(self, stack: str) -> StackLevel | None:
+    def level_of(self, stack: str) -> StackLevel | None:
         """The level of a profile, if runs of it were measured."""
         return next((entry for entry in self.levels if entry.stack == stack), None)
 
@@ -84,7 +84,7 @@ def log_ratio(result: RunResult) -> float | None:
 
 def anchored(result: RunResult, anchor: Anchor) -> RunResult:
     """The row under an anchor; rows of other stacks stay as they are."""
-    level = anchor.of(result.stack)
+    level = anchor.level_of(result.stack)
     if level is None or result.predicted_step_time_s is None:
         return result
     seconds = level.level * result.predicted_step_time_s

@@ -9,7 +9,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Weights, published_weights
 from topology.base.errors import LONGEST_SHOWN, InputError
 
-PRECISIONS: dict[str, Weights] = {
+WEIGHTS_OF_NAME: dict[str, Weights] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",
     "fp8": "fp8", "fp8_block": "fp8", "fp8_static": "fp8", "w8a8_fp8": "fp8",
     "int8": "int8", "int8_wo": "int8", "w8a16": "int8",
@@ -19,7 +19,7 @@ PRECISIONS: dict[str, Weights] = {
 """Names of weight formats in benchmark tables and checkpoint names."""
 _WORDS = frozenset({
     "meta", "moe", "instruct", "chat", "it", "hf", "base", "thinking", "preview", "exp", "turbo", "v2",
-    "dynamic", "static", "quantized", "kv", *PRECISIONS,
+    "dynamic", "static", "quantized", "kv", *WEIGHTS_OF_NAME,
 })  # fmt: skip
 _RELEASE = re.compile(r"\d{4}|v0\.\d+|w\d+a\d+")  # a date such as 0528, a release such as v0.3, a format
 
@@ -50,7 +50,7 @@ def checkpoint_weights(name: str) -> Weights:
     >>> checkpoint_weights("nvidia/Llama-3.3-70B-Instruct-FP4"), checkpoint_weights("openai/gpt-oss-20b")
     ('fp4', 'fp4')
     """
-    said = [PRECISIONS[word] for word in re.split(r"[-_.]", name.lower()) if word in PRECISIONS]
+    said = [WEIGHTS_OF_NAME[word] for word in re.split(r"[-_.]", name.lower()) if word in WEIGHTS_OF_NAME]
     return said[-1] if said else published_weights(checkpoint_model(name))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from costmodel.kernels.tables import Calibration
-from costmodel.stack import bases, own_fields, stacks
+from costmodel.stack import bases, stacks, stated_fields
 from costmodel.training.constants import Constant, described_constants
 from topology.base.units import GIB
 
@@ -44,10 +44,10 @@ What is not named here was chosen with its profile, and is listed as `UNSOURCED`
 
 def heirs(profile: str, field: str) -> tuple[str, ...]:
     """Profiles that have one value of a field: the one that states it, and those based on it that do not."""
-    own, line = own_fields(), bases()
+    stated, line = stated_fields(), bases()
     found = [profile]
     for name in stacks():
-        if line.get(name) in found and field not in own[name]:
+        if line.get(name) in found and field not in stated[name]:
             found.append(name)
     return tuple(found)
 
@@ -63,7 +63,7 @@ def every_constant(cal: Calibration) -> Mapping[str, Constant]:
 
 def _stack_constants() -> dict[str, Constant]:
     """Timing and memory properties in which a profile differs from the plain engine."""
-    own, line = own_fields(), bases()
+    stated, line = stated_fields(), bases()
     return {
         f"{profile.name}.{at.name}": Constant(
             value=float(getattr(group, at.name)) / _SIZE.get(at.metadata["unit"], 1),
@@ -76,5 +76,5 @@ def _stack_constants() -> dict[str, Constant]:
         for at in fields(group)
         if "unit" in at.metadata
         and getattr(group, at.name) != at.default
-        and (profile.name not in line or at.name in own[profile.name])
+        and (profile.name not in line or at.name in stated[profile.name])
     }

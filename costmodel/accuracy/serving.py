@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from costmodel.accuracy.cells import Row, UnsupportedRunError, refused
 from costmodel.accuracy.serving_predictions import predict
-from costmodel.accuracy.serving_runs import ServingRun, read_run
+from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
 from topology.base.errors import InputError
 from topology.builders import default_cluster
@@ -106,7 +106,7 @@ def _predict_row(row: Row, index: int, cal: Calibration, fabrics: dict[str, Hier
     group = {column: (row.get(column) or "unnamed") for column in columns}
     group["mode"] = "disaggregated" if group["mode"].startswith("disagg") else "aggregated"
     try:
-        run = read_run(row, index)
+        run = read_serving_run(row, index)
         if run.gpu not in fabrics:
             fabrics[run.gpu] = fabric(run.gpu)
         latency = predict(cal, run, fabrics[run.gpu])

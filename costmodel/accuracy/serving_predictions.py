@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.accuracy.cells import UnsupportedRunError
-from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of
+from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.benchmarks import benchmark_of, polling_steps
 from costmodel.serving.deployment import Deployment
@@ -46,7 +46,7 @@ def predict(
     """Predict what the run's client measured on this fabric, with the shipped engine profile or another."""
     if run.prefill is not None:
         return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy, stack))
-    deployment = deployment_of(run, run.decode, hierarchy, stack)
+    deployment = deployment_of_run(run, run.decode, hierarchy, stack)
     latency = mean_latency(closed_loop(cal, deployment, run))
     return replace(latency, ttft_s=latency.ttft_s + _polled_s(run, deployment, latency.tpot_s))
 
@@ -65,7 +65,7 @@ def closed_loop_pools(
 
     Prompts are computed one at a time by each attention rank.
     """
-    prompts, outputs = (deployment_of(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
+    prompts, outputs = (deployment_of_run(run, pool, hierarchy, stack) for pool in (prefill, run.decode))
     per_worker = -(-run.concurrency // run.decode.workers)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
     prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)

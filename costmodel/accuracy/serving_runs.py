@@ -18,7 +18,7 @@ from costmodel.accuracy.cells import (
     number,
     require_cells,
 )
-from costmodel.accuracy.checkpoint_names import PRECISIONS, checkpoint_model, checkpoint_weights
+from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened
@@ -26,7 +26,7 @@ from topology.fabric.hierarchy import Hierarchy
 
 MOST_SIMULATED = 200_000
 """Requests in flight times workers: about ten seconds of events; the largest published row has 90,000."""
-REQUIRED = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
+REQUIRED_SERVING_COLUMNS = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +74,9 @@ def is_serving_schema(columns: set[str]) -> bool:
     return {"ttft_s", "tpot_s", "engine"} <= columns
 
 
-def read_run(row: Row, index: int) -> ServingRun:
+def read_serving_run(row: Row, index: int) -> ServingRun:
     """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
-    require_cells(row, REQUIRED)
+    require_cells(row, REQUIRED_SERVING_COLUMNS)
     disaggregated = row.get("mode", "").startswith("disagg")
     decode = _pool(row, "decode_") if disaggregated else Pool(layout=_aggregated_layout(row))
     prefill = _pool(row, "prefill_") if disaggregated else None
@@ -110,9 +110,9 @@ def _weights(row: Row) -> Weights:
     stated = row.get("precision", "").lower()
     if not stated:
         return checkpoint_weights(row["model"])
-    if stated not in PRECISIONS:
+    if stated not in WEIGHTS_OF_NAME:
         raise UnsupportedRunError(f"unknown precision {shortened(stated)}")
-    return PRECISIONS[stated]
+    return WEIGHTS_OF_NAME[stated]
 
 
 def part_name(name: str) -> str:
@@ -189,7 +189,7 @@ def _concurrency(row: Row, decode: Pool, *, disaggregated: bool) -> int:
     raise UnsupportedRunError("no concurrency")
 
 
-def deployment_of(
+def deployment_of_run(
     run: ServingRun, pool: Pool, hierarchy: Hierarchy, stack: ServingStack | None = None
 ) -> Deployment:
     """Give the deployment of one pool of a run on this fabric.

@@ -24,7 +24,7 @@ from costmodel.training.constants import Constants
 from costmodel.training.score import TrainingScores, evaluate
 from topology.base.errors import InputError
 
-Status = Literal["ok", "unsupported", "error"]
+RowStatus = Literal["ok", "unsupported", "error"]
 _CERTAIN = Doubts()
 
 
@@ -52,7 +52,7 @@ class RunResult:
 
     name: str
     group: Mapping[str, str]
-    status: Status
+    status: RowStatus
     reason: str = ""
     stack: str = ""
     doubts: Doubts = _CERTAIN
@@ -111,7 +111,7 @@ def predict_rows(
     return [results[i] for i in range(len(rows))]
 
 
-def _unpredicted(row: Row, index: int, status: Status, reason: str) -> RunResult:
+def _unpredicted(row: Row, index: int, status: RowStatus, reason: str) -> RunResult:
     """A row without a prediction."""
     return RunResult(
         name=row.get("id") or f"row {index + 1}", group=_columns(row), status=status, reason=reason
@@ -152,14 +152,14 @@ def _predict_alike(
     runs: Mapping[int, TrainingRun], rows: Sequence[Row], cal: Calibration, constants: Constants | None
 ) -> dict[int, RunResult]:
     """Predict runs of one job on one cluster."""
-    some = next(iter(runs.values()))
-    table = LayoutTable.of([run.layout for run in runs.values()])
+    shared = next(iter(runs.values()))
+    table = LayoutTable.from_rows([run.layout for run in runs.values()])
     shares = np.array([run.recomputed_share for run in runs.values()])
     scores = evaluate(
-        some.model, some.cluster, some.job, some.stack, table, cal,
+        shared.model, shared.cluster, shared.job, shared.stack, table, cal,
         constants=constants, recomputed_share=shares,
     )  # fmt: skip
-    tabled = stand_in(cal, some.cluster.gpu) == some.cluster.gpu.name
+    tabled = stand_in(cal, shared.cluster.gpu) == shared.cluster.gpu.name
     return {
         i: _result(run, _columns(rows[i]), scores, at, tabled=tabled)
         for at, (i, run) in enumerate(runs.items())

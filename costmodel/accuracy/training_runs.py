@@ -30,7 +30,7 @@ from topology.cluster import Cluster
 
 PUBLISHED_RUNS = Path(__file__).parents[1] / "data" / "published_runs.csv"
 
-REQUIRED = (
+REQUIRED_TRAINING_COLUMNS = (
     "num_layers",
     "hidden_size",
     "num_attention_heads",
@@ -86,7 +86,7 @@ class TrainingRun:
 def read_rows(path: Path | str) -> list[Row]:
     """Rows of a CSV of training runs; raises `InputError` when the file holds none."""
     table = read_table(path)
-    require_columns(table, REQUIRED[:-1], path, "training")
+    require_columns(table, REQUIRED_TRAINING_COLUMNS[:-1], path, "training")
     return list(table.rows)
 
 
@@ -103,7 +103,7 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         index: Its place in the table, its name where it has no id.
         trust_paths: Whether its `cluster` may name a file, which is then read.
     """
-    require_cells(row, REQUIRED[:-1])
+    require_cells(row, REQUIRED_TRAINING_COLUMNS[:-1])
     adapter = _adapter(row)
     if adapter:
         raise UnsupportedRunError(f"{adapter} trains small matrices beside frozen weights")

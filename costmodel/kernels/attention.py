@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.kernels.grids import Bools, Floats, Grid, KernelTime, floats, interpolate, outside, stacked
-from costmodel.kernels.measurement import REQUIRED
+from costmodel.kernels.measurement import REQUIRED_INPUTS
 from costmodel.kernels.stand_ins import achievable, stand_in
 from costmodel.kernels.tables import Calibration, measured_ratio
 from topology.hardware.gpu import Gpu
@@ -94,8 +94,8 @@ def attention_prefill(
         seconds = _corrected(cal, gpu, stacked(*at, floats(head_dim)), seconds)
     if cache_write:
         moved = 4 * floats(batch) * floats(kv_heads) * floats(query_tokens) * floats(head_dim)
-        passes = cal.fits()["attention"]["cache_write_passes"][name]
-        seconds = seconds + passes * moved / gpu.memory_bandwidth_bytes_per_s
+        cache_writes = cal.fits()["attention"]["cache_write_passes"][name]
+        seconds = seconds + cache_writes * moved / gpu.memory_bandwidth_bytes_per_s
     flagged = beyond | (padded != TABLE_HEAD_DIM) | (name != gpu.name)
     return KernelTime(seconds=seconds, extrapolated=flagged, source=f"prefill attention table of {name}")
 
@@ -105,7 +105,7 @@ def _corrected(cal: Calibration, gpu: Gpu, at: Floats, seconds: Floats) -> Float
     mine = cal.measured("attention_prefill", gpu, "bf16")
     if not mine:
         return seconds
-    names = REQUIRED["attention_prefill"]
+    names = REQUIRED_INPUTS["attention_prefill"]
     inputs: dict[str, Any] = {name: np.array([m.inputs[name] for m in mine]) for name in names}
     plain = Calibration(directory=cal.directory, tables=cal.tables)
     ratios = np.array([m.value for m in mine]) / attention_prefill(plain, gpu, **inputs).seconds

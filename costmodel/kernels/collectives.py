@@ -149,12 +149,12 @@ def network_seconds(
         fill = net["all_to_all_fill_s"] * x / (x + net["half_s"])
         return np.asarray(np.maximum(net["base_s"] + x, node_part) + fill)
     n, nodes = group.size, group.nodes
-    passes = 2.0 if op == "all_reduce" else 1.0
-    share = passes * (n - 1) / n
+    phases = 2.0 if op == "all_reduce" else 1.0
+    share = phases * (n - 1) / n
     boost = np.where(nodes == TWO_NODES, share, 1.0) if op == "all_reduce" else np.ones(())
     x = share * message_bytes / _network_rate(h, net, group, boost)
     base, hops = net["base_s"], net["hop_s"] * np.log2(nodes)
-    fill = net["fill_s"] + passes * ((n - nodes) * net["step_inside_s"] + nodes * net["step_outside_s"])
+    fill = net["fill_s"] + phases * ((n - nodes) * net["step_inside_s"] + nodes * net["step_outside_s"])
     ring = hops + np.maximum(base + x, node_part) + fill * x / (x + net["half_s"])
     if op != "all_reduce":
         return np.asarray(ring)

@@ -21,16 +21,16 @@ __all__ = [
     "attention_prefill",
     "busiest_rank_load",
     "decode_launch_s",
-    "elementwise",
-    "gemm",
-    "grouped_gemm",
+    "elementwise_time",
+    "gemm_time",
+    "grouped_gemm_time",
     "moe_ffn",
 ]
 
 TILE = 32  # elements: the narrowest tile edge of tensor-core GEMM kernels; partial tiles cost as full ones
 
 
-def gemm(cal: Calibration, gpu: Gpu, dtype: str, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> KernelTime:
+def gemm_time(cal: Calibration, gpu: Gpu, dtype: str, m: ArrayLike, n: ArrayLike, k: ArrayLike) -> KernelTime:
     """Seconds of C[m,n] = A[m,k]·B[k,n].
 
         log t = multilinear in (log m, log n, log k) between measured nodes; beyond them t ∝ m·n·k;
@@ -56,7 +56,7 @@ def gemm(cal: Calibration, gpu: Gpu, dtype: str, m: ArrayLike, n: ArrayLike, k: 
     return KernelTime(seconds=seconds, extrapolated=beyond, source=reference.source)
 
 
-def grouped_gemm(
+def grouped_gemm_time(
     cal: Calibration,
     gpu: Gpu,
     dtype: str,
@@ -76,7 +76,7 @@ def grouped_gemm(
     Args:
         cal: tables.
         gpu: the GPU.
-        dtype: as in `gemm`.
+        dtype: as in `gemm_time`.
         tokens_per_expert: mean rows per local expert (may be below 1).
         n: outputs of one expert.
         k: inputs of one expert.
@@ -85,12 +85,12 @@ def grouped_gemm(
     rows = np.maximum(floats(tokens_per_expert), 1e-9)
     hit = -np.expm1(-rows)
     outputs = floats(n) * floats(num_local_experts) * hit
-    one = gemm(cal, gpu, dtype, rows / hit, outputs, k)
+    one = gemm_time(cal, gpu, dtype, rows / hit, outputs, k)
     source = f"{one.source}; grouped as one launch"
     return KernelTime(seconds=one.seconds, extrapolated=one.extrapolated, source=source)
 
 
-def elementwise(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTime:
+def elementwise_time(cal: Calibration, gpu: Gpu, moved_bytes: ArrayLike) -> KernelTime:
     """Seconds of memory-bound passes that read and write `moved_bytes` in all: bytes / (e_b·bandwidth).
 
     e_b is the share of the data-sheet bandwidth that the largest memory-bound kernels of the tables reach.
@@ -133,7 +133,7 @@ def moe_ffn(
     Args:
         cal: tables.
         gpu: the GPU.
-        dtype: as in `gemm`.
+        dtype: as in `gemm_time`.
         tokens: tokens entering the layer from all ranks that share these experts.
         hidden_size: H.
         intermediate_size: F of one expert, before moe_tp.
@@ -147,8 +147,8 @@ def moe_ffn(
     inner = floats(intermediate_size) / floats(moe_tp)
     local = experts / ranks
     rows = floats(tokens) * floats(top_k) / experts * busiest_rank_load(experts, ranks, skew)
-    up = grouped_gemm(cal, gpu, dtype, rows, 2 * inner, hidden_size, local)
-    down = grouped_gemm(cal, gpu, dtype, rows, hidden_size, inner, local)
+    up = grouped_gemm_time(cal, gpu, dtype, rows, 2 * inner, hidden_size, local)
+    down = grouped_gemm_time(cal, gpu, dtype, rows, hidden_size, inner, local)
     ideal = up.seconds + down.seconds
     ratio, fixed, source = _fused_moe(cal, gpu, dtype, rows, inner)
     flagged = up.extrapolated | down.extrapolated | (source is None)

@@ -35,7 +35,7 @@ class Grid:
     corners: NDArray[np.intp]  # offsets of the 2^axes corners of a cell, shape (2^axes, 1)
 
     @classmethod
-    def of(cls, axes: Sequence[Floats], log_values: NDArray[np.floating]) -> "Grid":
+    def from_logs(cls, axes: Sequence[Floats], log_values: NDArray[np.floating]) -> "Grid":
         """Build a grid from the coordinates of its axes (increasing, not logs) and the log of its values."""
         shape = tuple(len(axis) for axis in axes)
         strides = np.array([int(np.prod(shape[j + 1 :])) for j in range(len(shape))], dtype=np.intp)
@@ -69,7 +69,7 @@ def interpolate(grid: Grid, coordinates: Floats) -> Floats:
 
         v = Σ_corners Π_axes (f or 1 − f) · v_corner,   f = position inside the cell in log coordinates
 
-    >>> grid = Grid.of([np.array([1.0, 4.0]), np.array([1.0, 2.0])], np.log([[1.0, 2.0], [4.0, 8.0]]))
+    >>> grid = Grid.from_logs([np.array([1.0, 4.0]), np.array([1.0, 2.0])], np.log([[1.0, 2.0], [4.0, 8.0]]))
     >>> float(np.exp(interpolate(grid, stacked(np.array(2.0), np.array(1.5)))).round(6))
     3.0
     """

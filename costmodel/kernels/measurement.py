@@ -15,7 +15,7 @@ from topology.base.decode import read_json, structure, unstructure
 from topology.base.errors import InputError
 
 _GROUP = ("bytes", "size", "stride")
-REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
+REQUIRED_INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "gemm": ("m", "n", "k"),
     "attention_prefill": ("batch", "heads", "kv_heads", "query_tokens", "kv_tokens", "head_dim"),
     "elementwise": ("bytes",),
@@ -37,7 +37,7 @@ class Measurement:
         cluster: Fingerprint of the cluster it ran on.
         gpu: GPU name.
         dtype: Data type, for what depends on it.
-        inputs: Numbers among the arguments of the cost function of that name (see `REQUIRED`).
+        inputs: Numbers among the arguments of the cost function of that name (see `REQUIRED_INPUTS`).
         value: The median, in `unit`.
         unit: "s" for everything that overrides a table.
         repeats: How often it was measured.
@@ -74,29 +74,29 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
         )
     found = tuple(structure(entry, Measurement, f"{path}, entry {i}") for i, entry in enumerate(data))
     for index, entry in enumerate(found):
-        check(entry, f"{path}, entry {index}")
+        check_measurement(entry, f"{path}, entry {index}")
     return found
 
 
-def to_json(measurements: Sequence[Measurement]) -> str:
+def measurements_json(measurements: Sequence[Measurement]) -> str:
     """Return measurements as the text that `read_measurements` reads."""
     return json.dumps([unstructure(m) for m in measurements], indent=1, sort_keys=True) + "\n"
 
 
-def check(measurement: Measurement, where: str) -> None:
+def check_measurement(measurement: Measurement, where: str) -> None:
     """Refuse a measurement that cannot correct a table: no positive value, or inputs missing."""
     if not (math.isfinite(measurement.value) and measurement.value > 0):
         raise InputError(
             f"{where}: value is {measurement.value}", "a time is positive and finite", "measure it again"
         )
-    missing = [key for key in REQUIRED.get(measurement.what, ()) if key not in measurement.inputs]
+    missing = [key for key in REQUIRED_INPUTS.get(measurement.what, ()) if key not in measurement.inputs]
     if missing:
         raise InputError(
-            f"{where}: a {measurement.what} needs {', '.join(REQUIRED[measurement.what])}",
+            f"{where}: a {measurement.what} needs {', '.join(REQUIRED_INPUTS[measurement.what])}",
             f"inputs lack {', '.join(missing)}",
             "add them",
         )
-    wrong = [key for key in REQUIRED.get(measurement.what, ()) if not measurement.inputs[key] > 0]
+    wrong = [key for key in REQUIRED_INPUTS.get(measurement.what, ()) if not measurement.inputs[key] > 0]
     if wrong:
         raise InputError(
             f"{where}: {wrong[0]} is {measurement.inputs[wrong[0]]:g}",

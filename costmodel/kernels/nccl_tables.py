@@ -14,7 +14,7 @@ from costmodel.kernels.tables import Calibration
 from topology.fabric.hierarchy import Counts, Hierarchy, ring_bandwidth
 
 SAME_BANDWIDTH = 0.1  # data sheets round; a node this close to the measured one is the same
-AXES = ("nccl_gpus", "nccl_bytes")
+TABLE_AXES = ("nccl_gpus", "nccl_bytes")
 
 
 def node_seconds(
@@ -29,7 +29,7 @@ def node_seconds(
     """
     name, native = table_of(cal, h)
     table_op, scale = _as_measured(op, h)
-    grid = cal.grid(name, f"nccl_{table_op}", AXES)
+    grid = cal.grid(name, f"nccl_{table_op}", TABLE_AXES)
     if grid is None:
         raise LookupError(f"{name}.npz has no collectives")
     n = np.maximum(np.where(op == "p2p", 2, members), 2).astype(np.float64)
@@ -72,17 +72,17 @@ def table_of(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
 
 def _find_table(cal: Calibration, h: Hierarchy) -> tuple[str, bool]:
     fits = cal.fits()
-    own, measured = h.gpu.name, fits["scaleup_bytes_per_s"]
+    gpu, measured = h.gpu.name, fits["scaleup_bytes_per_s"]
     if h.scaleup.kind == "pcie":
         hosts = fits["pcie_tables"]
-        name = hosts["by_name"].get(own, hosts["default"])
-        return name, name == own
+        name = hosts["by_name"].get(gpu, hosts["default"])
+        return name, name == gpu
     on_pcie = fits["pcie_tables"]["by_name"]
     stand_ins = fits["stand_ins"]
-    nearest = own, stand_ins["by_name"].get(own), stand_ins["by_architecture"].get(h.gpu.architecture)
+    nearest = gpu, stand_ins["by_name"].get(gpu), stand_ins["by_architecture"].get(h.gpu.architecture)
     name = next((n for n in nearest if n in measured and n not in on_pcie), stand_ins["other"])
     alike = np.isclose(h.scaleup.bandwidth_bytes_per_s, measured[name], rtol=SAME_BANDWIDTH)
-    return name, bool(alike and h.scaleup.kind == "nvswitch" and name == own)
+    return name, bool(alike and h.scaleup.kind == "nvswitch" and name == gpu)
 
 
 def _as_measured(op: str, h: Hierarchy) -> tuple[str, float]:
@@ -119,9 +119,9 @@ def _larger_group(cal: Calibration, grid: Grid, op: str, n: Floats, seconds: Flo
     if not np.any(n > most):
         return np.zeros(())
     net = cal.network()
-    passes = 2.0 if op == "all_reduce" else 1.0
+    phases = 2.0 if op == "all_reduce" else 1.0
     wider = np.maximum(n, most)
     traffic = ((wider - 1) / wider) / ((most - 1) / most) - 1
-    steps = passes * (wider - most) * net["step_inside_s"]
+    steps = phases * (wider - most) * net["step_inside_s"]
     saturation = seconds / (seconds + net["half_s"] + np.exp(grid.log_values.min()))
     return np.asarray(seconds * traffic + steps * saturation)

@@ -112,7 +112,7 @@ def _find(cal: Calibration, gpu: Gpu, dtype: str) -> Reference:
     source = f"GEMM {table} table of {name}, carried over at equal utilisation"
     axes = [cal.arrays(name)[axis].astype(np.float64) for axis in GEMM_AXES]
     carried = _carried_over(grid, axes, base, wanted, measured["launch_s"])
-    return Reference(grid=Grid.of(axes, carried), exact=False, source=source)
+    return Reference(grid=Grid.from_logs(axes, carried), exact=False, source=source)
 
 
 def _carried_over(

@@ -63,7 +63,9 @@ class Calibration:
         if key not in self.tables:
             arrays = self.arrays(gpu_name)
             known = name in arrays
-            self.tables[key] = Grid.of([arrays[axis] for axis in axes], arrays[name]) if known else None
+            self.tables[key] = (
+                Grid.from_logs([arrays[axis] for axis in axes], arrays[name]) if known else None
+            )
         grid: Grid | None = self.tables[key]
         return grid
 

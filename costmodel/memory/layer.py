@@ -100,7 +100,7 @@ def memory_pieces(
     Layouts that cut a layer the same way share one evaluation of the per-layer table: `ops`, when the caller
     has it already, is that of a layer of every run, of the embedding and of the head.
     """
-    table = LayoutTable.of([layout]) if isinstance(layout, ParallelLayout) else layout
+    table = LayoutTable.from_rows([layout]) if isinstance(layout, ParallelLayout) else layout
     shard, index = unique_shards(table, job)
     each = bytes_per_parameter(table, stack, job)
     context = _Context(model, job, stack, table, index, each)

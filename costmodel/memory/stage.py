@@ -91,8 +91,8 @@ def stage_parts(
     saved = _sum((n - r) * layer.saved_bytes + r * layer.saved_bytes_recomputed for layer, n, r in runs)
     ends = first * pieces.embedding.activation_bytes + last * pieces.head.activation_bytes
     recomputes = np.greater(_sum(recomputed), 0)
-    again = pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes
-    activations = in_flight * saved + ends + recomputes * again
+    recompute_working = pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes
+    activations = in_flight * saved + ends + recomputes * recompute_working
     buffers = pieces.working_bytes + pieces.buffer_bytes
 
     def state(part: str) -> Quantity:
@@ -167,8 +167,8 @@ def stage_total_bytes(
     for run, (n, r) in enumerate(zip(layers, recomputed, strict=True)):
         kept = (n - r) * form.saved_bytes[run] + r * form.saved_bytes_recomputed[run]
         total = total + n * form.static_bytes[run] + in_flight * kept
-    again = form.recompute_working_bytes - last * form.recompute_room_bytes
-    return total + np.greater(_sum(recomputed), 0) * again
+    recompute_working = form.recompute_working_bytes - last * form.recompute_room_bytes
+    return total + np.greater(_sum(recomputed), 0) * recompute_working
 
 
 def stage_memory(

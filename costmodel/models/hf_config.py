@@ -130,8 +130,8 @@ def _qwen2(r: ConfigReader) -> dict[str, Any]:
 
 def _qwen3(r: ConfigReader) -> dict[str, Any]:
     """Qwen3: normed query and key heads of their own size."""
-    own = {"qk_norm": True, "rotary": read_rotary(r), **_attention_biases(r), **_late_windows(r)}
-    return {**_decoder(r, head_dim=128), **own}
+    specific = {"qk_norm": True, "rotary": read_rotary(r), **_attention_biases(r), **_late_windows(r)}
+    return {**_decoder(r, head_dim=128), **specific}
 
 
 def _qwen3_moe(r: ConfigReader) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def _qwen3_moe(r: ConfigReader) -> dict[str, Any]:
         "routing": Routing(norm_topk_prob=r.flag("norm_topk_prob", default=False)),
         "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
-    own = {"qk_norm": True, "rotary": read_rotary(r), **_attention_biases(r)}
-    return {**_decoder(r), **own, **windows, **experts}
+    specific = {"qk_norm": True, "rotary": read_rotary(r), **_attention_biases(r)}
+    return {**_decoder(r), **specific, **windows, **experts}
 
 
 def _deepseek(r: ConfigReader, routing: Routing, *, interleaved: bool) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _glm4_moe(r: ConfigReader) -> dict[str, Any]:
         topk_group=r.size("topk_group", default=1),
         bias_selects=True,
     )
-    own = {
+    specific = {
         "qkv_bias": r.flag("attention_bias", default=False),
         "qk_norm": r.flag("use_qk_norm", default=False),
         "rotary": read_rotary(r, fraction=0.5),
@@ -244,7 +244,7 @@ def _glm4_moe(r: ConfigReader) -> dict[str, Any]:
         "routing": routing,
         "router_bias": True,
     }
-    return {**_decoder(r, epsilon=1e-5), **own}
+    return {**_decoder(r, epsilon=1e-5), **specific}
 
 
 SWIGLU_ALPHA = 1.702  # slope of gpt-oss's sigmoid, a literal of its published code
@@ -253,7 +253,7 @@ SWIGLU_ALPHA = 1.702  # slope of gpt-oss's sigmoid, a literal of its published c
 def _gpt_oss(r: ConfigReader) -> dict[str, Any]:
     """gpt-oss: biases everywhere, attention sinks, a window on every other layer, experts on all."""
     r.expects("swiglu_alpha", SWIGLU_ALPHA)
-    own = {
+    specific = {
         **_attention_biases(r, default=True),
         "mlp_bias": True,
         "router_bias": True,
@@ -265,7 +265,7 @@ def _gpt_oss(r: ConfigReader) -> dict[str, Any]:
         "moe_intermediate_size": r.size("intermediate_size"),
         "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
     }
-    return {**_decoder(r, head_dim=64, epsilon=1e-5), **own, **r.windows(128, pattern=2)}
+    return {**_decoder(r, head_dim=64, epsilon=1e-5), **specific, **r.windows(128, pattern=2)}
 
 
 def _gpt_oss_rotary(r: ConfigReader) -> Rotary:
@@ -301,19 +301,19 @@ def _gemma2(r: ConfigReader) -> dict[str, Any]:
 def _gemma3(r: ConfigReader) -> dict[str, Any]:
     """Gemma 3 (text part): normed heads, and five windowed layers with their own rotary base to one full."""
     r.expects("attn_logit_softcapping", None)
-    own = {
+    specific = {
         "qk_norm": True,
         "final_logit_softcapping": r.optional("final_logit_softcapping"),
         "rotary": read_rotary_by_layer(r, theta=1e6, sliding_theta=1e4),
     }
     sizes = _decoder(r, tied=True, heads=8, kv_heads=4, head_dim=256, vocabulary=262208, positions=131072)
     pattern = r.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    return {**sizes, **_gemma(r), **own, **r.windows(4096, pattern=pattern)}
+    return {**sizes, **_gemma(r), **specific, **r.windows(4096, pattern=pattern)}
 
 
 def _nemotron(r: ConfigReader) -> dict[str, Any]:
     """Nemotron-4: squared ReLU without a gate, layer norm around one, half of each head turned."""
-    own = {
+    specific = {
         "gated_mlp": False,
         "norm": "layernorm1p",
         "norm_epsilon": r.positive("norm_eps", 1e-5),
@@ -322,7 +322,7 @@ def _nemotron(r: ConfigReader) -> dict[str, Any]:
         **_attention_biases(r),
         "mlp_bias": r.flag("mlp_bias", default=False),
     }
-    return {**_decoder(r), **own}
+    return {**_decoder(r), **specific}
 
 
 def _gpt2(r: ConfigReader) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def attention_ops(
         *enter_tensor_parallel("attention", shard, H),
         *project(model, job, stack, shard),
         *_context_exchange(model, stack, shard),
-        *_core(model, kind, stack, shard),
+        *_core_attention(model, kind, stack, shard),
         output,
         *leave_tensor_parallel("attention", shard, H),
     )
@@ -115,8 +115,8 @@ def _grouped_projections(
     norms = elementwise(
         "qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=qk_bytes, parameters=2 * d, count=2
     )
-    passes = 2 if stack.timing.fused_elementwise else 4
-    positions = elementwise("rotary", traffic_bytes=passes * qk_bytes, count=2)
+    accesses = 2 if stack.timing.fused_elementwise else 4
+    positions = elementwise("rotary", traffic_bytes=accesses * qk_bytes, count=2)
     return (qkv, *(norms,) * model.qk_norm, *(positions,) * (model.learned_positions == 0))
 
 
@@ -133,8 +133,8 @@ def _latent_projections(
     down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
     norm = elementwise("kv_norm", traffic_bytes=4 * rows * r, saved_bytes=HALF_BYTES * rows * r, parameters=r)
     up = gemm("kv_up", m=T, n=kv_width, k=r, dtype=dtype, saved_elements=rows * r)
-    passes = 2 if stack.timing.fused_elementwise else 4
-    rotary = elementwise("rotary", traffic_bytes=passes * HALF_BYTES * T * (2 * query_width), count=3)
+    accesses = 2 if stack.timing.fused_elementwise else 4
+    rotary = elementwise("rotary", traffic_bytes=accesses * HALF_BYTES * T * (2 * query_width), count=3)
     if not q:
         query: tuple[Op, ...] = (gemm("query", m=T, n=query_width, k=H, dtype=dtype, saved_elements=0),)
     else:
@@ -241,7 +241,9 @@ def _kept_gathered_bytes(shard: ShardShape, kv_bytes: Quantity) -> Quantity:
     return gathers * ((shard.cp - 1) * kv_bytes + mask)
 
 
-def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+def _core_attention(
+    model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
     """Scores, softmax and weighted values: one fused kernel, or two batched matmuls around softmax passes.
 
     Fused attention keeps q, k, v and one fp32 log-sum-exp per head and token (arXiv 2205.14135); its
@@ -263,7 +265,7 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
     pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
     scores = T * S * heads
     kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else HALF_BYTES * scores
-    core = Op(
+    attention = Op(
         name="attention",
         kind=OpKind.ATTENTION,
         batch=shard.microbatch_size,
@@ -288,8 +290,8 @@ def _core(model: ModelSpec, kind: LayerKind, stack: SoftwareStack, shard: ShardS
         working_bytes=_exchange_working_bytes(model, stack, shard),
     )
     if stack.timing.flash_attention:
-        return (core,)
-    return (core, _softmax(scores, dropout=stack.timing.dropout))
+        return (attention,)
+    return (attention, _softmax(scores, dropout=stack.timing.dropout))
 
 
 def _softmax(scores: Quantity, *, dropout: bool) -> Op:

@@ -34,7 +34,7 @@ class OpKind(Enum):
 class Cover(Enum):
     """What a collective may hide under: chunks of its product, the input gradient, attention, or nothing."""
 
-    PRODUCT = "product"
+    GEMM = "gemm"
     INPUT_GRADIENT = "input gradient"
     ATTENTION = "attention"
     NOTHING = "nothing"
@@ -121,7 +121,7 @@ class Op:
     axis: AxisName | None = None
     collective_bytes: Quantity = 0
     phase: Phase = "forward"
-    cover: Cover = Cover.PRODUCT
+    cover: Cover = Cover.GEMM
 
 
 def gemm(
@@ -226,7 +226,7 @@ def communicate(
     phase: Phase = "forward",
     *,
     count: int = 1,
-    cover: Cover = Cover.PRODUCT,
+    cover: Cover = Cover.GEMM,
 ) -> Op:
     """Give a collective over an axis of the layout: `size_bytes` in all, in `count` messages."""
     return Op(

@@ -38,7 +38,8 @@ def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt
     Returns:
         A `ShardShape` of float arrays, one entry per distinct cut, and an index of the length of the table.
 
-    >>> table = LayoutTable.of([ParallelLayout(tp=2, dp=4), ParallelLayout(tp=4), ParallelLayout(tp=2, pp=4)])
+    >>> rows = [ParallelLayout(tp=2, dp=4), ParallelLayout(tp=4), ParallelLayout(tp=2, pp=4)]
+    >>> table = LayoutTable.from_rows(rows)
     >>> shard, index = unique_shards(table, TrainingJob(sequence_length=8, global_batch_size=64))
     >>> shard.tp.tolist(), index.tolist()
     ([2.0, 4.0], [0, 1, 0])
@@ -50,8 +51,8 @@ def unique_shards(table: LayoutTable, job: TrainingJob) -> tuple[ShardShape, npt
         "cp_kind": table.cp_kind,
     }
     first, index = distinct_rows(list(columns.values()))
-    cuts = {name: column[first].astype(np.float64) for name, column in columns.items()}
-    return ShardShape(sequence_length=float(job.sequence_length), **cuts), index
+    degrees = {name: column[first].astype(np.float64) for name, column in columns.items()}
+    return ShardShape(sequence_length=float(job.sequence_length), **degrees), index
 
 
 def distinct_rows(columns: list[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -1,6 +1,6 @@
 """How much of the fill and drain of a pipeline shows: closed forms for equal ranks, by schedule.
 
-Each is what `costmodel.pipeline.simulator.simulate` adds to M microbatches on equal ranks, as a share of
+Each is what `costmodel.pipeline.simulator.simulate_step` adds to M microbatches on equal ranks, as a share of
 (P − 1) microbatches: the β of `costmodel.pipeline.stage_costs.step_time`. All are exact; ZBV's where the
 input gradient takes at least as long as the forward, as in every transformer (else it is an upper estimate
 up to a few per cent of the step when M is near P). Beside them, the sends that a step waits for.

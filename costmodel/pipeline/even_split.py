@@ -41,8 +41,8 @@ def even_split(runs: Sequence[int], layout: ParallelLayout) -> StageSplit:
     ((2,), (3,), (3,), (2,))
     """
     counts = runs_of_ranks(*_chunks(layout, sum(runs)), tuple(runs))
-    again = tuple(sum(row) if layout.recompute == "full" else 0 for row in counts)
-    return StageSplit(layers_of_stage=counts, recompute_of_stage=again)
+    recomputed = tuple(sum(row) if layout.recompute == "full" else 0 for row in counts)
+    return StageSplit(layers_of_stage=counts, recompute_of_stage=recomputed)
 
 
 def _chunks(layout: ParallelLayout, num_layers: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

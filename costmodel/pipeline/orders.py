@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-Kind = Literal["F", "B", "W", "BW"]
-Pass = tuple[Kind, int, int]
+PassKind = Literal["F", "B", "W", "BW"]
+Pass = tuple[PassKind, int, int]
 
 
 def gpipe_order(_ranks: int, _chunks: int, microbatches: int, rank: int) -> list[Pass]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
-from costmodel.pipeline.orders import Kind, Pass
+from costmodel.pipeline.orders import Pass, PassKind
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.stages import ranks_of_chunks
 from topology.base.errors import InputError
@@ -60,7 +60,7 @@ class Timeline:
     makespan_s: float
 
 
-def simulate(layout: ParallelLayout, num_microbatches: int, seconds: StageSeconds) -> Timeline:
+def simulate_step(layout: ParallelLayout, num_microbatches: int, seconds: StageSeconds) -> Timeline:
     """Play one step of a schedule.
 
     Args:
@@ -69,7 +69,7 @@ def simulate(layout: ParallelLayout, num_microbatches: int, seconds: StageSecond
         seconds: Durations of the pp·virtual_stages stages.
 
     >>> ones = StageSeconds(forward_s=(1.0,) * 4, input_s=(1.0,) * 4, weight_s=(1.0,) * 4)
-    >>> simulate(ParallelLayout(pp=4), 8, ones).makespan_s
+    >>> simulate_step(ParallelLayout(pp=4), 8, ones).makespan_s
     33.0
     """
     owner = ranks_of_chunks(layout)
@@ -123,10 +123,10 @@ def _play_orders(
     return events
 
 
-_SHOWN: dict[Kind, Literal["F", "B", "W"]] = {"F": "F", "B": "B", "W": "W", "BW": "B"}
+_SHOWN: dict[PassKind, Literal["F", "B", "W"]] = {"F": "F", "B": "B", "W": "W", "BW": "B"}
 
 
-def _events(found: Event, kind: Kind, splits: bool, seconds: StageSeconds) -> list[Event]:
+def _events(found: Event, kind: PassKind, splits: bool, seconds: StageSeconds) -> list[Event]:
     """A pass as events: both halves of a whole backward where the schedule splits others."""
     if kind != "BW" or not splits:
         return [found]
@@ -134,7 +134,7 @@ def _events(found: Event, kind: Kind, splits: bool, seconds: StageSeconds) -> li
     return [found._replace(end_s=middle_s), found._replace(kind="W", start_s=middle_s)]
 
 
-def _durations(seconds: StageSeconds) -> dict[Kind, tuple[float, ...]]:
+def _durations(seconds: StageSeconds) -> dict[PassKind, tuple[float, ...]]:
     """Duration of every kind of pass by stage."""
     whole = tuple(b + w for b, w in zip(seconds.input_s, seconds.weight_s, strict=True))
     return {"F": seconds.forward_s, "B": seconds.input_s, "W": seconds.weight_s, "BW": whole}

@@ -156,6 +156,6 @@ def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
     )
 
 
-def fits(costs: StageCosts, split: StageSplit) -> bool:
+def fits_capacity(costs: StageCosts, split: StageSplit) -> bool:
     """Whether every rank stays within its capacity."""
     return bool((memory_of_stages(costs, split) <= costs.capacity_bytes).all())

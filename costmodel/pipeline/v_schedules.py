@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from costmodel.pipeline.orders import Kind, Pass
+from costmodel.pipeline.orders import Pass, PassKind
 
 
 def zbv_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
@@ -36,7 +36,7 @@ def zbv_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
     take.times(ranks - rank, ("B", down), ("W", down))
     for stage in (up, down):
         take.times(take.done["B", stage] - take.done["W", stage], ("W", stage))
-    return [each for each in take.passes if each[2] < microbatches]
+    return [each for each in take.order if each[2] < microbatches]
 
 
 def dualpipev_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
@@ -59,7 +59,7 @@ def dualpipev_order(ranks: int, microbatches: int, rank: int) -> list[Pass]:
     take.times(microbatches - 2 * ranks + rank + 1, ("F", down), ("BW", up), ("F", up), ("BW", down))
     take.times(later, ("BW", up), ("F", up), ("BW", down))
     _drain(take, down, up, rank, later)
-    return take.passes
+    return take.order
 
 
 def _drain(take: _Order, down: int, up: int, rank: int, later: int) -> None:
@@ -82,24 +82,24 @@ class _Order:
     """Passes while they are written down: how many of each kind and stage, and delayed weight gradients."""
 
     def __init__(self) -> None:
-        self.passes: list[Pass] = []
+        self.order: list[Pass] = []
         self.done: Counter[tuple[str, int]] = Counter()
         self.waiting: deque[tuple[int, int]] = deque()
 
-    def times(self, count: int, *kinds: tuple[Kind, int]) -> None:
+    def times(self, count: int, *kinds: tuple[PassKind, int]) -> None:
         """Add the next microbatch of each of these kinds and stages, over and over."""
         for kind, stage in kinds * count:
             key = (kind[0], stage)
-            self.passes.append((kind, stage, self.done[key]))
+            self.order.append((kind, stage, self.done[key]))
             self.done[key] += 1
 
     def backward(self, stage: int, *, split: bool) -> None:
         """Add a whole backward, or its input half with the weights left for later."""
         self.times(1, ("B" if split else "BW", stage))
         if split:
-            self.waiting.append((stage, self.passes[-1][2]))
+            self.waiting.append((stage, self.order[-1][2]))
 
     def delayed(self) -> None:
         """Add the oldest delayed weight gradient, if any."""
         if self.waiting:
-            self.passes.append(("W", *self.waiting.popleft()))
+            self.order.append(("W", *self.waiting.popleft()))

@@ -94,19 +94,19 @@ def routed_experts(
     found = _nearest(cal, gpu, dtype, shape)
     if found is None:
         return modelled
-    near, log_seconds, table = found
+    known, log_seconds, table = found
     share = mxfp4_share if table == MXFP4 else 1.0
     table_tokens = _remembered(cal, _table_name(cal, gpu))["tokens"]
     rows = np.clip(
-        floats(tokens) * (top_k * near[3] / (num_experts * near[2])), table_tokens[0], table_tokens[-1]
+        floats(tokens) * (top_k * known[3] / (num_experts * known[2])), table_tokens[0], table_tokens[-1]
     )
     measured = share * np.exp(np.interp(np.log(rows), np.log(table_tokens), log_seconds))
-    own = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
-    if near == shape and own == dtype and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
+    table_dtype = dtype if table in _tables(gpu, dtype) else OTHERWISE[table]
+    if known == shape and table_dtype == dtype and moe_ep == 1 and gpu.name == stand_in(cal, gpu):
         beyond = np.maximum(floats(tokens) / table_tokens[-1], 1.0)
         return KernelTime(seconds=measured * beyond, extrapolated=beyond > 1.0, source="measured experts")
-    ratio = measured / _modelled(cal, gpu, own, rows, near, 1).seconds
-    source = f"experts carried over from H={near[0]} F={near[1]} k={near[2]} E={near[3]} tp={near[4]}"
+    ratio = measured / _modelled(cal, gpu, table_dtype, rows, known, 1).seconds
+    source = f"experts carried over from H={known[0]} F={known[1]} k={known[2]} E={known[3]} tp={known[4]}"
     return KernelTime(
         seconds=modelled.seconds * ratio, extrapolated=np.ones_like(ratio, dtype=bool), source=source
     )

@@ -59,14 +59,12 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
     """
     model, tp = deployment.model, deployment.layout.tp
     n = np.asarray(rows, dtype=np.float64)
-    product = _gemm(
-        cal, deployment, dtype_of(deployment, "head"), n, model.vocab_size / tp, model.hidden_size
-    )
+    gemm_s = _gemm(cal, deployment, dtype_of(deployment, "head"), n, model.vocab_size / tp, model.hidden_size)
     gather = collective_time(
         cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1
     )
-    sampling = compute.elementwise(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
-    return np.asarray(product + gather + sampling, dtype=np.float64)
+    sampling = compute.elementwise_time(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
+    return np.asarray(gemm_s + gather + sampling, dtype=np.float64)
 
 
 def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
@@ -149,8 +147,8 @@ def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats
     rate = h.scaleup.bandwidth_bytes_per_s
     one_shot = stack.all_reduce_s + message_bytes * (n - 1) / rate
     two_shot = 2 * stack.all_reduce_s + message_bytes * 2 * (n - 1) / n / rate
-    own = np.minimum(one_shot, two_shot)
-    return np.where(message_bytes <= CUSTOM_ALL_REDUCE_MOST_BYTES, np.minimum(nccl, own), nccl)
+    engine_s = np.minimum(one_shot, two_shot)
+    return np.where(message_bytes <= CUSTOM_ALL_REDUCE_MOST_BYTES, np.minimum(nccl, engine_s), nccl)
 
 
 def elementwise_s(deployment: Deployment, m: Floats) -> Floats:
@@ -190,8 +188,8 @@ def decode_attention_s(
         windowed = run.kind.sliding_share
         full = _decode_layer_s(cal, deployment, batch, context)
         if windowed and model.sliding_window:
-            near = _decode_layer_s(cal, deployment, batch, np.minimum(context, model.sliding_window))
-            full = (1 - windowed) * full + windowed * near
+            in_window = _decode_layer_s(cal, deployment, batch, np.minimum(context, model.sliding_window))
+            full = (1 - windowed) * full + windowed * in_window
         streamed = stack.attention_share * np.maximum(full - launch, 0.0)
         total = total + (stack.attention_s + streamed) * run.count / layout.pp
     return total
@@ -217,8 +215,8 @@ def prefill_attention_s(
     for run in layer_runs(model):
         windowed, one = run.kind.sliding_share, full
         if windowed and model.sliding_window:
-            near = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
-            one = (1 - windowed) * full + windowed * near
+            in_window = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
+            one = (1 - windowed) * full + windowed * in_window
         total = total + one * run.count / layout.pp
     return total
 
@@ -264,4 +262,4 @@ def _dense_s(cal: Calibration, deployment: Deployment, m: Floats, width: float, 
 
 def _gemm(cal: Calibration, deployment: Deployment, dtype: str, m: Floats, n: float, k: float) -> Floats:
     """Seconds of one projection on the deployment's GPU."""
-    return compute.gemm(cal, deployment.hierarchy.gpu, dtype, m, n, k).seconds
+    return compute.gemm_time(cal, deployment.hierarchy.gpu, dtype, m, n, k).seconds

@@ -100,11 +100,11 @@ def decode_tables(
     rows = micro * width
     stage = linear_s(cal, deployment, rows, captured=True) + stage_send_s(cal, deployment, rows)
     linear = pp * stage + head_s(cal, deployment, rows)
-    near, far = max(input_tokens, 1), max(input_tokens + output_tokens, input_tokens + 2)
-    at_near = pp * decode_attention_s(cal, deployment, micro, near)
-    at_far = pp * decode_attention_s(cal, deployment, micro, far)
-    slope = np.maximum(at_far - at_near, 0.0) / (knots * (far - near))
-    intercept = np.maximum(at_near - slope * knots * near, 0.0)
+    first_context, last_context = max(input_tokens, 1), max(input_tokens + output_tokens, input_tokens + 2)
+    at_first = pp * decode_attention_s(cal, deployment, micro, first_context)
+    at_last = pp * decode_attention_s(cal, deployment, micro, last_context)
+    slope = np.maximum(at_last - at_first, 0.0) / (knots * (last_context - first_context))
+    intercept = np.maximum(at_first - slope * knots * first_context, 0.0)
     return spread(knots, linear, per_rank), spread(knots, intercept, per_rank), spread(knots, slope, per_rank)
 
 

@@ -84,7 +84,7 @@ def _pacing_rank(
 ) -> _PerMicrobatch:
     """Add up the layers and ends of one rank by part."""
     layers = split.layers_of_stage[rank]
-    again = recomputed_layers(costs, split)[rank]
+    recomputed = recomputed_layers(costs, split)[rank]
     stretch = _stretch(f, c)
     policy = int(f.layout_numbers.recompute[0])
     policy = 0 if policy == RECOMPUTES.index("full") else policy
@@ -100,7 +100,7 @@ def _pacing_rank(
         sums["compute"] += stretch * count * float(step.compute_s[0])
         sums["host"] += stretch * count * max(0.0, plain - float(step.compute_s[0]) - sum(one.values()))
         sums["dp"] += count * (costs.layer_s[run] - stretch * (plain + repeated))
-        sums["recompute"] += stretch * count * repeated + float(again[run]) * costs.recompute_s[run]
+        sums["recompute"] += stretch * count * repeated + float(recomputed[run]) * costs.recompute_s[run]
     traffic = _microbatch_traffic(f, c)
     sums["dp"] += stretch * float(traffic[:-2].max())
     sums["host"] += stretch * float(f.environment.host_s_per_microbatch)

@@ -89,7 +89,7 @@ def estimate_and_costs(
     """The estimate of one layout, and the costs of its stages that it was made from; see `estimate`."""
     c = constants or default_constants()
     runs = [run.count for run in layer_runs(model)]
-    table = LayoutTable.of([layout])
+    table = LayoutTable.from_rows([layout])
     priced = price_layouts(model, cluster, job, stack, table, cal, constants=c)
     costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes)
     split = split or even_split(runs, layout)
@@ -107,14 +107,14 @@ def rank_memory(
     pieces: MemoryPieces, layout: ParallelLayout, costs: StageCosts, split: StageSplit
 ) -> tuple[MemoryBreakdown, ...]:
     """Peak memory of every pipeline rank."""
-    again, code = recomputed_layers(costs, split), SCHEDULES.index(layout.schedule)
+    recomputed, code = recomputed_layers(costs, split), SCHEDULES.index(layout.schedule)
     ranks = []
     for rank, layers in enumerate(split.layers_of_stage):
         first, last = holds_ends(code, layout.pp, rank)
         memory = stage_memory(
             pieces,
             layers=layers,
-            recomputed=[float(count) for count in again[rank]],
+            recomputed=[float(count) for count in recomputed[rank]],
             in_flight=costs.in_flight[rank],
             first=float(first),
             last=float(last),
@@ -171,14 +171,16 @@ def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
 
 def _recomputed_share(q: _Question, costs: StageCosts, split: StageSplit) -> float:
     """FLOPs repeated over those of a forward pass: whole layers, attention cores, or some products."""
-    forward, layers, cores = _forward_flop(q.model, q.job)
+    forward, layers, attention = _forward_flop(q.model, q.job)
     if q.layout.recompute == "full":
         return float(recomputed_layers(costs, split).sum(axis=0) @ np.array(layers)) / forward
     runs = np.array(costs.runs, dtype=np.float64)
     if q.layout.recompute == "selective":
-        return float(runs @ np.array(cores)) / forward
+        return float(runs @ np.array(attention)) / forward
     if q.layout.recompute == "selective-op":
-        return default_constants().operation_recompute * float(runs @ np.subtract(layers, cores)) / forward
+        return (
+            default_constants().operation_recompute * float(runs @ np.subtract(layers, attention)) / forward
+        )
     return 0.0
 
 
@@ -188,10 +190,10 @@ def _forward_flop(model: ModelSpec, job: TrainingJob) -> tuple[float, tuple[floa
     shard = ShardShape(sequence_length=float(job.sequence_length))
     ops = ops_of_parts(model, job, stack_named("ideal"), shard)
     layers = tuple(float(forward_flop(part)) for part in ops)
-    cores = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
+    attention = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
     counts = [run.count for run in layer_runs(model)]
     whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1]
-    return whole, layers[: len(counts)], cores[: len(counts)]
+    return whole, layers[: len(counts)], attention[: len(counts)]
 
 
 def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
@@ -250,8 +252,10 @@ def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
         f"attention and memory rates of {stand_in(q.cal, q.cluster.gpu)}",
         "step constants: costmodel/data/constants.toml",
     ]
-    if (own := q.stack.measured) is not None:
-        lines.append(f"times ×{own.level:.3f}, the level of {_steps(own.runs)} of your own ({own.name})")
+    if (anchor := q.stack.measured) is not None:
+        lines.append(
+            f"times ×{anchor.level:.3f}, the level of {_steps(anchor.runs)} of your own ({anchor.name})"
+        )
     used = [m for m in q.cal.measurements if m.gpu == q.cluster.gpu.name]
     if used:
         kinds = ", ".join(sorted({m.what for m in used}))

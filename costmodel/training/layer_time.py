@@ -32,7 +32,7 @@ Chosen, not fitted and without a published source: a thousand launches fit into 
 several layers, so the slower of the two sets the pace of a microbatch and hardly ever waits for the other.
 """
 
-BACKWARD_PRODUCTS = 2  # matrix products of unfused attention backward for each of its forward ones
+BACKWARD_GEMMS = 2  # matrix products of unfused attention backward for each of its forward ones
 
 GRADIENT_SUMS = 1 / 2  # of the sharded transfers of a backward: the other half gathers gradients
 
@@ -88,7 +88,7 @@ def compute_slowdown(e: Environment, c: Constants) -> Quantity:
     return hunger**c.throttle_exponent * e.power_cap ** (-c.power_cap_exponent)
 
 
-def product_factor(e: Environment, c: Constants) -> Quantity:
+def gemm_factor(e: Environment, c: Constants) -> Quantity:
     """Time of matrix products in a step over their tables."""
     wide = c.fp4_wide_share * (c.fp4_wide_cost * e.fp4_over_fp8 - 1)
     narrow = np.where(e.fp8, c.fp8_gemm, 1.0) * np.where(e.fp4_over_fp8, 1 + wide, 1.0)
@@ -99,31 +99,34 @@ def product_factor(e: Environment, c: Constants) -> Quantity:
 def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     """Time of one layer (or of an end) in a step, for every placed cut."""
     k, e = part.kernels, f.environment
-    products = product_factor(e, c)
-    experts = products * c.grouped_gemm
+    gemm = gemm_factor(e, c)
+    grouped_gemm = gemm * c.grouped_gemm
     attention_f, attention_b = _attention(part, e, c)
-    passes = c.elementwise_in_step * k.elementwise_s
-    weight = products * c.weight_gradient_gemm * k.weight_gradient_s + experts * k.grouped_weight_gradient_s
-    inputs = products * k.input_gradient_s + experts * k.grouped_input_gradient_s
-    forward = products * k.forward_s + experts * k.grouped_forward_s + attention_f + passes
-    backward = inputs + attention_b + c.elementwise_backward * passes + weight + _accumulation(part, f, c)
+    elementwise = c.elementwise_in_step * k.elementwise_s
+    weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + grouped_gemm * k.grouped_weight_gradient_s
+    inputs = gemm * k.input_gradient_s + grouped_gemm * k.grouped_input_gradient_s
+    forward = gemm * k.forward_s + grouped_gemm * k.grouped_forward_s + attention_f + elementwise
+    backward = (
+        inputs + attention_b + c.elementwise_backward * elementwise + weight + _accumulation(part, f, c)
+    )
     tp_f, tp_b = _tensor_transfers(part, f, c, inputs, weight)
     cp_f, cp_b = _context_transfers(part, e, c, attention_f, attention_b)
     ep_f, ep_b = _expert_transfers(part, f, c, forward, backward)
     gpu_f, gpu_b = forward + tp_f + cp_f + ep_f, backward + tp_b + cp_b + ep_b
     host_f, host_b = _host(part, f, c)
-    skipped = e.early_stop_recompute * products * k.last_forward_s
+    skipped = e.early_stop_recompute * gemm * k.last_forward_s
     wait = c.routing_wait_s * k.routed * (1 - e.static_experts)
     skew = _socket_skew(f, c)
-    some = c.operation_recompute
-    waited_again = np.stack([0 * wait, 0 * wait, some * skew, wait + skew])
+    partly = c.operation_recompute
+    recomputed_wait = np.stack([0 * wait, 0 * wait, partly * skew, wait + skew])
     repeated = np.stack([
-        np.zeros_like(forward), attention_f, some * (products * k.forward_s + tp_f) + passes, gpu_f - skipped,
+        np.zeros_like(forward), attention_f,
+        partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
     ])  # fmt: skip
-    host_again = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), some * host_f, host_f])
+    recomputed_host = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), partly * host_f, host_f])
     return LayerStep(
         forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
-        backward_s=_launched(gpu_b + repeated, host_b + host_again, e, c) + skew + waited_again,
+        backward_s=_launched(gpu_b + repeated, host_b + recomputed_host, e, c) + skew + recomputed_wait,
         forward_share=forward / np.maximum(forward + backward, 1e-30),
         weight_share=weight / np.maximum(forward + backward, 1e-30),
         compute_s=forward + backward,
@@ -140,10 +143,10 @@ def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, V
     k = part.kernels
     fused = k.fused_attention_s * e.attention_slowdown * compute_slowdown(e, c)
     efficiency = c.batched_matmul * e.head_share**c.batched_matmul_head_exponent
-    products = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
+    matmuls = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
     scores = c.scores_in_step * k.scores_s
-    forward = fused + products + scores
-    backward = c.attention_backward * fused + BACKWARD_PRODUCTS * products + c.score_backward * scores
+    forward = fused + matmuls + scores
+    backward = c.attention_backward * fused + BACKWARD_GEMMS * matmuls + c.score_backward * scores
     return forward, backward
 
 

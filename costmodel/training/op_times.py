@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.kernels.collectives import collective_time
-from costmodel.kernels.compute import attention_prefill, elementwise, gemm, grouped_gemm
+from costmodel.kernels.compute import attention_prefill, elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.tables import Calibration
 from costmodel.ops.op import Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
@@ -111,7 +111,7 @@ def kernel_times(
     Matrix products of all parts share their table look-ups.
     """
     gemms = [[op for op in ops if op.kind is OpKind.GEMM] for ops in parts]
-    found = _products(cal, gpu, [op for part in gemms for op in part], size)
+    found = _gemm_seconds(cal, gpu, [op for part in gemms for op in part], size)
     starts = np.cumsum([0, *(len(part) for part in gemms)])
     return tuple(
         _kernel_times(cal, gpu, ops, size, found[:, :, start : start + len(part)])
@@ -119,36 +119,38 @@ def kernel_times(
     )
 
 
-def _kernel_times(cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int, products: Vector) -> KernelTimes:
-    """Sums over the operations of one part; `products` as from `_products`."""
+def _kernel_times(
+    cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int, gemm_seconds: Vector
+) -> KernelTimes:
+    """Sums over the operations of one part; `gemm_seconds` as from `_gemm_seconds`."""
     grouped = _grouped(cal, gpu, [op for op in ops if op.kind is OpKind.GROUPED_GEMM], size)
     attention = [op for op in ops if op.kind is OpKind.ATTENTION]
     fused = [_fused_attention(cal, gpu, op) for op in attention if op.fused]
     unfused = [op for op in attention if not op.fused]
     scores = [op.bytes for op in unfused] + [op.bytes for op in ops if op.kind is OpKind.SCORES]
-    passes = [op.bytes for op in ops if op.kind is OpKind.ELEMENTWISE]
+    moved_elementwise = [op.bytes for op in ops if op.kind is OpKind.ELEMENTWISE]
     experts = [op.parameters for op in ops if op.kind is OpKind.GROUPED_GEMM]
     others = [op.parameters for op in ops if op.kind is not OpKind.GROUPED_GEMM]
-    forward, inputs, weights = products[0].sum(axis=1)
+    forward, inputs, weights = gemm_seconds[0].sum(axis=1)
     total = np.maximum(forward + inputs + weights, 1e-30)
-    moved = np.stack([_sum(scores, size), _sum(passes, size)])
-    scores_s, passes_s = elementwise(cal, gpu, moved).seconds
+    moved = np.stack([_sum(scores, size), _sum(moved_elementwise, size)])
+    scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
     return KernelTimes(
         forward_s=forward,
         input_gradient_s=inputs,
         weight_gradient_s=weights,
-        last_forward_s=products[0, 0, -1] if products.shape[2] else np.zeros(size),
+        last_forward_s=gemm_seconds[0, 0, -1] if gemm_seconds.shape[2] else np.zeros(size),
         grouped_forward_s=grouped[0],
         grouped_input_gradient_s=grouped[1],
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
         scores_s=scores_s,
-        elementwise_s=passes_s,
+        elementwise_s=elementwise_s,
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
-        extrapolated_share=products[1].sum(axis=(0, 1)) / total,
+        extrapolated_share=gemm_seconds[1].sum(axis=(0, 1)) / total,
     )
 
 
@@ -214,9 +216,9 @@ def dispatch_time(
 
     Source: DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP and HybridEP dispatch so.
     """
-    members, gaps = (np.asarray(a, dtype=np.int64) for a in (size, stride))
-    nodes = nodes_spanned(hierarchy, members, gaps)
-    inside = members_per_unit(members, gaps, hierarchy.gpus_per_node)
+    members, strides = (np.asarray(a, dtype=np.int64) for a in (size, stride))
+    nodes = nodes_spanned(hierarchy, members, strides)
+    inside = members_per_unit(members, strides, hierarchy.gpus_per_node)
 
     def sent(places: Counts) -> Vector:
         """Bytes that reach so many places, each of which is sent a token at most once."""
@@ -236,7 +238,7 @@ def _total_of(op: Op) -> str:
     return f"{AXES[str(op.axis)].part}_{swap}{op.phase}_s"
 
 
-def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:
+def _gemm_seconds(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vector:
     """Matrix products of a layer and of its backward, one table look-up per data type.
 
     Returns:
@@ -249,7 +251,7 @@ def _products(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vec
         sides = np.stack([_full(getattr(gemms[i], side), size) for side in "mnk" for i in rows])
         first, cut = _distinct_columns(sides)
         m, n, k = sides[:, first].reshape(3, len(rows), len(first))
-        found = gemm(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
+        found = gemm_time(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
         beyond = found.seconds * found.extrapolated
         seconds[0][:, rows], seconds[1][:, rows] = found.seconds[..., cut], beyond[..., cut]
     return seconds
@@ -274,7 +276,7 @@ def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vect
         m, n, k = _full(op.m, size), _full(op.n, size), _full(op.k, size)
         sides = np.stack([n, k]), np.stack([k, n])
         rows = np.maximum(m, 1e-9)
-        forward, backward = grouped_gemm(cal, gpu, op.dtype, rows, *sides, op.experts).seconds
+        forward, backward = grouped_gemm_time(cal, gpu, op.dtype, rows, *sides, op.experts).seconds
         total += np.stack([forward, backward, backward])
     return total
 

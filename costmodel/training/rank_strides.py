@@ -30,7 +30,7 @@ def axis_strides(table: LayoutTable) -> Mapping[str, Counts]:
     ``expert_data`` are the expert groups.
 
     >>> from costmodel.layout import ParallelLayout
-    >>> strides = axis_strides(LayoutTable.of([ParallelLayout(tp=2, cp=4, dp=3, pp=5, ep=4)]))
+    >>> strides = axis_strides(LayoutTable.from_rows([ParallelLayout(tp=2, cp=4, dp=3, pp=5, ep=4)]))
     >>> {name: int(stride[0]) for name, stride in strides.items()}
     {'pp': 24, 'dp': 8, 'cp': 2, 'tp': 1, 'data': 2, 'expert_tp': 1, 'ep': 1, 'expert_data': 4}
     """
@@ -63,9 +63,9 @@ def _expert_strides(table: LayoutTable, strides: Mapping[str, Counts]) -> dict[s
         faster, slower = faster * np.where(inside, size, 1), slower * np.where(inside, 1, size)
     gap = np.where((faster > 1) & (slower > 1), table.pp, 1)
     neighbour = np.where(faster == 1, table.pp, 1)
-    cut = table.expert_shards
+    experts_over = table.expert_shards
     return {
         "expert_tp": neighbour * np.where(table.expert_tp > faster, gap, 1),
-        "ep": neighbour * table.expert_tp * np.where(cut > faster, gap, 1),
-        "expert_data": neighbour * cut * gap,
+        "ep": neighbour * table.expert_tp * np.where(experts_over > faster, gap, 1),
+        "expert_data": neighbour * experts_over * gap,
     }

@@ -68,7 +68,7 @@ class Features(Columns):
         tp: Per placed cut: tensor-parallel degree.
         tp_inside: Per placed cut: 1 where tensor-parallel groups stay inside a scale-up domain.
         over_sockets: Per placed cut: 1 where tensor-parallel groups sit on both CPU sockets of a host.
-        cut: For every layout, its placed cut.
+        placed_shard: For every layout, the row of its placed shard.
         traffic: Data-parallel traffic by replication, shape (runs + 2, replications).
         send_s: Per replication: latency of a pipeline send.
         send_s_per_byte: Per replication: what each further byte adds.
@@ -86,7 +86,7 @@ class Features(Columns):
     tp: Vector
     tp_inside: Vector
     over_sockets: Vector
-    cut: Index
+    placed_shard: Index
     traffic: GradientTraffic
     send_s: Vector
     send_s_per_byte: Vector
@@ -95,13 +95,13 @@ class Features(Columns):
 
     def __len__(self) -> int:
         """Count the layouts."""
-        return len(self.cut)
+        return len(self.placed_shard)
 
     def take(self, rows: Rows) -> Features:
         """Raw times of some layouts; what cuts and replications share stays."""
         return replace(
             self,
-            cut=self.cut[rows],
+            placed_shard=self.placed_shard[rows],
             replication=self.replication[rows],
             layout_numbers=self.layout_numbers.take(rows),
         )
@@ -151,16 +151,16 @@ def features_of(
     strides = axis_strides(table)
     M = num_microbatches(table, job)
     single, paired = M == 1, _PAIRS_MICROBATCHES[table.schedule] & (table.pp > 1)
-    first, cut = _distinct([shard_of, *(strides[axis] for axis in LAYER_AXES), single + 2 * paired])
+    first, place = _distinct([shard_of, *(strides[axis] for axis in LAYER_AXES), single + 2 * paired])
     placed = table.take(first)
     sizes = {axis: getattr(placed, axis).astype(float) for axis in LAYER_AXES}
-    gaps = {axis: strides[axis][first].astype(float) for axis in sizes}
-    own = shard_of[first]
-    paid = parts if transfers else ((),) * len(parts)
+    stride_of = {axis: strides[axis][first].astype(float) for axis in sizes}
+    shards = shard_of[first]
+    priced = parts if transfers else ((),) * len(parts)
     sent_once = model.num_experts_per_token * stack.timing.dispatches_once_per_node
-    moves = transfer_times(cal, hierarchy, paid, own, sizes, gaps, destinations=sent_once)
+    moves = transfer_times(cal, hierarchy, priced, shards, sizes, stride_of, destinations=sent_once)
     times = [
-        PartTimes(kernels=alone.take(own), transfers=moved)
+        PartTimes(kernels=alone.take(shards), transfers=moved)
         for alone, moved in zip(kernels, moves, strict=True)
     ]
     traffic, sends, replication = _replication(model, hierarchy, stack, table, cal, shard_of, kernels)
@@ -175,7 +175,7 @@ def features_of(
         tp=placed.tp.astype(np.float64),
         tp_inside=np.where(crosses_node(hierarchy, placed.tp, strides["tp"][first]), 0.0, 1.0),
         over_sockets=((placed.tp > SOCKET_GPUS) & (hierarchy.gpus_per_host > SOCKET_GPUS)).astype(np.float64),
-        cut=cut,
+        placed_shard=place,
         traffic=traffic,
         send_s=sends[0],
         send_s_per_byte=sends[1],
@@ -221,25 +221,25 @@ def _replication(
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
     columns = (*AXES, "zero_stage", "shard_degree", "axis_order")
     first, replication = _distinct([getattr(table, name) for name in columns])
-    ways = table.take(first)
-    strides = axis_strides(ways)
-    own = shard_of[first]
-    tied = model.tie_word_embeddings * model.vocab_size * model.hidden_size / ways.tp
-    dense = np.stack([part.dense_parameters[own] for part in kernels])
-    dense[-1] += tied * (ways.pp > 1)
+    distinct = table.take(first)
+    strides = axis_strides(distinct)
+    shards = shard_of[first]
+    tied = model.tie_word_embeddings * model.vocab_size * model.hidden_size / distinct.tp
+    dense = np.stack([part.dense_parameters[shards] for part in kernels])
+    dense[-1] += tied * (distinct.pp > 1)
     traffic = gradient_traffic(
         cal,
         hierarchy,
         stack,
-        ways,
+        distinct,
         strides,
         dense=dense,
-        expert=np.stack([part.expert_parameters[own] for part in kernels]),
+        expert=np.stack([part.expert_parameters[shards] for part in kernels]),
         layers=[run.count for run in layer_runs(model)],
         tied_parameters=tied,
     )
-    probes = np.array(PROBE_BYTES)[:, None] * (ways.pp > 1)
-    small, large = collective_time(cal, hierarchy, "p2p", probes, ways.pp, strides["pp"])
+    probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
+    small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
     slope = (large - small) / (PROBE_BYTES[1] - PROBE_BYTES[0])
     return traffic, (np.maximum(0.0, small - slope * PROBE_BYTES[0]), slope), replication
 
@@ -254,5 +254,5 @@ def _distinct(columns: list[NDArray[Any]]) -> tuple[Index, Index]:
 def stage_message_bytes(features: Features) -> Vector:
     """Bytes of the hidden states that a rank sends to the next stage, per layout."""
     shards = np.where(features.environment.p2p_sharded, 1.0, features.layout_numbers.sequence_parallel)
-    ranks = shards * (features.tp[features.cut] - 1) + 1
-    return np.asarray(HALF_BYTES * features.hidden_elements[features.cut] / ranks)
+    ranks = shards * (features.tp[features.placed_shard] - 1) + 1
+    return np.asarray(HALF_BYTES * features.hidden_elements[features.placed_shard] / ranks)

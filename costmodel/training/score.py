@@ -77,11 +77,11 @@ def evaluate(
         recomputed_share: Share of each rank's layers recomputed in full; by default all where the layout
             says ``full``.
     """
-    again = recomputed_share
-    if again is None:
-        again = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
+    recomputed = recomputed_share
+    if recomputed is None:
+        recomputed = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
     parts = [
-        _scores(model, cluster, job, stack, layouts.take(rows), cal, constants, again[rows])
+        _scores(model, cluster, job, stack, layouts.take(rows), cal, constants, recomputed[rows])
         for rows in blocks(len(layouts), TABLE_ROWS)
     ]
     return TrainingScores.concat(parts)
@@ -111,7 +111,7 @@ def _scores(
         peak_memory_bytes=peak,
         peak_allocated_bytes=(peak - pieces.runtime_bytes) / pieces.fragmentation,
         host_share=priced.costs.host_share,
-        extrapolated_share=features.runs[-1].kernels.extrapolated_share[features.cut],
+        extrapolated_share=features.runs[-1].kernels.extrapolated_share[features.placed_shard],
     )
 
 

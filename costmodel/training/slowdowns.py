@@ -82,7 +82,7 @@ def environment_of(
     gpu, timing = cluster.gpu, stack.timing
     named = {field.name for field in fields(Environment)} & {field.name for field in fields(timing)}
     table_part = _table_part(cal, gpu)
-    intensity, own = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
+    intensity, gpu_intensity = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
     generation = generation_of(gpu)
     newer = generation.faster_bf16_gemm and not job.is_low_precision
     here = {
@@ -95,8 +95,8 @@ def environment_of(
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),
         level=stack.level,
-        watts_per_flop_per_s=max(intensity, own),
-        power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, own / intensity),
+        watts_per_flop_per_s=max(intensity, gpu_intensity),
+        power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, gpu_intensity / intensity),
         blackwell=float(generation.slower_gemm_in_step),
         fp8=float(job.is_low_precision),
         fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),

@@ -36,7 +36,7 @@ def stage_costs(
     constants: Constants | None = None,
 ) -> StageCosts:
     """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
-    table, runs = LayoutTable.of([layout]), [run.count for run in layer_runs(model)]
+    table, runs = LayoutTable.from_rows([layout]), [run.count for run in layer_runs(model)]
     priced = price_layouts(model, cluster, job, stack, table, cal, constants=constants)
     return stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes)
 

@@ -65,7 +65,7 @@ def bubble_weight(f: Features, step: LayerStep) -> Vector:
         f: Raw times.
         step: A layer, for the shares of F and W.
     """
-    n, F, W = f.layout_numbers, step.forward_share[f.cut], step.weight_share[f.cut]
+    n, F, W = f.layout_numbers, step.forward_share[f.placed_shard], step.weight_share[f.placed_shard]
     share = 1 / np.asarray(chunks_per_rank(n.schedule, n.virtual_stages))
     for code, name in enumerate(SCHEDULES):
         closed_form, at = RECORDS[name].bubble, np.flatnonzero(n.schedule == code)
@@ -91,16 +91,16 @@ def compose(f: Features, c: Constants) -> CostColumns:
     stretch = step_stretch(numbers.nodes, e.level, c)
     layer_s, extra_s, forward_s, backward_s = [], [], [], []
     for run, step in enumerate(steps):
-        forward = _with_parameters(step.forward_s[f.cut], traffic.gather[run], e)
+        forward = _with_parameters(step.forward_s[f.placed_shard], traffic.gather[run], e)
         exchange = traffic.gather[run] + traffic.scatter[run]
-        backward = _with_parameters(step.backward_s[base, f.cut], exchange, e)
-        again = _with_parameters(step.backward_s[full, f.cut], exchange, e)
+        backward = _with_parameters(step.backward_s[base, f.placed_shard], exchange, e)
+        recomputing = _with_parameters(step.backward_s[full, f.placed_shard], exchange, e)
         forward_s.append(forward)
-        backward_s.append(_with_parameters(step.backward_s[none, f.cut], exchange, e))
+        backward_s.append(_with_parameters(step.backward_s[none, f.placed_shard], exchange, e))
         layer_s.append(stretch * (forward + backward))
-        extra_s.append(stretch * (again - backward))
-    first = embedding_seconds(f, c)[f.cut] + traffic.gather[-2] + traffic.scatter[-2]
-    last = head_seconds(f, c)[f.cut] + traffic.gather[-1] + traffic.scatter[-1]
+        extra_s.append(stretch * (recomputing - backward))
+    first = embedding_seconds(f, c)[f.placed_shard] + traffic.gather[-2] + traffic.scatter[-2]
+    last = head_seconds(f, c)[f.placed_shard] + traffic.gather[-1] + traffic.scatter[-1]
     edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0) + e.host_s_per_microbatch
     tail = _tail(f, c, traffic, np.stack(forward_s), np.stack(backward_s))
     return CostColumns(
@@ -114,11 +114,11 @@ def compose(f: Features, c: Constants) -> CostColumns:
         tail_last_s=tail[2],
         num_microbatches=numbers.num_microbatches,
         bubble_weight=np.where(numbers.pp > 1, bubble_weight(f, steps[-1]), 0.0),
-        forward_share=steps[-1].forward_share[f.cut],
-        weight_share=steps[-1].weight_share[f.cut],
+        forward_share=steps[-1].forward_share[f.placed_shard],
+        weight_share=steps[-1].weight_share[f.placed_shard],
         constant_s=stretch * _sends(f, c) + e.level * c.step_fixed_s,
         stretch=stretch,
-        host_share=_host_share(steps[-1])[f.cut],
+        host_share=_host_share(steps[-1])[f.placed_shard],
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 
-def num_gpus() -> int:
+def num_devices() -> int:
     """Count the CUDA devices that torch sees."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def gpu_name() -> str:
+def driver_name() -> str:
     """Name of the first CUDA device, as its driver gives it."""
     import torch
 

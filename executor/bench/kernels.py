@@ -25,7 +25,7 @@ from executor.bench.local_ranks import run_ranks
 from executor.comm import collectives
 from topology.base.units import KIB, MIB
 
-WARM_UP = 2
+WARM_UP_CALLS = 2
 LEAST_REPEATS = 5
 MOST_REPEATS = 50
 LONG_ENOUGH_S = 0.2
@@ -80,7 +80,7 @@ class Entry:
 
 def time_it(action: Callable[[], Any], finish: Callable[[], None], repeats: int | None = None) -> Timing:
     """Time an action; `finish` waits for what it started. Ranks that must agree give `repeats`."""
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_CALLS):
         action()
     finish()
     seconds: list[float] = []
@@ -100,8 +100,8 @@ def summarize(seconds: list[float]) -> Timing:
     >>> summarize([3.0, 1.0, 2.0, 4.0, 5.0]).p50_s
     3.0
     """
-    cuts = statistics.quantiles(seconds, n=10, method="inclusive")
-    return Timing(p10_s=cuts[0], p50_s=statistics.median(seconds), p90_s=cuts[-1], repeats=len(seconds))
+    deciles = statistics.quantiles(seconds, n=10, method="inclusive")
+    return Timing(p10_s=deciles[0], p50_s=statistics.median(seconds), p90_s=deciles[-1], repeats=len(seconds))
 
 
 def kernel_entries(sizes: BenchSizes, device: torch.device, dtype: torch.dtype) -> list[Entry]:

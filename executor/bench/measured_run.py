@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.kernels.measurement import Measurement, to_json
+from costmodel.kernels.measurement import Measurement, measurements_json
 from costmodel.layout import AXIS_FIELDS
 from executor.training.settings import METRICS_FILE
 from planner.plan import Plan
@@ -29,7 +29,7 @@ PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
+class SteadySteps:
     """Seconds of the steady steps of a run, and the peak memory of its first rank in bytes."""
 
     p10_s: float
@@ -39,7 +39,7 @@ class StepTimes:
     peak_memory_bytes: float
 
 
-def step_times(folder: Path) -> StepTimes | None:
+def steady_steps(folder: Path) -> SteadySteps | None:
     """Steady steps of the last time the run was started; None when there are too few to tell."""
     path = folder / METRICS_FILE
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -48,7 +48,7 @@ def step_times(folder: Path) -> StepTimes | None:
     if len(steady) < FEWEST_STEPS:
         return None
     seconds = sorted(float(row["step_time_s"]) for row in steady)
-    return StepTimes(
+    return SteadySteps(
         p10_s=quantile(seconds, 10),
         p50_s=statistics.median(seconds),
         p90_s=quantile(seconds, 90),
@@ -66,7 +66,7 @@ def quantile(ordered: Sequence[float], percent: int) -> float:
     return ordered[max(0, math.ceil(percent * len(ordered) / PERCENT) - 1)]
 
 
-def measurement_of(plan: Plan, times: StepTimes, cluster: str, when: str) -> Measurement:
+def measurement_of(plan: Plan, times: SteadySteps, cluster: str, when: str) -> Measurement:
     """The step as a `Measurement`; `cluster` is the fingerprint, `when` an ISO 8601 date."""
     layout, job, node = plan.layout, plan.request.job, plan.request.cluster.nodes[0]
     degrees = {axis: float(getattr(layout, axis)) for axis in AXIS_FIELDS}
@@ -91,7 +91,9 @@ def measurement_of(plan: Plan, times: StepTimes, cluster: str, when: str) -> Mea
     )
 
 
-def run_row(plan: Plan, times: StepTimes, *, name: str, cluster: str, has_gpu: bool) -> Mapping[str, object]:
+def run_row(
+    plan: Plan, times: SteadySteps, *, name: str, cluster: str, has_gpu: bool
+) -> Mapping[str, object]:
     """The run as a row of measured runs; `cluster` is a file that describes where it ran.
 
     Memory is that of the allocator, so a run on CPU ranks states none.
@@ -150,5 +152,5 @@ def write_measured(folder: Path, row: Mapping[str, object], measurement: Measure
     table.writeheader()
     table.writerow(row)
     write_atomically(path, text.getvalue())
-    write_atomically(folder / MEASURED_JSON, to_json([measurement]))
+    write_atomically(folder / MEASURED_JSON, measurements_json([measurement]))
     return path

@@ -16,11 +16,11 @@ import torch.distributed as dist
 
 from executor.torch_internals import functional_collectives as _functional
 
-Group = Any
+ProcessGroup = Any
 """A torch ``ProcessGroup``; torch is untyped here."""
 
 
-def all_gather(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+def all_gather(x: torch.Tensor, dim: int, group: ProcessGroup) -> torch.Tensor:
     """Concatenate every rank's `x` along `dim`: shape[dim] becomes n·shape[dim]."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
@@ -30,7 +30,7 @@ def all_gather(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     return gathered.transpose(0, dim).contiguous()
 
 
-def reduce_scatter(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
+def reduce_scatter(x: torch.Tensor, dim: int, group: ProcessGroup) -> torch.Tensor:
     """Sum `x` over the ranks and keep this rank's slice of `dim`: shape[dim] becomes shape[dim]/n."""
     ranks = dist.get_world_size(group)
     if ranks == 1:
@@ -42,7 +42,7 @@ def reduce_scatter(x: torch.Tensor, dim: int, group: Group) -> torch.Tensor:
     return scattered.transpose(0, dim).contiguous()
 
 
-def all_reduce(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
+def all_reduce(x: torch.Tensor, group: ProcessGroup, op: str = "sum") -> torch.Tensor:
     """Reduce `x` over the ranks into a new tensor of the same shape."""
     if dist.get_world_size(group) == 1:
         return x
@@ -50,7 +50,7 @@ def all_reduce(x: torch.Tensor, group: Group, op: str = "sum") -> torch.Tensor:
 
 
 def all_to_all(
-    x: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None, group: Group
+    x: torch.Tensor, received: Sequence[int] | None, sent: Sequence[int] | None, group: ProcessGroup
 ) -> torch.Tensor:
     """Send `sent[r]` rows of `x` to rank r, stack the `received[r]` that come back (None: equal parts)."""
     ranks = dist.get_world_size(group)

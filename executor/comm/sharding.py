@@ -14,7 +14,7 @@ GradientSum = Literal["never", "with-sequence-parallel", "always"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ShardingRule:
     """How parameters of one kind are cut.
 
     `tensor_dim` is split over tp (over expert_tp for experts), `expert_dim` over ep; None means a full
@@ -34,16 +34,16 @@ class Rule:
         return self.expert_dim is not None
 
 
-COPIED = Rule(gradient_sum="with-sequence-parallel")
-PER_HEAD = Rule(gradient_sum="always")
-ROWS = Rule(tensor_dim=0)
-COLUMNS = Rule(tensor_dim=1)
+COPIED = ShardingRule(gradient_sum="with-sequence-parallel")
+PER_HEAD = ShardingRule(gradient_sum="always")
+ROWS = ShardingRule(tensor_dim=0)
+COLUMNS = ShardingRule(tensor_dim=1)
 
-_TABLE: tuple[tuple[str, Rule], ...] = (
-    (r"mlp\.gate\.e_score_correction_bias$", Rule(is_state=False)),
-    (r"mlp\.experts\.(gate|up)_proj(_bias)?$", Rule(tensor_dim=1, expert_dim=0)),
-    (r"mlp\.experts\.down_proj$", Rule(tensor_dim=2, expert_dim=0)),
-    (r"mlp\.experts\.down_proj_bias$", Rule(expert_dim=0)),
+_TABLE: tuple[tuple[str, ShardingRule], ...] = (
+    (r"mlp\.gate\.e_score_correction_bias$", ShardingRule(is_state=False)),
+    (r"mlp\.experts\.(gate|up)_proj(_bias)?$", ShardingRule(tensor_dim=1, expert_dim=0)),
+    (r"mlp\.experts\.down_proj$", ShardingRule(tensor_dim=2, expert_dim=0)),
+    (r"mlp\.experts\.down_proj_bias$", ShardingRule(expert_dim=0)),
     (r"(embed_tokens|lm_head)\.weight$", ROWS),
     (r"self_attn\.(q|k|v|q_b|kv_b)_proj\.(weight|bias)$", ROWS),
     (r"self_attn\.sinks$", ROWS),
@@ -53,7 +53,7 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
 )
 
 
-def rule(name: str) -> Rule:
+def rule(name: str) -> ShardingRule:
     """How the parameter of this name is cut; what is not in the table is copied.
 
     >>> rule("model.layers.3.mlp.down_proj.weight").tensor_dim, rule("model.norm.weight").gradient_sum

@@ -19,16 +19,16 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
-from executor.comm.collectives import Group, all_gather, all_reduce, reduce_scatter
+from executor.comm.collectives import ProcessGroup, all_gather, all_reduce, reduce_scatter
 
-SEQUENCE = 1  # activations are (B, S, H)
+SEQUENCE_DIM = 1  # activations are (B, S, H)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorAxis:
     """This rank's place on the tp axis; `sequence_parallel` splits activations between regions."""
 
-    group: Group
+    group: ProcessGroup
     size: int
     rank: int
     sequence_parallel: bool
@@ -43,33 +43,33 @@ class _GatherSequence(torch.autograd.Function):
     """All-gather along the sequence; the gradient is summed and scattered back."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        return all_gather(x, SEQUENCE, group)
+        return all_gather(x, SEQUENCE_DIM, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return reduce_scatter(gradients[0], SEQUENCE, ctx.group), None
+        return reduce_scatter(gradients[0], SEQUENCE_DIM, ctx.group), None
 
 
 class _ScatterSequence(torch.autograd.Function):
     """Sum partial results and keep this rank's part of the sequence; the gradient is gathered."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        return reduce_scatter(x, SEQUENCE, group)
+        return reduce_scatter(x, SEQUENCE_DIM, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return all_gather(gradients[0], SEQUENCE, ctx.group), None
+        return all_gather(gradients[0], SEQUENCE_DIM, ctx.group), None
 
 
 class _Copy(torch.autograd.Function):
     """Identity whose gradient is summed over the group (Megatron's f)."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
         return x.view_as(x)
 
@@ -82,7 +82,7 @@ class _Reduce(torch.autograd.Function):
     """Sum over the group whose gradient is the identity (Megatron's g)."""
 
     @staticmethod
-    def forward(_ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(_ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         return all_reduce(x, group)
 
     @staticmethod
@@ -137,7 +137,7 @@ class _VocabCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, start: int, group: Group | None
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, start: int, group: ProcessGroup | None
     ) -> torch.Tensor:
         scores = logits.to(torch.float32, copy=True)
         peak = scores.amax(-1)

@@ -28,7 +28,7 @@ from executor.training.settings import (
     RUN_FILE,
     STATUS_FILE,
     RunSettings,
-    Status,
+    RunStatus,
     read_settings,
     read_status,
     write_json,
@@ -94,7 +94,7 @@ def _refuse_links(folder: Path) -> None:
 def begin_run(folder: Path) -> None:
     """Say that the run is running, and forget the ranks of an earlier attempt."""
     with _writing(folder):
-        write_json(folder / STATUS_FILE, Status(state="running"))
+        write_json(folder / STATUS_FILE, RunStatus(state="running"))
     shutil.rmtree(folder / RANKS_FOLDER, ignore_errors=True)
 
 
@@ -150,7 +150,7 @@ class Supervision:
     notice_s: int = NOTICE_S
 
 
-def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> Status:
+def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> RunStatus:
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
     nodes, folder = nodes_of_slurm(os.environ), Path(settings.folder)
     environment = environment_of_ranks(
@@ -177,7 +177,7 @@ def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> St
                     max_restarts=supervision.max_restarts,
                 )
                 code, asked = run_team(team)
-            status = read_status(folder) or Status(state="running")
+            status = read_status(folder) or RunStatus(state="running")
             if status.state != "running":
                 return status
             if asked is not None:
@@ -254,7 +254,7 @@ def main(arguments: list[str]) -> int:
         alone = Supervision(min_gpus=None, replan=lambda _: None, say=_say)
         status = supervise(settings, plan, alone)
     except InputError as error:
-        status = Status(state="error", what=error.what, cause=error.cause, fix=error.fix)
+        status = RunStatus(state="error", what=error.what, cause=error.cause, fix=error.fix)
     if status.state != "error":
         return 0
     _say(str(InputError(what=status.what, cause=status.cause, fix=status.fix)))

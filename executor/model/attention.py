@@ -17,21 +17,21 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from executor.comm.collectives import Group, all_gather, all_to_all, reduce_scatter
+from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
 from executor.model import attention_blocks
 from executor.model.capped_attention import attend_capped
 from executor.model.norms import soft_cap
 from executor.model.windowed_attention import attend_window
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
-NEVER = float("-inf")
+MASKED = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextAxis:
     """This rank's place on the context-parallel axis and how keys meet queries there."""
 
-    group: Group
+    group: ProcessGroup
     size: int
     rank: int
     kind: str
@@ -134,7 +134,7 @@ def _masked(
     repeat = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
     logits = soft_cap((q @ k.transpose(-1, -2)).float() * scores.scale, scores.cap)
-    logits = logits.masked_fill(~visible, NEVER)
+    logits = logits.masked_fill(~visible, MASKED)
     sink = scores.sinks.float().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)
     weights = torch.cat((logits, sink), -1).softmax(-1)[..., :-1]
     return weights.to(v.dtype) @ v
@@ -147,7 +147,7 @@ class _GatherKeys(torch.autograd.Function):
     """All-gather along the sequence; gradients of every rank's queries are summed back to the owner."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
         return all_gather(x, SEQUENCE, group)
 
@@ -179,7 +179,7 @@ class _SwapHeadsAndSequence(torch.autograd.Function):
     """All-to-all from (B, h, S/c, d) to (B, h/c, S, d), or back; its gradient is the opposite exchange."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group, to_heads: bool) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup, to_heads: bool) -> torch.Tensor:
         ctx.group, ctx.to_heads = group, to_heads
         return _exchange(x, group, to_heads=to_heads)
 
@@ -188,11 +188,11 @@ class _SwapHeadsAndSequence(torch.autograd.Function):
         return _exchange(gradients[0], ctx.group, to_heads=not ctx.to_heads), None, None
 
 
-def _exchange(x: torch.Tensor, group: Group, *, to_heads: bool) -> torch.Tensor:
+def _exchange(x: torch.Tensor, group: ProcessGroup, *, to_heads: bool) -> torch.Tensor:
     """Split one of (heads, sequence) over the ranks and join the other."""
-    cut, join = (1, SEQUENCE) if to_heads else (SEQUENCE, 1)
+    split, join = (1, SEQUENCE) if to_heads else (SEQUENCE, 1)
     ranks = dist.get_world_size(group)
-    parts = torch.stack(x.chunk(ranks, cut))
+    parts = torch.stack(x.chunk(ranks, split))
     return torch.cat(all_to_all(parts, None, None, group).unbind(0), join)
 
 
@@ -253,7 +253,7 @@ class _Ring(torch.autograd.Function):
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, axis: ContextAxis
     ) -> torch.Tensor:
         out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        lse = torch.full(q.shape[:-1], NEVER, dtype=torch.float32, device=q.device)
+        lse = torch.full(q.shape[:-1], MASKED, dtype=torch.float32, device=q.device)
         states = []
         keys, values = k.contiguous(), v.contiguous()
         for step in range(axis.size):
@@ -281,7 +281,7 @@ class _Ring(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         axis, scale = ctx.axis, ctx.scale
         dq = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        own: tuple[torch.Tensor, ...] = ()
+        d_keys_values: tuple[torch.Tensor, ...] = ()
         held = [k.contiguous(), v.contiguous()]
         moving: list[torch.Tensor] = []  # gradients of the keys held: they travel with them and end at home
         for step in range(axis.size):
@@ -302,12 +302,12 @@ class _Ring(torch.autograd.Function):
             )
             dq[:, :, queries] += d_q
             if step == 0:
-                own = tuple(d_held)
+                d_keys_values = tuple(d_held)
                 continue
             for total, more in zip(moving, d_held, strict=True):
                 total[:, :, seen] += more
         if axis.size > 1:
             moving, work = _start_shift(moving, axis)
             _wait(work)
-            own = tuple(mine + theirs for mine, theirs in zip(own, moving, strict=True))
-        return dq.to(q.dtype), own[0], own[1], None, None
+            d_keys_values = tuple(mine + theirs for mine, theirs in zip(d_keys_values, moving, strict=True))
+        return dq.to(q.dtype), d_keys_values[0], d_keys_values[1], None, None

@@ -21,9 +21,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from executor.comm.collectives import all_gather, reduce_scatter
-from executor.comm.tensor_parallel import SEQUENCE, TensorAxis, enter, leave, local
+from executor.comm.tensor_parallel import SEQUENCE_DIM, TensorAxis, enter, leave, local
 
-Product = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
+WeightGradients = Callable[[], list[tuple[torch.Tensor, torch.Tensor]]]
 """Parameters and their gradients, computed when called."""
 
 
@@ -32,16 +32,16 @@ class DelayedGradients:
 
     def __init__(self) -> None:
         self.recording = False
-        self._products: deque[Product] = deque()
+        self._delayed: deque[WeightGradients] = deque()
 
-    def add(self, product: Product) -> None:
+    def add(self, gradients: WeightGradients) -> None:
         """Put one product off."""
-        self._products.append(product)
+        self._delayed.append(gradients)
 
-    def take(self) -> deque[Product]:
+    def take(self) -> deque[WeightGradients]:
         """Hand over what has been put off so far."""
-        products, self._products = self._products, deque()
-        return products
+        delayed, self._delayed = self._delayed, deque()
+        return delayed
 
 
 def accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
@@ -83,13 +83,13 @@ class _DelayedLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         gradient = gradients[0]
 
-        def product() -> torch.Tensor:
+        def weight_gradient() -> torch.Tensor:
             return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
 
         if not ctx.delayed.recording:
-            return gradient @ weight, product(), None, None
+            return gradient @ weight, weight_gradient(), None, None
         parameter = ctx.parameter
-        ctx.delayed.add(lambda: [(parameter, product())])
+        ctx.delayed.add(lambda: [(parameter, weight_gradient())])
         return gradient @ weight, None, None, None
 
 
@@ -128,20 +128,20 @@ class _ScatteredProjection(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.parameter, ctx.axis, ctx.delayed = leaf.parameter, axis, delayed
-        return reduce_scatter(functional.linear(x, weight), SEQUENCE, axis.group)
+        return reduce_scatter(functional.linear(x, weight), SEQUENCE_DIM, axis.group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         part, axis, parameter = gradients[0], ctx.axis, ctx.parameter
-        whole = all_gather(part, SEQUENCE, axis.group)
+        whole = all_gather(part, SEQUENCE_DIM, axis.group)
 
-        def product(gradient: torch.Tensor) -> torch.Tensor:
+        def weight_gradient(gradient: torch.Tensor) -> torch.Tensor:
             return gradient.flatten(0, -2).t() @ x.flatten(0, -2)
 
         if not ctx.delayed.recording:
-            return whole @ weight, product(whole), None, None, None
-        ctx.delayed.add(lambda: [(parameter, product(all_gather(part, SEQUENCE, axis.group)))])
+            return whole @ weight, weight_gradient(whole), None, None, None
+        ctx.delayed.add(lambda: [(parameter, weight_gradient(all_gather(part, SEQUENCE_DIM, axis.group)))])
         return whole @ weight, None, None, None, None
 
 
@@ -174,7 +174,7 @@ class _GatheredProjections(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.save_for_backward(x, *weights)
         ctx.leaves, ctx.axis, ctx.delayed = leaves, axis, delayed
-        whole = all_gather(x, SEQUENCE, axis.group)
+        whole = all_gather(x, SEQUENCE_DIM, axis.group)
         rows, shape = whole.flatten(0, -2), whole.shape[:-1]
         return tuple((rows @ weight.t()).unflatten(0, shape) for weight in weights)
 
@@ -182,20 +182,20 @@ class _GatheredProjections(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         x, *weights = ctx.saved_tensors
         leaves, axis, delayed = ctx.leaves, ctx.axis, ctx.delayed
-        d_x = reduce_scatter(_sum_of_products(gradients, weights), SEQUENCE, axis.group)
+        d_x = reduce_scatter(_sum_of_gemms(gradients, weights), SEQUENCE_DIM, axis.group)
 
-        def products() -> list[torch.Tensor]:
-            whole = all_gather(x, SEQUENCE, axis.group).flatten(0, -2)
+        def weight_gradients() -> list[torch.Tensor]:
+            whole = all_gather(x, SEQUENCE_DIM, axis.group).flatten(0, -2)
             return [gradient.flatten(0, -2).t() @ whole for gradient in gradients]
 
         if delayed is not None and delayed.recording:
             parameters = [leaf.parameter for leaf in leaves]
-            delayed.add(lambda: list(zip(parameters, products(), strict=True)))
+            delayed.add(lambda: list(zip(parameters, weight_gradients(), strict=True)))
             return (d_x, None, None, None, *(None for _ in weights))
-        return (d_x, None, None, None, *products())
+        return (d_x, None, None, None, *weight_gradients())
 
 
-def _sum_of_products(rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor]) -> torch.Tensor:
+def _sum_of_gemms(rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor]) -> torch.Tensor:
     """Σ rows_i (…, n_i) times matrix_i (n_i, k), accumulated in place."""
     total = rows[0].flatten(0, -2) @ matrices[0]
     for row, matrix in zip(rows[1:], matrices[1:], strict=True):
@@ -240,7 +240,7 @@ class _Grouped(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(rows, weight)
         ctx.parameter, ctx.counts, ctx.delayed = leaf.parameter, counts, delayed
-        return _group_products(rows, weight.transpose(-1, -2), counts)
+        return _grouped_gemm(rows, weight.transpose(-1, -2), counts)
 
     @staticmethod
     def backward(
@@ -249,18 +249,18 @@ class _Grouped(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         gradient, counts = gradients[0].contiguous(), ctx.counts
 
-        def product() -> torch.Tensor:
+        def weight_gradient() -> torch.Tensor:
             return _group_weights(rows, gradient, counts)
 
-        d_rows = _group_products(gradient, weight, counts)
+        d_rows = _grouped_gemm(gradient, weight, counts)
         if ctx.delayed is None or not ctx.delayed.recording:
-            return d_rows, product(), None, None, None
+            return d_rows, weight_gradient(), None, None, None
         parameter = ctx.parameter
-        ctx.delayed.add(lambda: [(parameter, product())])
+        ctx.delayed.add(lambda: [(parameter, weight_gradient())])
         return d_rows, None, None, None, None
 
 
-def _group_products(rows: torch.Tensor, matrices: torch.Tensor, counts: list[int]) -> torch.Tensor:
+def _grouped_gemm(rows: torch.Tensor, matrices: torch.Tensor, counts: list[int]) -> torch.Tensor:
     """Rows of group e times matrix e: (Σ counts, k), (E, k, n) → (Σ counts, n)."""
     if _equal(counts):
         return torch.bmm(rows.view(len(counts), counts[0], -1), matrices).flatten(0, 1)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from executor import torch_internals
-from executor.comm.collectives import Group, all_reduce
+from executor.comm.collectives import ProcessGroup, all_reduce
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Balance:
 
     weight: float
     sequence_length: int
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
     total: float | torch.Tensor = 0.0
 
     def attach(self, weights: torch.Tensor, probability: torch.Tensor, expert: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ class Balance:
 
 
 def balancing_loss(
-    probability: torch.Tensor, expert: torch.Tensor, sequence_length: int, groups: Iterable[Group]
+    probability: torch.Tensor, expert: torch.Tensor, sequence_length: int, groups: Iterable[ProcessGroup]
 ) -> torch.Tensor:
     """This rank's share of Σ_sequences E · Σ_e f_e · P_e; even routing gives K for each sequence.
 

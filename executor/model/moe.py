@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from costmodel.models.routing import Routing
 from costmodel.models.spec import ModelSpec
-from executor.comm.collectives import Group, all_gather, all_to_all, reduce_scatter
+from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
 from executor.comm.tensor_parallel import local
 from executor.model.gating import activate, gate_of, weighted_gated
 from executor.model.linear import DelayedGradients, Linear, grouped
@@ -30,10 +30,10 @@ from executor.model.load_balance import Balance
 class ExpertAxis:
     """This rank's place among the ranks that share one set of experts."""
 
-    group: Group
+    group: ProcessGroup
     size: int
     rank: int
-    tensor_group: Group
+    tensor_group: ProcessGroup
     tensor_size: int
 
 
@@ -42,7 +42,7 @@ class _AllToAll(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, received: list[int], sent: list[int], group: Group
+        ctx: Any, x: torch.Tensor, received: list[int], sent: list[int], group: ProcessGroup
     ) -> torch.Tensor:
         ctx.received, ctx.sent, ctx.group = received, sent, group
         return all_to_all(x, received, sent, group)
@@ -56,7 +56,7 @@ class _GatherRows(torch.autograd.Function):
     """All-gather rows over expert_tp; gradients are summed and scattered."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
         return all_gather(x, 0, group)
 
@@ -69,7 +69,7 @@ class _ScatterRows(torch.autograd.Function):
     """Sum partial rows over expert_tp and keep this rank's; gradients are gathered."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: Group) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, group: ProcessGroup) -> torch.Tensor:
         ctx.group = group
         return reduce_scatter(x, 0, group)
 
@@ -319,7 +319,7 @@ def balance_routers(
     coefficient: float | None,
     sequence_length: int,
     global_batch_size: int,
-    groups: tuple[Group, ...] = (),
+    groups: tuple[ProcessGroup, ...] = (),
 ) -> Balance | None:
     """Balance every router of a model or stage; None without experts or with a coefficient of zero."""
     coefficient = spec.router_aux_loss_coef if coefficient is None else coefficient

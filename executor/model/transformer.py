@@ -64,7 +64,7 @@ class Attention(nn.Module):
         self.window = spec.sliding_window if is_sliding(spec, layer) else None
         self.axis: TensorAxis | None = None
         self.context: ContextAxis | None = None
-        self.recompute_core = False
+        self.recompute_core_attention = False
 
     def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
@@ -75,10 +75,10 @@ class Attention(nn.Module):
         if rope is not None:
             q, k = rotate(q, rope), rotate(k, rope)
         sinks = None if self.sinks is None else local(self.sinks)
-        core = functools.partial(
+        attention = functools.partial(
             attend, scale=self.scale, window=self.window, sinks=sinks, cap=self.cap, context=self.context
         )
-        return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
+        return self.o_proj(_call(attention, q, k, v, recompute=self.recompute_core_attention).flatten(-2))
 
 
 class LatentAttention(nn.Module):
@@ -105,7 +105,7 @@ class LatentAttention(nn.Module):
         self.scale = spec.qk_head_dim**-0.5 * latent_score_factor(spec.rotary.scaling)
         self.axis: TensorAxis | None = None
         self.context: ContextAxis | None = None
-        self.recompute_core = False
+        self.recompute_core_attention = False
 
     def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
         """Attend over the sequence of x (B, S, H)."""
@@ -125,8 +125,8 @@ class LatentAttention(nn.Module):
             q_turned, k_turned = rotate(q_turned, rope), rotate(k_turned, rope)
         q = torch.cat((q_plain, q_turned), -1)
         k = torch.cat((k_plain, k_turned.expand(*k_plain.shape[:-1], self.rope)), -1)
-        core = functools.partial(attend, scale=self.scale, context=self.context)
-        return self.o_proj(_call(core, q, k, v, recompute=self.recompute_core).flatten(-2))
+        attention = functools.partial(attend, scale=self.scale, context=self.context)
+        return self.o_proj(_call(attention, q, k, v, recompute=self.recompute_core_attention).flatten(-2))
 
 
 class FeedForward(nn.Module):
@@ -267,11 +267,11 @@ class CausalLM(nn.Module):
         return x + functional.embedding(positions, table)
 
 
-def _call(core: Callable[..., torch.Tensor], *inputs: torch.Tensor, recompute: bool) -> torch.Tensor:
+def _call(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, recompute: bool) -> torch.Tensor:
     """Run a function, forgetting its insides until the backward pass when asked."""
     if not recompute or not torch.is_grad_enabled():
-        return core(*inputs)
-    result: torch.Tensor = checkpoint(core, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return function(*inputs)
+    result: torch.Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
     return result
 
 

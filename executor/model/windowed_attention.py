@@ -95,7 +95,7 @@ def _unfold(x: torch.Tensor, length: int) -> torch.Tensor:
     return x.transpose(1, SEQUENCE).flatten(SEQUENCE, SEQUENCE + 1)[:, :, :length]
 
 
-def _own(x: torch.Tensor) -> torch.Tensor:
+def _each(x: torch.Tensor) -> torch.Tensor:
     """Every chunk as a sequence of its own: (B·n, heads, w, …)."""
     return x.flatten(0, 1).contiguous()
 
@@ -116,11 +116,11 @@ def _chunked(
     """Result in fp32, log-sum-exp, and the state of both kernels, of windowed rows."""
     length = q.shape[SEQUENCE]
     queries, keys, values = (_fold(x, window) for x in (q, k, v))
-    own = attention_blocks.forward(_own(queries), _own(keys), _own(values), scale, causal=True)
+    inner = attention_blocks.forward(_each(queries), _each(keys), _each(values), scale, causal=True)
     chunks = queries.shape[:2]
-    out, lse = own.out.float().unflatten(0, chunks), own.lse.unflatten(0, chunks)
+    out, lse = inner.out.float().unflatten(0, chunks), inner.lse.unflatten(0, chunks)
     if window == 1:
-        return _unfold(out, length), _unfold(lse, length), own.state, ()
+        return _unfold(out, length), _unfold(lse, length), inner.state, ()
     earlier = attention_blocks.forward(_late(queries), _before(keys), _before(values), scale, causal=True)
     rows = (chunks[0], chunks[1] - 1)
     block = Block(
@@ -130,7 +130,7 @@ def _chunked(
     merged = attention_blocks.merge(*seen, block)
     for part, rest in zip(seen, merged, strict=True):
         part.copy_(rest)
-    return _unfold(out, length), _unfold(lse, length), own.state, earlier.state
+    return _unfold(out, length), _unfold(lse, length), inner.state, earlier.state
 
 
 def _chunked_backward(
@@ -145,9 +145,9 @@ def _chunked_backward(
     length = gradient.shape[SEQUENCE]
     d_out, out, lse, q, k, v = (_fold(x, window) for x in (gradient, *result, *inputs))
     chunks, rows = q.shape[:2], (q.shape[0], q.shape[1] - 1)
-    row = Block(_own(out), _own(lse), states[0])
-    own = attention_blocks.backward(_own(d_out), (_own(q), _own(k), _own(v)), row, scale, causal=True)
-    totals = [found.unflatten(0, chunks) for found in own]
+    row = Block(_each(out), _each(lse), states[0])
+    inner = attention_blocks.backward(_each(d_out), (_each(q), _each(k), _each(v)), row, scale, causal=True)
+    totals = [found.unflatten(0, chunks) for found in inner]
     if window > 1:
         row = Block(_late(out), _late(lse), states[1])
         earlier = attention_blocks.backward(

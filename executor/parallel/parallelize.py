@@ -25,7 +25,7 @@ from executor.model.transformer import Attention, CausalLM, DecoderLayer, Latent
 from executor.torch_internals import selective_checkpoint_contexts
 from topology.base.errors import InputError
 
-Precision = Literal["fp32", "bf16"]
+ComputeDtype = Literal["fp32", "bf16"]
 COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -36,7 +36,7 @@ def parallelize(
     *,
     sequence_length: int,
     recompute_layers: int = 0,
-    precision: Precision = "bf16",
+    precision: ComputeDtype = "bf16",
 ) -> CausalLM:
     """Give this rank its part of `model` (or of a pipeline stage), in place.
 
@@ -76,11 +76,11 @@ def _check(model: CausalLM, layout: ParallelLayout) -> None:
             fix="set layout.sequence_parallel=true",
         )
     heads = spec.attention.whole_heads
-    ways = layout.tp * (layout.cp if layout.cp_kind == "ulysses" else 1)
-    if heads % ways:
+    degree = layout.tp * (layout.cp if layout.cp_kind == "ulysses" else 1)
+    if heads % degree:
         raise InputError(
             what="heads cannot be split this way",
-            cause=f"{heads} key/value heads over {ways} ranks",
+            cause=f"{heads} key/value heads over {degree} ranks",
             fix="lower layout.tp (or layout.cp with ulysses) to a divisor of the heads",
         )
 
@@ -120,21 +120,21 @@ def _set_axes(
             module.axis = tensor
 
 
-def cuts_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
+def shards_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
     """Cuts that give this rank its compute shard: (dimension, parts, index), applied in turn."""
     found, layout = sharding.rule(name), meshes.layout
-    cuts = []
+    shards = []
     if found.expert_dim is not None and meshes.expert is not None and layout.ep > 1:
-        cuts.append((found.expert_dim, layout.ep, meshes.coordinate("ep")))
-    ways, axis = (layout.expert_tp, "expert_tp") if found.is_expert else (layout.tp, "tp")
-    if found.tensor_dim is not None and ways > 1:
-        cuts.append((found.tensor_dim, ways, meshes.coordinate(axis)))
-    return tuple(cuts)
+        shards.append((found.expert_dim, layout.ep, meshes.coordinate("ep")))
+    degree, axis = (layout.expert_tp, "expert_tp") if found.is_expert else (layout.tp, "tp")
+    if found.tensor_dim is not None and degree > 1:
+        shards.append((found.tensor_dim, degree, meshes.coordinate(axis)))
+    return tuple(shards)
 
 
-def cut(tensor: torch.Tensor, cuts: tuple[tuple[int, int, int], ...]) -> torch.Tensor:
+def take_shard(tensor: torch.Tensor, shards: tuple[tuple[int, int, int], ...]) -> torch.Tensor:
     """Apply cuts to a full tensor."""
-    for dimension, parts, index in cuts:
+    for dimension, parts, index in shards:
         start, end = chunk_bounds(tensor.shape[dimension], parts, index)
         tensor = tensor.narrow(dimension, start, end - start)
     return tensor
@@ -146,21 +146,21 @@ def _split_parameters(model: CausalLM, meshes: Meshes) -> None:
     for module_name, module in model.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             full_name = f"{module_name}.{name}"
-            cuts = cuts_of(full_name, meshes)
-            if not cuts:
+            shards = shards_of(full_name, meshes)
+            if not shards:
                 continue
             if id(parameter) not in replaced:  # tied weights stay one parameter
-                replaced[id(parameter)] = nn.Parameter(_distribute(parameter, full_name, cuts, meshes))
+                replaced[id(parameter)] = nn.Parameter(_distribute(parameter, full_name, shards, meshes))
             module.register_parameter(name, replaced[id(parameter)])
 
 
 def _distribute(
-    parameter: torch.Tensor, name: str, cuts: tuple[tuple[int, int, int], ...], meshes: Meshes
+    parameter: torch.Tensor, name: str, shards: tuple[tuple[int, int, int], ...], meshes: Meshes
 ) -> DTensor:
     """Build the DTensor of a parameter from this rank's part, without communication."""
     mesh, placements = _placements(name, meshes)
     return DTensor.from_local(
-        cut(parameter.detach(), cuts).contiguous(),
+        take_shard(parameter.detach(), shards).contiguous(),
         mesh,
         placements,
         run_check=False,
@@ -187,14 +187,14 @@ def _set_recompute(model: CausalLM, layout: ParallelLayout, count: int) -> None:
     layers: list[DecoderLayer] = list(model.model.layers.values())
     for layer in layers[:count]:
         if layout.recompute == "selective":
-            layer.self_attn.recompute_core = True
+            layer.self_attn.recompute_core_attention = True
         elif layout.recompute == "selective-op":
             layer.recompute = selective_checkpoint_contexts()
         elif layout.recompute == "full":
             layer.recompute = True
 
 
-def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precision: Precision) -> None:
+def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precision: ComputeDtype) -> None:
     """Wrap layers, their experts and the rest in FSDP units that follow the ZeRO stage."""
     compute = COMPUTE_DTYPES[precision]
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -232,7 +232,7 @@ def _ends(model: CausalLM) -> list[list[nn.Module]]:
 EXPERT_SHARD_DIM = 1  # whole experts may be fewer than the ranks that share them
 
 
-def state_cuts_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
+def state_shards_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
     """Cuts that give this rank its stored shard of a parameter: those of compute, then FSDP's."""
     dense, expert = meshes.dense, meshes.expert
     if not sharding.rule(name).is_state:
@@ -245,4 +245,4 @@ def state_cuts_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]
         )
     else:
         shards, index, dimension = dense["shard"].size(), meshes.coordinate("shard"), 0
-    return (*cuts_of(name, meshes), (dimension, shards, index))
+    return (*shards_of(name, meshes), (dimension, shards, index))

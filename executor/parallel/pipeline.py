@@ -25,13 +25,13 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
 from executor import torch_internals
-from executor.comm.collectives import Group
+from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
-from executor.model.linear import DelayedGradients, Linear, Product, RowLinear, accumulate
+from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
 from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.transformer import CausalLM, build_model
-from executor.parallel.parallelize import COMPUTE_DTYPES, Precision, parallelize
+from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from topology.base.errors import InputError
 
@@ -94,10 +94,10 @@ class Pipeline:
         return any(stage.index == self.num_stages - 1 for stage in self.stages)
 
 
-def even_split(num_layers: int, stages: int) -> tuple[int, ...]:
+def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage when no plan says otherwise: even, earlier stages taking the remainder.
 
-    >>> even_split(10, 4)
+    >>> even_layers(10, 4)
     (3, 3, 2, 2)
     """
     base, more = divmod(num_layers, stages)
@@ -113,7 +113,7 @@ def build_pipeline(
     num_microbatches: int,
     layers_of_stage: Sequence[int] | None = None,
     recompute_of_stage: Sequence[int] | None = None,
-    precision: Precision = "bf16",
+    precision: ComputeDtype = "bf16",
     router_loss: float | None = None,
     device: torch.device,
 ) -> Pipeline:
@@ -132,7 +132,7 @@ def build_pipeline(
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
-    split = tuple(layers_of_stage or even_split(spec.num_layers, total))
+    split = tuple(layers_of_stage or even_layers(spec.num_layers, total))
     _check_split(spec, split, total)
     ends = [sum(split[: i + 1]) for i in range(total)]
     rank = meshes.coordinate("pp")
@@ -173,7 +173,7 @@ def build_pipeline(
     )
 
 
-def _sequence_groups(layout: ParallelLayout, meshes: Meshes) -> tuple[Group, ...]:
+def _sequence_groups(layout: ParallelLayout, meshes: Meshes) -> tuple[ProcessGroup, ...]:
     """Groups whose ranks hold parts of one sequence where routers see it."""
     split = {"tp": layout.tp > 1 and layout.sequence_parallel, "cp": layout.cp > 1}
     return tuple(meshes.group(axis) for axis, splits in split.items() if splits)
@@ -230,7 +230,7 @@ class _Run:
         self.flying: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self.inputs: dict[Action, tuple[torch.Tensor, Any]] = {}
         self.outgoing: dict[Action, torch.Tensor] = {}
-        self.products: dict[tuple[int, int], deque[Product]] = {}
+        self.weight_gradients: dict[tuple[int, int], deque[WeightGradients]] = {}
         self.sent: deque[tuple[torch.Tensor, Any]] = deque()
         self.done: dict[int, int] = dict.fromkeys(self.stage, 0)
         self.loss = torch.zeros((), device=pipeline.device)
@@ -296,17 +296,17 @@ class _Run:
         with _recording(stage.delayed, on=kind == "I"):
             torch.autograd.backward((y,), None if gradient is None else (gradient,))
         if kind == "I" and stage.delayed is not None:
-            self.products[index, microbatch] = stage.delayed.take()
+            self.weight_gradients[index, microbatch] = stage.delayed.take()
         if x.grad is not None:
             self.deliver(action, x.grad)
 
     def weights(self, action: Action) -> None:
         """Compute the weight gradients that were put off, each added and forgotten before the next."""
-        products = self.products.pop((action.stage, action.microbatch))
+        delayed = self.weight_gradients.pop((action.stage, action.microbatch))
         settle = torch_internals.gradient_settler(self.stage[action.stage].module)
         with torch.no_grad():  # inputs remember how they were made; their products need not
-            while products:
-                for parameter, gradient in products.popleft()():
+            while delayed:
+                for parameter, gradient in delayed.popleft()():
                     accumulate(parameter, gradient)
                     settle(parameter)
         self._count(action.stage)

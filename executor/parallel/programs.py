@@ -18,9 +18,9 @@ from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.stages import ranks_of_chunks
 from topology.base.errors import InputError
 
-Kind = Literal["F", "B", "I", "W"]
+ActionKind = Literal["F", "B", "I", "W"]
 
-_KINDS: dict[str, Kind] = {"F": "F", "B": "I", "W": "W", "BW": "B"}
+_KINDS: dict[str, ActionKind] = {"F": "F", "B": "I", "W": "W", "BW": "B"}
 """What the cost model calls the kinds."""
 
 DURATIONS: dict[str, int] = {
@@ -34,7 +34,7 @@ DURATIONS: dict[str, int] = {
 class Action(NamedTuple):
     """One computation of a rank."""
 
-    kind: Kind
+    kind: ActionKind
     stage: int
     microbatch: int
 
@@ -73,8 +73,8 @@ def orders(
     """
     record = RECORDS[schedule]
     _check(schedule, ranks, virtual_stages, microbatches)
-    passes = (record.order(ranks, virtual_stages, microbatches, rank) for rank in range(ranks))
-    return tuple(tuple(Action(_KINDS[kind], stage, m) for kind, stage, m in order) for order in passes)
+    by_rank = (record.order(ranks, virtual_stages, microbatches, rank) for rank in range(ranks))
+    return tuple(tuple(Action(_KINDS[kind], stage, m) for kind, stage, m in order) for order in by_rank)
 
 
 def _check(schedule: Schedule, ranks: int, virtual_stages: int, microbatches: int) -> None:

@@ -18,7 +18,7 @@ from executor.comm.tensor_parallel import local
 from executor.model.hf_names import plain_names
 from executor.model.pretrained import check_used, whole_parameter
 from executor.model.transformer import CausalLM, build_model, norm_offset
-from executor.parallel.parallelize import cut, state_cuts_of
+from executor.parallel.parallelize import state_shards_of, take_shard
 
 INITIAL_STD = 0.02
 
@@ -61,7 +61,7 @@ def fill(model: CausalLM, meshes: Meshes | None, value: Callable[[str, torch.Siz
         for name, parameter in model.named_parameters():
             stored = state_name(model, name)
             whole = value(stored, parameter.shape)
-            mine = whole if meshes is None else cut(whole, state_cuts_of(name, meshes))
+            mine = whole if meshes is None else take_shard(whole, state_shards_of(name, meshes))
             local(parameter).copy_(mine)
 
 
@@ -93,7 +93,7 @@ def parts(model: CausalLM, meshes: Meshes, *, gradients: bool = False) -> dict[s
         value = parameter.grad if gradients else parameter
         if value is not None:
             mine = local(value).detach().clone()
-            found[state_name(model, name)] = (tuple(parameter.shape), state_cuts_of(name, meshes), mine)
+            found[state_name(model, name)] = (tuple(parameter.shape), state_shards_of(name, meshes), mine)
     return found
 
 
@@ -101,8 +101,8 @@ def assemble(ranks: list[dict[str, Part]]) -> dict[str, torch.Tensor]:
     """Put the parts of all ranks together into whole tensors, in one process."""
     whole: dict[str, torch.Tensor] = {}
     for rank in ranks:
-        for name, (shape, cuts, values) in rank.items():
+        for name, (shape, shards, values) in rank.items():
             mine = torch.as_tensor(values)
             target = whole.setdefault(name, torch.full(shape, float("nan"), dtype=mine.dtype))
-            cut(target, cuts).copy_(mine)
+            take_shard(target, shards).copy_(mine)
     return whole

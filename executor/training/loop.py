@@ -32,7 +32,7 @@ from executor.training.gradients import clip, finish_gradients, total_norm
 from executor.training.manifest import read_key
 from executor.training.metrics import Reporter, StepMetrics
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
-from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, Status, write_json
+from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, RunStatus, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -153,7 +153,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     )
 
 
-def train(trainer: Trainer) -> Status:
+def train(trainer: Trainer) -> RunStatus:
     """Run the remaining steps; returns how the run ended."""
     manifest, damaged = trainer.checkpointer.load_latest()
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -185,7 +185,7 @@ def train(trainer: Trainer) -> Status:
         trainer.reporter.close()
     finished = step == trainer.settings.steps
     device = trainer.pipeline.device
-    return Status(
+    return RunStatus(
         state="finished" if finished else "stopped",
         step=step,
         device=device_name(device),
@@ -339,6 +339,6 @@ def start_process_group(device: torch.device, environment: dict[str, str], meeti
     dist.init_process_group(backend, rank=rank, world_size=ranks, **options)
 
 
-def record_status(settings: RunSettings, status: Status) -> None:
+def record_status(settings: RunSettings, status: RunStatus) -> None:
     """Leave word of how the run stands for the launcher."""
     write_json(Path(settings.folder) / STATUS_FILE, status)

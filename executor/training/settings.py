@@ -49,7 +49,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class RunStatus:
     """How far a run got, or why it stopped: `state` is running, stopped (asked to), finished or error.
 
     `device` is what the first rank ran on: ``cpu``, or its GPU's own name, with that GPU's memory.
@@ -74,7 +74,7 @@ def read_settings(path: Path) -> RunSettings:
     return structure(read_json(path), RunSettings, str(path))
 
 
-def read_status(folder: Path) -> Status | None:
+def read_status(folder: Path) -> RunStatus | None:
     """Read how far a run got, None before it has said anything."""
     path = folder / STATUS_FILE
-    return structure(read_json(path), Status, str(path)) if path.exists() else None
+    return structure(read_json(path), RunStatus, str(path)) if path.exists() else None

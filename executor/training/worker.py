@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from executor.training.lifeline import die_with_parent
-from executor.training.settings import RunSettings, Status, read_settings, read_status
+from executor.training.settings import RunSettings, RunStatus, read_settings, read_status
 from topology.base.errors import InputError
 
 RANKS_FOLDER = ".ranks"
@@ -108,7 +108,7 @@ def _record_error(settings: RunSettings, error: InputError) -> None:
 
     status = read_status(Path(settings.folder))
     if status is None or status.state != "error":
-        record_status(settings, Status(state="error", what=error.what, cause=error.cause, fix=error.fix))
+        record_status(settings, RunStatus(state="error", what=error.what, cause=error.cause, fix=error.fix))
 
 
 @contextlib.contextmanager

@@ -28,11 +28,11 @@ from executor import torch_internals
 from executor.comm.sharding import rule
 from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
-from executor.parallel.parallelize import cut, cuts_of, state_cuts_of
+from executor.parallel.parallelize import shards_of, state_shards_of, take_shard
 from executor.parallel.pipeline import Pipeline
 from executor.validation.fake_rank import RankTask, fake_rank
 
-BACKWARD_ATTENTION_PRODUCTS = 2.5  # flash backward: five products of pairs for the two of the forward pass
+BACKWARD_ATTENTION_GEMMS = 2.5  # flash backward: five products of pairs for the two of the forward pass
 
 _FUNCTIONAL = {
     "all_gather_into_tensor": "all_gather",
@@ -59,7 +59,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class StepCounts:
     """Totals of one step of one rank."""
 
     flop: Counter[Key]
@@ -73,7 +73,7 @@ class _CountingMode(TorchDispatchMode):
     def __init__(self, axis_of_group: dict[str, str]) -> None:
         super().__init__()
         self.part = "embedding"
-        self.counts = Counts(flop=Counter(), messages=Counter(), message_bytes=Counter())
+        self.counts = StepCounts(flop=Counter(), messages=Counter(), message_bytes=Counter())
         self._axis_of_group = axis_of_group
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,7 +92,7 @@ class _CountingMode(TorchDispatchMode):
             axis = self._axis_of_group.get(torch_internals.group_name(_group(args)), "")
             self._message("p2p", axis, sum(map(_bytes, args[0])))
         elif space == "aten":
-            self._product(function, operator, args, result)
+            self._count_gemm(function, operator, args, result)
         return result
 
     def _phase(self) -> str:
@@ -116,14 +116,14 @@ class _CountingMode(TorchDispatchMode):
         self.counts.messages[key] += 1
         self.counts.message_bytes[key] += size
 
-    def _product(self, function: Any, operator: str, args: Any, result: Any) -> None:
+    def _count_gemm(self, function: Any, operator: str, args: Any, result: Any) -> None:
         """Count the FLOPs of matrix products and attention."""
         if function in torch_internals.FLASH_FORWARD:
             self._flop("attention", _attention_flop(args[0], args[1], causal=_argument(args, 4)))
         elif function in torch_internals.FLASH_BACKWARD:
             place = 7 if function is torch_internals.FLASH_BACKWARD[0] else 11
             forward = _attention_flop(args[1], args[2], causal=_argument(args, place))
-            self._flop("attention", int(BACKWARD_ATTENTION_PRODUCTS * forward))
+            self._flop("attention", int(BACKWARD_ATTENTION_GEMMS * forward))
         elif operator in ("mm", "bmm", "addmm", "addmm_"):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
@@ -135,7 +135,7 @@ class _CountingMode(TorchDispatchMode):
 
 def _group(args: Any) -> Any:
     """Process group among the arguments of an operator."""
-    return next(found for found in map(torch_internals.group_of, args) if found is not None)
+    return next(found for found in map(torch_internals.process_group_of, args) if found is not None)
 
 
 def _argument(args: Any, place: int) -> bool:
@@ -226,12 +226,15 @@ def count_parameters(pipeline: Pipeline) -> Parameters:
     for stage in pipeline.stages:
         for name, parameter in stage.module.named_parameters():
             whole = torch.empty(parameter.shape, device="meta")
-            mine, shard = cut(whole, cuts_of(name, pipeline.meshes)), state_cuts_of(name, pipeline.meshes)
+            mine, stored_shards = (
+                take_shard(whole, shards_of(name, pipeline.meshes)),
+                state_shards_of(name, pipeline.meshes),
+            )
             is_expert = rule(name).is_expert
             (expert if is_expert else dense)[part_of_parameter(stage.module, name)] += mine.numel()
-            stored += cut(whole, shard).numel()
-            dimension, ways, _ = shard[-1]
-            missing = -mine.shape[dimension] % ways
+            stored += take_shard(whole, stored_shards).numel()
+            dimension, degree, _ = stored_shards[-1]
+            missing = -mine.shape[dimension] % degree
             padding["expert_shard" if is_expert else "shard"] += missing * (
                 mine.numel() // mine.shape[dimension]
             )
@@ -245,7 +248,7 @@ def part_of_parameter(model: CausalLM, name: str) -> str:
     return "embedding" if name.startswith("model.embed") else "head"
 
 
-def count_step(task: RankTask) -> tuple[Counts, Parameters]:
+def count_step(task: RankTask) -> tuple[StepCounts, Parameters]:
     """Run one step of a fake rank and count it; the schedule is that of plain 1F1B, nothing is recomputed."""
     plain = replace(task.layout, schedule=PLAIN_SCHEDULE, recompute="none")
     with fake_rank(replace(task, layout=plain)) as rank:

@@ -22,12 +22,12 @@ from costmodel.ops.op import Op, OpKind
 from costmodel.ops.shards import shard_of
 from costmodel.stack import SoftwareStack, stack
 from executor.comm.mesh import dense_grid, expert_grid
-from executor.validation.counts import BACKWARD_ATTENTION_PRODUCTS, Counts, Key, count_step
+from executor.validation.counts import BACKWARD_ATTENTION_GEMMS, Key, StepCounts, count_step
 from executor.validation.fake_rank import RankTask
 
 STACK = "meshplan"
 MOST_LAYERS = 1000  # of a model: shares of windowed layers are fractions of fewer
-PRODUCTS_OF_BACKWARD = 2  # of a linear layer: gradients of its input and of its weight
+BACKWARD_LINEAR_GEMMS = 2  # of a linear layer: gradients of its input and of its weight
 
 
 def ops_by_part(task: RankTask) -> dict[str, tuple[tuple[Op, ...], int]]:
@@ -63,9 +63,9 @@ def layers_of_runs(spec: ModelSpec, layers_of_stage: Sequence[int], stage: int) 
     return tuple(found)
 
 
-def expected_counts(task: RankTask, padding: Mapping[str, int]) -> Counts:
+def expected_counts(task: RankTask, padding: Mapping[str, int]) -> StepCounts:
     """FLOPs and messages of one step of a stage; `padding` is that of FSDP's shards, by axis."""
-    found = Counts(flop=Counter(), messages=Counter(), message_bytes=Counter())
+    found = StepCounts(flop=Counter(), messages=Counter(), message_bytes=Counter())
     M = task.num_microbatches
     for part, (ops, count) in ops_by_part(task).items():
         for op in ops:
@@ -74,7 +74,7 @@ def expected_counts(task: RankTask, padding: Mapping[str, int]) -> Counts:
     return found
 
 
-def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
+def _add(found: StepCounts, part: str, op: Op, times: int, task: RankTask) -> None:
     """Add one operation, forward and backward.
 
     A ring does an all-gather or a reduce-scatter over cp as c − 1 messages of each tensor to the next rank.
@@ -91,10 +91,10 @@ def _add(found: Counts, part: str, op: Op, times: int, task: RankTask) -> None:
     elif op.flop:
         capped = task.spec.attn_logit_softcapping is not None  # plain products of all pairs
         kind = "attention" if op.kind is OpKind.ATTENTION and not capped else "gemm"
-        again = BACKWARD_ATTENTION_PRODUCTS if op.kind is OpKind.ATTENTION else PRODUCTS_OF_BACKWARD
+        backward_gemms = BACKWARD_ATTENTION_GEMMS if op.kind is OpKind.ATTENTION else BACKWARD_LINEAR_GEMMS
         flop = Fraction(float(op.flop)) * _computed_share(op, task.sequence_length, capped=capped) * times
         found.flop[Key(part=part, phase="forward", kind=kind)] += round(flop)
-        found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(again))
+        found.flop[Key(part=part, phase="backward", kind=kind)] += round(flop * Fraction(backward_gemms))
 
 
 def _computed_share(op: Op, sequence_length: int, *, capped: bool) -> Fraction:
@@ -139,7 +139,9 @@ def expected_parameters(task: RankTask) -> tuple[Counter[str], Counter[str]]:
     return +dense, +expert
 
 
-def _add_replicas(found: Counts, task: RankTask, profile: SoftwareStack, padding: Mapping[str, int]) -> None:
+def _add_replicas(
+    found: StepCounts, task: RankTask, profile: SoftwareStack, padding: Mapping[str, int]
+) -> None:
     """Add gradient reductions and weight gathers: units are layers, their experts, embedding and head."""
     dense, expert = expected_parameters(task)
     layout = task.layout
@@ -182,7 +184,7 @@ def same_replicas(layout: ParallelLayout) -> bool:
     return np.array_equal(dense, expert)
 
 
-def _step(found: Counts, kind: str, axis: str, messages: int, size_bytes: float) -> None:
+def _step(found: StepCounts, kind: str, axis: str, messages: int, size_bytes: float) -> None:
     """Add messages of the step."""
     key = Key(part="step", phase="step", kind=kind, axis=axis)
     found.messages[key] += messages

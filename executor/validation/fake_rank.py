@@ -20,7 +20,7 @@ from costmodel.pipeline.schedules import RECORDS
 from executor import torch_internals
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
-from executor.parallel.parallelize import Precision
+from executor.parallel.parallelize import ComputeDtype
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.programs import programs
 from executor.parallel.weights import materialize
@@ -40,7 +40,7 @@ class RankTask:
     layers_of_stage: tuple[int, ...]
     recompute_of_stage: tuple[int, ...]
     stage: int
-    precision: Precision = "bf16"
+    precision: ComputeDtype = "bf16"
 
 
 @contextlib.contextmanager

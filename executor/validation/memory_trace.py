@@ -61,7 +61,7 @@ def chosen_stages(pp: int) -> tuple[int, ...]:
     return tuple(sorted({0, pp // 2, pp - 1}))
 
 
-def memory_of_stages(
+def traced_memory(
     task: RankTask, global_batch_size: int, stages: Sequence[int], *, processes: int = 2
 ) -> tuple[StageMemory, ...]:
     """Trace stages in processes of their own, and set the estimate beside each."""
@@ -95,8 +95,10 @@ def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBrea
     layout, spec = task.layout, task.spec
     job = TrainingJob(sequence_length=task.sequence_length, global_batch_size=global_batch_size)
     rows = [layers_of_rank(spec, layout, task.layers_of_stage, rank) for rank in range(layout.pp)]
-    again = [recomputed_of_runs(row, count) for row, count in zip(rows, task.recompute_of_stage, strict=True)]
-    return memory_by_stage(spec, job, stack(STACK), layout, rows, again)
+    recomputed = [
+        recomputed_of_runs(row, count) for row, count in zip(rows, task.recompute_of_stage, strict=True)
+    ]
+    return memory_by_stage(spec, job, stack(STACK), layout, rows, recomputed)
 
 
 def layers_of_rank(
@@ -171,9 +173,9 @@ def _shallow(task: RankTask, depth: int) -> RankTask:
     leading = dense[0] if task.spec.is_moe and task.spec.num_dense_layers else 0
     leading = min(leading, depth - 1) if task.stage == 0 else min(1, task.spec.num_dense_layers)
     split = tuple(depth if stage == task.stage else 1 for stage in range(task.layout.pp))
-    again = tuple(min(n, r) for n, r in zip(split, task.recompute_of_stage, strict=True))
+    recomputed = tuple(min(n, r) for n, r in zip(split, task.recompute_of_stage, strict=True))
     spec = with_layers(task.spec, sum(split), leading)
-    return replace(task, spec=spec, layers_of_stage=split, recompute_of_stage=again)
+    return replace(task, spec=spec, layers_of_stage=split, recompute_of_stage=recomputed)
 
 
 def peak(task: RankTask) -> Mapping[str, float]:

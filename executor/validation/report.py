@@ -8,7 +8,7 @@ from typing import Literal
 from executor.validation.expected_counts import Term
 from executor.validation.memory_trace import StageMemory
 
-Status = Literal["passed", "failed", "skipped"]
+CheckStatus = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Check:
     """One check: its verdict in a word and in a sentence."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     seconds: float = 0.0
 

@@ -19,7 +19,7 @@ from executor.bench.local_ranks import RankError
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.expected_counts import Term, compare_counts
 from executor.validation.fake_rank import RankTask
-from executor.validation.memory_trace import StageMemory, chosen_stages, estimated_memory, memory_of_stages
+from executor.validation.memory_trace import StageMemory, chosen_stages, estimated_memory, traced_memory
 from executor.validation.one_rank import measure_rank
 from executor.validation.reference import compare, run_layout, run_reference
 from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport
@@ -45,7 +45,7 @@ def validate(plan: Plan, rules: Check, say: Say) -> ValidationReport:
     say("counting FLOPs, messages and bytes")
     counts, terms = check_counts(plan)
     say("tracing the memory of full-size ranks")
-    traced, memory = check_memory(plan)
+    traced, memory = check_traced_memory(plan)
     say("training the shrunk plan beside one process")
     trained, numerics = check_numerics(plan)
     on_gpu, measured = check_gpu(plan)
@@ -115,12 +115,12 @@ def _compare_alone(task: RankTask) -> tuple[Term, ...]:
     return compare_counts(task)
 
 
-def check_memory(plan: Plan) -> tuple[Check, tuple[StageMemory, ...]]:
+def check_traced_memory(plan: Plan) -> tuple[Check, tuple[StageMemory, ...]]:
     """Trace first, middle and last stage and compare each peak with its estimate."""
     start = time.monotonic()
     stages = chosen_stages(plan.layout.pp)
     batch = plan.request.job.global_batch_size
-    found = memory_of_stages(task_of(plan), batch, stages, processes=PROCESSES)
+    found = traced_memory(task_of(plan), batch, stages, processes=PROCESSES)
     worst = max(found, key=lambda stage: abs(stage.error))
     detail = (
         f"stages {', '.join(str(stage) for stage in stages)}: largest difference {worst.error:+.1%} "

@@ -12,7 +12,7 @@ from planner.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class QuantityChange:
     """One quantity in both plans; `relative` is second/first − 1, None where there is no such ratio."""
 
     name: str
@@ -30,11 +30,11 @@ class PlanDiff:
     """
 
     choices: Mapping[str, tuple[Any, Any]]
-    quantities: tuple[Change, ...]
+    quantities: tuple[QuantityChange, ...]
 
     def rows(self) -> list[dict[str, Any]]:
         """The quantities as a table, one row each."""
-        names = [field.name for field in fields(Change)]
+        names = [field.name for field in fields(QuantityChange)]
         return [{name: getattr(change, name) for name in names} for change in self.quantities]
 
 
@@ -49,11 +49,12 @@ def changed_choices(first: Plan, second: Plan) -> Mapping[str, tuple[Any, Any]]:
     return {name: (a.get(name), b.get(name)) for name in (a | b) if a.get(name) != b.get(name)}
 
 
-def changed_quantities(first: Plan, second: Plan) -> tuple[Change, ...]:
+def changed_quantities(first: Plan, second: Plan) -> tuple[QuantityChange, ...]:
     """Every estimated quantity of both plans, in the order a reader wants them."""
     a, b = _quantities(first), _quantities(second)
     return tuple(
-        Change(name=name, first=a[name], second=b[name], relative=_relative(a[name], b[name])) for name in a
+        QuantityChange(name=name, first=a[name], second=b[name], relative=_relative(a[name], b[name]))
+        for name in a
     )
 
 

@@ -44,12 +44,12 @@ def find_fleet(asked: Asked) -> ServingPlan:
     if not plans:
         raise _nearest(misses, refused)
     best = min(plans, key=lambda plan: _merit(plan, asked.requests[0][0].objective))
-    others = tuple(summary(plan) for plan in plans if plan is not best)
+    others = tuple(fleet_summary(plan) for plan in plans if plan is not best)
     best = replace(best, other_fleets=(*others, *dropped))
     return replace(best, commands=commands(best))
 
 
-def summary(plan: ServingPlan) -> FleetSummary:
+def fleet_summary(plan: ServingPlan) -> FleetSummary:
     """One line on a fleet."""
     return FleetSummary(
         gpu=plan.request.gpu,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import num_microbatches
 from costmodel.models.spec import layer_runs
-from costmodel.pipeline.simulator import Event, StageSeconds, simulate
+from costmodel.pipeline.simulator import Event, StageSeconds, simulate_step
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.training.stages import stage_costs
@@ -35,7 +35,7 @@ def schedule_of(
         return ()
     count = min(num_microbatches(plan.layout, plan.request.job), max(most_microbatches, 2 * plan.layout.pp))
     count -= count % plan.layout.pp if count > plan.layout.pp else 0
-    return simulate(plan.layout, count, stage_seconds(plan, cal)).events
+    return simulate_step(plan.layout, count, stage_seconds(plan, cal)).events
 
 
 def stage_seconds(plan: Plan, cal: Calibration) -> StageSeconds:

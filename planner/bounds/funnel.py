@@ -1,7 +1,7 @@
-"""Admissible bounds of cores, placements and pipelines: what none of their variants can beat.
+"""Admissible bounds of combinations, placements and pipelines: what none of their variants can beat.
 
-A *core* is bounded by the compute of its cut and by its collectives on the best placement any order of axes
-could give them, under the smallest bubble the stack offers; a *placement* and a *pipeline* by their own.
+A *combination* is bounded by the compute of its shard and by its collectives on the best placement any
+order of axes could give them, under the stack's smallest bubble; a *placement* and a *pipeline* by their own.
 Nothing here is a guess: raising any bound above the truth would break "proven". Variants are bounded rank by
 rank in `planner.bounds.ranks`.
 
@@ -55,7 +55,7 @@ _FULL = RECOMPUTES.index("full")
 _TP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "cp", "tp"))
 _CP_INNERMOST = AXIS_ORDERS.index(("pp", "dp", "tp", "cp"))
 _PAIRS_MICROBATCHES = column(lambda schedule: schedule.pairs_microbatches)
-_OWN_BUBBLE = column(lambda schedule: schedule.bubble is not None)
+_CLOSED_FORM_BUBBLE = column(lambda schedule: schedule.bubble is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,29 +99,29 @@ def least_gpus(setting: Setting, step_s: float) -> float:
     return setting.stack.level * flop / (fastest * step_s)
 
 
-def cut_times(setting: Setting, cuts: LayoutTable, cal: Calibration) -> MicrobatchTimes:
-    """Least seconds of a microbatch per cut if collectives were free: what compute alone takes.
+def compute_times(setting: Setting, shards: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch per shard if collectives were free: what compute alone takes.
 
     Kernels differ by how context is exchanged (a ring computes in chunks), so every exchange is tried.
     """
-    alone = replace(cuts, dp=np.maximum(1, setting.job.global_batch_size // cuts.microbatch_size))
+    alone = replace(shards, dp=np.maximum(1, setting.job.global_batch_size // shards.microbatch_size))
     return _times(setting, *_best_seconds(setting, alone, cal, transfers=False))
 
 
-def core_times(setting: Setting, cores: LayoutTable, cal: Calibration) -> MicrobatchTimes:
-    """Least seconds of a microbatch per core with its collectives on the best placement.
+def best_placement_times(setting: Setting, table: LayoutTable, cal: Calibration) -> MicrobatchTimes:
+    """Least seconds of a microbatch per combination with its collectives on the best placement.
 
-    Priced once per distinct cut, without data parallelism, under the two orders that put tensor or context
+    Priced once per distinct shard, without data parallelism, under the two orders that put tensor or context
     ranks next to each other; every other order only spreads one of them further. On a fabric where that may
     be faster (`neighbours_are_best`) collectives are free.
     """
-    single = num_microbatches(cores, setting.job) == 1
-    replicas = np.where(single, cores.dp, _fewest_replicas(cores))
-    keys = [*(getattr(cores, axis) for axis in LAYER_AXES), cores.microbatch_size, replicas]
-    first, cut = distinct_rows([*keys, cores.sequence_parallel.astype(np.int64)])
-    cuts = replace(cores.take(first), dp=replicas[first])
+    single = num_microbatches(table, setting.job) == 1
+    replicas = np.where(single, table.dp, _fewest_replicas(table))
+    keys = [*(getattr(table, axis) for axis in LAYER_AXES), table.microbatch_size, replicas]
+    first, shard_of = distinct_rows([*keys, table.sequence_parallel.astype(np.int64)])
+    shards = replace(table.take(first), dp=replicas[first])
     transfers = neighbours_are_best(setting, cal)
-    return _times(setting, *_best_seconds(setting, cuts, cal, transfers=transfers)).take(cut)
+    return _times(setting, *_best_seconds(setting, shards, cal, transfers=transfers)).take(shard_of)
 
 
 def neighbours_are_best(setting: Setting, cal: Calibration) -> bool:
@@ -155,7 +155,7 @@ def _times(setting: Setting, layers: Vector, ends: Vector) -> MicrobatchTimes:
     return MicrobatchTimes(total_s=counts @ layers + ends, layer_s=layers.min(axis=0))
 
 
-def columns_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
+def degrees_of(table: LayoutTable) -> dict[str, npt.NDArray[np.int64]]:
     """Degrees of a table by name."""
     return {axis: getattr(table, axis) for axis in RANK_AXES}
 
@@ -167,31 +167,34 @@ def least_bubble(table: LayoutTable) -> Vector:
 
 def _bubble_share(schedule: Integers, pp: Integers, virtual_stages: Integers) -> Vector:
     """Least share of the fill-and-drain time: none where a schedule has its own closed form, else 1/V."""
-    share = np.where(_OWN_BUBBLE[schedule], 0.0, 1 / virtual_stages)
+    share = np.where(_CLOSED_FORM_BUBBLE[schedule], 0.0, 1 / virtual_stages)
     return np.asarray(np.where(pp > 1, share, 0.0))
 
 
 def _best_seconds(
-    setting: Setting, cuts: LayoutTable, cal: Calibration, *, transfers: bool
+    setting: Setting, shards: LayoutTable, cal: Calibration, *, transfers: bool
 ) -> tuple[Vector, Vector]:
     """Seconds of a microbatch per layer of each run, and of both ends, at best over exchanges and orders.
 
     Without context parallelism there is one exchange; inside a node, with one of the two axes, or if
     transfers are free, one order.
     """
-    layers, ends = np.empty((len(layer_runs(setting.model)), len(cuts))), np.empty(len(cuts))
-    far = transfers & (cuts.tp > 1) & (cuts.tp * cuts.cp > setting.cluster.hierarchy.gpus_per_host)
+    layers, ends = np.empty((len(layer_runs(setting.model)), len(shards))), np.empty(len(shards))
+    far = transfers & (shards.tp > 1) & (shards.tp * shards.cp > setting.cluster.hierarchy.gpus_per_host)
     kinds = [CP_KINDS.index(kind) for kind in setting.stack.supports.cp_kinds]
     groups = [
-        (np.flatnonzero(cuts.cp == 1), [(0, _TP_INNERMOST)]),
-        (np.flatnonzero((cuts.cp > 1) & ~far), [(kind, _TP_INNERMOST) for kind in kinds]),
-        (np.flatnonzero((cuts.cp > 1) & far), list(itertools.product(kinds, (_TP_INNERMOST, _CP_INNERMOST)))),
+        (np.flatnonzero(shards.cp == 1), [(0, _TP_INNERMOST)]),
+        (np.flatnonzero((shards.cp > 1) & ~far), [(kind, _TP_INNERMOST) for kind in kinds]),
+        (
+            np.flatnonzero((shards.cp > 1) & far),
+            list(itertools.product(kinds, (_TP_INNERMOST, _CP_INNERMOST))),
+        ),
     ]
     for rows, placements in groups:
         if len(rows) == 0:
             continue
         kind, order = (np.repeat(codes, len(rows)) for codes in zip(*placements, strict=True))
-        every = cuts.take(np.tile(rows, len(placements)))
+        every = shards.take(np.tile(rows, len(placements)))
         of_layers, of_ends = _seconds(setting, every, cal, kind, order, transfers=transfers)
         layers[:, rows] = of_layers.reshape(len(layers), len(placements), len(rows)).min(axis=1)
         ends[rows] = of_ends.reshape(len(placements), len(rows)).min(axis=0)
@@ -199,14 +202,20 @@ def _best_seconds(
 
 
 def _seconds(
-    setting: Setting, cuts: LayoutTable, cal: Calibration, kind: Integers, order: Integers, *, transfers: bool
+    setting: Setting,
+    shards: LayoutTable,
+    cal: Calibration,
+    kind: Integers,
+    order: Integers,
+    *,
+    transfers: bool,
 ) -> tuple[Vector, Vector]:
     """Seconds of a microbatch per layer of each run, and of both ends, under an exchange and order each."""
-    s, ones = setting, np.ones(len(cuts), dtype=np.int64)
+    s, ones = setting, np.ones(len(shards), dtype=np.int64)
     schedule = _kindest_schedule(s)
     table = replace(
-        cuts, pp=(1 + _PAIRS_MICROBATCHES[schedule]) * ones, virtual_stages=ones, schedule=schedule * ones,
-        zero_stage=0 * ones, shard_degree=cuts.replicas, recompute=0 * ones,
+        shards, pp=(1 + _PAIRS_MICROBATCHES[schedule]) * ones, virtual_stages=ones, schedule=schedule * ones,
+        zero_stage=0 * ones, shard_degree=shards.replicas, recompute=0 * ones,
         cp_kind=kind, axis_order=order,
     )  # fmt: skip
     times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=transfers)
@@ -248,32 +257,32 @@ def _least_of_pipelines(pipelines: Draft, pp: int) -> float:
     return float(_bubble_share(schedule, np.full_like(schedule, pp), chunks).min(initial=1.0))
 
 
-def smallest_memory(setting: Setting, cores: LayoutTable) -> Vector:
-    """Bytes per GPU that no variant of a core can go below on its fullest rank: the mean over ranks at best.
+def smallest_memory(setting: Setting, table: LayoutTable) -> Vector:
+    """Bytes per GPU that no variant can go below on its fullest rank: the mean over ranks at best.
 
     Every ZeRO stage is tried: sharding parameters needs buffers to gather them, so the highest is not the
     smallest.
     """
     return np.asarray(
-        np.min([_mean_memory(setting, cores, zero) for zero in setting.stack.supports.zero_stages], axis=0)
+        np.min([_mean_memory(setting, table, zero) for zero in setting.stack.supports.zero_stages], axis=0)
     )
 
 
-def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vector:
+def _mean_memory(setting: Setting, combined: LayoutTable, zero_stage: int) -> Vector:
     """Mean bytes over ranks of 1F1B, all recomputed, one microbatch in flight, at this ZeRO stage.
 
     Where gradients are allocated on demand, those of a step's only microbatch may take the place of all its
     activations (`in_flight.held_microbatches`), so then none are counted.
     """
-    s, ones = setting, np.ones(len(cores), dtype=np.int64)
+    s, ones = setting, np.ones(len(combined), dtype=np.int64)
     policy = (
         _FULL if "full" in s.stack.supports.recomputes else RECOMPUTES.index(s.stack.supports.recomputes[0])
     )
     table = replace(
-        cores,
+        combined,
         schedule=SCHEDULES.index(PLAIN_SCHEDULE) * ones,
         zero_stage=zero_stage * ones,
-        shard_degree=cores.replicas,
+        shard_degree=combined.replicas,
         recompute=policy * ones,
     )
     pieces = memory_pieces(s.model, s.job, s.stack, table)
@@ -285,4 +294,4 @@ def _mean_memory(setting: Setting, cores: LayoutTable, zero_stage: int) -> Vecto
     )
     ends = pieces.embedding.state.total_bytes + pieces.head.state.total_bytes + pieces.head.activation_bytes
     everywhere = pieces.fragmentation * (pieces.working_bytes + pieces.buffer_bytes) + pieces.runtime_bytes
-    return np.asarray(pieces.fragmentation * (layers + ends) / cores.pp + everywhere) * (1 - ROUNDING)
+    return np.asarray(pieces.fragmentation * (layers + ends) / combined.pp + everywhere) * (1 - ROUNDING)

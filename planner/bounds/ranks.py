@@ -38,7 +38,7 @@ Index = npt.NDArray[np.intp]
 HALVINGS = 14
 """Steps in which the slowest rank is narrowed down; each bound is within 2⁻¹⁴ of the range it starts from."""
 
-NEAR = 2.0
+FIRST_MULTIPLE = 2.0
 """The slowest rank is first looked for up to this multiple of the mean rank."""
 
 _FULL = RECOMPUTES.index("full")
@@ -78,17 +78,17 @@ def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]
 class _Ranks(Columns):
     """What limits the layers of the largest run on each rank; arrays of shape (P, layouts) or (layouts,).
 
-    `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, n·`layer_s` + r·`again_s` + `fixed_s` ≤ t, and
+    `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, n·`layer_s` + r·`recompute_s` + `fixed_s` ≤ t, and
     `least` ≤ n ≤ `most`.
     """
 
     layer_s: Vector
-    again_s: Vector
+    recompute_s: Vector
     fixed_s: Vector
     per_layer_bytes: Vector
     freed_bytes: Vector
     room_bytes: Vector
-    again_room_bytes: Vector
+    recompute_room_bytes: Vector
     least: Vector
     most: Vector
 
@@ -107,15 +107,15 @@ def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vec
     possible = np.flatnonzero(_enough(ranks, high, need))
     if len(possible) == 0:
         return bounds
-    some, of = ranks.take(possible), possible
-    low, high = low[of], high[of]
-    near = low * NEAR
-    high = np.where((high > near) & _enough(some, near, need), near, np.minimum(high, low / ROUNDING))
+    limits, kept = ranks.take(possible), possible
+    low, high = low[kept], high[kept]
+    first = low * FIRST_MULTIPLE
+    high = np.where((high > first) & _enough(limits, first, need), first, np.minimum(high, low / ROUNDING))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        works = _enough(some, middle, need)
+        works = _enough(limits, middle, need)
         low, high = np.where(works, low, middle), np.where(works, middle, high)
-    bounds[of] = (weight[of] * low + rest[of]) * (1 - ROUNDING)
+    bounds[kept] = (weight[kept] * low + rest[kept]) * (1 - ROUNDING)
     return bounds
 
 
@@ -142,11 +142,11 @@ def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_
     t = np.maximum(seconds * (1 + ROUNDING) - ranks.fixed_s, -1.0)
     kept = np.minimum(t / ranks.layer_s, ranks.room_bytes / ranks.per_layer_bytes)
     with np.errstate(divide="ignore", invalid="ignore"):
-        owed = ranks.again_s / ranks.freed_bytes
-        paced = (t + ranks.again_room_bytes * owed) / (ranks.layer_s + ranks.per_layer_bytes * owed)
-        held = ranks.again_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
-    some = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
-    taken = np.floor(np.maximum(kept, some) * (1 + ROUNDING) + ROUNDING)
+        owed = ranks.recompute_s / ranks.freed_bytes
+        paced = (t + ranks.recompute_room_bytes * owed) / (ranks.layer_s + ranks.per_layer_bytes * owed)
+        held = ranks.recompute_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
+    partly = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
+    taken = np.floor(np.maximum(kept, partly) * (1 + ROUNDING) + ROUNDING)
     return np.asarray(
         (taken >= ranks.least).all(axis=0) & (np.minimum(taken, ranks.most).sum(axis=0) >= need)
     )
@@ -168,12 +168,12 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector) -> _Ranks:
     least, most = _layers_allowed(table, counts)
     return _Ranks(
         layer_s=costs.layer_s[k],
-        again_s=np.maximum(costs.recompute_s[k], 0.0),
+        recompute_s=np.maximum(costs.recompute_s[k], 0.0),
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
         per_layer_bytes=np.asarray(grown * (layer.state.total_bytes + held * layer.saved_bytes)),
         freed_bytes=grown * held * freed,
         room_bytes=room,
-        again_room_bytes=room
+        recompute_room_bytes=room
         - grown * (pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes),
         least=least,
         most=most,

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from costmodel.kernels.precisions import TRAINING
-from planner.engines.facts import Exported, accumulation, machines, refuse, refuse_axes
+from planner.engines.facts import Exported, accumulation, machines_of, refuse, refuse_axes
 from planner.engines.quoting import yaml
 from planner.plan import Plan
 
@@ -54,7 +54,7 @@ def accelerate_config(plan: Plan) -> dict[str, Any]:
     """FSDP2 and the degrees Accelerate knows: replicas, shards, tp, cp; neither PP nor EP."""
     layout = plan.layout
     refuse_axes("accelerate", layout, ("tp", "cp", "dp"))
-    where = machines(plan)
+    where = machines_of(plan)
     shards = max(1, min(layout.effective_shard_degree, layout.replicas) // layout.cp)
     shards = shards if layout.zero_stage else 1
     ulysses = layout.cp > 1 and layout.cp_kind == "ulysses"

@@ -22,7 +22,7 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
+class PlanMachines:
     """Hosts of a plan."""
 
     nodes: int
@@ -30,7 +30,7 @@ class Machines:
     gpu: str
 
 
-def machines(plan: Plan) -> Machines:
+def machines_of(plan: Plan) -> PlanMachines:
     """How many hosts the plan's ranks fill, and how many GPUs of each."""
     spec = plan.request.cluster.nodes[0]
     per_node = min(spec.gpus_per_node, plan.layout.num_gpus)
@@ -40,7 +40,7 @@ def machines(plan: Plan) -> Machines:
             cause=f"{plan.layout.num_gpus} ranks, {per_node} GPUs per node",
             fix="plan for a multiple of the GPUs of a node",
         )
-    return Machines(nodes=plan.layout.num_gpus // per_node, gpus_per_node=per_node, gpu=spec.gpu)
+    return PlanMachines(nodes=plan.layout.num_gpus // per_node, gpus_per_node=per_node, gpu=spec.gpu)
 
 
 def accumulation(plan: Plan) -> int:

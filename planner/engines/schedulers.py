@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.engines.facts import Exported, machines
+from planner.engines.facts import Exported, machines_of
 from planner.engines.quoting import one_line, shell, slug, yaml
 from planner.plan import Plan
 
@@ -24,7 +24,7 @@ def _title(plan: Plan) -> str:
 
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
-    where = machines(plan)
+    where = machines_of(plan)
     flags, notes = f"--notice {SLURM_NOTICE_S}", list[str]()
     if where.nodes > 1:
         flags += ' --interface "${INTERFACE:?name the network of these nodes}"'
@@ -50,7 +50,7 @@ def export_slurm(plan: Plan) -> Exported:
 
 def kubeflow_job(plan: Plan) -> dict[str, Any]:
     """A Kubeflow TrainJob (trainer.kubeflow.org/v1alpha1)."""
-    where = machines(plan)
+    where = machines_of(plan)
     gpus = {"nvidia.com/gpu": str(where.gpus_per_node)}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -79,7 +79,7 @@ def export_kubeflow(plan: Plan) -> Exported:
 
 def skypilot_task(plan: Plan) -> dict[str, Any]:
     """A SkyPilot task: nodes, accelerators and the command of each node."""
-    where = machines(plan)
+    where = machines_of(plan)
     kind = _SKYPILOT.get(where.gpu, where.gpu.upper())
     command = " ".join(
         ["torchrun", '--nnodes="$SKYPILOT_NUM_NODES"', '--node-rank="$SKYPILOT_NODE_RANK"',
@@ -98,7 +98,7 @@ def skypilot_task(plan: Plan) -> dict[str, Any]:
 
 def export_skypilot(plan: Plan) -> Exported:
     """Write a task."""
-    where = machines(plan)
+    where = machines_of(plan)
     notes = ["write run/run.json first with `plan run PLAN.json --dry-run` on storage that nodes share"]
     if where.gpu not in _SKYPILOT:
         notes.append(f"check the accelerator's name: SkyPilot may not call it {where.gpu.upper()}")

@@ -79,9 +79,9 @@ def export(plan: Plan) -> Exported:
         + "\n".join(lines)
         + "\n    return config\n"
     )
-    layers, again = plan.request.model.num_layers, sum(plan.recompute_of_stage)
-    partly = layout.recompute == "full" and again < layers
-    notes = [f"torchtitan recomputes all {layers} layers, the plan {again}"] if partly else []
+    layers, recomputed = plan.request.model.num_layers, sum(plan.recompute_of_stage)
+    partly = layout.recompute == "full" and recomputed < layers
+    notes = [f"torchtitan recomputes all {layers} layers, the plan {recomputed}"] if partly else []
     notes.append(f"name the flavour of the model: {_mathematics(plan)}")
     return Exported(target=TARGET, file_name="torchtitan_plan.py", text=text, notes=tuple(notes))
 

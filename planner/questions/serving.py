@@ -82,7 +82,7 @@ def _request(
     objective: ServingObjective,
 ) -> ServingRequest:
     """One request."""
-    paid = price(gpu)
+    budget = price(gpu)
     dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
     return ServingRequest(
         model=model,
@@ -94,7 +94,7 @@ def _request(
         modes=_modes(flags.mode),
         objective=objective,
         pins=_pins(flags.settings),
-        usd_per_gpu_hour=dollars if dollars is not None else (paid.usd_per_gpu_hour if paid else None),
+        usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
     )
 
 

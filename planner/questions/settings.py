@@ -57,12 +57,12 @@ def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterS
     if not settings:
         return spec
     kinds: tuple[type, ...] = (ClusterSpec, NodeSpec, TierSpec)
-    of = {kind: {f.name for f in fields(kind)} for kind in kinds}
-    _require_known(settings, sorted(of[ClusterSpec] | of[NodeSpec] | of[TierSpec]), "cluster")
+    known = {kind: {f.name for f in fields(kind)} for kind in kinds}
+    _require_known(settings, sorted(known[ClusterSpec] | known[NodeSpec] | known[TierSpec]), "cluster")
 
     def chosen(kind: type) -> dict[str, str]:
-        outer = of[ClusterSpec] if kind is not ClusterSpec else set()
-        return {name: text for name, text in settings.items() if name in of[kind] - outer}
+        outer = known[ClusterSpec] if kind is not ClusterSpec else set()
+        return {name: text for name, text in settings.items() if name in known[kind] - outer}
 
     nodes = tuple(
         _with_nics(node, override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes

@@ -93,7 +93,7 @@ def _anchor(text: str, stack: str) -> StackLevel:
     from costmodel.kernels.tables import load_calibration
 
     anchor = find_anchor(text, load_calibration())
-    level = anchor.of(stack)
+    level = anchor.level_of(stack)
     if level is None:
         measured = [entry.stack for entry in anchor.levels]
         raise InputError(

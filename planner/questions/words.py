@@ -22,7 +22,7 @@ from topology.cluster import Cluster
 from topology.spec import ClusterSpec
 
 Model = str | Path | ModelSpec
-Count = int | str
+CountWord = int | str
 
 
 class JobWords(TypedDict, total=False):
@@ -35,13 +35,13 @@ class JobWords(TypedDict, total=False):
     runs, or the name it is kept under.
     """
 
-    gpus: Count
+    gpus: CountWord
     gpu: str
     cluster: str | Path | ClusterSpec | Cluster
-    seq: Count
-    batch: Count
+    seq: CountWord
+    batch: CountWord
     precision: str
-    tokens: Count
+    tokens: CountWord
     deadline: float | str
     job: TrainingJob
     stack: str | SoftwareStack
@@ -58,20 +58,20 @@ class SearchWords(JobWords, total=False):
     """
 
     objective: str
-    top: Count
+    top: CountWord
     memory_headroom: float | str
 
 
 class GridWords(TypedDict, total=False):
     """The words of a sweep: `gpus`, `gpu`, `seq` and `batch` may be lists, or texts such as ``"8..64"``."""
 
-    gpus: Count | Sequence[int]
+    gpus: CountWord | Sequence[int]
     gpu: str | Sequence[str]
     cluster: str | Path | ClusterSpec | Cluster
-    seq: Count | Sequence[int]
-    batch: Count | Sequence[int]
+    seq: CountWord | Sequence[int]
+    batch: CountWord | Sequence[int]
     precision: str
-    tokens: Count
+    tokens: CountWord
     deadline: float | str
     stack: str | SoftwareStack
     layout: ParallelLayout
@@ -129,7 +129,7 @@ def flags_of(model: Model, words: Mapping[str, Any], known: type) -> Flags:
     }
     flags["stack"] = known_stack(stack) if isinstance(stack, SoftwareStack) else stack
     named = None if isinstance(model, ModelSpec) else str(model)
-    return Flags(model=named, settings=settings_of(words.get("set")), **flags)
+    return Flags(model=named, settings=setting_words(words.get("set")), **flags)
 
 
 def require_known(words: Mapping[str, Any], known: type) -> None:
@@ -160,10 +160,10 @@ def text_of(value: object, *, unit: str = "") -> str | None:
     return f"{value}{unit}"
 
 
-def settings_of(settings: Mapping[str, object] | None) -> tuple[str, ...]:
+def setting_words(settings: Mapping[str, object] | None) -> tuple[str, ...]:
     """Settings as `--set` has them.
 
-    >>> settings_of({"layout.tp": 8, "layout.sequence_parallel": True, "layout.axis_order": ("pp", "dp")})
+    >>> setting_words({"layout.tp": 8, "layout.sequence_parallel": True, "layout.axis_order": ("pp", "dp")})
     ('layout.tp=8', 'layout.sequence_parallel=true', 'layout.axis_order=pp-dp')
     """
     return tuple(f"{name}={_plain(value)}" for name, value in (settings or {}).items())

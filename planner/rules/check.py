@@ -187,7 +187,7 @@ def _whole_number(name: str, value: Any) -> int:
 
 def _breaks(rule: Rule, setting: Setting, layout: ParallelLayout) -> bool:
     """Whether one layout breaks a rule, asked of a table of one row."""
-    return bool(np.any(rule.broken(setting, LayoutTable.of([layout]))))
+    return bool(np.any(rule.broken(setting, LayoutTable.from_rows([layout]))))
 
 
 def _decided(rule: Rule, pins: Mapping[str, Any]) -> bool:

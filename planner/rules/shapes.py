@@ -144,16 +144,16 @@ def _expert_block_broken(_: Setting, t: LayoutTable) -> Mask:
 
 
 def _expert_block(_: Setting, x: ParallelLayout) -> Violation:
-    block, cut = x.stage_ranks, x.expert_shards
+    block, experts_over = x.stage_ranks, x.expert_shards
     return Violation(
         rule="expert-block",
         message=f"(dp·cp·tp) % (ep·expert_tp) = ({x.dp}·{x.cp}·{x.tp}) % ({x.ep}·{x.expert_tp}) = "
-        f"{block % cut}, "
+        f"{block % experts_over}, "
         "must be 0: experts are spread over the ranks of one pipeline stage",
-        have=block % cut,
+        have=block % experts_over,
         need=0,
         unit="",
-        hint=f"use ep·expert_tp={math.gcd(block, cut)}",
+        hint=f"use ep·expert_tp={math.gcd(block, experts_over)}",
     )
 
 

@@ -10,7 +10,7 @@ from topology.base.errors import NoFeasiblePlanError
 from topology.builders import build
 
 
-def legal(plan: Plan) -> Plan:
+def require_legal(plan: Plan) -> Plan:
     """The plan itself; one that breaks a rule is an error."""
     broken = broken_rules(plan)
     if broken:

@@ -30,8 +30,8 @@ from planner.search.candidates import (
 from planner.search.simulate import simulated_step_s
 from topology.base.units import format_bytes
 
-CORES_OF_SHAPE = 4
-"""Cores looked at for each combination of degrees; bounds order them."""
+COMBINATIONS_OF_SHAPE = 4
+"""Combinations looked at for each of their degrees; bounds order them."""
 
 MOST_LOOKED_AT = 160
 """Combinations of degrees that are looked at, in the order of their bounds, which know no memory."""
@@ -51,13 +51,13 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
     """
     others = [
         found
-        for found in near_best(done, count)
+        for found in best_splits(done, count)
         if shape_of(found.layout) != shape_of(best.layout) and _score(done, found) <= SLOWEST * done.score
     ]
     return tuple(_alternative(done, best, full, found) for found in others[: max(0, count - 1)])
 
 
-def near_best(done: Search, count: int) -> list[Choice]:
+def best_splits(done: Search, count: int) -> list[Choice]:
     """Best splits of the combinations of degrees that were looked at, best score first.
 
     Variants are split in the order of their bounds, until nothing that is left can be among the best `count`.
@@ -78,23 +78,23 @@ def _score(done: Search, found: Choice) -> float:
     return float(done.goal.score(found.layout.num_gpus, found.step_time_s))
 
 
-def _promising_cores(done: Search) -> LayoutTable:
-    """A few cores of each of the most promising combinations of degrees, by their bounds."""
+def _promising(done: Search) -> LayoutTable:
+    """A few combinations of each of the most promising degrees, by their bounds."""
     if not done.seen:
-        return LayoutTable.of([])
+        return LayoutTable.from_rows([])
     tables, found = zip(*done.seen, strict=True)
     every, bounds = LayoutTable.concat(tables), np.concatenate(found)
     order = np.argsort(bounds, kind="stable")
     order = order[bounds[order] <= SLOWEST * done.score]
     _, first, shape = np.unique(_shapes(every)[order], axis=0, return_index=True, return_inverse=True)
     best = np.argsort(first, kind="stable")[:MOST_LOOKED_AT]
-    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:CORES_OF_SHAPE] for one in best]
+    chosen = [np.flatnonzero(shape.reshape(-1) == one)[:COMBINATIONS_OF_SHAPE] for one in best]
     return every.take(order[np.concatenate(chosen)])
 
 
 def _likely(done: Search) -> Iterator[tuple[float, Priced, int]]:
     """The variant of the least bound of each combination of degrees, best bound first."""
-    found, _ = unfold(done, _promising_cores(done), done.pins, SLOWEST * done.score)
+    found, _ = unfold(done, _promising(done), done.pins, SLOWEST * done.score)
     if len(found) == 0:
         return
     priced = price(done.setting, found, done.cal)
@@ -114,17 +114,17 @@ def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
 
 def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> Alternative:
     """Describe another plan relative to the best one."""
-    own = estimate_of(done.setting, found, done.cal)
+    estimate = estimate_of(done.setting, found, done.cal)
     return Alternative(
         layout=found.layout,
         layers_of_stage=layers_of_stage(found),
         recompute_of_stage=found.split.recompute_of_stage,
-        step_time_s=own.step_time_s,
-        lower_s=own.lower_s,
-        upper_s=own.upper_s,
-        peak_memory_bytes=own.peak_memory_bytes,
-        slower_by=own.step_time_s / full.step_time_s - 1,
-        tied=_tied(own, full),
+        step_time_s=estimate.step_time_s,
+        lower_s=estimate.lower_s,
+        upper_s=estimate.upper_s,
+        peak_memory_bytes=estimate.peak_memory_bytes,
+        slower_by=estimate.step_time_s / full.step_time_s - 1,
+        tied=_tied(estimate, full),
         simulated_s=simulated_step_s(found.costs, found.layout, found.split),
         difference=difference(best, found),
     )
@@ -157,7 +157,7 @@ def difference(one: Choice, other: Choice) -> str:
 def _choices(found: Choice) -> dict[str, int | str | None]:
     """Fields of a plan as they act: None where a field decides nothing, recomputation in layers."""
     x, layers = found.layout, sum(map(sum, found.split.layers_of_stage))
-    ranks, again = x.replicas, sum(found.split.recompute_of_stage)
+    ranks, recomputed = x.replicas, sum(found.split.recompute_of_stage)
     replicated = ranks > 1 or (x.expert_shards > 1 and x.expert_dp > 1)
     partly = replicated and x.zero_stage > 0 and x.effective_shard_degree < ranks
     active, usual = (
@@ -169,6 +169,6 @@ def _choices(found: Choice) -> dict[str, int | str | None]:
         "context exchange": x.cp_kind if x.cp > 1 else None,
         "zero stage": x.zero_stage if replicated else None,
         "shard degree": x.effective_shard_degree if partly else "all",
-        "recompute": f"{again} of {layers} layers" if x.recompute == "full" else x.recompute,
+        "recompute": f"{recomputed} of {layers} layers" if x.recompute == "full" else x.recompute,
         "order of axes": "default" if active == usual else "-".join(active),
     }

@@ -1,8 +1,8 @@
-"""Best-first over cores by admissible bound, then over their variants, then CP-SAT on what survives.
+"""Best-first over combinations by admissible bound, then over variants, then CP-SAT on what survives.
 
-Cores enter in the order of their bounds, in batches that grow. A batch is expanded into variants, bounded
+Combinations enter in the order of bounds, in growing batches. A batch is expanded into variants, bounded
 rank by rank, and its best rows get a split from the dynamic program, which tightens the incumbent for all
-that follow. When no core's bound can beat the incumbent, every layout whose bound still could is decided by
+that follow. When no bound can beat the incumbent, every layout whose own still could is decided by
 CP-SAT. So the result is optimal in the space of `planner.space.unfold`; counts say why others are not.
 """
 
@@ -21,9 +21,9 @@ from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout, nu
 from planner.bounds.funnel import (
     ROUNDING,
     MicrobatchTimes,
-    columns_of,
-    core_times,
-    cut_times,
+    best_placement_times,
+    compute_times,
+    degrees_of,
     least_bubble,
     least_gpus,
     placed_times,
@@ -49,7 +49,15 @@ from planner.search.candidates import (
 )
 from planner.search.objective import Goal, goal_of
 from planner.space.columns import Draft, Integers
-from planner.space.degrees import Worth, complete, cores, every_cut, every_degrees, join, num_gpus
+from planner.space.degrees import (
+    PairBound,
+    combinations,
+    complete,
+    every_degrees,
+    every_shard,
+    join,
+    num_gpus,
+)
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, variants
 
@@ -57,13 +65,13 @@ Vector = npt.NDArray[np.float64]
 Progress = Callable[[str], None]
 
 FIRST_BATCH = 32
-"""Cores expanded at first; later batches double."""
+"""Combinations expanded at first; later batches double."""
 
 LEAST_COARSE = 5 * FIRST_BATCH
-"""Cores a coarse search looks at even once it has found something: a poor incumbent costs the full search."""
+"""Combinations a coarse search looks at at least: a poor incumbent costs the full search."""
 
 MOST_COARSE = 64 * FIRST_BATCH
-"""Cores a coarse search looks at before giving up."""
+"""Combinations a coarse search looks at before giving up."""
 
 FIRST_SLICE = 512
 """Variants bounded rank by rank at first; later slices are four times larger."""
@@ -79,7 +87,7 @@ FEW_GPUS = 4
 class Search:
     """What is asked, and what is known so far.
 
-    `pool` and `seen` are splits and cores for alternatives, `hopeful` layouts that could win but for memory.
+    `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory.
     """
 
     setting: Setting
@@ -99,7 +107,7 @@ class Search:
     proven: bool = True
 
     @property
-    def beat(self) -> float:
+    def cutoff(self) -> float:
         """Score below which a layout would improve on the incumbent."""
         return self.goal.shortened(self.score, ROUNDING)
 
@@ -107,17 +115,17 @@ class Search:
         """Make a choice the incumbent if it is better, or as good and safer."""
         score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
         as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
-        if score < self.beat or as_good:
+        if score < self.cutoff or as_good:
             self.score, self.best = score, found
 
 
-def run(search: Search) -> None:
+def run_search(search: Search) -> None:
     """Search the whole space; the outcome stands in `search`."""
     if search.setting.cluster.num_gpus > FEW_GPUS:
         search.progress("looking for a first plan")
         _coarse(search)
     search.progress("enumerating layouts")
-    table = _all_cores(search)
+    table = _all_combinations(search)
     search.progress(f"bounding {len(table):,} combinations of degrees")
     for batch in _by_bound(search, table):
         _expand(search, batch, search.pins)
@@ -130,11 +138,11 @@ def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
     s = search.setting
     usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.supports.cp_kinds[0], **search.pins}
-    table, _ = cores(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
+    table, _ = combinations(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
     table = _fitting(s, table)
     if len(table) == 0:
         return
-    bounds = _core_scores(search, table, cut_times(s, table, search.cal))
+    bounds = _least_scores(search, table, compute_times(s, table, search.cal))
     search.seen.append((table, bounds))
     order = np.argsort(bounds, kind="stable")
     start, size = 0, FIRST_BATCH
@@ -146,24 +154,24 @@ def _coarse(search: Search) -> None:
 
 
 def _fitting(setting: Setting, table: LayoutTable) -> LayoutTable:
-    """Cores with some variant that might fit."""
+    """Combinations with some variant that might fit."""
     return table.take(smallest_memory(setting, table) <= setting.memory_budget_bytes * (1 + ROUNDING))
 
 
-def _core_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> Vector:
-    """Scores that no variant of each core can beat."""
+def _least_scores(search: Search, table: LayoutTable, times: MicrobatchTimes) -> Vector:
+    """Scores that no variant of each combination can beat."""
     s = search.setting
     M, beta = num_microbatches(table, s.job), smallest_bubble(s, search.pins, table.pp)
-    return search.goal.score(table.num_gpus, step_bound(s, times, columns_of(table), M, beta))
+    return search.goal.score(table.num_gpus, step_bound(s, times, degrees_of(table), M, beta))
 
 
-def _all_cores(search: Search) -> LayoutTable:
-    """Every core that might fit, and that compute alone does not keep from beating the incumbent."""
+def _all_combinations(search: Search) -> LayoutTable:
+    """Every combination that might fit, and that compute alone does not keep from beating the incumbent."""
     s = search.setting
     degrees, too_few = every_degrees(s, search.pins, least_gpus=_fewest_gpus(search), coarse=False)
-    cuts, broken = every_cut(s, search.pins, coarse=False)
-    judge = _judge(search, degrees, cuts)
-    table, rejected = join(s, search.pins, degrees, cuts, judge)
+    shards, broken = every_shard(s, search.pins, coarse=False)
+    pair_bound = _pair_bound(search, degrees, shards)
+    table, rejected = join(s, search.pins, degrees, shards, pair_bound)
     search.dismissed.by_rule(broken)
     search.dismissed.by_rule(rejected)
     search.dismissed.by_bound("too-few-gpus", np.full(too_few, search.score))
@@ -178,37 +186,37 @@ def _fewest_gpus(search: Search) -> float:
     return 1.0 if saves or not math.isfinite(search.score) else least_gpus(search.setting, search.score)
 
 
-def _judge(search: Search, degrees: Draft, cuts: Draft) -> Worth | None:
-    """Judge pairs of degrees and cuts by compute alone; nothing to judge by without an incumbent."""
-    if not math.isfinite(search.score) or len(cuts["tp"]) == 0 or len(degrees["pp"]) == 0:
+def _pair_bound(search: Search, degrees: Draft, shards: Draft) -> PairBound | None:
+    """Judge pairs of degrees and shards by compute alone; nothing to judge by without an incumbent."""
+    if not math.isfinite(search.score) or len(shards["tp"]) == 0 or len(degrees["pp"]) == 0:
         return None
-    s, ones = search.setting, np.ones(len(cuts["tp"]), dtype=np.int64)
-    times = cut_times(s, complete(s, search.pins, cuts | {"pp": ones, "dp": ones}), search.cal)
+    s, ones = search.setting, np.ones(len(shards["tp"]), dtype=np.int64)
+    times = compute_times(s, complete(s, search.pins, shards | {"pp": ones, "dp": ones}), search.cal)
     ranks = np.unique(degrees["pp"])
     bubbles = np.ones(int(ranks.max()) + 1)
     bubbles[ranks] = smallest_bubble(s, search.pins, ranks)
 
     def scores(rows: Draft, chosen: Integers) -> Vector:
-        microbatch = rows["dp"] * cuts["microbatch_size"][chosen][None, :]
+        microbatch = rows["dp"] * shards["microbatch_size"][chosen][None, :]
         M = np.maximum(1, s.job.global_batch_size // microbatch)
         bounds = step_bound(s, times.take(chosen), rows, M, bubbles[rows["pp"]])
         return search.goal.score(num_gpus(rows), bounds)
 
-    return Worth(scores=scores, beat=search.beat, dismissed=search.dismissed)
+    return PairBound(scores=scores, cutoff=search.cutoff, dismissed=search.dismissed)
 
 
 def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
-    """Batches of cores in the order of their bounds, while they can beat the incumbent."""
+    """Batches of combinations in the order of their bounds, while they can beat the incumbent."""
     if len(table) == 0:
         return
-    times = core_times(search.setting, table, search.cal)
-    bounds = _core_scores(search, table, times)
+    times = best_placement_times(search.setting, table, search.cal)
+    bounds = _least_scores(search, table, times)
     search.seen.append((table, bounds))
     order = np.argsort(bounds, kind="stable")
     start, size = 0, FIRST_BATCH
     while start < len(order):
         batch = order[start : start + size]
-        batch = batch[bounds[batch] < search.beat]
+        batch = batch[bounds[batch] < search.cutoff]
         if len(batch) == 0:
             break
         yield table.take(batch)
@@ -217,8 +225,8 @@ def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
 
 
 def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
-    """Look at the variants of some cores."""
-    found, dismissed = unfold(search, table, pins, search.beat)
+    """Look at the variants of some combinations."""
+    found, dismissed = unfold(search, table, pins, search.cutoff)
     search.dismissed.take_over(dismissed)
     for part in _parts(found):
         _look(search, price(search.setting, part, search.cal))
@@ -231,15 +239,15 @@ def _parts(table: LayoutTable) -> Iterator[LayoutTable]:
 
 
 def unfold(
-    search: Search, table: LayoutTable, pins: Mapping[str, Any], beat: float
+    search: Search, table: LayoutTable, pins: Mapping[str, Any], cutoff: float
 ) -> tuple[LayoutTable, Dismissals]:
-    """Unfold cores into placements, pipelines and variants, dropping at each step what cannot win.
+    """Unfold combinations into placements, pipelines and variants, dropping at each step what cannot win.
 
     Args:
         search: what is asked.
-        table: cores.
+        table: combinations.
         pins: fields that are given.
-        beat: score that a layout has to stay below.
+        cutoff: score that a layout has to stay below.
 
     Returns:
         The variants that could, and those that were dropped.
@@ -250,17 +258,17 @@ def unfold(
     if len(placed) == 0:
         return placed, dismissed
     times = placed_times(s, placed, search.cal)
-    scores = _core_scores(search, placed, times)
-    hopeful = scores < beat
+    scores = _least_scores(search, placed, times)
+    hopeful = scores < cutoff
     dismissed.by_bound("placement-bound", scores[~hopeful])
     found, placement, broken = pipelines(s, pins, placed.take(hopeful))
     dismissed.by_rule(broken)
     if len(found) == 0:
         return found, dismissed
     M, times = num_microbatches(found, s.job), times.take(np.flatnonzero(hopeful)[placement])
-    bounds = step_bound(s, times, columns_of(found), M, least_bubble(found))
+    bounds = step_bound(s, times, degrees_of(found), M, least_bubble(found))
     scores = search.goal.score(found.num_gpus, bounds)
-    hopeful = scores < beat
+    hopeful = scores < cutoff
     dismissed.by_bound("bubble-bound", scores[~hopeful])
     found, broken = variants(s, pins, found.take(hopeful))
     dismissed.by_rule(broken)
@@ -276,19 +284,19 @@ def _look(search: Search, priced: Priced) -> None:
     start, size = 0, FIRST_SLICE
     while start < rows:
         part = order[start : start + size]
-        part = part[scores[part] < search.beat]
+        part = part[scores[part] < search.cutoff]
         if len(part) == 0:
             break
-        some = priced.take(part)
-        _bound_ranks(search, some, plain_s[part])
-        search.hopeful.append((some.table, scores[part]))
+        chosen = priced.take(part)
+        _bound_ranks(search, chosen, plain_s[part])
+        search.hopeful.append((chosen.table, scores[part]))
         start, size = start + len(part), 4 * size
     search.dismissed.by_bound("stage-bound", scores[order[start:]])
 
 
 def _ease(search: Search) -> None:
     """Look at the eased variants of layouts that could win: they take longer and need less memory."""
-    could = [table.take(scores < search.beat) for table, scores in search.hopeful]
+    could = [table.take(scores < search.cutoff) for table, scores in search.hopeful]
     if not could:
         return
     found, broken = eased(search.setting, search.pins, LayoutTable.concat(could))
@@ -297,8 +305,8 @@ def _ease(search: Search) -> None:
         priced = price(search.setting, part, search.cal)
         plain_s = plain_bounds(search.setting, priced)
         scores = search.goal.score(part.num_gpus, plain_s)
-        rows = np.flatnonzero(scores < search.beat)
-        search.dismissed.by_bound("stage-bound", scores[scores >= search.beat])
+        rows = np.flatnonzero(scores < search.cutoff)
+        search.dismissed.by_bound("stage-bound", scores[scores >= search.cutoff])
         _bound_ranks(search, priced.take(rows), plain_s[rows])
 
 
@@ -320,7 +328,7 @@ def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
     order = np.argsort(bounds, kind="stable")
     hopeful = order[np.isfinite(bounds[order])]
     for position, row in enumerate(hopeful):
-        if bounds[row] >= search.beat:
+        if bounds[row] >= search.cutoff:
             search.dismissed.by_bound("stage-bound", bounds[hopeful[position:]])
             break
         _split(search, priced, int(row), float(bounds[row]))
@@ -332,7 +340,7 @@ def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
     G = found.layout.num_gpus
     bound = max(bound, float(search.goal.score(G, found.known.bound_s)))
     seed = seed_choice(found)
-    survives = bound < search.beat
+    survives = bound < search.cutoff
     if seed is not None:
         search.offer(seed)
         _remember(search, seed)
@@ -354,12 +362,14 @@ def _solve(search: Search) -> None:
     incumbent = search.best
     pending = sorted(search.survivors.values(), key=lambda item: item[0])
     for bound, found in pending:
-        own = incumbent is not None and _same(found, incumbent)
-        if bound >= search.beat and not own:
+        is_incumbent = incumbent is not None and _same(found, incumbent)
+        if bound >= search.cutoff and not is_incumbent:
             search.dismissed.by_bound("split-bound", np.array([bound]))
             continue
         search.solved += 1
-        cutoff_s = math.inf if own else float(search.goal.cutoff_s(found.layout.num_gpus, search.beat))
+        cutoff_s = (
+            math.inf if is_incumbent else float(search.goal.cutoff_s(found.layout.num_gpus, search.cutoff))
+        )
         solution = decide(found, cutoff_s)
         search.proven &= solution.status != "best-found" and solution.bound_s > 0
         search.bound = min(search.bound, float(search.goal.score(found.layout.num_gpus, solution.bound_s)))
@@ -389,7 +399,7 @@ def explore(
     if violations:
         return violations
     done = Search(setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress or _silently)
-    run(done)
+    run_search(done)
     return done
 
 

@@ -59,7 +59,7 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
     return Plan(
         request=request,
         layout=layout,
-        layers_of_stage=stage_layers(chunk_ranks, split),
+        layers_of_stage=virtual_stage_layers(chunk_ranks, split),
         recompute_of_stage=split.recompute_of_stage,
         mesh=ranks,
         estimate=answer,
@@ -100,7 +100,7 @@ def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:
     return (f"not given, so as a launch script would have it: {', '.join(chosen)}",) if chosen else ()
 
 
-def stage_layers(chunk_ranks: tuple[int, ...], split: StageSplit) -> tuple[int, ...]:
+def virtual_stage_layers(chunk_ranks: tuple[int, ...], split: StageSplit) -> tuple[int, ...]:
     """Layers of every virtual stage, in model order."""
     return layers_of_chunks(chunk_ranks, tuple(sum(row) for row in split.layers_of_stage))
 

@@ -19,7 +19,7 @@ from planner.problem import Setting, setting_of
 from planner.rules.check import RULES, check, check_memory, check_pins, parse_pins
 from planner.rules.rule import Violation
 from planner.search.best_first import Search, explore
-from planner.space.degrees import cores
+from planner.space.degrees import combinations
 from topology.base.units import DAY, HOUR, format_seconds
 from topology.catalog import gpus
 from topology.hardware.gpu import Gpu
@@ -32,7 +32,7 @@ SHORTEST_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RequestChange:
     """One change of the request that makes it feasible, as a sentence and as a flag of the command line."""
 
     change: str
@@ -47,7 +47,7 @@ class Infeasible:
     request: PlanRequest
     violations: tuple[Violation, ...]
     rejected: Mapping[str, int]
-    nearest: tuple[Change, ...]
+    nearest: tuple[RequestChange, ...]
     search_time_s: float
 
 
@@ -73,7 +73,7 @@ def explain_infeasible(
 
 def nearest_changes(
     request: PlanRequest, cal: Calibration, violations: Sequence[Violation]
-) -> Iterator[Change]:
+) -> Iterator[RequestChange]:
     """The smallest change of each kind that makes a request feasible, nearest kinds first."""
     broken = {violation.rule: violation for violation in violations}
     kinds = [_unpinned(request), _less_headroom(request), _shorter(request)]
@@ -87,7 +87,7 @@ def nearest_changes(
     for candidates in kinds:
         for changed, change, flag in candidates:
             if _feasible(changed, cal):
-                yield Change(change=change, flag=flag)
+                yield RequestChange(change=change, flag=flag)
                 break
 
 
@@ -99,7 +99,7 @@ def _feasible(request: PlanRequest, cal: Calibration) -> bool:
     setting, pins = setting_of(request), parse_pins(request.pins)
     if check_pins(setting, pins):
         return False
-    table, _ = cores(setting, pins)
+    table, _ = combinations(setting, pins)
     if len(table) == 0 or smallest_memory(setting, table).min() > setting.memory_budget_bytes:
         return False
     done = explore(request, cal)
@@ -153,17 +153,19 @@ def _more_nodes(spec: ClusterSpec, times: int) -> ClusterSpec:
 
 def _larger_gpu(request: PlanRequest) -> Candidates:
     """The same machines with the next larger GPUs of the catalog, smallest memory first."""
-    own = setting_of(request).cluster.gpu
-    larger = [gpu for gpu in gpus().values() if gpu.memory_bytes > own.memory_bytes and _comparable(own, gpu)]
+    asked = setting_of(request).cluster.gpu
+    larger = [
+        gpu for gpu in gpus().values() if gpu.memory_bytes > asked.memory_bytes and _comparable(asked, gpu)
+    ]
     for gpu in sorted(larger, key=lambda gpu: (gpu.memory_bytes, gpu.name)):
         nodes = tuple(replace(node, gpu=gpu.name) for node in request.cluster.nodes)
         spec = replace(request.cluster, nodes=nodes)
         yield replace(request, cluster=spec), f"use {gpu.name} GPUs", f"--gpu {gpu.name}"
 
 
-def _comparable(own: Gpu, other: Gpu) -> bool:
+def _comparable(asked: Gpu, other: Gpu) -> bool:
     """Data-centre parts that compute in the same types."""
-    return set(own.peak_flop_per_s) <= set(other.peak_flop_per_s) and not other.unverified
+    return set(asked.peak_flop_per_s) <= set(other.peak_flop_per_s) and not other.unverified
 
 
 def _shorter(request: PlanRequest) -> Candidates:
@@ -182,7 +184,7 @@ def _shorter(request: PlanRequest) -> Candidates:
 
 def _reasons(request: PlanRequest, done: Search) -> tuple[Violation, ...]:
     """What stands in the way of a search that found nothing: a rule, the deadline, or memory."""
-    everything, _ = cores(done.setting, done.pins)
+    everything, _ = combinations(done.setting, done.pins)
     if len(everything) == 0:
         return _broken_by_all(done.setting, done.dismissed.counts)
     return _missed_deadline(request, done) or _least_memory(done.setting, done.pins, done.cal)
@@ -235,14 +237,14 @@ def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Viola
 
 def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> tuple[Violation, ...]:
     """The memory of the layout that needs least of it, part by part."""
-    table, _ = cores(setting, pins)
+    table, _ = combinations(setting, pins)
     row = int(np.argmin(smallest_memory(setting, table)))
-    s, core = setting, table.layout(row)
-    zero = max(s.stack.supports.zero_stages_with_pipeline if core.pp > 1 else s.stack.supports.zero_stages)
-    policy = "full" if "full" in s.stack.supports.recomputes else core.recompute
+    s, leanest = setting, table.layout(row)
+    zero = max(s.stack.supports.zero_stages_with_pipeline if leanest.pp > 1 else s.stack.supports.zero_stages)
+    policy = "full" if "full" in s.stack.supports.recomputes else leanest.recompute
     smallest = replace(
-        core,
-        zero_stage=pins.get("zero_stage", zero if core.replicas > 1 else 0),
+        leanest,
+        zero_stage=pins.get("zero_stage", zero if leanest.replicas > 1 else 0),
         recompute=pins.get("recompute", policy),
     )
     memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
@@ -250,7 +252,7 @@ def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -
     if found is None:
         return ()
     degrees = (
-        f"tp {core.tp}, pp {core.pp}, dp {core.dp}, cp {core.cp}, ep {core.ep}, recompute "
+        f"tp {leanest.tp}, pp {leanest.pp}, dp {leanest.dp}, cp {leanest.cp}, ep {leanest.ep}, recompute "
         f"{smallest.recompute}"
     )
     return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.search.best_first import Search, run
+from planner.search.best_first import Search, run_search
 from planner.search.candidates import Choice
 
 CLOSE_ENOUGH = 0.02
@@ -50,5 +50,5 @@ def _search_within(fastest: Search, share: float, longest_s: float) -> Search:
         progress=fastest.progress,
         score=longest_s,
     )
-    run(within)
+    run_search(within)
     return within

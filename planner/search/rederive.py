@@ -2,7 +2,7 @@
 
 The search proves with seven bounds, an incumbent and an order. Here every layout of the space is unfolded and
 priced, one inequality (`planner.bounds.ranks.step_lower_bound`) dismisses those that cannot beat the claim,
-and the dynamic program, then CP-SAT, decide each of the rest. No bound of cores, placements, pipelines, ranks
+and the dynamic program, then CP-SAT, decide each of the rest. No bound of pairs, placements, pipelines, ranks
 or memory takes part, no incumbent and no coarse search, so a mistake in any of them shows as a difference.
 """
 
@@ -23,13 +23,13 @@ from planner.rules.check import parse_pins
 from planner.search.candidates import candidate, decide
 from planner.search.objective import Goal
 from planner.search.search import PROVEN_GAP
-from planner.space.degrees import cores
+from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
 
 Progress = Callable[[str], None]
 
-CORES_AT_ONCE = 2_000
-"""Cores unfolded at once, to bound memory: about forty thousand layouts."""
+COMBINATIONS_AT_ONCE = 2_000
+"""Combinations unfolded at once, to bound memory: about forty thousand layouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,27 +74,29 @@ def rederive(
         progress: told how far it is.
     """
     pins = parse_pins(request.pins)
-    every, _ = cores(setting, pins)
-    cut, least, better = goal.shortened(score, PROVEN_GAP), score, None
+    every, _ = combinations(setting, pins)
+    cutoff, least, better = goal.shortened(score, PROVEN_GAP), score, None
     layouts = dismissed = split = solved = 0
-    for start in range(0, len(every), CORES_AT_ONCE):
+    for start in range(0, len(every), COMBINATIONS_AT_ONCE):
         progress(f"{start:,} of {len(every):,} combinations of degrees, {layouts:,} layouts")
-        table = _unfold(setting, pins, every.take(np.arange(start, min(start + CORES_AT_ONCE, len(every)))))
+        table = _unfold(
+            setting, pins, every.take(np.arange(start, min(start + COMBINATIONS_AT_ONCE, len(every))))
+        )
         layouts += len(table)
         if len(table) == 0:
             continue
         priced = price(setting, table, cal)
         scores = goal.score(table.num_gpus, plain_bounds(setting, priced))
-        for row in np.flatnonzero(scores < cut):
+        for row in np.flatnonzero(scores < cutoff):
             found = candidate(setting, priced, int(row))
             G, split = found.layout.num_gpus, split + 1
-            if float(goal.score(G, found.known.bound_s)) >= cut:
+            if float(goal.score(G, found.known.bound_s)) >= cutoff:
                 continue
-            solution, solved = decide(found, float(goal.cutoff_s(G, cut))), solved + 1
+            solution, solved = decide(found, float(goal.cutoff_s(G, cutoff))), solved + 1
             least = min(least, float(goal.score(G, solution.bound_s)))
             if solution.split is not None and better is None:
                 better = found.layout
-        dismissed += int((scores >= cut).sum())
+        dismissed += int((scores >= cutoff).sum())
     bound_s = float(goal.cutoff_s(gpus, least))
     return Rederived(
         bound_s=bound_s, layouts=layouts, dismissed=dismissed, split=split, solved=solved, better=better
@@ -102,7 +104,7 @@ def rederive(
 
 
 def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> LayoutTable:
-    """Every legal layout of some cores."""
+    """Every legal layout of some combinations."""
     placed, _ = placements(setting, pins, table)
     found, _, _ = pipelines(setting, pins, placed)
     usual, _ = variants(setting, pins, found)

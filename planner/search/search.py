@@ -61,8 +61,8 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
     mesh, placement_notes = place(done.setting, best.layout)
-    layers, again = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
-    notes = pin_notes(done.pins, layers, again)
+    layers, recomputed = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
+    notes = pin_notes(done.pins, layers, recomputed)
     idle = done.setting.cluster.num_gpus - best.layout.num_gpus
     return Plan(
         request=request,
@@ -124,12 +124,12 @@ def certificate(
     )
 
 
-def pin_notes(pins: Mapping[str, object], layers: int, again: int) -> tuple[str, ...]:
+def pin_notes(pins: Mapping[str, object], layers: int, recomputed: int) -> tuple[str, ...]:
     """What a pinned policy means where it does not read like what it says.
 
     >>> pin_notes({"recompute": "full"}, 80, 12)
     ('recompute=full recomputes whole layers, as many as memory asks for: 12 of 80',)
     """
-    if pins.get("recompute") != "full" or again == layers:
+    if pins.get("recompute") != "full" or recomputed == layers:
         return ()
-    return (f"recompute=full recomputes whole layers, as many as memory asks for: {again} of {layers}",)
+    return (f"recompute=full recomputes whole layers, as many as memory asks for: {recomputed} of {layers}",)

@@ -8,7 +8,7 @@ are played for a few rounds and continued at that pace.
 from __future__ import annotations
 
 from costmodel.layout import ParallelLayout
-from costmodel.pipeline.simulator import StageSeconds, simulate
+from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
@@ -19,7 +19,7 @@ from costmodel.pipeline.stage_costs import (
 )
 from costmodel.pipeline.stages import chunks_of_rank, layers_of_chunks, ranks_of_chunks
 
-ROUNDS = 3
+SIMULATED_ROUNDS = 3
 """Microbatches played, in multiples of the ranks: one round fills, one is steady, one drains."""
 
 
@@ -34,9 +34,9 @@ def simulated_step_s(costs: StageCosts, layout: ParallelLayout, split: StageSpli
     if layout.pp == 1:
         return step_time(costs, split)
     M = costs.num_microbatches
-    played = min(M, ROUNDS * layout.pp)
+    played = min(M, SIMULATED_ROUNDS * layout.pp)
     slowest = float(microbatch_seconds(costs, split).max())
-    makespan_s = simulate(layout, played, chunk_seconds(costs, layout, split)).makespan_s
+    makespan_s = simulate_step(layout, played, chunk_seconds(costs, layout, split)).makespan_s
     tail_s = float(tail_seconds(costs, split).max())
     return makespan_s + (M - played) * slowest + tail_s + costs.constant_s
 
@@ -47,8 +47,8 @@ def chunk_seconds(costs: StageCosts, layout: ParallelLayout, split: StageSplit) 
     Recomputation lengthens the half of the backward that the previous stage waits for. A rank's seconds are
     shared by its chunks in proportion to their layers.
     """
-    again = recomputed_layers(costs, split) @ costs.recompute_s
-    whole = microbatch_seconds(costs, split) - again
+    recomputed = recomputed_layers(costs, split) @ costs.recompute_s
+    whole = microbatch_seconds(costs, split) - recomputed
     owners = ranks_of_chunks(layout)
     per_rank = tuple(sum(row) for row in split.layers_of_stage)
     layers = layers_of_chunks(owners, per_rank)
@@ -57,6 +57,6 @@ def chunk_seconds(costs: StageCosts, layout: ParallelLayout, split: StageSplit) 
     F, W = costs.forward_share, costs.weight_share
     return StageSeconds(
         forward_s=tuple(float(whole[rank]) * F * share for rank, share in shares),
-        input_s=tuple(float(whole[rank] * (1 - F - W) + again[rank]) * share for rank, share in shares),
+        input_s=tuple(float(whole[rank] * (1 - F - W) + recomputed[rank]) * share for rank, share in shares),
         weight_s=tuple(float(whole[rank]) * W * share for rank, share in shares),
     )

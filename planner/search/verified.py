@@ -14,7 +14,7 @@ from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from planner.plan import Optimality, Origin, Plan
 from planner.problem import Setting, setting_of
-from planner.rules.verdict import legal
+from planner.rules.verdict import require_legal
 from planner.search.origin import origin_of
 from planner.search.verify import estimate_anew, in_place, number_claims
 from planner.structure import sound, unsound
@@ -52,7 +52,7 @@ def verified(plan: Plan, where: str, *, accept_changes: bool = False, say: Say =
         PlanChangedError: its numbers are others here.
     """
     sound(plan, where)
-    setting = setting_of(legal(plan).request)
+    setting = setting_of(require_legal(plan).request)
     placed = in_place(plan, setting)
     if not placed.holds:
         raise unsound([placed], where)

@@ -102,12 +102,13 @@ def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
 
 
 def split_of(
-    model: ModelSpec, layout: ParallelLayout, layers: tuple[int, ...], again: tuple[int, ...]
+    model: ModelSpec, layout: ParallelLayout, layers: tuple[int, ...], recomputes_held: tuple[int, ...]
 ) -> StageSplit:
     """A split as the cost model reads it: layers of each run on each pipeline rank."""
     runs = tuple(run.count for run in layer_runs(model))
     return StageSplit(
-        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs), recompute_of_stage=again
+        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs),
+        recompute_of_stage=recomputes_held,
     )
 
 

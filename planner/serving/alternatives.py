@@ -14,7 +14,7 @@ from costmodel.serving.load import Load
 from planner.serving.board import Board, fail, learn
 from planner.serving.capacity import able
 from planner.serving.fleet import FleetRun, run_fleet
-from planner.serving.integer_program import MOST_GPUS, Selection, select_fleet
+from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet
 from planner.serving.plan import ServingRequest
 from planner.serving.replica import Option
 
@@ -25,7 +25,7 @@ MARGIN_RESOLUTION = 0.02  # margins are told apart to this share, as capacities 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerUp:
+class FleetRunnerUp:
     """A fleet that lost.
 
     `measured` when the capacities of its replicas were simulated, else they are upper bounds; `run` when the
@@ -99,7 +99,7 @@ def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load |
 
 def runners_up(
     request: ServingRequest, board: Board, run: FleetRun, equals: Sequence[FleetRun]
-) -> tuple[RunnerUp, ...]:
+) -> tuple[FleetRunnerUp, ...]:
     """The equals of the winner, then the next best fleets under what is known."""
     found = [_simulated(board, one) for one in equals[:RUNNERS_UP]]
     excluded = [frozenset(one.selection.counts) for one in (run, *equals)]
@@ -108,7 +108,7 @@ def runners_up(
         selection = select_fleet(
             board.options,
             board.capacities_per_s,
-            most_gpus=request.num_gpus or MOST_GPUS,
+            most_gpus=request.num_gpus or MOST_FLEET_GPUS,
             rate_per_s=request.job.request_rate_per_s,
             excluded=excluded,
         )
@@ -121,7 +121,7 @@ def runners_up(
             continue
         excluded.append(frozenset(selection.counts))
         options = {i: board.options[i] for i in selection.counts}
-        found.append(RunnerUp(selection=selection, options=options, measured=not unknown))
+        found.append(FleetRunnerUp(selection=selection, options=options, measured=not unknown))
     return tuple(found)
 
 
@@ -132,8 +132,8 @@ def _as_good(request: ServingRequest, run: FleetRun, selection: Selection) -> bo
     return selection.rate_per_s >= run.request_rate_per_s
 
 
-def _simulated(board: Board, run: FleetRun) -> RunnerUp:
+def _simulated(board: Board, run: FleetRun) -> FleetRunnerUp:
     """A simulated fleet as a runner-up."""
     by_phase = {option.phase: option for option in (run.prefill, run.decode) if option is not None}
     options = {i: by_phase[board.options[i].phase] for i in run.selection.counts}
-    return RunnerUp(selection=run.selection, options=options, measured=True, run=run)
+    return FleetRunnerUp(selection=run.selection, options=options, measured=True, run=run)

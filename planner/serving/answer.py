@@ -16,8 +16,8 @@ from costmodel.kernels.tables import Calibration
 from costmodel.serving.bands import Band, serving_bands
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
-from planner.serving.alternatives import RunnerUp
-from planner.serving.capacity import warm
+from planner.serving.alternatives import FleetRunnerUp
+from planner.serving.capacity import after_warm_up
 from planner.serving.fleet import FleetRun
 from planner.serving.plan import (
     LimitCheck,
@@ -44,7 +44,7 @@ def plan_of_fleet(
     run: FleetRun,
     *,
     optimality: ServingOptimality,
-    runners_up: Sequence[RunnerUp],
+    runners_up: Sequence[FleetRunnerUp],
     search_time_s: float,
 ) -> ServingPlan:
     """Write the plan of a simulated fleet."""
@@ -76,7 +76,7 @@ def estimate_fleet(
 ) -> ServingEstimate:
     """What the fleet does under its load, in latencies, rates, money and energy."""
     simulation, job = run.simulation, request.job
-    steady = warm(simulation) if job.concurrency is None else slice(None)
+    steady = after_warm_up(simulation) if job.concurrency is None else slice(None)
     ttft, tpot = simulation.ttft_s[steady], simulation.tpot_s[steady]
     whole = simulation.end_to_end_s[steady]
     rate = run.request_rate_per_s
@@ -230,7 +230,7 @@ def _prompt_share(run: FleetRun, mean_batch: float) -> float:
     return prompt / (prompt + decode)
 
 
-def _alternative(request: ServingRequest, run: FleetRun, other: RunnerUp) -> ServingAlternative:
+def _alternative(request: ServingRequest, run: FleetRun, other: FleetRunnerUp) -> ServingAlternative:
     """A runner-up in words; what rests on an upper bound of its capacity is said to be at least so."""
     selection = other.selection
     label = ", ".join(f"{count} × {other.options[i].label}" for i, count in selection.counts.items())

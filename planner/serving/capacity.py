@@ -23,7 +23,7 @@ from planner.serving.replica import (
 
 FEWEST_REQUESTS, MOST_REQUESTS = 400, 2000
 MOST_REPLICAS = 4096  # more are not tried
-WARM_UP = 0.2  # share of a simulated open load that fills the replica and is not counted
+WARM_UP_SHARE = 0.2  # share of a simulated open load that fills the replica and is not counted
 
 
 def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
@@ -68,7 +68,7 @@ def meets(option: Option, simulation: Simulation) -> bool:
 
     And the queue does not grow without end.
     """
-    job, steady = option.job, warm(simulation)
+    job, steady = option.job, after_warm_up(simulation)
     limits = []
     if option.phase != OUTPUT_ONLY and job.ttft_s is not None:
         limits.append((simulation.ttft_s[steady], job.ttft_s))
@@ -80,9 +80,9 @@ def meets(option: Option, simulation: Simulation) -> bool:
     return kept and is_stable(simulation)
 
 
-def warm(simulation: Simulation) -> slice:
+def after_warm_up(simulation: Simulation) -> slice:
     """The requests that count: those after the warm-up."""
-    return slice(int(WARM_UP * len(simulation.finish_s)), None)
+    return slice(int(WARM_UP_SHARE * len(simulation.finish_s)), None)
 
 
 def is_stable(simulation: Simulation) -> bool:

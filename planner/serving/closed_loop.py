@@ -6,10 +6,10 @@ N requests in flight that stay at least T seconds are at most N/T a second (Litt
 
 from __future__ import annotations
 
-from planner.serving.alternatives import RUNNERS_UP, RunnerUp
+from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun, run_closed
-from planner.serving.integer_program import MOST_GPUS
+from planner.serving.integer_program import MOST_FLEET_GPUS
 from planner.serving.plan import ServingOptimality, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
 
@@ -86,7 +86,7 @@ def _closed_order(request: ServingRequest, board: Board) -> list[tuple[int, int]
         (count, i)
         for i in whole
         for count in _shares(concurrency)
-        if count * board.options[i].num_gpus <= MOST_GPUS
+        if count * board.options[i].num_gpus <= MOST_FLEET_GPUS
     ]
     return sorted(
         pairs, key=lambda pair: (pair[0] * board.options[pair[1]].num_gpus, stay_s[pair[1]], pair[1])
@@ -109,12 +109,12 @@ def _least_stay_s(option: Option) -> float:
     return least.end_to_end_s
 
 
-def closed_runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[RunnerUp, ...]:
+def closed_runners_up(request: ServingRequest, board: Board, run: FleetRun) -> tuple[FleetRunnerUp, ...]:
     """The next best of the simulated fleets of a closed loop."""
     others = [other for i, other in board.runs.items() if i not in run.selection.counts]
     others.sort(key=_order if request.num_gpus is None else lambda one: -one.request_rate_per_s)
     return tuple(
-        RunnerUp(
+        FleetRunnerUp(
             selection=other.selection,
             options=dict.fromkeys(other.selection.counts, other.decode),
             measured=True,

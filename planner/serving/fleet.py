@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.load import Lengths, Load, open_load, thin
 from costmodel.serving.simulator import Simulation, simulate
-from planner.serving.capacity import closed_run, load_at, meets, warm
+from planner.serving.capacity import after_warm_up, closed_run, load_at, meets
 from planner.serving.integer_program import Selection
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
@@ -42,7 +42,7 @@ class FleetRun:
     def margin(self) -> float:
         """Limit over latency at the job's percentile, of the tightest limit; infinite without limits."""
         job = self.decode.job
-        steady = warm(self.simulation) if job.concurrency is None else slice(None)
+        steady = after_warm_up(self.simulation) if job.concurrency is None else slice(None)
         limited = (
             (self.simulation.ttft_s, job.ttft_s),
             (self.simulation.tpot_s, job.tpot_s if job.output_tokens > 1 else None),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from costmodel.serving.deployment import Weights, weight_bytes
 from planner.serving.plan import ServingInfeasible, ServingRequest
-from planner.serving.replica import WHOLE, Rejected, fits, token_budgets
+from planner.serving.replica import WHOLE, Rejected, holds_requests, token_budgets
 from planner.serving.space import deployment_of, serving_layouts
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.hierarchy import Hierarchy
@@ -16,7 +16,7 @@ NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
 _FLAGS = {"time to first token": "--ttft", "time per output token": "--tpot", "end-to-end time": "--e2e"}
 
 
-def infeasible_answer(
+def infeasible_fleet(
     request: ServingRequest, hierarchy: Hierarchy, rejected: Sequence[Rejected]
 ) -> ServingInfeasible:
     """The nearest miss when no layout is left."""
@@ -55,7 +55,7 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         if weight_bytes(weights) < least
         and _has(hierarchy.gpu, weights)
         and any(
-            fits(deployment, request.job, min(token_budgets(deployment.stack, request.job, WHOLE)))
+            holds_requests(deployment, request.job, min(token_budgets(deployment.stack, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
         )
     )

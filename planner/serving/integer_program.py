@@ -19,7 +19,7 @@ from typing import Any
 from planner.serving.capacity import replicas
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
-MOST_GPUS = 4096  # a fleet asked for without a size is looked for up to here
+MOST_FLEET_GPUS = 4096  # a fleet asked for without a size is looked for up to here
 SCALE = 10**9  # the most that any fleet serves, as CP-SAT counts requests per second
 
 

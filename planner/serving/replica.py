@@ -82,7 +82,7 @@ def build_option(
         kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
         for budget in budgets
     ]
-    if not fits(deployment, job, min(budgets)):
+    if not holds_requests(deployment, job, min(budgets)):
         return Rejected(reason="does not fit in memory")
     batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
     times = step_times(
@@ -107,7 +107,7 @@ def build_option(
     )
 
 
-def fits(deployment: Deployment, job: ServingJob, token_budget: int) -> bool:
+def holds_requests(deployment: Deployment, job: ServingJob, token_budget: int) -> bool:
     """Whether the cache that the weights leave holds two of the longest requests."""
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     capacity = kv_capacity_tokens(

@@ -15,14 +15,14 @@ import time
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.load import Load
-from planner.serving.alternatives import RunnerUp, runners_up, widest_margin
+from planner.serving.alternatives import FleetRunnerUp, runners_up, widest_margin
 from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION, Board, enumerate_options, learn, lower
 from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.fleet import FleetRun, run_fleet
-from planner.serving.infeasible import infeasible_answer
-from planner.serving.integer_program import MOST_GPUS, Selection, select_fleet, served_per_s
+from planner.serving.infeasible import infeasible_fleet
+from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
@@ -30,7 +30,7 @@ from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.gpu import Gpu
 
-Found = tuple[FleetRun, ServingOptimality, tuple[RunnerUp, ...]]
+FoundFleet = tuple[FleetRun, ServingOptimality, tuple[FleetRunnerUp, ...]]
 
 
 def search_serving(
@@ -41,7 +41,7 @@ def search_serving(
     check_request(request, hierarchy.gpu)
     board = enumerate_options(cal, request, hierarchy)
     if not board.options:
-        return infeasible_answer(request, hierarchy, board.rejected)
+        return infeasible_fleet(request, hierarchy, board.rejected)
     if request.job.concurrency is not None and request.job.request_rate_per_s is None:
         found = _search_closed(request, board)
     else:
@@ -80,13 +80,13 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             )
 
 
-def _search_closed(request: ServingRequest, board: Board) -> Found | None:
+def _search_closed(request: ServingRequest, board: Board) -> FoundFleet | None:
     """The best fleet of a closed loop, and those behind it."""
     found = search_closed(request, board)
     return None if found is None else (*found, closed_runners_up(request, board, found[0]))
 
 
-def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> Found | None:
+def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> FoundFleet | None:
     """The best fleet of an open load, and those behind it."""
     run = _smallest_or_fastest(request, board, trace)
     if run is None:
@@ -94,13 +94,13 @@ def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> F
     equals: tuple[FleetRun, ...] = ()
     if request.job.request_rate_per_s is not None:
         run, equals = widest_margin(request, board, run, trace)
-    optimality = certificate(request, board, run.selection, traced=trace is not None)
+    optimality = fleet_certificate(request, board, run.selection, traced=trace is not None)
     return run, optimality, runners_up(request, board, run, equals)
 
 
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:
     """Fewest GPUs for a rate, or most requests a second of a given fleet."""
-    rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_GPUS
+    rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_FLEET_GPUS
     best_per_s = 0.0
     while True:
         selection = select_fleet(
@@ -124,7 +124,7 @@ def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | No
             )
 
 
-def certificate(
+def fleet_certificate(
     request: ServingRequest, board: Board, selection: Selection, *, traced: bool = False
 ) -> ServingOptimality:
     """What was proven: the program's optimum when every option counts at its ceiling.
@@ -134,7 +134,9 @@ def certificate(
     """
     rate = request.job.request_rate_per_s
     ceilings = [rate_bound_per_s(option) for option in board.options] if traced else board.ceilings_per_s
-    best = select_fleet(board.options, ceilings, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=rate)
+    best = select_fleet(
+        board.options, ceilings, most_gpus=request.num_gpus or MOST_FLEET_GPUS, rate_per_s=rate
+    )
     if rate is None:
         value = selection.rate_per_s
         bound = max(best.rate_per_s if best is not None else 0.0, value)
@@ -159,12 +161,12 @@ def certificate(
 def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
     """Options exist, but not enough of them fit the fleet: overload, or limits that break under load."""
     best = select_fleet(
-        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_GPUS, rate_per_s=None
+        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_FLEET_GPUS, rate_per_s=None
     )
     capacity = best.rate_per_s if best is not None else 0.0
     bounded = "" if best is not None and best.counts.keys() <= board.measured else "at most "
     job = request.job
-    size = f"{request.num_gpus}" if request.num_gpus else f"up to {MOST_GPUS}"
+    size = f"{request.num_gpus}" if request.num_gpus else f"up to {MOST_FLEET_GPUS}"
     asked = (
         f"{job.request_rate_per_s:.3g} requests/s"
         if job.request_rate_per_s

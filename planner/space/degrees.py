@@ -1,8 +1,8 @@
-"""Cores of layouts: the degrees, and how a microbatch is cut, joined where they agree and are worth it.
+"""Combinations of degrees with how a microbatch is sharded, joined where they agree and may win.
 
-*Degrees* (tp, cp, pp, dp) say how many GPUs do what; a *cut* (tp, cp, experts, microbatch, sequence
-parallelism) says what one microbatch costs a rank. A core is a pair of both with the same tp and cp. There
-are thousands of each and millions of pairs, so pairs are judged before they are written down.
+*Degrees* (tp, cp, pp, dp) say how many GPUs do what; a *shard* (tp, cp, experts, microbatch, sequence
+parallelism) says what one microbatch costs a rank. A *combination* is a pair of both with the same tp and cp.
+There are thousands of each and millions of pairs, so pairs are judged before they are written down.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ MOST_TOKENS = 2**17
 """Tokens of one microbatch on a rank at most (one sequence is always allowed): kernels are long saturated."""
 
 COARSE_MICROBATCH = 4
-CUT_FIELDS = frozenset((*LAYER_AXES, "microbatch_size", "sequence_parallel"))
-CORE_FIELDS = CUT_FIELDS | set(RANK_AXES)
+SHARD_FIELDS = frozenset((*LAYER_AXES, "microbatch_size", "sequence_parallel"))
+COMBINATION_FIELDS = SHARD_FIELDS | set(RANK_AXES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """Which pairs of degrees and cuts may win.
+class PairBound:
+    """Which pairs of degrees and shards may win.
 
     Attributes:
-        scores: Given degrees as columns of shape (n, 1) and indices of cuts of shape (m,), what the pairs can
-            reach at best, shape (n, m).
-        beat: Score that a pair has to stay below.
+        scores: Given degrees as columns of shape (n, 1) and indices of shards of shape (m,), what the pairs
+            can reach at best, shape (n, m).
+        cutoff: Score that a pair has to stay below.
         dismissed: Where pairs that do not are counted.
     """
 
     scores: Callable[[Draft, Integers], npt.NDArray[np.float64]]
-    beat: float
+    cutoff: float
     dismissed: Dismissals
 
 
-def cores(
+def combinations(
     setting: Setting, pins: Mapping[str, Any], *, least_gpus: float = 1.0, coarse: bool = False
 ) -> tuple[LayoutTable, dict[str, int]]:
-    """Every legal core, and how many each rule was the first to reject.
+    """Every legal combination, and how many each rule was the first to reject.
 
     Args:
         setting: what layouts are judged against.
@@ -60,8 +60,8 @@ def cores(
         coarse: only the usual choices, to find a first plan quickly.
     """
     degrees, _ = every_degrees(setting, pins, least_gpus=least_gpus, coarse=coarse)
-    cuts, rejected = every_cut(setting, pins, coarse=coarse)
-    found, broken = join(setting, pins, degrees, cuts)
+    shards, rejected = every_shard(setting, pins, coarse=coarse)
+    found, broken = join(setting, pins, degrees, shards)
     return found, {name: rejected.get(name, 0) + broken.get(name, 0) for name in {**rejected, **broken}}
 
 
@@ -81,7 +81,7 @@ def every_degrees(
     return where(table, enough), int((~enough).sum())
 
 
-def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Draft, dict[str, int]]:
+def every_shard(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tuple[Draft, dict[str, int]]:
     """Ways to cut a microbatch over the ranks of a stage that the rules allow."""
     limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
     tensor = divisors(model.attention.whole_heads, limit)
@@ -97,40 +97,44 @@ def every_cut(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> tup
     table = _cross_sequence_parallel(pins, table, coarse=coarse)
     ones = np.ones(len(table["tp"]), dtype=np.int64)
     found = complete(setting, pins, table | {"pp": ones, "dp": ones})
-    keep, rejected = legal(setting, found, only=CUT_FIELDS)
+    keep, rejected = legal(setting, found, only=SHARD_FIELDS)
     return where(table, keep), rejected
 
 
 def join(
-    setting: Setting, pins: Mapping[str, Any], degrees: Draft, cuts: Draft, worth: Worth | None = None
+    setting: Setting,
+    pins: Mapping[str, Any],
+    degrees: Draft,
+    shards: Draft,
+    pair_bound: PairBound | None = None,
 ) -> tuple[LayoutTable, dict[str, int]]:
-    """Cores from degrees and cuts that agree; pairs not `worth` it are dismissed as ``compute-bound``."""
-    chosen_degrees, chosen_cuts = [], []
-    for rows, columns in _groups(degrees, cuts):
+    """Degrees and shards that agree; pairs that cannot win are dismissed as ``compute-bound``."""
+    chosen_degrees, chosen_shards = [], []
+    for rows, columns in _groups(degrees, shards):
         mine = {name: column[rows][:, None] for name, column in degrees.items()}
-        of_cut = {name: column[columns][None, :] for name, column in cuts.items()}
-        agree = setting.job.global_batch_size % (mine["dp"] * of_cut["microbatch_size"]) == 0
+        shard = {name: column[columns][None, :] for name, column in shards.items()}
+        agree = setting.job.global_batch_size % (mine["dp"] * shard["microbatch_size"]) == 0
         block = mine["dp"] * mine["cp"] * mine["tp"]
-        agree &= block % (of_cut["ep"] * of_cut["expert_tp"]) == 0
-        if worth is not None:
-            scores = worth.scores(mine, columns)
-            worth.dismissed.by_bound("compute-bound", scores[agree & (scores >= worth.beat)])
-            agree &= scores < worth.beat
+        agree &= block % (shard["ep"] * shard["expert_tp"]) == 0
+        if pair_bound is not None:
+            scores = pair_bound.scores(mine, columns)
+            pair_bound.dismissed.by_bound("compute-bound", scores[agree & (scores >= pair_bound.cutoff)])
+            agree &= scores < pair_bound.cutoff
         left, right = np.nonzero(agree)
         chosen_degrees.append(rows[left])
-        chosen_cuts.append(columns[right])
+        chosen_shards.append(columns[right])
     left = np.concatenate([*chosen_degrees, np.zeros(0, dtype=np.intp)])
-    right = np.concatenate([*chosen_cuts, np.zeros(0, dtype=np.intp)])
-    found = complete(setting, pins, where(cuts, right) | where(degrees, left))
-    keep, rejected = legal(setting, found, only=CORE_FIELDS)
+    right = np.concatenate([*chosen_shards, np.zeros(0, dtype=np.intp)])
+    found = complete(setting, pins, where(shards, right) | where(degrees, left))
+    keep, rejected = legal(setting, found, only=COMBINATION_FIELDS)
     return found.take(keep), rejected
 
 
-def _groups(degrees: Draft, cuts: Draft) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+def _groups(degrees: Draft, shards: Draft) -> Iterator[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
     """Rows of both tables with the same tp and cp."""
     for tp, cp in sorted(set(zip(degrees["tp"].tolist(), degrees["cp"].tolist(), strict=True))):
         rows = np.flatnonzero((degrees["tp"] == tp) & (degrees["cp"] == cp))
-        columns = np.flatnonzero((cuts["tp"] == tp) & (cuts["cp"] == cp))
+        columns = np.flatnonzero((shards["tp"] == tp) & (shards["cp"] == cp))
         if len(columns):
             yield rows, columns
 

@@ -1,6 +1,6 @@
 """The space that is searched: every layout, unfolded step by step.
 
-A *core* fixes what one microbatch costs a rank (degrees, microbatch, sequence parallelism). Cores are
+A *combination* fixes what one microbatch costs a rank (degrees, microbatch, sequence parallelism). They are
 enumerated whole, bounded, and only those that could still win are expanded step by step: *placements*
 (order of the axes, context exchange), *pipelines* (schedule, virtual stages), *variants* (sharding of
 state, recomputation).
@@ -35,19 +35,19 @@ from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.check import legal
 from planner.space.columns import Draft, Integers, coded, cross, cross_by, pinned
-from planner.space.degrees import CORE_FIELDS
+from planner.space.degrees import COMBINATION_FIELDS
 from topology.fabric.hierarchy import members_per_unit
 
 EVERY_VIRTUAL_STAGE = 8
-PLACEMENT_FIELDS = CORE_FIELDS | {"axis_order", "cp_kind"}
+PLACEMENT_FIELDS = COMBINATION_FIELDS | {"axis_order", "cp_kind"}
 PIPELINE_FIELDS = PLACEMENT_FIELDS | {"schedule", "virtual_stages"}
 
 
 def placements(
-    setting: Setting, pins: Mapping[str, Any], cores: LayoutTable
+    setting: Setting, pins: Mapping[str, Any], combinations: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
-    """Every core with every order of its axes and every exchange of context, and what rules rejected."""
-    columns = cores.by_name()
+    """Every combination with every order of axes and every exchange of context, and what rules rejected."""
+    columns = combinations.by_name()
     columns = cross_by(columns, columns["cp"], lambda cp: _context_exchanges(setting, pins, cp))
     columns = cross_by(columns, _active_axes(columns), lambda active: _orders(pins, active))
     found = LayoutTable(**columns)

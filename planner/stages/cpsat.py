@@ -73,7 +73,7 @@ MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class SolverResult:
     """What the solver found: values of every variable (none when infeasible) and a bound."""
 
     status: Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -82,7 +82,7 @@ class Answer:
     bound: int = 0
 
 
-def solve(model: IntegerModel, *, work_limit: float) -> Answer:
+def solve(model: IntegerModel, *, work_limit: float) -> SolverResult:
     """Solve a model deterministically: one worker, a fixed seed, a limit counted in work.
 
     The search raises the lower bound by whole subtrees. The default one may raise it by a single unit per
@@ -90,7 +90,7 @@ def solve(model: IntegerModel, *, work_limit: float) -> Answer:
 
     Args:
         model: what to solve.
-        work_limit: deterministic time of CP-SAT, close to seconds on one core.
+        work_limit: deterministic time of CP-SAT, close to seconds on one combination.
     """
     engine: Any = importlib.import_module("ortools.sat.python.cp_model_helper")
 
@@ -112,7 +112,7 @@ def solve(model: IntegerModel, *, work_limit: float) -> Answer:
         "FEASIBLE": "feasible",
         "INFEASIBLE": "infeasible",
     }
-    return Answer(
+    return SolverResult(
         status=names.get(response.status.name, "unknown"),
         values=tuple(response.solution),
         objective=round(response.objective_value),

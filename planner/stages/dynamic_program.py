@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
 from costmodel.pipeline.stages import end_limit, runs_of_ranks, shortage
 
 Floats = npt.NDArray[np.float64]
@@ -77,13 +77,13 @@ def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     if width < everything and not np.isfinite(_least(tables, tables.seconds, np.maximum)):
         width = everything
         tables = rank_tables(costs, width)
-    bound_s, paths = _bound(costs, tables, cut_off=width < everything)
+    bound_s, paths = _bound(costs, tables, truncated=width < everything)
     return _known(costs, bound_s, [_split_of_path(tables, path) for path in paths])
 
 
 def _known(costs: StageCosts, bound_s: float, splits: Sequence[StageSplit]) -> StageBound:
     """The bound, and the fastest of these splits that fits."""
-    fitting = [(step_time(costs, split), i) for i, split in enumerate(splits) if fits(costs, split)]
+    fitting = [(step_time(costs, split), i) for i, split in enumerate(splits) if fits_capacity(costs, split)]
     if not fitting:
         return StageBound(bound_s=bound_s, split=None, seed_s=math.inf)
     seed_s, best = min(fitting)
@@ -145,8 +145,8 @@ def rank_tables(costs: StageCosts, most: int) -> RankTables:
             [np.clip(at - (e - n), 0, n) for e, n in zip(ends, costs.runs, strict=True)], axis=-1
         )
         counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
-    again, again_s, possible = _fewest_recomputed(costs, counts, SPARE_BYTES)
-    seconds = counts @ np.asarray(costs.layer_s) + again_s + np.asarray(costs.fixed_s)[:, None, None]
+    recomputed, recompute_s, possible = _fewest_recomputed(costs, counts, SPARE_BYTES)
+    seconds = counts @ np.asarray(costs.layer_s) + recompute_s + np.asarray(costs.fixed_s)[:, None, None]
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
     ends_s = [counts @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
     tails = np.max(ends_s, axis=0)
@@ -156,7 +156,7 @@ def rank_tables(costs: StageCosts, most: int) -> RankTables:
         before=before,
         seconds=np.where(possible, seconds, np.inf),
         tails=np.where(possible, tails, np.inf),
-        recomputed=again,
+        recomputed=recomputed,
     )
 
 
@@ -172,7 +172,7 @@ def _fewest_recomputed(
     need = need - costs.capacity_bytes - spare_bytes
     must = need > 0
     need = need + np.where(must, np.asarray(costs.recompute_working_bytes)[:, None, None], 0.0)
-    again, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
+    recomputed, seconds = np.zeros(must.shape, dtype=np.int64), np.zeros(must.shape)
     for k in recompute_order(costs):
         freed = held * (costs.saved_bytes[k] - costs.saved_bytes_recomputed[k])
         if costs.saved_bytes[k] <= costs.saved_bytes_recomputed[k]:
@@ -180,11 +180,15 @@ def _fewest_recomputed(
         useful = must & (freed > 0)
         enough = np.ceil(need / np.where(freed > 0, freed, 1.0))
         take = np.where(useful, np.clip(enough, 0, counts[..., k]), 0).astype(np.int64)
-        again, seconds, need = again + take, seconds + take * costs.recompute_s[k], need - take * freed
-    return again, seconds, ~must | (need <= 0)
+        recomputed, seconds, need = (
+            recomputed + take,
+            seconds + take * costs.recompute_s[k],
+            need - take * freed,
+        )
+    return recomputed, seconds, ~must | (need <= 0)
 
 
-def _bound(costs: StageCosts, tables: RankTables, *, cut_off: bool) -> tuple[float, list[list[int]]]:
+def _bound(costs: StageCosts, tables: RankTables, *, truncated: bool) -> tuple[float, list[list[int]]]:
     """Bound over all splits, and the splits of least sum for each slowest rank that was tried.
 
     (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
@@ -200,7 +204,7 @@ def _bound(costs: StageCosts, tables: RankTables, *, cut_off: bool) -> tuple[flo
     later = np.unique(tables.seconds[tables.seconds > slowest])
     values = [slowest, *later[np.isfinite(later)][: THRESHOLDS - 1]]
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
-    if cut_off:  # a rank taking more layers than tabulated, and the least the layers can sum to
+    if truncated:  # a rank taking more layers than tabulated, and the least the layers can sum to
         work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
         wider = (int(tables.taken[-1]) + 1) * min(costs.layer_s)
         beyond, total, tail = min(beyond, wider), min(total, work), min(tail, _mean_tail(costs))
@@ -252,9 +256,9 @@ def _path(tables: RankTables, values: Floats) -> list[int]:
     reached, choices = _start(tables), []
     pad = np.full(len(tables.taken) + int(tables.taken[0]), np.inf)
     for rank in values:
-        ways = reached[tables.before] + rank
-        choices.append(ways.argmin(axis=1))
-        reached = np.append(ways.min(axis=1), pad)
+        ending_here = reached[tables.before] + rank
+        choices.append(ending_here.argmin(axis=1))
+        reached = np.append(ending_here.min(axis=1), pad)
     at = len(tables.before) - 1
     if not np.isfinite(reached[at]):
         return []
@@ -266,13 +270,13 @@ def _path(tables: RankTables, values: Floats) -> list[int]:
 
 def _split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
     """Split whose ranks end at the states of a path."""
-    rows, again = [], []
+    rows, recomputed = [], []
     for s, (start, end) in enumerate(itertools.pairwise(path)):
         choice = end - start - int(tables.taken[0])
         at = end if len(tables.counts) > 1 else 0
         rows.append(tuple(int(n) for n in tables.counts[at, choice]))
-        again.append(int(tables.recomputed[s, at, choice]))
-    return StageSplit(layers_of_stage=tuple(rows), recompute_of_stage=tuple(again))
+        recomputed.append(int(tables.recomputed[s, at, choice]))
+    return StageSplit(layers_of_stage=tuple(rows), recompute_of_stage=tuple(recomputed))
 
 
 def consecutive_split(
@@ -287,8 +291,8 @@ def consecutive_split(
     None if no recomputation makes it fit into the capacity and `spare_bytes` more.
     """
     rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
-    again, _, possible = _fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
+    recomputed, _, possible = _fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
     ranks = range(costs.num_ranks)
     if not all(possible[s, s, 0] for s in ranks):
         return None
-    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(int(again[s, s, 0]) for s in ranks))
+    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(int(recomputed[s, s, 0]) for s in ranks))

@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, recompute_order, step_time
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
 from costmodel.pipeline.stages import chunks_of_rank, end_limit, shortage
-from planner.stages.cpsat import Answer, IntegerModel, Variable, solve
+from planner.stages.cpsat import IntegerModel, SolverResult, Variable, solve
 
-RESOLUTION = 2**34
+TIME_RESOLUTION = 2**34
 """Quanta in the step time of the whole model on one rank, or in its longest tail."""
 
 ROUNDED_AWAY = 1e-6
@@ -88,7 +88,7 @@ def solve_stages(
         seed: a split to start from, kept when nothing beats it.
     """
     best = _solve(costs, chunk_ranks, cutoff_s, seed, FAVOURABLE)
-    if best.split is None or fits(costs, best.split):
+    if best.split is None or fits_capacity(costs, best.split):
         return best
     safe = _solve(costs, chunk_ranks, cutoff_s, seed, CAUTIOUS)
     if safe.status == "proven" and safe.step_time_s > best.bound_s * (1 + ROUNDED_AWAY):
@@ -116,13 +116,13 @@ def _solve(
 
 
 def _quantum(costs: StageCosts) -> float:
-    """Seconds of one integer unit of time: the longest step or tail there can be takes `RESOLUTION`."""
+    """Seconds of one integer unit of time: the longest step or tail there can be takes `TIME_RESOLUTION`."""
     layers = sum(n * (t + r) for n, t, r in zip(costs.runs, costs.layer_s, costs.recompute_s, strict=True))
     tails = [
         sum(n * t for n, t in zip(costs.runs, form, strict=True)) + max(fixed)
         for form, fixed in zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
     ]
-    return max(costs.num_microbatches * (layers + sum(costs.fixed_s)), *tails, 1e-9) / RESOLUTION
+    return max(costs.num_microbatches * (layers + sum(costs.fixed_s)), *tails, 1e-9) / TIME_RESOLUTION
 
 
 def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[int, ...]) -> _Counts:
@@ -140,8 +140,8 @@ def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[
     recomputed = tuple(
         tuple(model.variable(0, costs.runs[k] if frees[k] > 0 else 0) for k in range(K)) for _ in range(ranks)
     )
-    for row, again in zip(layers, recomputed, strict=True):
-        _require_recompute_order(model, costs, row, again)
+    for row, run_recomputed in zip(layers, recomputed, strict=True):
+        _require_recompute_order(model, costs, row, run_recomputed)
     return _Counts(layers=layers, recomputed=recomputed)
 
 
@@ -214,7 +214,7 @@ def _minimise_step(
 ) -> None:
     """Set the objective: the slowest rank, the bubble, the longest tail; only values below the cutoff."""
     beta, M = costs.bubble_weight, costs.num_microbatches
-    slowest, tail = model.variable(0, 4 * RESOLUTION), model.variable(0, 4 * RESOLUTION)
+    slowest, tail = model.variable(0, 4 * TIME_RESOLUTION), model.variable(0, 4 * TIME_RESOLUTION)
     objective = {slowest: 1, tail: 1}
     constant = 0
     for s in range(costs.num_ranks):
@@ -244,17 +244,17 @@ def _hint(model: IntegerModel, costs: StageCosts, counts: _Counts, seed: StageSp
     """Start the solver from a known split."""
     from costmodel.pipeline.stage_costs import recomputed_layers
 
-    again = recomputed_layers(costs, seed)
+    recomputed = recomputed_layers(costs, seed)
     values: dict[Variable, int] = {}
     for s, row in enumerate(seed.layers_of_stage):
         for k, n in enumerate(row):
             values[counts.layers[s][k]] = n
-            values[counts.recomputed[s][k]] = int(again[s, k])
+            values[counts.recomputed[s][k]] = int(recomputed[s, k])
     model.hint(values)
 
 
 def _decode(
-    costs: StageCosts, counts: _Counts, answer: Answer, quantum: float, seed: StageSplit | None
+    costs: StageCosts, counts: _Counts, answer: SolverResult, quantum: float, seed: StageSplit | None
 ) -> StageSolution:
     """Read the split back; a seed that is as fast is kept, so that ties do not depend on the solver."""
     if answer.status in ("infeasible", "unknown"):

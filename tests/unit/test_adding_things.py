@@ -121,7 +121,7 @@ from dataclasses import replace
 
 from costmodel.accuracy.run_layout import layout_of
 from costmodel.layout import ParallelLayout
-from costmodel.pipeline.simulator import StageSeconds, simulate
+from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import orders
 from planner.engines.torchtitan import parallelism
 from planner.plan import PlanRequest
@@ -133,7 +133,7 @@ from topology.builders import default_cluster
 row = {"num_gpus": "4", "pp": "4", "num_layers": "24", "schedule": "Toy Schedule", "virtual_stages": "3"}
 assert layout_of(row).schedule == "toy"
 ones = (1.0,) * 12
-events = simulate(ParallelLayout(pp=4, virtual_stages=3, schedule="toy"), 8, StageSeconds(
+events = simulate_step(ParallelLayout(pp=4, virtual_stages=3, schedule="toy"), 8, StageSeconds(
     forward_s=ones, input_s=ones, weight_s=ones)).events
 for rank, order in enumerate(orders("toy", 4, 3, 8)):
     assert [tuple(action) for action in order] == [
@@ -204,7 +204,7 @@ from topology.builders import default_cluster
 
 two, cluster = ParallelLayout(dp=8, toy=2), default_cluster("h100-sxm", 8)
 job, llama = TrainingJob(sequence_length=8192, global_batch_size=64), model("llama-3.1-8b")
-table = LayoutTable.of([ParallelLayout(dp=8), two])
+table = LayoutTable.from_rows([ParallelLayout(dp=8), two])
 assert (layout_words(two), degrees_text(two), num_axes(two)) == ("dp 8 · toy 2", "dp 8 · toy 2", 2)
 assert table.layout(1) == two and layout_record(two)["toy"] == 2
 assert unique_shards(table, job)[0].toy.tolist() == [1.0, 2.0]

@@ -132,7 +132,7 @@ def problems_of(error: BaseException, path: str = "") -> list[str]:
         prefix = f"{path.lstrip('.')}." if path else ""
         known = _field_names(error.cl)
         extra = sorted(error.extra_fields)[:MOST_MISTAKES]
-        return [f"unknown key {prefix}{shortened(key)}{_near(key, known)}" for key in extra]
+        return [f"unknown key {prefix}{shortened(key)}{_did_you_mean(key, known)}" for key in extra]
     if isinstance(error, KeyError):
         return [f"missing key {path.lstrip('.') or error.args[0]}"]
     if isinstance(error, InputError):
@@ -369,7 +369,7 @@ def _field_names(as_type: object) -> list[str]:
     return list(getattr(as_type, "__dataclass_fields__", {}))
 
 
-def _near(key: str, known: list[str]) -> str:
+def _did_you_mean(key: str, known: list[str]) -> str:
     from topology.base.names import suggest
 
     close = suggest(key, known, count=1)

@@ -69,10 +69,10 @@ def resolve(name: str, candidates: Iterable[str], kind: str, aliases: Mapping[st
             f"{kind} {shown(name)} is ambiguous", cause, "write one of these in full", found
         )
     close = suggest(name, known)
-    some = ", ".join(close or known[:8])
+    listed = ", ".join(close or known[:8])
     raise UnknownNameError(
         f"unknown {kind} {shown(name)}",
         f"none of the {len(known)} known names match",
-        f"did you mean: {some}?" if close else f"known names include {some}",
+        f"did you mean: {listed}?" if close else f"known names include {listed}",
         close,
     )

@@ -16,7 +16,7 @@ from topology.discover.node import NodeFacts, from_nccl_xml, from_smi_topo
 from topology.hardware.datasheets import GpuSheet, machines, sheet_named
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
-Facts = NodeFacts | FabricFacts
+DumpFacts = NodeFacts | FabricFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Discovery:
     notes: tuple[str, ...]
 
 
-def read_facts(path: str | Path) -> Facts:
+def read_facts(path: str | Path) -> DumpFacts:
     """Return the facts of a dump, recognising which tool wrote it."""
     return facts_of(read_text(path), str(path))
 
 
-def facts_of(text: str, where: str = "the text") -> Facts:
+def facts_of(text: str, where: str = "the text") -> DumpFacts:
     """Return the facts of the text of a dump."""
     if text.lstrip().startswith("<"):
         return from_nccl_xml(text)
@@ -47,7 +47,7 @@ def facts_of(text: str, where: str = "the text") -> Facts:
 
 
 def discover(
-    facts: Sequence[Facts], gpu: str = "", hosts: int | None = None, name: str = "discovered"
+    facts: Sequence[DumpFacts], gpu: str = "", hosts: int | None = None, name: str = "discovered"
 ) -> Discovery:
     """Return the cluster that dumps of one of its nodes and of its fabric describe.
 

@@ -158,8 +158,8 @@ def _scaleup_kind(
         return "nvlink-mesh", per_gpu, ()
     if set(peers.values()) == {1} and len(peers) == len(gpus):
         return "nvlink-pairs", per_gpu, ()
-    some = "links join some GPUs only, not in pairs: the slowest path, PCIe, is planned for"
-    return "pcie", 0, (some,)
+    note = "links join some GPUs only, not in pairs: the slowest path, PCIe, is planned for"
+    return "pcie", 0, (note,)
 
 
 def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ...]]:
@@ -172,9 +172,9 @@ def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ..
     counts = [int(sum(found)) for found in numbers]
     if not all(number for found in numbers for number in found) or max(counts) > MOST_LINKS:
         return "", None, ("numbers of NVLinks are not understood: the reference machine fills them in",)
-    own = {pci.get("busid") for pci in gpus}
+    buses = {pci.get("busid") for pci in gpus}
     targets = [link.get("target") for link in links]
-    if any(target not in own for target in targets):
+    if any(target not in buses for target in targets):
         return "nvswitch", max(counts), ()
     if len(gpus) > 1 and len(links) == len(gpus) * (len(gpus) - 1):
         return "nvlink-mesh", max(counts), ()

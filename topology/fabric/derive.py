@@ -24,7 +24,7 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class LevelUnit:
     """One unit of a level: which GPUs, and the bytes/s and slowest latency of the links that leave it."""
 
     first_gpu: int
@@ -39,8 +39,8 @@ def derive(graph: "g.Graph | nx.Graph", gpu: Gpu) -> Hierarchy:
         fix = "link every node to a switch that reaches the others"
         raise InputError("the topology is disconnected", _islands(graph), fix)
     inside = [device for device in graph if g.tier(graph, device) == 0 and g.kind(graph, device) != "unit"]
-    domains = g.parts(graph, inside)
-    hosts = g.parts(graph, inside, scaleup=False)
+    domains = g.components(graph, inside)
+    hosts = g.components(graph, inside, scaleup=False)
     scaleup, island_gpus = _scaleup(graph, domains)
     inner = _inner_level(graph, island_gpus, domains, hosts)
     outer, notes = _network_levels(graph)
@@ -59,10 +59,10 @@ def derive(graph: "g.Graph | nx.Graph", gpu: Gpu) -> Hierarchy:
     )
 
 
-def units_at(graph: "g.Graph | nx.Graph", tier: int) -> list[Unit]:
+def units_at(graph: "g.Graph | nx.Graph", tier: int) -> list[LevelUnit]:
     """Return the units that remain when switches of `tier` and above are removed, by their first GPU."""
     kept = [device for device in graph if g.tier(graph, device) < tier]
-    units = [_unit(graph, part) for part in g.parts(graph, kept)]
+    units = [_unit(graph, part) for part in g.components(graph, kept)]
     return sorted(units, key=lambda unit: unit.first_gpu)
 
 
@@ -70,19 +70,21 @@ def unit_of_gpu(graph: "g.Graph | nx.Graph", tier: int) -> tuple[int, ...]:
     """Return, for each GPU of a full graph, the number of its unit; for placements that are not regular."""
     kept = [device for device in graph if g.tier(graph, device) < tier]
     owner: dict[int, int] = {}
-    for number, part in enumerate(sorted(g.parts(graph, kept), key=lambda part: g.first_gpu(graph, part))):
+    for number, part in enumerate(
+        sorted(g.components(graph, kept), key=lambda part: g.first_gpu(graph, part))
+    ):
         owner.update((g.first_gpu(graph, [d]), number) for d in part if g.kind(graph, d) == "gpu")
     return tuple(owner[index] for index in sorted(owner))
 
 
-def _unit(graph: "g.Graph | nx.Graph", part: set[str]) -> Unit:
+def _unit(graph: "g.Graph | nx.Graph", part: set[str]) -> LevelUnit:
     """Return one unit; what leaves a node is also limited by its GPUs' own links to their host."""
-    leaving = g.cut(graph, part)
+    leaving = g.links_leaving(graph, part)
     uplink = sum(link.bandwidth_bytes_per_s for link in leaving)
     if not any(g.kind(graph, device) in ("switch", "unit") for device in part):
         gpus = [device for device in part if g.kind(graph, device) == "gpu"]
         uplink = min(uplink, sum(_host_link(graph, gpu).bandwidth_bytes_per_s for gpu in gpus))
-    return Unit(
+    return LevelUnit(
         first_gpu=g.first_gpu(graph, part),
         gpus=g.gpu_count(graph, part),
         uplink_bytes_per_s=uplink,
@@ -108,7 +110,7 @@ def _network_levels(graph: "g.Graph | nx.Graph") -> tuple[tuple[Level, ...], tup
     return tuple(levels), tuple(notes)
 
 
-def _common_unit(units: list[Unit], num_gpus: int) -> tuple[int, float, str]:
+def _common_unit(units: list[LevelUnit], num_gpus: int) -> tuple[int, float, str]:
     """Return unit size, uplink per GPU and, when units differ, what was assumed instead.
 
     A smaller last unit is no asymmetry: blocks are aligned from the first GPU on.
@@ -133,7 +135,7 @@ def _common_unit(units: list[Unit], num_gpus: int) -> tuple[int, float, str]:
 def _scaleup(graph: "g.Graph | nx.Graph", domains: list[set[str]]) -> tuple[Link, int]:
     """Return the slowest scale-up link of a GPU, and how many GPUs it joins (1 when there is none)."""
     kept = [device for part in domains for device in part if g.kind(graph, device) in ("gpu", "nvswitch")]
-    islands = g.parts(graph, kept, scaleup=True)
+    islands = g.components(graph, kept, scaleup=True)
     gpus = [device for device in kept if g.kind(graph, device) == "gpu"]
     size = _common(g.gpu_count(graph, island) for island in islands)
     if size == 1:
@@ -212,6 +214,6 @@ def _common(sizes: Iterable[int]) -> int:
 
 
 def _islands(graph: "g.Graph | nx.Graph") -> str:
-    islands = g.parts(graph, graph)
+    islands = g.components(graph, graph)
     named = ", ".join(f"{g.gpu_count(graph, part)} GPUs around {min(part)}" for part in islands[:4])
     return f"it falls into {len(islands)} islands: {named}" if islands else "it has no GPUs"

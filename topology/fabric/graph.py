@@ -114,7 +114,7 @@ def top_tier(graph: "Graph | nx.Graph") -> int:
     return max((tier(graph, device) for device in devices_of(graph, "switch")), default=0)
 
 
-def parts(
+def components(
     graph: "Graph | nx.Graph", devices: Iterable[str], *, scaleup: bool | None = None
 ) -> list[set[str]]:
     """Return the connected parts that hold GPUs when only `devices` remain.
@@ -133,19 +133,19 @@ def parts(
             left.remove(start)
             while stack:
                 links = adjacency[stack.pop()].items()
-                near = [
+                neighbours = [
                     other
                     for other, link in links
                     if other in left and (scaleup is None or (link["kind"] in SCALEUP_KINDS) == scaleup)
                 ]
-                left.difference_update(near)
-                part.update(near)
-                stack.extend(near)
+                left.difference_update(neighbours)
+                part.update(neighbours)
+                stack.extend(neighbours)
             found.append(part)
     return [part for part in found if gpu_count(graph, part)]
 
 
-def cut(graph: "Graph | nx.Graph", part: set[str]) -> list[Link]:
+def links_leaving(graph: "Graph | nx.Graph", part: set[str]) -> list[Link]:
     """Return the links between a part of the graph and the rest."""
     leaving = ((device, other) for device in part for other in graph.adj[device] if other not in part)
     return [link_between(graph, device, other) for device, other in leaving]
@@ -155,7 +155,7 @@ def is_connected(graph: "Graph | nx.Graph") -> bool:
     """Return whether every device reaches every other."""
     reached, left = {next(iter(graph))}, [next(iter(graph))]
     while left:
-        near = set(graph.adj[left.pop()]) - reached
-        reached |= near
-        left.extend(near)
+        neighbours = set(graph.adj[left.pop()]) - reached
+        reached |= neighbours
+        left.extend(neighbours)
     return len(reached) == len(graph)

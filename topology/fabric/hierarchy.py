@@ -183,7 +183,7 @@ def p2p_bandwidth(h: Hierarchy, stride: Count, size: Count = 2) -> Rate:
         rest = h.num_gpus % unit
         if rest and above_node:
             entering = np.asarray(
-                _cut(size, stride, (h.num_gpus - rest) % (size * stride), ring=True), dtype=np.int64
+                _crossing(size, stride, (h.num_gpus - rest) % (size * stride), ring=True), dtype=np.int64
             )
             limit = np.minimum(limit, _hop_limit(h, level, rest, np.minimum(entering, rest), above_node=True))
         rate = np.where(members_per_unit(size, stride, unit) < size, np.minimum(rate, limit), rate)
@@ -239,7 +239,7 @@ def _shared_limit(h: Hierarchy, level: Level, size: Counts, stride: Counts, *, r
     limit = unit * level.uplink_bytes_per_s / busiest
     rest = h.num_gpus % unit
     if rest:
-        last = np.maximum(1, _cut(size, stride, (h.num_gpus - rest) % (size * stride), ring=ring))
+        last = np.maximum(1, _crossing(size, stride, (h.num_gpus - rest) % (size * stride), ring=ring))
         limit = np.minimum(limit, rest * level.uplink_bytes_per_s / last)
     return np.asarray(limit)
 
@@ -257,13 +257,13 @@ def _busiest_unit(size: Counts, stride: Counts, unit: int, *, ring: bool) -> Rat
     for parts in (wrapped, block - wrapped):
         steps = parts // grid
         low = steps // 2 * grid
-        load = _cut(size, stride, low, ring=ring) + _cut(size, stride, parts - low, ring=ring)
+        load = _crossing(size, stride, low, ring=ring) + _crossing(size, stride, parts - low, ring=ring)
         allowed = (parts == wrapped) | (unit > block)
         worst = np.maximum(worst, np.where(allowed, load, 0.0))
     return worst
 
 
-def _cut(size: Counts, stride: Counts, at: Counts, *, ring: bool) -> Rate:
+def _crossing(size: Counts, stride: Counts, at: Counts, *, ring: bool) -> Rate:
     """Return what crosses a cut of a block of groups: how many groups, or Σ k(g−k) member pairs."""
     if ring:
         return np.asarray(np.minimum(np.minimum(at, stride), size * stride - at), dtype=np.float64)

@@ -24,7 +24,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class WiredUnit:
     """A built unit: its GPUs, and its ports by plane (rail r of every node is plane r)."""
 
     gpus: int
@@ -108,12 +108,12 @@ def _grow(
     domains: Sequence[Domain],
     *,
     fold: bool,
-) -> Unit:
+) -> WiredUnit:
     """Build what hangs below one group of switches of tier `level` (−1: one domain), then the switches."""
     if level < 0:
         return _add_domain(graph, domains[0])
-    children: list[Unit] = []
-    drawn: dict[tuple[tuple[NodeSpec, int], ...], Unit] = {}
+    children: list[WiredUnit] = []
+    drawn: dict[tuple[tuple[NodeSpec, int], ...], WiredUnit] = {}
     for chunk in _chunks(domains, tiers[level - 1].nodes_per_unit if level else 0):
         content = tuple((domain.node, domain.hosts) for domain in chunk)
         if fold and content in drawn:
@@ -131,13 +131,13 @@ def _chunks(domains: Sequence[Domain], nodes_per_unit: int) -> list[list[Domain]
     return [list(run) for _, run in groupby(domains, key=lambda domain: domain.first_host // nodes_per_unit)]
 
 
-def _fold(graph: g.Graph, like: Unit, first: Domain, level: int) -> Unit:
+def _fold(graph: g.Graph, like: WiredUnit, first: Domain, level: int) -> WiredUnit:
     """Add one vertex that stands for a unit equal to `like`."""
     name = g.add_device(
         graph, f"unit{first.first_host}.{level}", "unit", tier=level, gpus=like.gpus, index=first.first_gpu
     )
     planes = tuple(tuple(replace(port, device=name) for port in plane) for plane in like.planes)
-    return Unit(gpus=like.gpus, planes=planes)
+    return WiredUnit(gpus=like.gpus, planes=planes)
 
 
 def _add_switches(
@@ -145,9 +145,9 @@ def _add_switches(
     spec: ClusterSpec,
     tier: TierSpec,
     level: int,
-    children: Sequence[Unit],
+    children: Sequence[WiredUnit],
     first_host: int,
-) -> Unit:
+) -> WiredUnit:
     """Add the switches of one unit: a leaf per rail, spines that meet all leaves, cores that meet a plane."""
     count = max(len(child.planes) for child in children) if spec.rail_optimized or level else 1
     meets_all = level == 1 or count == 1
@@ -166,7 +166,7 @@ def _add_switches(
         inward = _plug(graph, name, [port for plane in planes_met for port in plane], share)
         up = Port(device=name, bandwidth_bytes_per_s=inward / tier.oversubscription, latency_s=tier.latency_s)
         planes.append((up,))
-    return Unit(gpus=sum(child.gpus for child in children), planes=tuple(planes))
+    return WiredUnit(gpus=sum(child.gpus for child in children), planes=tuple(planes))
 
 
 def _plug(graph: g.Graph, switch: str, ports: Sequence[Port], share: float = 1.0) -> float:
@@ -178,7 +178,7 @@ def _plug(graph: g.Graph, switch: str, ports: Sequence[Port], share: float = 1.0
     return share * sum(port.bandwidth_bytes_per_s for port in ports)
 
 
-def _add_domain(graph: g.Graph, domain: Domain) -> Unit:
+def _add_domain(graph: g.Graph, domain: Domain) -> WiredUnit:
     """Add the hosts of one scale-up domain and the links between their GPUs."""
     node = domain.node
     hosts = []
@@ -188,7 +188,7 @@ def _add_domain(graph: g.Graph, domain: Domain) -> Unit:
     num_gpus = domain.hosts * node.gpus_per_node
     _add_scaleup(graph, node, domain.first_host, range(domain.first_gpu, domain.first_gpu + num_gpus))
     planes = tuple(tuple(port for host in hosts for port in host[rail]) for rail in range(len(hosts[0])))
-    return Unit(gpus=num_gpus, planes=planes)
+    return WiredUnit(gpus=num_gpus, planes=planes)
 
 
 def _add_host(graph: g.Graph, node: NodeSpec, host: int, first_gpu: int) -> list[tuple[Port, ...]]:
@@ -253,7 +253,7 @@ def _grow_tree(graph: g.Graph, spec: ClusterSpec, *, fold: bool) -> None:
             rate, latency = switch.uplink_bandwidth_bytes_per_s, switch.latency_s
             link = Link(kind="network", bandwidth_bytes_per_s=rate, latency_s=latency)
             g.add_link(graph, f"switch {switch.name}", f"switch {switch.parent}", link)
-    drawn: dict[tuple[NodeSpec, int], Unit] = {}
+    drawn: dict[tuple[NodeSpec, int], WiredUnit] = {}
     for domain in _domains(spec.nodes):
         content = (domain.node, domain.hosts)
         like = drawn.get(content) if fold else None

@@ -11,7 +11,7 @@ from topology.base.names import words
 from topology.base.units import GIB, format_bytes
 from topology.hardware.datasheets import gpu_sheets
 
-MEMORY_TOLERANCE = 0.05
+SHEET_TOLERANCE = 0.05
 """Share of the nominal memory that a driver may hold back; parts of one family differ by more."""
 
 _MAKERS = frozenset({"nvidia", "tesla", "geforce", "amd", "instinct"})
@@ -35,7 +35,7 @@ def gpu_of_device(name: str, memory_bytes: float) -> str:
         for part, sheet in gpu_sheets().items()
         if _family(part) == _family(name)
         and _fits(form=_form(name), part=_form(part))
-        and abs(memory_bytes / (sheet.memory_gib * GIB) - 1) < MEMORY_TOLERANCE
+        and abs(memory_bytes / (sheet.memory_gib * GIB) - 1) < SHEET_TOLERANCE
     ]
     if len(found) == 1:
         return found[0]

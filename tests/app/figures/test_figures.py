@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.analysis.link_load import carried, link_load
+from app.analysis.link_load import carried_bytes_per_s, link_load
 from app.figures.chrome_trace import trace_json
 from app.figures.curves import pareto_chart, pareto_front, scaling_curve
 from app.figures.gantt import busy_share, schedule_gantt, shown_events
@@ -20,7 +20,7 @@ from app.figures.tornado import tornado
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.pipeline.simulator import StageSeconds, simulate
+from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from planner.analysis.what_if import Offer, ScalePoint, Sensitivity
 from topology.base.units import GIB, format_seconds
 from topology.builders import default_cluster
@@ -98,7 +98,7 @@ def test_compared_steps_stack_to_their_totals():
 def test_a_rank_of_the_gantt_does_one_thing_at_a_time(schedule):
     """Bars of one row do not overlap, and all passes are drawn."""
     layout = ParallelLayout(pp=4, schedule=schedule)
-    events = simulate(layout, 8, SECONDS).events
+    events = simulate_step(layout, 8, SECONDS).events
     spans: dict[str, list[tuple[float, float]]] = {}
     for trace in schedule_gantt(events).data:
         for rank, start, length in zip(trace.y, trace.base, trace.x, strict=True):
@@ -111,20 +111,20 @@ def test_a_rank_of_the_gantt_does_one_thing_at_a_time(schedule):
 
 def test_the_bubble_of_gpipe_is_its_closed_form():
     """Idle share = (P − 1) / (M + P − 1)."""
-    events = simulate(ParallelLayout(pp=4, schedule="gpipe"), 8, SECONDS).events
+    events = simulate_step(ParallelLayout(pp=4, schedule="gpipe"), 8, SECONDS).events
     assert 1 - busy_share(events) == pytest.approx(3 / 11)
 
 
 def test_long_schedules_show_the_outer_ranks():
     """Of 32 ranks the first and the last eight are drawn."""
     seconds = StageSeconds(forward_s=(1.0,) * 32, input_s=(1.0,) * 32, weight_s=(1.0,) * 32)
-    ranks = {event.rank for event in shown_events(simulate(ParallelLayout(pp=32), 32, seconds).events)}
+    ranks = {event.rank for event in shown_events(simulate_step(ParallelLayout(pp=32), 32, seconds).events)}
     assert ranks == {*range(8), *range(24, 32)}
 
 
 def test_a_schedule_that_is_cut_says_until_when_it_is_drawn():
     """Of more passes than can be seen, the earliest are drawn."""
-    events = simulate(ParallelLayout(pp=4), 600, SECONDS).events
+    events = simulate_step(ParallelLayout(pp=4), 600, SECONDS).events
     end_s = max(event.end_s for event in shown_events(events))
     assert len(shown_events(events)) < len(events)
     assert alt_text(schedule_gantt(events)).endswith(f"Drawn are the first {format_seconds(end_s)}.")
@@ -132,7 +132,7 @@ def test_a_schedule_that_is_cut_says_until_when_it_is_drawn():
 
 def test_the_trace_has_every_pass_on_the_track_of_its_rank():
     """Complete events in microseconds, tracks named."""
-    events = simulate(ParallelLayout(pp=4), 4, SECONDS).events
+    events = simulate_step(ParallelLayout(pp=4), 4, SECONDS).events
     document = json.loads(trace_json(events, "llama"))
     passes = [entry for entry in document["traceEvents"] if entry["ph"] == "X"]
     drawn = sorted((p["tid"], p["name"], p["ts"], p["dur"]) for p in passes)
@@ -165,7 +165,7 @@ def test_link_utilisation_equals_the_flow_computation(tp, dp, axis):
     layout = ParallelLayout(tp=tp, dp=dp)
     size, stride = (dp, tp) if axis == "dp" else (tp, 1)
     share = ring_share_of_uplinks(32, size, stride, 8)
-    assert carried(hierarchy, layout, axis, 8) == pytest.approx(
+    assert carried_bytes_per_s(hierarchy, layout, axis, 8) == pytest.approx(
         share * float(ring_bandwidth(hierarchy, size, stride))
     )
 
@@ -256,7 +256,7 @@ def test_the_roofline_parts_ops_at_the_ridge():
 def test_every_figure_says_what_it_shows():
     """The reading is a sentence: it starts with a capital or a number and ends with a full stop."""
     gpu = default_cluster("h100-sxm", 8).gpu
-    events = simulate(
+    events = simulate_step(
         ParallelLayout(pp=2), 2, StageSeconds(forward_s=(1.0,) * 2, input_s=(1.0,) * 2, weight_s=(1.0,) * 2)
     ).events
     for picture in (

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from costmodel.kernels.collectives import collective_time
-from costmodel.kernels.compute import attention_prefill, elementwise, gemm
-from costmodel.kernels.measurement import Measurement, read_measurements, to_json
+from costmodel.kernels.compute import attention_prefill, elementwise_time, gemm_time
+from costmodel.kernels.measurement import Measurement, measurements_json, read_measurements
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout
 from planner.plan import Plan
@@ -67,7 +67,7 @@ def test_measurements_survive_their_file(entries: list[Entry], cluster: ClusterS
     """What is written is what is read."""
     found = measurements(entries, cluster=build(cluster).fingerprint(), gpu="cpu-2")
     path = tmp_path / "cpu.json"
-    path.write_text(to_json(found), encoding="utf-8")
+    path.write_text(measurements_json(found), encoding="utf-8")
     assert [(m.what, m.value) for m in read_measurements(path)] == [(m.what, m.value) for m in found]
 
 
@@ -82,9 +82,9 @@ def modelled_s(cal: Calibration, cluster: Cluster, measured: Measurement) -> flo
     """Seconds that the cost model gives for what was measured."""
     inputs: dict[str, Any] = dict(measured.inputs)
     if measured.what == "gemm":
-        return float(gemm(cal, cluster.gpu, "bf16", **inputs).seconds)
+        return float(gemm_time(cal, cluster.gpu, "bf16", **inputs).seconds)
     if measured.what == "elementwise":
-        return float(elementwise(cal, cluster.gpu, inputs["bytes"]).seconds)
+        return float(elementwise_time(cal, cluster.gpu, inputs["bytes"]).seconds)
     if measured.what == "attention_prefill":
         return float(attention_prefill(cal, cluster.gpu, **inputs).seconds)
     group = int(inputs["size"]), int(inputs["stride"])

@@ -20,10 +20,10 @@ from costmodel.layout import ParallelLayout
 from executor.bench.host_profile import cpu_cluster
 from executor.bench.kernels import Entry, Timing
 from executor.bench.local_ranks import run_ranks
-from executor.bench.measured_run import step_times
+from executor.bench.measured_run import steady_steps
 from executor.launch.supervise import with_plan, write_run
 from executor.training import loop
-from executor.training.settings import METRICS_FILE, RunSettings, Status
+from executor.training.settings import METRICS_FILE, RunSettings, RunStatus
 from planner.plan import Plan
 from topology.base.units import GIB
 from topology.spec import ClusterSpec
@@ -60,7 +60,7 @@ def test_median_is_of_steady_steps_since_the_last_start(tmp_path: Path) -> None:
         for step, s in zip(steps, seconds, strict=True)
     ]
     (tmp_path / METRICS_FILE).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    times = step_times(tmp_path)
+    times = steady_steps(tmp_path)
     assert times is not None
     assert (times.p10_s, times.p50_s, times.p90_s, times.steps) == (1.0, 1.2, 1.4, 5)
 
@@ -90,7 +90,7 @@ def test_measured_step_of_a_gloo_run_anchors_predictions(
         tmp_path / "run",
     )
     write_run(settings, plan)
-    status: Status = run_ranks(_train, 2, settings, plan)[0]
+    status: RunStatus = run_ranks(_train, 2, settings, plan)[0]
     told = keep_measured_step(tmp_path / "run", plan, status.device)
     row = tmp_path / "run" / "measured.csv"
     (measurement,) = read_measurements(tmp_path / "run" / "measured.json")
@@ -106,10 +106,10 @@ def test_measured_step_of_a_gloo_run_anchors_predictions(
     row.write_text(row.read_text().replace(f"{measurement.value:.6g}", slower))
     assert run(["accuracy", str(row), "--anchor", str(row), "--name", "gloo", "--json"]) == 0
     capsys.readouterr()
-    level = recall("gloo").of("meshplan")
+    level = recall("gloo").level_of("meshplan")
     assert level is not None
     assert 1.0 < level.level < 1.5
 
 
-def _train(_rank: int, settings: RunSettings, plan: Plan) -> Status:
+def _train(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     return loop.train(loop.prepare(settings, plan, torch.device("cpu")))

@@ -9,7 +9,7 @@ import pytest
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.pipeline.simulator import StageSeconds, simulate
+from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import end_times, orders, programs
 from topology.base.errors import InputError
 
@@ -26,7 +26,9 @@ def timed(schedule: Schedule, ranks: int, chunks: int, microbatches: int) -> lis
     """Events of every rank in the order of their simulated start."""
     ones = (1.0,) * (ranks * chunks)
     layout = ParallelLayout(pp=ranks, virtual_stages=chunks, schedule=schedule)
-    events = simulate(layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones)).events
+    events = simulate_step(
+        layout, microbatches, StageSeconds(forward_s=ones, input_s=ones, weight_s=ones)
+    ).events
     return [[(e.kind, e.stage, e.microbatch) for e in events if e.rank == rank] for rank in range(ranks)]
 
 

@@ -24,7 +24,7 @@ from executor.launch.supervise import with_plan, write_run
 from executor.training import loop, manifest
 from executor.training.checkpoint import folder_of_step
 from executor.training.checkpoint_reader import open_checkpoint
-from executor.training.settings import CHECKPOINTS, RunSettings, Status, write_json
+from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -38,13 +38,13 @@ def settings_in(folder: Path, **fields: object) -> RunSettings:
     return with_plan(replace(base, **fields), folder)  # type: ignore[arg-type]
 
 
-def run_here(settings: RunSettings, plan: Plan) -> list[Status]:
+def run_here(settings: RunSettings, plan: Plan) -> list[RunStatus]:
     """Train on a forked rank, from the newest checkpoint if there is one."""
     write_run(settings, plan)
     return run_ranks(_train, 1, settings, plan)
 
 
-def _train(_rank: int, settings: RunSettings, plan: Plan) -> Status:
+def _train(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     return loop.train(loop.prepare(settings, plan, torch.device("cpu")))
 
 

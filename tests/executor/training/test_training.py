@@ -22,7 +22,7 @@ from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
 from executor.training import loop
 from executor.training.checkpoint import folder_of_step, steps_on_disk
-from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, Status
+from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
 from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
 
@@ -45,13 +45,13 @@ def settings_in(folder: Path, **fields: object) -> RunSettings:
     return with_plan(replace(base, **fields), folder)  # type: ignore[arg-type]
 
 
-def run_here(settings: RunSettings, plan: Plan) -> list[Status]:
+def run_here(settings: RunSettings, plan: Plan) -> list[RunStatus]:
     """Train on forked ranks, from the newest checkpoint if there is one."""
     write_run(settings, plan)
     return run_ranks(_train, plan.layout.num_gpus, settings, plan)
 
 
-def _train(_rank: int, settings: RunSettings, plan: Plan) -> Status:
+def _train(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     return loop.train(loop.prepare(settings, plan, torch.device("cpu")))
 
 
@@ -186,7 +186,7 @@ def test_sigterm_writes_a_checkpoint(plan_of: Callable[..., Plan], tmp_path: Pat
     assert steps_on_disk(tmp_path / CHECKPOINTS) == [2]
 
 
-def _train_until_asked(rank: int, settings: RunSettings, plan: Plan) -> Status:
+def _train_until_asked(rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     import os
     import signal
 
@@ -213,7 +213,7 @@ def test_loss_that_is_not_finite_stops_the_run(plan_of: Callable[..., Plan], tmp
     assert steps_on_disk(tmp_path / CHECKPOINTS) == [3]
 
 
-def _train_with_bad_step(_rank: int, settings: RunSettings, plan: Plan) -> Status:
+def _train_with_bad_step(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     trainer = loop.prepare(settings, plan, torch.device("cpu"))
     original, calls = trainer.optimizer.step, []
 
@@ -240,7 +240,7 @@ def test_full_disk_keeps_the_last_good_checkpoint(plan_of: Callable[..., Plan], 
     assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["step-00000003"]
 
 
-def _train_on_full_disk(_rank: int, settings: RunSettings, plan: Plan) -> Status:
+def _train_on_full_disk(_rank: int, settings: RunSettings, plan: Plan) -> RunStatus:
     trainer = loop.prepare(settings, plan, torch.device("cpu"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
     return loop.train(trainer)

@@ -11,15 +11,15 @@ from costmodel.models.catalog import model
 
 pytest.importorskip("torch")
 
-from executor.parallel.pipeline import even_split
+from executor.parallel.pipeline import even_layers
 from executor.validation import memory_trace
 from executor.validation.fake_rank import RankTask
 from executor.validation.memory_trace import (
     few_microbatches,
     layers_of_rank,
-    memory_of_stages,
     peak,
     trace_stage,
+    traced_memory,
 )
 
 TOLERANCE = 0.05
@@ -45,16 +45,16 @@ class Case:
         depth = self.layers or spec.num_layers
         sliding = spec.num_sliding_layers * depth // spec.num_layers
         spec = replace(spec, num_layers=depth, num_sliding_layers=sliding)
-        split = even_split(spec.num_layers, layout.pp * layout.virtual_stages)
+        split = even_layers(spec.num_layers, layout.pp * layout.virtual_stages)
         full = layout.recompute == "full"
-        again = tuple(full * sum(layers_of_rank(spec, layout, split, rank)) for rank in range(layout.pp))
+        recomputed = tuple(full * sum(layers_of_rank(spec, layout, split, rank)) for rank in range(layout.pp))
         return RankTask(
             spec=spec,
             layout=layout,
             sequence_length=self.sequence_length,
             num_microbatches=self.num_microbatches,
             layers_of_stage=split,
-            recompute_of_stage=again,
+            recompute_of_stage=recomputed,
             stage=self.stage,
         )
 
@@ -149,7 +149,7 @@ CASES = {
 def test_estimate_is_within_five_percent_of_the_trace(name: str) -> None:
     """What the allocator hands out at the peak of a full-size rank."""
     task = CASES[name].task
-    (found,) = memory_of_stages(task, task.num_microbatches * task.layout.dp, (task.stage,))
+    (found,) = traced_memory(task, task.num_microbatches * task.layout.dp, (task.stage,))
     assert found.estimate.allocated_bytes == pytest.approx(found.peak_bytes, rel=TOLERANCE)
     assert found.optimizer_bytes == pytest.approx(found.estimate.optimizer_bytes, rel=1e-3)
     assert found.gradients_bytes == pytest.approx(found.estimate.gradients_bytes, rel=1e-3)

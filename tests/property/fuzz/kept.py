@@ -47,9 +47,9 @@ def make_runs(rows: Callable[[], Sequence[dict[str, str]]], random: Random, stor
 
 
 def predict_runs(text: str, box: Box) -> object:
-    from app.actions.accuracy import Question, answer_of
+    from app.actions.accuracy import AccuracyQuestion, predicted_answer
 
-    document = answer_of(Question(runs=box.file("runs.csv", text))).document
+    document = predicted_answer(AccuracyQuestion(runs=box.file("runs.csv", text))).document
     answer: dict[str, Any] = json.loads(document, parse_constant=no_number)
     for row in answer["rows"]:
         if str(row["reason"]).startswith("MemoryError"):  # what one row breaks is told in its reason
@@ -126,12 +126,12 @@ def _fingerprint() -> str:
 def _times(cal: Any) -> Mapping[str, float]:
     """Seconds that a calibration gives for kernels and collectives near what was measured, and far from it."""
     from costmodel.kernels.collectives import collective_time
-    from costmodel.kernels.compute import gemm
+    from costmodel.kernels.compute import gemm_time
     from topology.builders import default_cluster
 
     cluster = default_cluster("h100-sxm", 8)
     found = {
-        f"gemm{m}_s": float(gemm(cal, cluster.gpu, "bf16", float(m), 4096.0, 4096.0).seconds)
+        f"gemm{m}_s": float(gemm_time(cal, cluster.gpu, "bf16", float(m), 4096.0, 4096.0).seconds)
         for m in (1, 4096, 10**6)
     }
     sent = {

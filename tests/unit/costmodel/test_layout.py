@@ -23,30 +23,30 @@ LAYOUTS = [
 def test_a_layout_uses_the_product_of_its_four_axes() -> None:
     """Experts re-use the other axes; they add no GPUs."""
     assert [layout.num_gpus for layout in LAYOUTS] == [1, 64, 16]
-    assert LayoutTable.of(LAYOUTS).num_gpus.tolist() == [1, 64, 16]
+    assert LayoutTable.from_rows(LAYOUTS).num_gpus.tolist() == [1, 64, 16]
 
 
 def test_experts_are_replicated_over_what_is_left_of_the_block() -> None:
     """Over dp 4 · cp 4 · tp 1, ep 8 · expert_tp 2 leaves one replica."""
     assert [layout.expert_dp for layout in LAYOUTS] == [1, 16, 1]
-    assert LayoutTable.of(LAYOUTS).expert_dp.tolist() == [1, 16, 1]
+    assert LayoutTable.from_rows(LAYOUTS).expert_dp.tolist() == [1, 16, 1]
 
 
 def test_a_table_gives_back_the_layouts_it_was_made_of() -> None:
     """Columns lose nothing."""
-    table = LayoutTable.of(LAYOUTS)
+    table = LayoutTable.from_rows(LAYOUTS)
     assert [table.layout(index) for index in range(len(table))] == LAYOUTS
 
 
 def test_a_shard_degree_of_all_ranks_reads_back_as_the_default() -> None:
     """Sharding over all dp·cp ranks is what None means."""
-    table = LayoutTable.of([ParallelLayout(dp=4, cp=2, shard_degree=8)])
+    table = LayoutTable.from_rows([ParallelLayout(dp=4, cp=2, shard_degree=8)])
     assert (table.shard_degree.tolist(), table.layout(0).shard_degree) == ([8], None)
 
 
 def test_rows_are_taken_by_index_and_by_mask() -> None:
     """The enumerator prunes with masks."""
-    table = LayoutTable.of(LAYOUTS)
+    table = LayoutTable.from_rows(LAYOUTS)
     assert table.take(np.array([2])).layout(0) == LAYOUTS[2]
     assert len(table.take(table.tp > 1)) == 1
 
@@ -56,7 +56,7 @@ def test_microbatches_of_a_table_are_those_of_its_layouts() -> None:
     job = TrainingJob(sequence_length=128, global_batch_size=12)
     layouts = [ParallelLayout(dp=2, microbatch_size=3), ParallelLayout(dp=64)]
     assert [num_microbatches(layout, job) for layout in layouts] == [2, 1]
-    assert num_microbatches(LayoutTable.of(layouts), job).tolist() == [2, 1]
+    assert num_microbatches(LayoutTable.from_rows(layouts), job).tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(

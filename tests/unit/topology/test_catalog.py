@@ -146,8 +146,8 @@ def test_every_gpu_is_of_a_generation_that_is_described() -> None:
     """Rates and rules ask its traits; a GPU of a user's own architecture is taken for what is built today."""
     sheets = datasheets.gpu_sheets().values()
     assert {sheet.architecture for sheet in sheets} == set(datasheets.generations()) - {"other"}
-    own = dataclasses.replace(catalog.gpu("h100"), architecture="mine")
-    assert datasheets.generation_of(own).name == "other"
+    described = dataclasses.replace(catalog.gpu("h100"), architecture="mine")
+    assert datasheets.generation_of(described).name == "other"
 
 
 def test_an_alias_means_one_gpu_and_is_no_other_gpus_name() -> None:

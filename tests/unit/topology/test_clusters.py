@@ -95,8 +95,8 @@ def test_a_file_may_change_a_gpu(tmp_path: Path) -> None:
 def test_a_written_cluster_reads_back_equal(tmp_path: Path) -> None:
     """TOML out, TOML in: the same spec, for regular, tree-shaped and rack-scale clusters."""
     tree = catalog.cluster(written(tmp_path, TREE)).spec
-    own = replace(catalog.gpu("gb200"), name="my-gpu", memory_bytes=100.0 * GIB)
-    rack = replace(catalog.cluster("gb200-nvl72", 288).spec, gpus=(own,))
+    described = replace(catalog.gpu("gb200"), name="my-gpu", memory_bytes=100.0 * GIB)
+    rack = replace(catalog.cluster("gb200-nvl72", 288).spec, gpus=(described,))
     for spec in (tree, rack, catalog.cluster("aws-p5.48xlarge", 64).spec):
         assert catalog.cluster(written(tmp_path, to_toml(spec))).spec == spec
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from costmodel.layout import SCHEDULES, ParallelLayout, Schedule
 from costmodel.pipeline.bubble import dualpipev_bubble, waited_sends, zb_h1_bubble, zbv_bubble
-from costmodel.pipeline.simulator import StageSeconds, makespan_bounds, simulate
+from costmodel.pipeline.simulator import StageSeconds, makespan_bounds, simulate_step
 from topology.base.errors import InputError
 
 
@@ -32,7 +32,9 @@ def test_gpipe_and_1f1b_take_m_plus_p_minus_1_passes(
     schedule: Schedule, ranks: int, microbatches: int
 ) -> None:
     """Bubble (P − 1)(F + B), Narayanan et al. 2021 §2.2."""
-    found = simulate(layout_of(schedule, ranks), microbatches, equal_stages(ranks, 1.0, 1.5, 0.5)).makespan_s
+    found = simulate_step(
+        layout_of(schedule, ranks), microbatches, equal_stages(ranks, 1.0, 1.5, 0.5)
+    ).makespan_s
     assert found == pytest.approx((microbatches + ranks - 1) * 3.0)
 
 
@@ -42,13 +44,13 @@ def test_interleaving_divides_the_bubble_by_its_chunks(ranks: int, microbatches:
     layout = layout_of("interleaved", ranks, chunks)
     stages = equal_stages(ranks * chunks, 1 / chunks, 1 / chunks, 1 / chunks)
     expected = microbatches * 3.0 + (ranks - 1) * 3.0 / chunks
-    assert simulate(layout, microbatches, stages).makespan_s == pytest.approx(expected)
+    assert simulate_step(layout, microbatches, stages).makespan_s == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 32)])
 def test_zero_bubble_h1_leaves_a_third_of_the_bubble(ranks: int, microbatches: int) -> None:
     """Bubble (P − 1)(F + B − W), Qi et al. 2023 table 1."""
-    found = simulate(layout_of("zb-h1", ranks), microbatches, equal_stages(ranks)).makespan_s
+    found = simulate_step(layout_of("zb-h1", ranks), microbatches, equal_stages(ranks)).makespan_s
     assert found == pytest.approx(microbatches * 3.0 + (ranks - 1) * 1.0)
 
 
@@ -56,7 +58,7 @@ def extra_of(layout: ParallelLayout, microbatches: int, f: float, b: float, w: f
     """What the simulation adds to M microbatches on equal ranks, as a share of (P − 1) microbatches."""
     V = layout.virtual_stages
     stages = equal_stages(layout.pp * V, f / V, b / V, w / V)
-    makespan_s = simulate(layout, microbatches, stages).makespan_s
+    makespan_s = simulate_step(layout, microbatches, stages).makespan_s
     return (makespan_s / (f + b + w) - microbatches) / (layout.pp - 1)
 
 
@@ -94,8 +96,8 @@ def test_dualpipev_is_exact_for_any_passes(ranks: int, more: int, shares: tuple[
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (4, 8), (4, 16), (8, 32)])
 def test_sends_add_exactly_the_closed_form_to_1f1b(ranks: int, microbatches: int) -> None:
     """Extra 2c·[(P − 1)(M/P + 1) − 1], even though sends are asynchronous."""
-    free = simulate(layout_of("1f1b", ranks), microbatches, equal_stages(ranks)).makespan_s
-    sent = simulate(layout_of("1f1b", ranks), microbatches, equal_stages(ranks, send_s=0.01)).makespan_s
+    free = simulate_step(layout_of("1f1b", ranks), microbatches, equal_stages(ranks)).makespan_s
+    sent = simulate_step(layout_of("1f1b", ranks), microbatches, equal_stages(ranks, send_s=0.01)).makespan_s
     assert sent - free == pytest.approx(0.01 * float(waited_sends(ranks, microbatches)))
 
 
@@ -112,7 +114,7 @@ def test_uneven_stages_stay_between_the_bounds() -> None:
         ranks, microbatches = int(random.integers(1, 7)), int(random.integers(1, 20))
         f, b, w = random.uniform(0.2, 2.0, (3, ranks)).tolist()
         layout = layout_of("1f1b", ranks)
-        found = simulate(
+        found = simulate_step(
             layout, microbatches, StageSeconds(forward_s=tuple(f), input_s=tuple(b), weight_s=tuple(w))
         )
         lower, upper = makespan_bounds(
@@ -127,7 +129,7 @@ def test_every_pass_runs_once_after_its_inputs_and_alone_on_its_rank(schedule: S
     ranks, microbatches = 4, 8
     layout = layout_of(schedule, ranks)
     stages = ranks * layout.virtual_stages
-    events = simulate(layout, microbatches, equal_stages(stages, 1.0, 1.2, 0.7, send_s=0.1)).events
+    events = simulate_step(layout, microbatches, equal_stages(stages, 1.0, 1.2, 0.7, send_s=0.1)).events
     kinds = 3 if schedule in ("zb-h1", "zbv", "dualpipev") else 2
     end = {(event.kind, event.stage, event.microbatch): event.end_s for event in events}
     assert len(end) == len(events) == kinds * stages * microbatches
@@ -147,11 +149,11 @@ def test_every_pass_runs_once_after_its_inputs_and_alone_on_its_rank(schedule: S
 
 def test_every_pass_of_a_long_run_is_simulated() -> None:
     """16 stages and 256 microbatches are 8,192 passes, each exactly once."""
-    timeline = simulate(layout_of("1f1b", 16), 256, equal_stages(16))
+    timeline = simulate_step(layout_of("1f1b", 16), 256, equal_stages(16))
     assert len({(event.kind, event.stage, event.microbatch) for event in timeline.events}) == 8192
 
 
 def test_durations_must_match_the_stages() -> None:
     """A pipeline of four stages needs four durations."""
     with pytest.raises(InputError, match="durations do not match"):
-        simulate(layout_of("1f1b", 4), 8, equal_stages(3))
+        simulate_step(layout_of("1f1b", 4), 8, equal_stages(3))

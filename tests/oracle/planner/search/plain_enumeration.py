@@ -120,7 +120,7 @@ def every_layout(
     return _legal(s, found)
 
 
-def some_layouts(r: Random, s: Setting, pins: Mapping[str, Any], about: int) -> list[ParallelLayout]:
+def sampled_layouts(r: Random, s: Setting, pins: Mapping[str, Any], about: int) -> list[ParallelLayout]:
     """Legal layouts from about this many candidates of random degrees."""
     every, pipelines = list(_degrees(s, pins)), _pipelines_of_ranks(s, pins)
     r.shuffle(every)
@@ -136,7 +136,7 @@ def _legal(s: Setting, layouts: list[ParallelLayout]) -> list[ParallelLayout]:
     """Those of some layouts that the rules allow."""
     if not layouts:
         return []
-    keep, _ = legal(s, LayoutTable.of(layouts))
+    keep, _ = legal(s, LayoutTable.from_rows(layouts))
     return [layout for layout, good in zip(layouts, keep, strict=True) if good]
 
 
@@ -219,7 +219,7 @@ def _shard_degrees(s: Setting, degrees: Degrees, order: tuple[str, ...]) -> set[
     """
     ranks = degrees["dp"] * degrees["cp"]
     layout = ParallelLayout(**degrees, axis_order=order)
-    stride = int(axis_strides(LayoutTable.of([layout]))["data"][0])
+    stride = int(axis_strides(LayoutTable.from_rows([layout]))["data"][0])
     units = tuple(sorted({level.unit_gpus for level in s.cluster.hierarchy.levels}))
     return {ranks} | {_longest_block(ranks, stride, unit) for unit in units} - {1}
 
@@ -254,7 +254,7 @@ def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[t
             _pinned(pins, "schedule", s.stack.supports.schedules), _pinned(pins, "virtual_stages", chunks)
         )
         pairs = [ParallelLayout(pp=pp, schedule=schedule, virtual_stages=v) for schedule, v in every]
-        keep, _ = legal(s, LayoutTable.of(pairs), only=frozenset(("pp", "schedule", "virtual_stages")))
+        keep, _ = legal(s, LayoutTable.from_rows(pairs), only=frozenset(("pp", "schedule", "virtual_stages")))
         found[pp] = [(x.schedule, x.virtual_stages) for x, good in zip(pairs, keep, strict=True) if good]
     return found
 
@@ -314,7 +314,9 @@ def rank_choices(
     `costmodel.pipeline.stage_costs` takes one rank per row, so all loads are asked for at once as so many ranks.
     """
     loads = list(dict.fromkeys((rank, row) for rows in splits for rank, row in enumerate(rows)))
-    asked = [(rank, row, again) for rank, row in loads for again in range(sum(row) + 1 if recomputes else 1)]
+    asked = [
+        (rank, row, counts) for rank, row in loads for counts in range(sum(row) + 1 if recomputes else 1)
+    ]
     ranks = [rank for rank, _, _ in asked]
 
     def spread(values: Sequence[float]) -> tuple[float, ...]:
@@ -358,14 +360,14 @@ def fastest_split(
     M, beta, best = costs.num_microbatches, costs.bubble_weight, None
     for rows in splits:
         loads = list(enumerate(rows))
-        again = [least[load] for load in loads]
-        if None in again:
+        counts = [least[load] for load in loads]
+        if None in counts:
             continue
-        t = [choices[load].seconds[r] for load, r in zip(loads, again, strict=True) if r is not None]
+        t = [choices[load].seconds[r] for load, r in zip(loads, counts, strict=True) if r is not None]
         tail = max(choices[load].tail for load in loads)
         step = M * max(t) + beta * (sum(t) - max(t)) + tail + costs.constant_s
         if best is None or step < best[0]:
-            best = (step, StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(r or 0 for r in again)))
+            best = (step, StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(r or 0 for r in counts)))
     return None if best is None else (step_time(costs, best[1]), best[1])
 
 
@@ -396,7 +398,7 @@ def price_together(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibrati
 
     The table is the cost model's own; what it says of a layout is checked against `price_each` on samples.
     """
-    table = LayoutTable.of(layouts)
+    table = LayoutTable.from_rows(layouts)
     ops = ops_of_parts(s.model, s.job, s.stack, unique_shards(table, s.job)[0])
     columns = compose(
         features_of(s.model, s.cluster, s.job, s.stack, table, cal, ops=ops), default_constants()

@@ -23,7 +23,7 @@ from costmodel.stack import StackLevel, stacks
 from costmodel.training.stages import stage_costs
 from planner.plan import PlanRequest
 from planner.problem import Setting
-from tests.oracle.planner.search.plain_enumeration import every_layout, setting_of, some_layouts, splits_of
+from tests.oracle.planner.search.plain_enumeration import every_layout, sampled_layouts, setting_of, splits_of
 from topology.base.decode import structure, unstructure
 from topology.builders import default_cluster, gpu_named
 from topology.spec import ClusterSpec, TierSpec
@@ -126,10 +126,10 @@ def random_sizes(r: Random, most_gpus: int) -> PlanRequest:
 def random_split(r: Random, s: Setting, layout: ParallelLayout) -> StageSplit:
     """Any split of the layers of a layout, with any recomputation it allows."""
     rows = r.choice(splits_of(s, layout))
-    again = [r.choice((0, sum(row), r.randint(0, sum(row)))) for row in rows]
+    recomputed = [r.choice((0, sum(row), r.randint(0, sum(row)))) for row in rows]
     return StageSplit(
         layers_of_stage=rows,
-        recompute_of_stage=tuple(again) if layout.recompute == "full" else (0,) * len(rows),
+        recompute_of_stage=tuple(recomputed) if layout.recompute == "full" else (0,) * len(rows),
     )
 
 
@@ -156,14 +156,14 @@ def random_request(
     """
     request, duplicates = random_sizes(r, most_gpus), r.random() < 0.1
     s, pins, candidates = setting_of(request), {}, 8 * most_layouts
-    some = some_layouts(r, s, pins, 200)
-    if not some:
+    sampled = sampled_layouts(r, s, pins, 200)
+    if not sampled:
         return None
     if r.random() < 0.25:
-        pins |= pins_of(r, some, r.choice((1, 1, 2)))
+        pins |= pins_of(r, sampled, r.choice((1, 1, 2)))
     pool = every_layout(s, pins, duplicates=duplicates, most=candidates)
     while (pool is None or len(pool) > most_layouts) and len(pins) < MOST_PINS:
-        pins |= pins_of(r, some_layouts(r, s, pins, 200) or some, 1)
+        pins |= pins_of(r, sampled_layouts(r, s, pins, 200) or sampled, 1)
         pool = every_layout(s, pins, duplicates=duplicates, most=candidates)
     if not pool or len(pool) > most_layouts:
         return None

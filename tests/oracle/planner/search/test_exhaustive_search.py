@@ -132,7 +132,9 @@ def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
 def shard_degrees(degrees: dict[str, Any], order: tuple[str, ...], units: list[int]) -> set[int]:
     """All replicas, or as many as share a unit of the fabric, counted GPU by GPU where they lie evenly."""
     ranks = degrees["dp"] * degrees["cp"]
-    stride = int(axis_strides(LayoutTable.of([ParallelLayout(**degrees, axis_order=order)]))["data"][0])
+    stride = int(
+        axis_strides(LayoutTable.from_rows([ParallelLayout(**degrees, axis_order=order)]))["data"][0]
+    )
     places = [r * stride for r in range(ranks)]
     shares = {sum(place < unit for place in places) for unit in units if unit % stride == 0 or unit < stride}
     return {ranks} | {math.gcd(ranks, share) for share in shares}
@@ -173,7 +175,7 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
         for i, name in enumerate(names)
     }
     if not rows:
-        return LayoutTable.of([])
+        return LayoutTable.from_rows([])
     table = LayoutTable(**columns)
     keep, _ = legal(s, table)
     return table.take(keep)
@@ -245,8 +247,8 @@ def rank_seconds(s: Setting, priced: Priced, rank: int, layers: Vector) -> tuple
     fixed = c.every_s + first * c.first_s + last * c.last_s
     t = np.full(len(table), math.inf)
     full = table.recompute == RECOMPUTES.index("full")
-    for again in range(int(layers.sum()) + 1):
-        recomputed = first_runs_recomputed(priced, layers, again)
+    for layers_recomputed in range(int(layers.sum()) + 1):
+        recomputed = first_runs_recomputed(priced, layers, layers_recomputed)
         parts = stage_parts(
             priced.pieces,
             layers=list(layers),
@@ -255,19 +257,19 @@ def rank_seconds(s: Setting, priced: Priced, rank: int, layers: Vector) -> tuple
             first=first,
             last=last,
         )
-        fits = (sum(parts.values()) <= s.memory_budget_bytes) & (full | (again == 0))
+        fits = (sum(parts.values()) <= s.memory_budget_bytes) & (full | (layers_recomputed == 0))
         seconds = layers @ c.layer_s + (recomputed * c.recompute_s).sum(axis=0) + fixed
         t = np.where(np.isinf(t) & fits, seconds, t)
     tails = np.einsum("k,jkn->jn", layers, c.tail_layer_s) + first * c.tail_first_s + last * c.tail_last_s
     return t, tails.max(axis=0)
 
 
-def first_runs_recomputed(priced: Priced, layers: Vector, again: int) -> Vector:
+def first_runs_recomputed(priced: Priced, layers: Vector, layers_recomputed: int) -> Vector:
     """Recomputed layers of each run: those that free most bytes per second first, shape (runs, layouts)."""
     rows = len(priced.table)
     freed = [np.broadcast_to(k.saved_bytes - k.saved_bytes_recomputed, (rows,)) for k in priced.pieces.layers]
     order = np.argsort(-np.stack(freed) / np.maximum(priced.costs.recompute_s, 1e-30), axis=0, kind="stable")
-    recomputed, left = np.zeros((len(layers), rows)), np.full(rows, float(again))
+    recomputed, left = np.zeros((len(layers), rows)), np.full(rows, float(layers_recomputed))
     for place in range(len(layers)):
         run = order[place]
         take = np.minimum(layers[run], left)

@@ -19,7 +19,7 @@ DENSE_100B = replace(model("llama-3.1-70b"), name="dense-100b", num_layers=112)
 
 
 def ask(
-    of: ModelSpec,
+    spec: ModelSpec,
     gpus: int,
     *,
     gpu: str = "h100-sxm",
@@ -31,7 +31,7 @@ def ask(
     """Plan for the usual cluster of a GPU."""
     cluster = default_cluster(gpu, gpus, nic_bandwidth_bytes_per_s=nic_bytes_per_s)
     job = TrainingJob(sequence_length=sequence, global_batch_size=batch)
-    return search(PlanRequest(model=of, cluster=cluster.spec, job=job, **request), CAL)  # type: ignore[arg-type]
+    return search(PlanRequest(model=spec, cluster=cluster.spec, job=job, **request), CAL)  # type: ignore[arg-type]
 
 
 def plan(*args: object, **kwargs: object) -> Plan:

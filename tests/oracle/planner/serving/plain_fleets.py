@@ -246,10 +246,10 @@ def within(found: Simulation, job: ServingJob, phase: str, first: int) -> bool:
     )
 
 
-def fewest_gpus(some: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
+def fewest_gpus(offered: Sequence[Kind], job: ServingJob, rate_per_s: float, most_gpus: int) -> int | None:
     """Fewest GPUs, up to `most_gpus`, that serve the rate: one kind of replica, or one of each phase."""
     best: dict[str, int] = {}
-    for kind in some:
+    for kind in offered:
         budget = min(best.get(kind.phase, most_gpus + 1) - 1, most_gpus)
         count = _fewest(kind, job, rate_per_s, budget // kind.num_gpus)
         if count:
@@ -284,24 +284,24 @@ def closed_rate(kind: Kind, job: ServingJob, replicas: int) -> float | None:
 
 def refuted(question: Question, answer: ServingPlan | ServingInfeasible) -> str | None:
     """What contradicts the answer of a search, in words; None when nothing does."""
-    job, some = question.request.job, kinds(question)
+    job, offered = question.request.job, kinds(question)
     if job.concurrency is not None:
-        return _refuted_closed(question, answer, some)
+        return _refuted_closed(question, answer, offered)
     most = question.request.num_gpus or 16
     if isinstance(answer, ServingInfeasible):
         rate = job.request_rate_per_s or (answer.capacity_requests_per_s or 1e-3) * JUST_ABOVE
-        fits = fewest_gpus(some, job, rate, most)
+        fits = fewest_gpus(offered, job, rate, most)
         return f"said to be impossible, but {fits} GPUs serve {rate:.4g}/s" if fits else None
     bound = answer.optimality.bound
     if job.request_rate_per_s is not None:
-        fewer = fewest_gpus(some, job, job.request_rate_per_s, min(int(bound) - 1, 16))
+        fewer = fewest_gpus(offered, job, job.request_rate_per_s, min(int(bound) - 1, 16))
         return f"{fewer} GPUs do, the bound is {bound}" if fewer else None
-    fits = fewest_gpus(some, job, bound * JUST_ABOVE, most)
+    fits = fewest_gpus(offered, job, bound * JUST_ABOVE, most)
     return f"{fits} GPUs serve {bound * JUST_ABOVE:.5g}/s, the bound is {bound:.5g}/s" if fits else None
 
 
 def _refuted_closed(
-    question: Question, answer: ServingPlan | ServingInfeasible, some: Sequence[Kind]
+    question: Question, answer: ServingPlan | ServingInfeasible, offered: Sequence[Kind]
 ) -> str | None:
     """Every number of every replica in a closed loop against the answer."""
     job, size = question.request.job, question.request.num_gpus
@@ -309,7 +309,7 @@ def _refuted_closed(
     bound = 0.0 if size else float("inf")
     if isinstance(answer, ServingPlan):
         bound = answer.optimality.bound
-    for kind in some:
+    for kind in offered:
         for count in range(1, min((size or 16) // kind.num_gpus, job.concurrency or 1) + 1):
             if size is None and not infeasible and count * kind.num_gpus >= bound:
                 continue

@@ -225,6 +225,6 @@ def _counted(options: list[Option], rates: list[float], size: int, rate: float) 
 def test_the_enumeration_agrees_with_itself() -> None:
     """More GPUs serve what fewer do: the oracle's own sanity."""
     question = next(q for q in questions(20, 5) if q.request.job.request_rate_per_s)
-    some, job = kinds(question), question.request.job
-    least = fewest_gpus(some, job, job.request_rate_per_s or 1.0, 8)
-    assert least is None or fewest_gpus(some, job, (job.request_rate_per_s or 1.0) / 2, 8) <= least  # type: ignore[operator]  # not None then
+    offered, job = kinds(question), question.request.job
+    least = fewest_gpus(offered, job, job.request_rate_per_s or 1.0, 8)
+    assert least is None or fewest_gpus(offered, job, (job.request_rate_per_s or 1.0) / 2, 8) <= least  # type: ignore[operator]  # not None then

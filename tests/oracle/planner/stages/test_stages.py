@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.layout import ParallelLayout
-from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits, step_time
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, step_time
 from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks, runs_of_ranks
 from planner.stages.dynamic_program import bound_stages, exact_split
 from planner.stages.integer_program import solve_stages
@@ -89,14 +89,16 @@ def every_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> list[StageSp
     splits = []
     for sizes in chunkings(1) or chunkings(0):
         rows = runs_of_ranks(chunk_ranks, sizes, costs.runs)
-        again = itertools.product(*(range(sum(row) + 1) for row in rows))
-        splits.extend(StageSplit(layers_of_stage=rows, recompute_of_stage=r) for r in again)
+        recomputed = itertools.product(*(range(sum(row) + 1) for row in rows))
+        splits.extend(StageSplit(layers_of_stage=rows, recompute_of_stage=r) for r in recomputed)
     return splits
 
 
 def brute_force(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> float:
     """Least step time over all splits that fit."""
-    times = (step_time(costs, split) for split in every_split(costs, chunk_ranks) if fits(costs, split))
+    times = (
+        step_time(costs, split) for split in every_split(costs, chunk_ranks) if fits_capacity(costs, split)
+    )
     return min(times, default=math.inf)
 
 
@@ -110,7 +112,7 @@ def test_the_solver_finds_the_optimum_of_exhaustive_search(drawn: tuple[StageCos
     assert found.step_time_s == pytest.approx(best_s, rel=RELATIVE)
     assert (found.split is None) == math.isinf(best_s)
     if found.split is not None:
-        assert fits(costs, found.split)
+        assert fits_capacity(costs, found.split)
         assert found.status == "proven"
         assert found.bound_s <= best_s
 
@@ -133,7 +135,7 @@ def test_no_split_beats_the_bound(drawn: tuple[StageCosts, tuple[int, ...]]) -> 
     bound = bound_stages(costs, chunk_ranks)
     assert bound.bound_s <= brute_force(costs, chunk_ranks) * (1 + RELATIVE)
     if bound.split is not None:
-        assert fits(costs, bound.split)
+        assert fits_capacity(costs, bound.split)
         assert bound.seed_s == step_time(costs, bound.split)
 
 

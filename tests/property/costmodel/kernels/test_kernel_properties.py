@@ -27,7 +27,7 @@ sizes = st.integers(1, 100_000)
 def test_a_larger_gemm_never_takes_less_time(gpu, dtype, m, n, k, factor):
     """Growing any side of a GEMM never shortens it."""
     shapes = np.array([[m, n, k], [m * factor, n, k], [m, n * factor, k], [m, n, k * factor]], dtype=float)
-    seconds = compute.gemm(CAL, GPUS[gpu], dtype, *shapes.T).seconds
+    seconds = compute.gemm_time(CAL, GPUS[gpu], dtype, *shapes.T).seconds
     assert (seconds[1:] >= seconds[0] * (1 - 1e-9)).all()
 
 
@@ -35,7 +35,7 @@ def test_a_larger_gemm_never_takes_less_time(gpu, dtype, m, n, k, factor):
 @given(gpus, dtypes, st.floats(1.0, 60_000.0), sizes, sizes)
 def test_gemm_time_is_continuous_in_tokens(gpu, dtype, m, n, k):
     """A thousandth more tokens is less than half a percent more time."""
-    a, b = compute.gemm(CAL, GPUS[gpu], dtype, [m, 1.001 * m], n, k).seconds
+    a, b = compute.gemm_time(CAL, GPUS[gpu], dtype, [m, 1.001 * m], n, k).seconds
     assert a <= b <= 1.005 * a
 
 
@@ -98,6 +98,6 @@ def test_collectives_are_positive_and_continuous_in_bytes(gpu, op, mebibytes, si
 def test_one_call_equals_many(shapes):
     """A vector of shapes gets the same times as one shape at a time."""
     m, n, k = (np.array(side, dtype=float) for side in zip(*shapes, strict=True))
-    together = compute.gemm(CAL, GPUS["h100-sxm"], "bf16", m, n, k).seconds
-    alone = [float(compute.gemm(CAL, GPUS["h100-sxm"], "bf16", *shape).seconds) for shape in shapes]
+    together = compute.gemm_time(CAL, GPUS["h100-sxm"], "bf16", m, n, k).seconds
+    alone = [float(compute.gemm_time(CAL, GPUS["h100-sxm"], "bf16", *shape).seconds) for shape in shapes]
     assert together.tolist() == pytest.approx(alone, rel=1e-12)

@@ -90,7 +90,7 @@ def test_a_table_of_layouts_is_scored_as_each_alone(
         parts = stage_parts(pieces, layers=counts, recomputed=none, in_flight=2.0, first=1.0, last=1.0)
         return list(np.atleast_1d(sum(parts.values())))
 
-    assert total(LayoutTable.of(rows)) == [total(row)[0] for row in rows]
+    assert total(LayoutTable.from_rows(rows)) == [total(row)[0] for row in rows]
 
 
 @settings(max_examples=60, deadline=None)
@@ -162,7 +162,7 @@ def test_exactly_one_stage_holds_each_end(schedule: Schedule, pp: int) -> None:
 def test_in_flight_of_a_whole_table_is_that_of_its_rows() -> None:
     """Schedules of different kinds are told apart within one array."""
     rows = [ParallelLayout(pp=4, schedule=schedule, virtual_stages=2) for schedule in SCHEDULES]
-    table = LayoutTable.of(rows)
+    table = LayoutTable.from_rows(rows)
     M = num_microbatches(table, JOB)
     together = in_flight(table.schedule, table.pp, table.virtual_stages, M, 1)
     alone = [
@@ -179,10 +179,12 @@ def test_the_linear_form_is_the_sum_of_the_parts(
     """Scoring many layouts and describing one are the same memory."""
     spec = model(name)
     counts = [3.0, 5.0][: 2 if spec.num_dense_layers else 1]
-    again = [float(min(recomputed, count)) for count in counts]
+    recomputed_layers = [float(min(recomputed, count)) for count in counts]
     pieces = memory_pieces(spec, JOB, stack(profile), layout)
-    parts = stage_parts(pieces, layers=counts, recomputed=again, in_flight=2.0, first=1.0, last=1.0)
+    parts = stage_parts(
+        pieces, layers=counts, recomputed=recomputed_layers, in_flight=2.0, first=1.0, last=1.0
+    )
     folded = stage_total_bytes(
-        memory_form(pieces), layers=counts, recomputed=again, in_flight=2.0, first=1.0, last=1.0
+        memory_form(pieces), layers=counts, recomputed=recomputed_layers, in_flight=2.0, first=1.0, last=1.0
     )
     assert np.allclose(folded, sum(parts.values()), rtol=1e-12)

@@ -7,7 +7,7 @@ import pytest
 
 from costmodel.accuracy.serving import fabric
 from costmodel.accuracy.serving_predictions import Latency, predict
-from costmodel.accuracy.serving_runs import read_run
+from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.models.spec import active_parameter_count
@@ -39,7 +39,7 @@ def served(name: str, precision: str, tp: int, gpu: str, concurrency: int, promp
         "model": name, "gpu": gpu, "engine": engine, "precision": precision, "tp": str(tp),
         "input_tokens": str(prompt), "output_tokens": "128", "concurrency": str(concurrency), "ttft_s": "1", "tpot_s": "1",
     }  # fmt: skip
-    return predict(CAL, read_run(row, 1), fabric_of(gpu))
+    return predict(CAL, read_serving_run(row, 1), fabric_of(gpu))
 
 
 fabric_of = functools.cache(fabric)

@@ -14,7 +14,7 @@ from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Schedule
 from costmodel.models.catalog import model
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.even_split import even_split
-from costmodel.pipeline.stage_costs import StageSplit, fits, memory_of_stages, step_time
+from costmodel.pipeline.stage_costs import StageSplit, fits_capacity, memory_of_stages, step_time
 from costmodel.stack import SoftwareStack, stack
 from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
@@ -79,11 +79,11 @@ def splits(runs: Sequence[int], layout: ParallelLayout) -> Iterator[StageSplit]:
 
 
 def lower_bounds(
-    spec: ModelSpec, cluster: Cluster, engine: SoftwareStack, some: list[ParallelLayout]
+    spec: ModelSpec, cluster: Cluster, engine: SoftwareStack, layouts: list[ParallelLayout]
 ) -> list[float]:
     """What no split of each layout can beat."""
     setting = Setting(model=spec, cluster=cluster, job=JOB, stack=engine)
-    return plain_bounds(setting, price(setting, LayoutTable.of(some), CAL)).tolist()
+    return plain_bounds(setting, price(setting, LayoutTable.from_rows(layouts), CAL)).tolist()
 
 
 @settings(max_examples=60, deadline=None)
@@ -91,7 +91,7 @@ def lower_bounds(
 def test_score_costs_and_estimate_are_one_number(layout: ParallelLayout, spec: ModelSpec) -> None:
     """Evaluate = step_time of stage_costs = estimate, for time and for peak memory, under the even split."""
     cluster, engine = default_cluster("h100-sxm", 96), stack("ideal")
-    scores = evaluate(spec, cluster, JOB, engine, LayoutTable.of([layout]), CAL)
+    scores = evaluate(spec, cluster, JOB, engine, LayoutTable.from_rows([layout]), CAL)
     costs = stage_costs(spec, cluster, JOB, engine, layout, CAL)
     split = even_split(costs.runs, layout)
     found = estimate(spec, cluster, JOB, engine, layout, CAL)
@@ -131,16 +131,18 @@ def test_parts_of_an_estimate_sum_and_are_not_negative(layout: ParallelLayout, s
 
 def test_a_table_scores_its_rows_alike_together_or_alone() -> None:
     """Layouts share evaluations; sharing changes no row."""
-    some = [
+    layouts = [
         ParallelLayout(tp=tp, pp=pp, dp=dp, zero_stage=z, recompute=r, sequence_parallel=tp > 1)
         for tp, pp, dp, z, r in itertools.product((1, 2), (1, 3), (1, 2), (0, 3), RECOMPUTES)
     ]
     cluster, engine = default_cluster("a100-sxm-80gb", 96), stack("torchtitan")
-    together = evaluate(DENSE, cluster, JOB, engine, LayoutTable.of(some), CAL)
-    alone = [evaluate(DENSE, cluster, JOB, engine, LayoutTable.of([layout]), CAL) for layout in some]
+    together = evaluate(DENSE, cluster, JOB, engine, LayoutTable.from_rows(layouts), CAL)
+    alone = [
+        evaluate(DENSE, cluster, JOB, engine, LayoutTable.from_rows([layout]), CAL) for layout in layouts
+    ]
     assert together.step_time_s.tolist() == pytest.approx([float(s.step_time_s[0]) for s in alone], rel=1e-12)
-    bounds = [lower_bounds(DENSE, cluster, engine, [layout])[0] for layout in some]
-    assert lower_bounds(DENSE, cluster, engine, some) == pytest.approx(bounds, rel=1e-12)
+    bounds = [lower_bounds(DENSE, cluster, engine, [layout])[0] for layout in layouts]
+    assert lower_bounds(DENSE, cluster, engine, layouts) == pytest.approx(bounds, rel=1e-12)
 
 
 def test_many_cuts_share_their_look_ups_and_none_is_changed() -> None:
@@ -153,9 +155,9 @@ def test_many_cuts_share_their_look_ups_and_none_is_changed() -> None:
         for kind in (("ring", "allgather") if cp > 1 else ("ring",))
     ]
     cluster, engine = default_cluster("h100-sxm", 64), stack("megatron-core")
-    together = evaluate(SPARSE, cluster, JOB, engine, LayoutTable.of(many), CAL)
+    together = evaluate(SPARSE, cluster, JOB, engine, LayoutTable.from_rows(many), CAL)
     chosen = range(0, len(many), 11)
-    alone = [evaluate(SPARSE, cluster, JOB, engine, LayoutTable.of([many[i]]), CAL) for i in chosen]
+    alone = [evaluate(SPARSE, cluster, JOB, engine, LayoutTable.from_rows([many[i]]), CAL) for i in chosen]
     expected = [float(each.step_time_s[0]) for each in alone]
     assert together.step_time_s[list(chosen)].tolist() == pytest.approx(expected, rel=1e-12)
 
@@ -185,7 +187,7 @@ def test_tight_memory_is_seen() -> None:
     cluster, engine = default_cluster("h100-sxm", 8), stack("megatron-core")
     layout = ParallelLayout(dp=8, zero_stage=1, recompute="full")
     costs = stage_costs(model("70b"), cluster, JOB, engine, layout, CAL)
-    assert not fits(costs, even_split(costs.runs, layout))
+    assert not fits_capacity(costs, even_split(costs.runs, layout))
 
 
 def test_fewer_than_forty_constants_are_shared_by_all_runs() -> None:

@@ -17,9 +17,9 @@ from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.catalog import model
 from costmodel.training.score import evaluate
 from planner.bounds.funnel import (
-    columns_of,
-    core_times,
-    cut_times,
+    best_placement_times,
+    compute_times,
+    degrees_of,
     least_bubble,
     least_gpus,
     placed_times,
@@ -32,7 +32,7 @@ from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import PlanRequest
 from planner.problem import Setting
 from planner.rules.check import parse_pins
-from planner.space.degrees import cores
+from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, variants
 from tests.oracle.planner.search.plain_enumeration import exact_steps, setting_of
 from tests.oracle.planner.search.random_requests import case_of
@@ -41,8 +41,8 @@ from topology.builders import default_cluster, gpu_named
 CAL = load_calibration()
 SEED, GROUPS, CASES_OF_GROUP, MOST_LAYOUTS = 21, 6, 20, 120
 SLACK = 1 + 1e-9
-CORE = ("tp", "cp", "pp", "dp", "microbatch_size", "ep", "expert_tp", "sequence_parallel")
-PLACEMENT = (*CORE, "axis_order", "cp_kind")
+COMBINATION = ("tp", "cp", "pp", "dp", "microbatch_size", "ep", "expert_tp", "sequence_parallel")
+PLACEMENT = (*COMBINATION, "axis_order", "cp_kind")
 PIPELINE = (*PLACEMENT, "schedule", "virtual_stages")
 Vector = npt.NDArray[np.float64]
 
@@ -64,33 +64,37 @@ def drawn(table: LayoutTable, most: int, r: Random | None) -> LayoutTable:
 
 
 def bounds_of(
-    s: Setting, request: PlanRequest, some: Random | None = None
+    s: Setting, request: PlanRequest, random: Random | None = None
 ) -> tuple[LayoutTable, dict[str, Vector], Vector]:
     """Layouts, what each stage of the funnel bounds them by, and the least memory of their cores.
 
     All of them, or those of some hundred cores and some thousand pipelines.
     """
     pins = parse_pins(request.pins)
-    core = drawn(cores(s, pins)[0], 300, some)
-    placed, _ = placements(s, pins, core)
+    combined = drawn(combinations(s, pins)[0], 300, random)
+    placed, _ = placements(s, pins, combined)
     every, of_placed, _ = pipelines(s, pins, placed)
-    index = np.arange(len(every)) if some is None else sample(len(every), 3_000, some)
+    index = np.arange(len(every)) if random is None else sample(len(every), 3_000, random)
     pipeline, placement = every.take(index), of_placed[index]
     usual, _ = variants(s, pins, pipeline)
     table = LayoutTable.concat([usual, eased(s, pins, usual)[0]])
-    alone = {"pp": 1 + 0 * core.pp, "dp": 1 + 0 * core.dp}
+    alone = {"pp": 1 + 0 * combined.pp, "dp": 1 + 0 * combined.dp}
     times = placed_times(s, placed, CAL)
 
-    def step(of: LayoutTable, seconds: object, beta: Vector) -> Vector:
-        return step_bound(s, seconds, columns_of(of), num_microbatches(of, s.job), beta)  # type: ignore[arg-type]
+    def step(layouts: LayoutTable, seconds: object, beta: Vector) -> Vector:
+        return step_bound(s, seconds, degrees_of(layouts), num_microbatches(layouts, s.job), beta)  # type: ignore[arg-type]
 
-    of_core = index_of(table, core, CORE)
+    of_combined = index_of(table, combined, COMBINATION)
     priced = price(s, table, CAL)
     plain = plain_bounds(s, priced)
-    cut = LayoutTable(**{n: alone.get(n, getattr(core, n)) for n in LayoutTable.__dataclass_fields__})
+    sharded = LayoutTable(**{n: alone.get(n, getattr(combined, n)) for n in LayoutTable.__dataclass_fields__})
     bounds = {
-        "cut": step(core, cut_times(s, cut, CAL), smallest_bubble(s, pins, core.pp))[of_core],
-        "core": step(core, core_times(s, core, CAL), smallest_bubble(s, pins, core.pp))[of_core],
+        "cut": step(combined, compute_times(s, sharded, CAL), smallest_bubble(s, pins, combined.pp))[
+            of_combined
+        ],
+        "core": step(combined, best_placement_times(s, combined, CAL), smallest_bubble(s, pins, combined.pp))[
+            of_combined
+        ],
         "placement": step(placed, times, smallest_bubble(s, pins, placed.pp))[
             index_of(table, placed, PLACEMENT)
         ],
@@ -100,7 +104,7 @@ def bounds_of(
         "plain": plain,
         "ranks": variant_bounds(s, priced, plain, np.full(len(table), np.inf)),
     }
-    return table, bounds, smallest_memory(s, core)[of_core]
+    return table, bounds, smallest_memory(s, combined)[of_combined]
 
 
 @pytest.mark.slow
@@ -153,7 +157,7 @@ def test_no_even_split_of_a_catalog_model_beats_a_bound(
         memory_headroom=0.0,
     )
     s = setting_of(request)
-    table, bounds, _ = bounds_of(s, request, some=Random(name))
+    table, bounds, _ = bounds_of(s, request, random=Random(name))
     step_s = evaluate(
         s.model, s.cluster, s.job, s.stack, table, CAL, recomputed_share=np.zeros(len(table))
     ).step_time_s

@@ -54,8 +54,8 @@ def cluster(num_gpus: int, memory_bytes: float, nic_scale: float = 1.0) -> Clust
     spec = default_cluster("h100-sxm", num_gpus).spec
     node = spec.nodes[0]
     node = replace(node, nic_bandwidth_bytes_per_s=node.nic_bandwidth_bytes_per_s * nic_scale)
-    own = replace(gpu("h100-sxm"), memory_bytes=memory_bytes)
-    return replace(spec, nodes=(node,), gpus=(own,))
+    described = replace(gpu("h100-sxm"), memory_bytes=memory_bytes)
+    return replace(spec, nodes=(node,), gpus=(described,))
 
 
 @st.composite
@@ -99,8 +99,8 @@ def test_more_gpus_never_give_a_worse_plan(request: PlanRequest) -> None:
 @given(request=requests(), more=st.floats(1.01, 3.0))
 def test_more_memory_never_gives_a_worse_plan(request: PlanRequest, more: float) -> None:
     """A GPU with more memory runs every plan the smaller one runs."""
-    own = request.cluster.gpus[0]
-    roomy = replace(own, memory_bytes=own.memory_bytes * more)
+    described = request.cluster.gpus[0]
+    roomy = replace(described, memory_bytes=described.memory_bytes * more)
     larger = replace(request, cluster=replace(request.cluster, gpus=(roomy,)))
     assert best_s(larger) <= best_s(request) * SLACK
 

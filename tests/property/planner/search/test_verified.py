@@ -13,7 +13,7 @@ from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verified import verified
 from planner.search.verify import verify
-from tests.oracle.planner.search.plain_enumeration import some_layouts
+from tests.oracle.planner.search.plain_enumeration import sampled_layouts
 from tests.oracle.planner.search.random_requests import pins_of, random_sizes, with_memory
 from topology.base.units import GIB
 from topology.builders import build
@@ -32,7 +32,7 @@ def asked(number: int) -> PlanRequest:
     level = StackLevel(stack=request.stack, level=r.choice((0.8, 1.3)), deviation=0.1, runs=3, name="mine")
     request = replace(request, job=job, cluster=cluster, objective=r.choice(OBJECTIVES), top=3)
     request = replace(request, anchor=r.choice((None, level)), memory_headroom=r.choice((None, 0.0, 0.2)))
-    layouts = some_layouts(r, setting_of(request), {}, 50)
+    layouts = sampled_layouts(r, setting_of(request), {}, 50)
     return replace(request, pins=pins_of(r, layouts, r.choice((0, 1, 2)))) if layouts else request
 
 

@@ -255,7 +255,7 @@ def test_the_planner_asks_for_many_groups_at_once() -> None:
     sizes = 2 ** np.random.default_rng(0).integers(0, 8, 200_000)
     strides = 2 ** np.random.default_rng(1).integers(0, 7, 200_000)
     found = ring_bandwidth(h, sizes, strides)
-    some = np.arange(0, 200_000, 20_000)
-    alone = [float(ring_bandwidth(h, int(sizes[i]), int(strides[i]))) for i in some]
-    assert found[some].tolist() == alone
+    sampled = np.arange(0, 200_000, 20_000)
+    alone = [float(ring_bandwidth(h, int(sizes[i]), int(strides[i]))) for i in sampled]
+    assert found[sampled].tolist() == alone
     assert per_pair(ring_bandwidth, h, sizes, strides).tolist() == found.tolist()

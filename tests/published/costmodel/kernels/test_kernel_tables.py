@@ -29,7 +29,7 @@ def test_gemm_tables_are_reproduced(tables, name):
     """Large evenly tiled shapes: median error below 1 %; all rows, misaligned ones included: below 6 %."""
     rows = tables["gemm"][tables["gemm"].gpu == name]
     for dtype, of_dtype in rows.groupby("dtype"):
-        found = compute.gemm(CAL, catalog.gpu(name), dtype, *(of_dtype[c].to_numpy() for c in "mnk"))
+        found = compute.gemm_time(CAL, catalog.gpu(name), dtype, *(of_dtype[c].to_numpy() for c in "mnk"))
         off = errors(found.seconds, of_dtype.latency_s.to_numpy())
         large = (
             (of_dtype.m >= 1024) & (of_dtype.m % 256 == 0) & (of_dtype.n >= 512) & (of_dtype.k >= 512)
@@ -46,7 +46,7 @@ def test_gemm_shapes_left_out_of_the_grid_are_predicted(tables, name):
     m, n, k = (arrays[f"gemm_{side}"].astype(float) for side in "mnk")
     kept = np.ones(len(n), dtype=bool)
     kept[1:-1:3] = False
-    grid = Grid.of([m, n[kept], k], arrays["gemm_bf16"][:, kept])
+    grid = Grid.from_logs([m, n[kept], k], arrays["gemm_bf16"][:, kept])
     at = np.meshgrid(m, n[~kept], k, indexing="ij")
     off = errors(np.exp(interpolate(grid, stacked(*at))), np.exp(arrays["gemm_bf16"][:, ~kept]))
     large = (at[0] >= 1024) & (at[1] >= 512) & (at[2] >= 512)
@@ -132,5 +132,5 @@ def test_memory_passes_reach_the_measured_share_of_bandwidth(tables, name):
     rows = rows[(rows.gpu == name) & (rows.dtype == "bf16") & (rows.m <= 16)]
     moved = 2 * (rows.m * rows.k + rows.n * rows.k + rows.m * rows.n)
     rows, moved = rows[moved > 2e8], moved[moved > 2e8]
-    slower = rows.latency_s.to_numpy() >= compute.elementwise(CAL, gpu, moved.to_numpy()).seconds
+    slower = rows.latency_s.to_numpy() >= compute.elementwise_time(CAL, gpu, moved.to_numpy()).seconds
     assert 0.75 < slower.mean() < 0.99

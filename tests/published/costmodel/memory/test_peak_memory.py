@@ -93,7 +93,7 @@ def test_zero_paper_example_of_a_seven_and_a_half_billion_model() -> None:
     """Rajbhandari et al. 2020, figure 1: 120, 31.4, 16.6 and 1.9 GB for ZeRO 0 to 3 over 64 ranks at 2 + 2 + 12."""
     shipped = stack("megatron-core")
     profile = dataclasses.replace(shipped, memory=dataclasses.replace(shipped.memory, gradient_bytes=2))
-    table = LayoutTable.of([ParallelLayout(dp=64, zero_stage=stage) for stage in range(4)])
+    table = LayoutTable.from_rows([ParallelLayout(dp=64, zero_stage=stage) for stage in range(4)])
     job = TrainingJob(sequence_length=1, global_batch_size=64)
     total = state_bytes(bytes_per_parameter(table, profile, job), 7.5e9).total_bytes
     assert [round(float(found) / 1e9, 1) for found in total] == [120.0, 31.4, 16.6, 1.9]

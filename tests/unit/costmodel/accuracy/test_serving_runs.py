@@ -11,9 +11,9 @@ from costmodel.accuracy.serving import ServingResult, predict_serving_rows, summ
 from costmodel.accuracy.serving_predictions import closed_loop, closed_loop_client, mean_latency, predict
 from costmodel.accuracy.serving_runs import (
     ServingRun,
-    deployment_of,
+    deployment_of_run,
     is_serving_schema,
-    read_run,
+    read_serving_run,
 )
 from costmodel.kernels.tables import load_calibration
 from costmodel.serving.bands import serving_bands
@@ -31,7 +31,7 @@ ROW = {
 
 def test_an_aggregated_row_is_read_whole() -> None:
     """Layout, load and measurements are those of the row."""
-    run = read_run(ROW, 1)
+    run = read_serving_run(ROW, 1)
     assert (run.decode.layout.tp, run.concurrency, run.weights, run.mode) == (4, 16, "fp8", "aggregated")
 
 
@@ -48,7 +48,7 @@ def test_degrees_multiplied_by_the_publisher_are_taken_apart(
     name: str, tp: str, dp: str, moe: str, expected: tuple[int, int, int]
 ) -> None:
     """Tp = moe_tp·moe_ep of one group of GPUs is that group, where the name or the size says so."""
-    layout = read_run(
+    layout = read_serving_run(
         {**ROW, "id": name, "tp": tp, "attention_dp": dp, "moe_tp": moe, "moe_ep": moe}, 1
     ).decode.layout
     assert (layout.tp, layout.attention_dp, layout.ep) == expected
@@ -56,14 +56,14 @@ def test_degrees_multiplied_by_the_publisher_are_taken_apart(
 
 def test_concurrency_is_that_of_one_attention_rank() -> None:
     """Every rank of data-parallel attention is a replica in the publisher's sense: 16 on each of 4 are 64."""
-    run = read_run({**ROW, "tp": "1", "attention_dp": "4", "moe_tp": "1", "moe_ep": "4"}, 1)
+    run = read_serving_run({**ROW, "tp": "1", "attention_dp": "4", "moe_tp": "1", "moe_ep": "4"}, 1)
     assert (run.decode.layout.attention_dp, run.concurrency) == (4, 64)
 
 
 def test_a_row_without_precision_has_that_of_its_checkpoint() -> None:
     """The name says it, or how the model was first published."""
-    named = read_run({**ROW, "precision": "", "model": "nvidia/Llama-3.3-70B-Instruct-FP4"}, 1)
-    first = read_run({**ROW, "precision": "", "model": "deepseek-ai/DeepSeek-R1"}, 1)
+    named = read_serving_run({**ROW, "precision": "", "model": "nvidia/Llama-3.3-70B-Instruct-FP4"}, 1)
+    first = read_serving_run({**ROW, "precision": "", "model": "deepseek-ai/DeepSeek-R1"}, 1)
     assert (named.weights, first.weights) == ("fp4", "fp8")
 
 
@@ -71,10 +71,10 @@ def test_a_quantised_checkpoint_brings_its_eight_bit_cache_where_the_engine_foll
     """TensorRT-LLM takes the cache's format from the checkpoint; the others keep bf16 unless told."""
     fabric = default_cluster("h100-sxm", 8).hierarchy
     kept = {
-        (engine, precision): deployment_of(run, run.decode, fabric).kv_dtype
+        (engine, precision): deployment_of_run(run, run.decode, fabric).kv_dtype
         for engine in ("trtllm", "vllm", "sglang")
         for precision in ("bf16", "fp8")
-        for run in [read_run({**ROW, "engine": engine, "precision": precision}, 1)]
+        for run in [read_serving_run({**ROW, "engine": engine, "precision": precision}, 1)]
     }
     assert {key for key, dtype in kept.items() if dtype == "fp8"} == {("trtllm", "fp8")}
 
@@ -83,7 +83,8 @@ def test_older_engines_do_not_hide_their_scheduling() -> None:
     """A vLLM before 0.14 takes longer between two steps."""
     fabric = default_cluster("h100-sxm", 8).hierarchy
     runs = [
-        read_run({**ROW, "engine": "vllm", "engine_version": version}, 1) for version in ("0.12.0", "0.18.0")
+        read_serving_run({**ROW, "engine": "vllm", "engine_version": version}, 1)
+        for version in ("0.12.0", "0.18.0")
     ]
     old, new = (predict(CAL, run, fabric).tpot_s for run in runs)
     hidden = serving_stack("vllm").scheduling_s
@@ -92,7 +93,7 @@ def test_older_engines_do_not_hide_their_scheduling() -> None:
 
 def test_a_disaggregated_row_has_two_pools_and_their_concurrency() -> None:
     """Requests in flight are the decode batch over all workers and ranks."""
-    run = read_run(
+    run = read_serving_run(
         {
             **ROW, "mode": "disaggregated", "concurrency": "", "prefill_workers": "2", "prefill_tp": "4",
             "decode_workers": "3", "decode_tp": "1", "decode_batch": "16", "decode_attention_dp": "8", "decode_moe_ep": "8",
@@ -143,7 +144,7 @@ def test_a_row_that_says_too_little_is_unsupported_with_its_reason(
 ) -> None:
     """The reason names the column."""
     with pytest.raises(UnsupportedRunError, match=reason):
-        read_run({**ROW, **change}, 1)
+        read_serving_run({**ROW, **change}, 1)
 
 
 def test_no_row_fails_the_table() -> None:
@@ -179,7 +180,7 @@ def test_the_schema_is_told_apart_from_training_runs() -> None:
 def benchmark_run(gpu: str, engine: str, concurrency: int) -> ServingRun:
     """A scenario of InferenceMAX: prompts and outputs of nominally 1,024 tokens."""
     row = {**ROW, "gpu": gpu, "engine": engine, "output_tokens": "1024", "concurrency": str(concurrency)}
-    return read_run(row, 1)
+    return read_serving_run(row, 1)
 
 
 def test_a_public_benchmark_draws_the_lengths_of_its_requests() -> None:
@@ -187,7 +188,7 @@ def test_a_public_benchmark_draws_the_lengths_of_its_requests() -> None:
     drawn = closed_loop_client(benchmark_run("b200-sxm", "vllm", 16)).output_tokens
     assert (drawn.min(), drawn.max()) == pytest.approx((0.8 * 1024, 1024), rel=0.02)
     assert drawn.mean() == pytest.approx(0.9 * 1024, rel=0.02)
-    assert set(closed_loop_client(read_run(ROW, 1)).output_tokens.tolist()) == {512}
+    assert set(closed_loop_client(read_serving_run(ROW, 1)).output_tokens.tolist()) == {512}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_an_engine_that_looks_for_requests_every_n_steps_keeps_them_waiting_for_
 ) -> None:
     """The recipe's receive interval: (n − 1)/2 steps before the simulated time to first token."""
     run, hierarchy = benchmark_run(gpu, engine, concurrency), default_cluster(gpu, 8).hierarchy
-    at_once = mean_latency(closed_loop(CAL, deployment_of(run, run.decode, hierarchy), run))
+    at_once = mean_latency(closed_loop(CAL, deployment_of_run(run, run.decode, hierarchy), run))
     polled = predict(CAL, run, hierarchy)
     assert polled.tpot_s == at_once.tpot_s
     assert polled.ttft_s - at_once.ttft_s == pytest.approx((steps - 1) / 2 * at_once.tpot_s)

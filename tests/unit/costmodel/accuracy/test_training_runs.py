@@ -230,7 +230,7 @@ def test_no_row_fails_the_others() -> None:
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_take_seconds() -> None:
     """Rows of one job share one evaluation."""
-    some = [{**ROW, "tp": str(tp), "dp": str(8 // tp), "id": str(tp)} for tp in (1, 2, 4, 8)]
-    results = predict_rows(some * 25_000, load_calibration())
+    rows = [{**ROW, "tp": str(tp), "dp": str(8 // tp), "id": str(tp)} for tp in (1, 2, 4, 8)]
+    results = predict_rows(rows * 25_000, load_calibration())
     assert len(results) == 100_000
     assert {result.status for result in results} == {"ok"}

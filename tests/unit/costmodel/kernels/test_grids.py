@@ -8,7 +8,7 @@ from costmodel.kernels.grids import Grid, interpolate, monotone, outside, stacke
 X = np.array([1.0, 10.0, 1000.0])
 Y = np.array([2.0, 8.0])
 TIMES = np.array([[1.0, 2.0], [3.0, 5.0], [7.0, 100.0]])
-GRID = Grid.of([X, Y], np.log(TIMES))
+GRID = Grid.from_logs([X, Y], np.log(TIMES))
 
 
 def seconds_at(x, y):
@@ -22,7 +22,7 @@ def test_a_node_is_reproduced_exactly():
 
 def test_a_power_law_is_interpolated_exactly():
     """A value that is a power of each coordinate is exact between nodes too."""
-    grid = Grid.of([X, Y], np.log(3 * X[:, None] ** 1.5 * Y[None, :] ** -0.5))
+    grid = Grid.from_logs([X, Y], np.log(3 * X[:, None] ** 1.5 * Y[None, :] ** -0.5))
     at = stacked(np.array([2.0, 500.0]), np.array([3.0, 7.0]))
     np.testing.assert_allclose(np.exp(interpolate(grid, at)), 3 * at[0] ** 1.5 * at[1] ** -0.5, rtol=1e-12)
 

@@ -18,7 +18,7 @@ ATTENTION = {"batch": 1, "heads": 32, "kv_heads": 8, "query_tokens": 4096, "kv_t
 
 def gemm_share_of_peak(gpu_name, dtype, m, n, k):
     gpu = catalog.gpu(gpu_name)
-    return float(2 * m * n * k / compute.gemm(CAL, gpu, dtype, m, n, k).seconds / gpu.peak(dtype))
+    return float(2 * m * n * k / compute.gemm_time(CAL, gpu, dtype, m, n, k).seconds / gpu.peak(dtype))
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_thin_shards_run_below_the_rate_of_wide_ones():
 
 def test_a_single_row_gemm_is_bound_by_its_weights():
     """With one token, time is weight bytes over 65 to 95 % of the memory bandwidth."""
-    seconds = compute.gemm(CAL, H100, "bf16", 1, 8192, 8192).seconds
+    seconds = compute.gemm_time(CAL, H100, "bf16", 1, 8192, 8192).seconds
     assert 0.65 < 2 * 8192 * 8192 / seconds / H100.memory_bandwidth_bytes_per_s < 0.95
 
 
 def test_weight_only_precision_speeds_decode_and_not_prefill():
     """int4 weights make a one-token GEMM at least twice as fast, and leave a large one as it was."""
-    bf16 = compute.gemm(CAL, H100, "bf16", [1, 8192], 8192, 8192).seconds
-    int4 = compute.gemm(CAL, H100, "int4", [1, 8192], 8192, 8192).seconds
+    bf16 = compute.gemm_time(CAL, H100, "bf16", [1, 8192], 8192, 8192).seconds
+    int4 = compute.gemm_time(CAL, H100, "int4", [1, 8192], 8192, 8192).seconds
     assert int4[0] < 0.5 * bf16[0]
     assert int4[1] == pytest.approx(bf16[1])
 
@@ -62,7 +62,7 @@ def test_a_gpu_without_fp8_units_only_saves_the_weight_bytes():
     """fp8 on an A100 is read as 8-bit weights on bf16 arithmetic."""
     a100 = catalog.gpu("a100-sxm-80gb")
     assert precision_on(a100, "fp8") == PRECISIONS["int8"]
-    fp8, int8 = (compute.gemm(CAL, a100, dtype, 64, 8192, 8192) for dtype in ("fp8", "int8"))
+    fp8, int8 = (compute.gemm_time(CAL, a100, dtype, 64, 8192, 8192) for dtype in ("fp8", "int8"))
     assert float(fp8.seconds) == float(int8.seconds)
 
 
@@ -70,20 +70,20 @@ def test_a_gpu_without_fp8_units_only_saves_the_weight_bytes():
 def test_every_gpu_of_the_catalog_has_an_answer(name):
     """Each catalogued GPU gets positive finite times; those without a table of their own are flagged."""
     gpu = catalog.gpu(name)
-    found = compute.gemm(CAL, gpu, "bf16", [1, 4096], 4096, 4096)
+    found = compute.gemm_time(CAL, gpu, "bf16", [1, 4096], 4096, 4096)
     assert (found.seconds > 0).all()
     assert np.isfinite(found.seconds).all()
     assert found.extrapolated.all() == (stand_in(CAL, gpu) != name)
     assert float(compute.attention_prefill(CAL, gpu, **ATTENTION).seconds) > 0
-    assert float(compute.elementwise(CAL, gpu, 1e9).seconds) > 0
+    assert float(compute.elementwise_time(CAL, gpu, 1e9).seconds) > 0
 
 
 def test_carry_over_keeps_utilisation():
     """A GPU without a table reaches the same share of its own achievable peak as its stand-in."""
     h800 = catalog.gpu("h800-sxm")
-    found = compute.gemm(CAL, h800, "bf16", 4096, 4096, 4096)
+    found = compute.gemm_time(CAL, h800, "bf16", 4096, 4096, 4096)
     assert float(found.seconds) == pytest.approx(
-        float(compute.gemm(CAL, H100, "bf16", 4096, 4096, 4096).seconds)
+        float(compute.gemm_time(CAL, H100, "bf16", 4096, 4096, 4096).seconds)
     )
     assert bool(found.extrapolated)
     assert "carried over" in found.source
@@ -91,8 +91,8 @@ def test_carry_over_keeps_utilisation():
 
 def test_inside_the_table_is_not_extrapolated_and_beyond_it_is():
     """Measured shapes are not flagged; a million tokens are, at time proportional to work."""
-    inside = compute.gemm(CAL, H100, "bf16", 32768, 8192, 8192)
-    beyond = compute.gemm(CAL, H100, "bf16", 32 * 32768, 8192, 8192)
+    inside = compute.gemm_time(CAL, H100, "bf16", 32768, 8192, 8192)
+    beyond = compute.gemm_time(CAL, H100, "bf16", 32 * 32768, 8192, 8192)
     assert not inside.extrapolated
     assert beyond.extrapolated
     assert float(beyond.seconds) == pytest.approx(32 * float(inside.seconds))
@@ -101,7 +101,7 @@ def test_inside_the_table_is_not_extrapolated_and_beyond_it_is():
 def test_an_unknown_precision_is_answered_with_the_known_ones():
     """The error names what is known."""
     with pytest.raises(InputError, match="bf16"):
-        compute.gemm(CAL, H100, "int3", 1, 1, 1)
+        compute.gemm_time(CAL, H100, "int3", 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,10 @@ def test_an_eight_bit_cache_nearly_halves_decode_attention():
 
 def test_grouped_gemm_with_many_rows_is_one_gemm_of_the_same_work():
     """With every expert busy, eight experts are one GEMM with eight times the outputs."""
-    grouped = compute.grouped_gemm(CAL, H100, "bf16", 4096, 1024, 4096, 8).seconds
-    assert float(grouped) == pytest.approx(float(compute.gemm(CAL, H100, "bf16", 4096, 8192, 4096).seconds))
+    grouped = compute.grouped_gemm_time(CAL, H100, "bf16", 4096, 1024, 4096, 8).seconds
+    assert float(grouped) == pytest.approx(
+        float(compute.gemm_time(CAL, H100, "bf16", 4096, 8192, 4096).seconds)
+    )
 
 
 def test_few_tokens_touch_few_experts():
@@ -189,7 +191,7 @@ def test_skewed_experts_load_one_rank_more(skew, load):
 def test_a_hundred_thousand_shapes_are_answered_in_one_call():
     """Vectorised GEMM times equal those asked one by one."""
     shapes = np.random.default_rng(0).integers(64, 20000, size=(3, 100_000))
-    seconds = compute.gemm(CAL, H100, "bf16", *shapes).seconds
-    some = np.arange(0, 100_000, 20_000)
-    alone = [float(compute.gemm(CAL, H100, "bf16", *shapes[:, i]).seconds) for i in some]
-    assert seconds[some] == pytest.approx(alone, rel=1e-12)
+    seconds = compute.gemm_time(CAL, H100, "bf16", *shapes).seconds
+    sampled = np.arange(0, 100_000, 20_000)
+    alone = [float(compute.gemm_time(CAL, H100, "bf16", *shapes[:, i]).seconds) for i in sampled]
+    assert seconds[sampled] == pytest.approx(alone, rel=1e-12)

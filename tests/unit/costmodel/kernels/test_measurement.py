@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from costmodel.kernels.collectives import collective_time
-from costmodel.kernels.compute import elementwise, gemm
-from costmodel.kernels.measurement import Measurement, read_measurements, to_json
+from costmodel.kernels.compute import elementwise_time, gemm_time
+from costmodel.kernels.measurement import Measurement, measurements_json, read_measurements
 from costmodel.kernels.tables import load_calibration
 from topology import catalog
 from topology.base.errors import InputError
@@ -35,16 +35,19 @@ GEMM = Measurement(
 def test_measurements_survive_the_round_trip(tmp_path):
     """What is written is read back equal."""
     path = tmp_path / "bench.json"
-    path.write_text(to_json([GEMM]), encoding="utf-8")
+    path.write_text(measurements_json([GEMM]), encoding="utf-8")
     assert read_measurements(path) == (GEMM,)
 
 
 def test_a_measured_gemm_is_reproduced_at_its_own_point():
     """The table yields to the measurement exactly there, and keeps its level elsewhere."""
     plain, mine = load_calibration(), load_calibration([GEMM])
-    assert float(gemm(mine, H100, "bf16", 4096, 4096, 4096).seconds) == pytest.approx(GEMM.value)
-    ratio = GEMM.value / float(gemm(plain, H100, "bf16", 4096, 4096, 4096).seconds)
-    far = gemm(mine, H100, "bf16", 64, 512, 512).seconds / gemm(plain, H100, "bf16", 64, 512, 512).seconds
+    assert float(gemm_time(mine, H100, "bf16", 4096, 4096, 4096).seconds) == pytest.approx(GEMM.value)
+    ratio = GEMM.value / float(gemm_time(plain, H100, "bf16", 4096, 4096, 4096).seconds)
+    far = (
+        gemm_time(mine, H100, "bf16", 64, 512, 512).seconds
+        / gemm_time(plain, H100, "bf16", 64, 512, 512).seconds
+    )
     assert float(far) == pytest.approx(ratio)
 
 
@@ -53,14 +56,14 @@ def test_other_gpus_and_data_types_are_left_alone():
     plain, mine = load_calibration(), load_calibration([GEMM])
     a100 = catalog.gpu("a100-sxm-80gb")
     for gpu, dtype in ((H100, "fp8"), (a100, "bf16")):
-        before, after = (float(gemm(c, gpu, dtype, 4096, 4096, 4096).seconds) for c in (plain, mine))
+        before, after = (float(gemm_time(c, gpu, dtype, 4096, 4096, 4096).seconds) for c in (plain, mine))
         assert before == after
 
 
 def test_a_measured_copy_sets_the_memory_rate():
     """A measured elementwise pass is reproduced."""
     mine = load_calibration([replace(GEMM, what="elementwise", dtype="", inputs={"bytes": 1e9}, value=5e-4)])
-    assert float(elementwise(mine, H100, 1e9).seconds) == pytest.approx(5e-4)
+    assert float(elementwise_time(mine, H100, 1e9).seconds) == pytest.approx(5e-4)
 
 
 def test_a_measured_collective_counts_on_its_own_cluster_only():
@@ -81,9 +84,9 @@ def test_a_measured_collective_counts_on_its_own_cluster_only():
         ("[{}]", "missing"),
         ("[1]", "entry 0"),
         ("not json", "JSON"),
-        (json.dumps([{**json.loads(to_json([GEMM]))[0], "value": -1.0}]), "positive"),
-        (json.dumps([{**json.loads(to_json([GEMM]))[0], "inputs": {"m": 1}}]), "lack n, k"),
-        (json.dumps([{**json.loads(to_json([GEMM]))[0], "speed": 1}]), "speed"),
+        (json.dumps([{**json.loads(measurements_json([GEMM]))[0], "value": -1.0}]), "positive"),
+        (json.dumps([{**json.loads(measurements_json([GEMM]))[0], "inputs": {"m": 1}}]), "lack n, k"),
+        (json.dumps([{**json.loads(measurements_json([GEMM]))[0], "speed": 1}]), "speed"),
     ],
 )
 def test_a_bad_file_is_answered_in_words(tmp_path, text, complaint):
@@ -98,6 +101,6 @@ def test_a_bad_file_is_answered_in_words(tmp_path, text, complaint):
 def test_a_measurement_of_no_size_is_refused(tmp_path, size):
     """A product without rows would make every other product's time undefined."""
     path = tmp_path / "bench.json"
-    path.write_text(to_json([replace(GEMM, inputs={**GEMM.inputs, "n": size})]), encoding="utf-8")
+    path.write_text(measurements_json([replace(GEMM, inputs={**GEMM.inputs, "n": size})]), encoding="utf-8")
     with pytest.raises(InputError, match="n is"):
         read_measurements(path)

@@ -28,7 +28,7 @@ def attention(
     return list(attention_ops(spec, layer_runs(spec)[0].kind, job, engine, shard))
 
 
-def core_of(ops: list[Op]) -> Op:
+def core_attention_of(ops: list[Op]) -> Op:
     """The attention core."""
     return next(op for op in ops if op.kind is OpKind.ATTENTION)
 
@@ -43,15 +43,15 @@ def core_of(ops: list[Op]) -> Op:
 )
 def test_each_exchange_holds_its_own_buffers(kind: str, expected: float) -> None:
     """Blocks in flight, the whole sequence's keys and values, or heads packed for a swap; none uncut."""
-    assert float(core_of(attention(kind)).working_bytes) == expected
-    assert float(core_of(attention(kind, cp=1)).working_bytes) == 0
+    assert float(core_attention_of(attention(kind)).working_bytes) == expected
+    assert float(core_attention_of(attention(kind, cp=1)).working_bytes) == 0
 
 
 def test_latent_attention_exchanges_decompressed_heads() -> None:
     """DeepSeek gathers 128 heads of 192 (keys) and as wide (padded) values, not its latent vectors."""
     spec = model("deepseek-v3")
     width = 2 * TOKENS // RANKS * spec.num_attention_heads * 2 * spec.qk_head_dim
-    found = core_of(attention("allgather", "deepseek-v3")).working_bytes
+    found = core_attention_of(attention("allgather", "deepseek-v3")).working_bytes
     assert float(found) == 2 * RANKS * width + width
 
 
@@ -64,10 +64,12 @@ def test_swapped_heads_keep_the_output_twice() -> None:
 
 def test_gathered_keys_are_kept_where_an_engine_does_not_gather_again() -> None:
     """Those of the other ranks and a mask of two bytes a score; engines that gather again keep their own."""
-    ring, gathered = (core_of(attention(kind)).saved_bytes for kind in ("ring", "allgather"))
+    ring, gathered = (core_attention_of(attention(kind)).saved_bytes for kind in ("ring", "allgather"))
     own_keys_and_values = Q / 2
     assert float(gathered) - float(ring) == (RANKS - 1) * own_keys_and_values + 2 * TOKENS**2 / RANKS
     shipped = stack("meshplan")
     frugal = replace(shipped, memory=replace(shipped.memory, keeps_gathered_keys=False))
-    ring, gathered = (core_of(attention(kind, engine=frugal)).saved_bytes for kind in ("ring", "allgather"))
+    ring, gathered = (
+        core_attention_of(attention(kind, engine=frugal)).saved_bytes for kind in ("ring", "allgather")
+    )
     assert float(gathered) == float(ring)

@@ -113,13 +113,13 @@ def test_a_window_limits_the_pairs_of_windowed_layers_only() -> None:
     """gpt-oss: half of the layers see 128 tokens back, the others all."""
     spec = model("gpt-oss-20b")
     (run,) = layer_runs(spec)
-    (core,) = [
+    (attention,) = [
         op
         for op in layer_ops(spec, run.kind, JOB, stack("ideal"), ShardShape(sequence_length=S))
         if op.kind is OpKind.ATTENTION
     ]
     windowed, full = S * 128 - 128 * 128 / 2, S * S / 2
-    assert core.flop == 2 * 64 * 128 * (windowed + full) / 2
+    assert attention.flop == 2 * 64 * 128 * (windowed + full) / 2
 
 
 def test_unfused_attention_computes_the_masked_half_too() -> None:

@@ -25,7 +25,7 @@ SPEC = model("llama-3.1-8b")
 
 def traffic(**fields: int) -> GradientTraffic:
     """Traffic of one layout of the 8B model on 32 GPUs."""
-    table = LayoutTable.of([ParallelLayout(**fields)])
+    table = LayoutTable.from_rows([ParallelLayout(**fields)])
     return features_of(SPEC, CLUSTER, JOB, stack("ideal"), table, CAL).traffic
 
 

@@ -25,7 +25,7 @@ def step_s(
     """Seconds of a step of Qwen3-30B on 16 GPUs."""
     job = TrainingJob(sequence_length=4096, global_batch_size=256, precision=precision)  # type: ignore[arg-type]
     cluster = default_cluster(gpu, 16)
-    table = LayoutTable.of([layout])
+    table = LayoutTable.from_rows([layout])
     return float(evaluate(model("qwen3-30b-a3b"), cluster, job, profile, table, CAL).step_time_s[0])
 
 
@@ -84,7 +84,10 @@ def test_tensor_parallelism_hides_nothing_where_gpus_cannot_write_each_others_me
 def test_four_bits_beat_eight_by_less_than_their_peaks() -> None:
     """Some linear layers stay in bf16, so fp4 gains less than the ratio of the peaks, 2 on a B200."""
     job = TrainingJob(sequence_length=8192, global_batch_size=128)
-    cluster, table = default_cluster("b200-sxm", 8), LayoutTable.of([ParallelLayout(dp=8, microbatch_size=2)])
+    cluster, table = (
+        default_cluster("b200-sxm", 8),
+        LayoutTable.from_rows([ParallelLayout(dp=8, microbatch_size=2)]),
+    )
     profile = stack("megatron-bridge")
     eight, four = (
         float(

@@ -16,13 +16,13 @@ from planner.search.search import search
 from topology.builders import default_cluster
 
 CAL = load_calibration()
-OF, JOB = model("llama-3.2-1b"), TrainingJob(sequence_length=4096, global_batch_size=64)
+MODEL, JOB = model("llama-3.2-1b"), TrainingJob(sequence_length=4096, global_batch_size=64)
 
 
 def of_eight_gpus(held: int, *, paid: int | None = None) -> Estimate:
     """Eight GPUs work in a cluster of this many, whose nodes all have the same price."""
     cluster = default_cluster("h100-sxm", held)
-    return estimate(OF, cluster, JOB, stack("megatron-core"), ParallelLayout(dp=8), CAL, paid_gpus=paid)
+    return estimate(MODEL, cluster, JOB, stack("megatron-core"), ParallelLayout(dp=8), CAL, paid_gpus=paid)
 
 
 def test_idle_gpus_are_paid_for() -> None:
@@ -45,7 +45,7 @@ def test_a_plan_that_says_what_to_rent_counts_only_that(objective: Objective) ->
     """The cheapest plan on 16 GPUs uses fewer, and its figures are those of the GPUs it uses."""
     job = replace(JOB, total_tokens=10**9, deadline_s=86400.0)
     cluster = default_cluster("h100-sxm", 16)
-    found = search(PlanRequest(model=OF, cluster=cluster.spec, job=job, objective=objective), CAL)
+    found = search(PlanRequest(model=MODEL, cluster=cluster.spec, job=job, objective=objective), CAL)
     assert isinstance(found, Plan)
     assert found.idle_gpus > 0
     rate = job.tokens_per_step / found.estimate.step_time_s / found.layout.num_gpus

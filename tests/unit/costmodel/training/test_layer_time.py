@@ -25,7 +25,7 @@ def step_of(engine: SoftwareStack, *, sequence_parallel: bool = False) -> LayerS
     layout = ParallelLayout(tp=4, dp=2, sequence_parallel=sequence_parallel)
     features = features_of(
         model("llama-3.1-8b"), default_cluster("a100-sxm-80gb", 8), JOB, engine,
-        LayoutTable.of([layout]), load_calibration(),
+        LayoutTable.from_rows([layout]), load_calibration(),
     )  # fmt: skip
     return layer_step(features.runs[0], features, default_constants())
 

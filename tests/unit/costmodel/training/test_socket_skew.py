@@ -20,7 +20,7 @@ JOB = TrainingJob(sequence_length=4096, global_batch_size=64)
 @pytest.mark.parametrize(("gpu", "waits"), [("h100-sxm", [False, True]), ("gb200", [False, False])])
 def test_only_groups_over_both_sockets_of_a_host_wait(gpu: str, waits: list[bool]) -> None:
     """Four and eight ranks: eight reach the other socket of an eight-GPU host, a GB200 host has four GPUs."""
-    table = LayoutTable.of([ParallelLayout(tp=4, dp=18), ParallelLayout(tp=8, dp=9)])
+    table = LayoutTable.from_rows([ParallelLayout(tp=4, dp=18), ParallelLayout(tp=8, dp=9)])
     features = features_of(
         model("llama-3.1-8b"),
         default_cluster(gpu, 72),

@@ -11,9 +11,9 @@ from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit, memory_of_stages
 from costmodel.training.stages import stage_costs
 from planner.bounds.funnel import (
-    columns_of,
-    core_times,
-    cut_times,
+    best_placement_times,
+    compute_times,
+    degrees_of,
     least_bubble,
     placed_times,
     smallest_bubble,
@@ -39,7 +39,7 @@ def setting(name: str, stack: str) -> Setting:
 
 def layouts(experts: bool) -> LayoutTable:
     """Pipelines of every schedule, with and without sharded state, experts near and far."""
-    return LayoutTable.of([
+    return LayoutTable.from_rows([
         ParallelLayout(
             tp=tp, pp=pp, dp=32 // (tp * pp), ep=ep, schedule=schedule, virtual_stages=chunks, zero_stage=zero,
             sequence_parallel=tp > 1,
@@ -54,15 +54,15 @@ def layouts(experts: bool) -> LayoutTable:
 def test_no_layout_beats_the_bound_of_its_cut_its_core_or_its_placement(name: str, stack: str) -> None:
     """Compute alone ≤ core ≤ placement ≤ layout, also under a schedule that hides expert traffic."""
     s, table = setting(name, stack), layouts(model(name).is_moe)
-    M, degrees = num_microbatches(table, s.job), columns_of(table)
-    cut_s, core_s = (
+    M, degrees = num_microbatches(table, s.job), degrees_of(table)
+    compute_s, best_placement_s = (
         step_bound(s, times(s, table, CAL), degrees, M, smallest_bubble(s, {}, table.pp))
-        for times in (cut_times, core_times)
+        for times in (compute_times, best_placement_times)
     )
     placed_s = step_bound(s, placed_times(s, table, CAL), degrees, M, least_bubble(table))
     for earlier, later in (
-        (cut_s, core_s),
-        (core_s, placed_s),
+        (compute_s, best_placement_s),
+        (best_placement_s, placed_s),
         (placed_s, plain_bounds(s, price(s, table, CAL))),
     ):
         assert np.all(earlier <= later * (1 + 1e-9))
@@ -95,4 +95,4 @@ def test_a_single_microbatch_may_hold_less_than_its_activations() -> None:
         costs = stage_costs(s.model, s.cluster, s.job, s.stack, layout, CAL)
         split = StageSplit(layers_of_stage=((3,),), recompute_of_stage=(0,))
         peaks.append(float(memory_of_stages(costs, split).max()))
-    assert np.all(smallest_memory(s, LayoutTable.of(layouts)) <= min(peaks) * (1 + 1e-9))
+    assert np.all(smallest_memory(s, LayoutTable.from_rows(layouts)) <= min(peaks) * (1 + 1e-9))

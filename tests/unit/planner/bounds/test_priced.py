@@ -36,9 +36,12 @@ def test_every_array_of_priced_layouts_ends_in_the_layouts(name: str, layouts: l
     """Two and four layouts, as there are runs, policies and linear forms: no other axis may stand last."""
     job = TrainingJob(sequence_length=2048, global_batch_size=16)
     request = PlanRequest(model=model(name), cluster=default_cluster("h100-sxm", 8).spec, job=job)
-    priced, rows = price(setting_of(request), LayoutTable.of(layouts), load_calibration()), np.array([1, 0])
+    priced, rows = (
+        price(setting_of(request), LayoutTable.from_rows(layouts), load_calibration()),
+        np.array([1, 0]),
+    )
     assert len(priced) == len(priced.features) == len(layouts)
-    again = price(setting_of(request), LayoutTable.of([layouts[1], layouts[0]]), load_calibration())
+    again = price(setting_of(request), LayoutTable.from_rows([layouts[1], layouts[0]]), load_calibration())
     for taken, expected in zip(leaves(columns_of(priced.take(rows))), leaves(columns_of(again)), strict=True):
         assert np.shape(taken) == np.shape(expected)
         assert taken == pytest.approx(expected, rel=1e-12)

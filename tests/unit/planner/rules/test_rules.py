@@ -244,7 +244,7 @@ def test_masks_and_explanations_come_from_one_definition() -> None:
         replace(LEGAL, **changes) for _, changes, request, _ in CASES if not request and changes != {"tp": 0}
     ]
     at = setting()
-    keep, rejected = legal(at, LayoutTable.of([*layouts, LEGAL]))
+    keep, rejected = legal(at, LayoutTable.from_rows([*layouts, LEGAL]))
     assert np.array_equal(keep, [broken(layout, at) == {} for layout in [*layouts, LEGAL]])
     assert sum(rejected.values()) == len(layouts)
     assert set(rejected) <= {rule.name for rule in RULES}
@@ -258,7 +258,7 @@ def test_a_rule_names_every_field_it_reads(rule: Rule) -> None:
     for _ in range(300):
         one, other = random_layout(r), random_layout(r)
         same = replace(one, **{name: getattr(other, name) for name in names if name not in rule.fields})
-        verdicts = np.broadcast_to(rule.broken(at, LayoutTable.of([one, same])), 2)
+        verdicts = np.broadcast_to(rule.broken(at, LayoutTable.from_rows([one, same])), 2)
         assert verdicts[0] == verdicts[1]
 
 

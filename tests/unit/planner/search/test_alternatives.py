@@ -48,9 +48,9 @@ BEST = Choice(
 )
 
 
-def other(*, again: tuple[int, int] = (0, 0), **changes: object) -> Choice:
+def other(*, recomputed: tuple[int, int] = (0, 0), **changes: object) -> Choice:
     """The best plan with some fields of its layout changed, and 10 GiB less."""
-    split = replace(BEST.split, recompute_of_stage=again)
+    split = replace(BEST.split, recompute_of_stage=recomputed)
     layout = replace(BEST.layout, **changes)
     return replace(BEST, layout=layout, split=split, peak_memory_bytes=50.0 * GIB)
 
@@ -70,7 +70,7 @@ def test_shard_degree_exchange_schedule_and_order_are_part_of_the_difference():
 
 def test_recomputation_is_told_in_layers():
     """A plan that recomputes three of sixteen layers does not read as one that recomputes all."""
-    found = difference(BEST, other(recompute="full", again=(3, 0)))
+    found = difference(BEST, other(recompute="full", recomputed=(3, 0)))
     assert found == "recompute 3 of 16 layers instead of none; 10 GiB less memory"
 
 

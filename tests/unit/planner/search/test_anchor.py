@@ -17,13 +17,13 @@ LEVELS = {"faster": 0.8, "slower": 1.25}
 
 def planned(level: float | None) -> Plan:
     """The 8B model on 16 GPUs, by someone whose steps take `level` times the prediction."""
-    own = StackLevel(stack="megatron-core", level=level or 1.0, deviation=0.02, runs=3, name="mine")
+    anchored = StackLevel(stack="megatron-core", level=level or 1.0, deviation=0.02, runs=3, name="mine")
     found = search(
         PlanRequest(
             model=model("llama-3.1-8b"),
             cluster=default_cluster("h100-sxm", 16).spec,
             job=TrainingJob(sequence_length=8192, global_batch_size=128),
-            anchor=own if level else None,
+            anchor=anchored if level else None,
         )
     )
     assert isinstance(found, Plan)
@@ -39,16 +39,18 @@ def plain() -> Plan:
 @pytest.mark.parametrize("level", LEVELS.values(), ids=LEVELS)
 def test_every_time_scales_and_the_choice_stays(plain: Plan, level: float) -> None:
     """Step, parts, bound, simulation and alternatives are `level` times as long; the layout is the same."""
-    own = planned(level)
-    assert own.layout == plain.layout
-    assert own.estimate.step_time_s == pytest.approx(level * plain.estimate.step_time_s)
-    assert own.estimate.time.total_s == pytest.approx(own.estimate.step_time_s)
+    anchored = planned(level)
+    assert anchored.layout == plain.layout
+    assert anchored.estimate.step_time_s == pytest.approx(level * plain.estimate.step_time_s)
+    assert anchored.estimate.time.total_s == pytest.approx(anchored.estimate.step_time_s)
     for part in (name for name in plain.estimate.time.__slots__ if name != "hidden_s"):
-        assert getattr(own.estimate.time, part) == pytest.approx(level * getattr(plain.estimate.time, part))
-    assert own.optimality.status == "proven"
-    assert own.optimality.bound_s == pytest.approx(level * plain.optimality.bound_s)
-    assert own.simulated_s == pytest.approx(level * (plain.simulated_s or 0.0))
-    assert [a.step_time_s for a in own.alternatives] == pytest.approx(
+        assert getattr(anchored.estimate.time, part) == pytest.approx(
+            level * getattr(plain.estimate.time, part)
+        )
+    assert anchored.optimality.status == "proven"
+    assert anchored.optimality.bound_s == pytest.approx(level * plain.optimality.bound_s)
+    assert anchored.simulated_s == pytest.approx(level * (plain.simulated_s or 0.0))
+    assert [a.step_time_s for a in anchored.alternatives] == pytest.approx(
         [level * a.step_time_s for a in plain.alternatives]
     )
 
@@ -59,15 +61,15 @@ def test_the_band_is_narrower_and_the_estimate_says_why(plain: Plan) -> None:
     def width(estimate: Estimate) -> float:
         return estimate.upper_s / estimate.lower_s
 
-    own = planned(1.25)
-    assert width(own.estimate) < width(plain.estimate)
-    assert "times ×1.250, the level of 3 measured steps of your own (mine)" in own.estimate.provenance
+    anchored = planned(1.25)
+    assert width(anchored.estimate) < width(plain.estimate)
+    assert "times ×1.250, the level of 3 measured steps of your own (mine)" in anchored.estimate.provenance
 
 
 def test_an_anchored_plan_reads_back(plain: Plan) -> None:
     """The level travels with the plan, and one without it still reads."""
-    own = replace(plain, request=replace(plain.request, anchor=StackLevel(
+    anchored = replace(plain, request=replace(plain.request, anchor=StackLevel(
         stack="megatron-core", level=1.1, deviation=0.02, runs=3, name="mine",
     )))  # fmt: skip
-    assert from_json(to_json(own)) == own
+    assert from_json(to_json(anchored)) == anchored
     assert from_json(to_json(plain)) == plain

@@ -31,8 +31,8 @@ JOB = TrainingJob(sequence_length=8192, global_batch_size=512)
 )
 def test_the_closed_form_agrees_with_the_event_simulation(layout: ParallelLayout) -> None:
     """For plain, pipelined and interleaved layouts both times are within one per cent."""
-    of = model("llama-3.1-70b")
-    costs = stage_costs(of, default_cluster("h100-sxm", 32), JOB, stack("megatron-core"), layout, CAL)
+    spec = model("llama-3.1-70b")
+    costs = stage_costs(spec, default_cluster("h100-sxm", 32), JOB, stack("megatron-core"), layout, CAL)
     split = even_split((80,), layout)
     assert simulated_step_s(costs, layout, split) == pytest.approx(step_time(costs, split), rel=0.01)
 

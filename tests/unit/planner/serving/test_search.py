@@ -27,7 +27,7 @@ from planner.serving.plan import (
     serving_to_json,
 )
 from planner.serving.replica import MOST_BATCH, Option, rate_bound_per_s, token_budgets, with_chunks
-from planner.serving.search import certificate, search_serving
+from planner.serving.search import fleet_certificate, search_serving
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.catalog import cluster
@@ -291,9 +291,9 @@ def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
     request = plan.request
     board = enumerate_options(CAL, request, default_cluster("h100-sxm", 8).hierarchy)
     selection = Selection(counts={0: 1}, rate_per_s=1.0, num_gpus=1)
-    assert certificate(request, board, selection).status == "proven"
+    assert fleet_certificate(request, board, selection).status == "proven"
     lower(board, selection, 1.0)
-    assert certificate(request, board, selection).status == "best-found"
+    assert fleet_certificate(request, board, selection).status == "best-found"
 
 
 def test_the_capacity_of_a_plan_was_simulated() -> None:

@@ -24,7 +24,7 @@ def setting() -> Setting:
 
 def shard_degrees(layout: ParallelLayout) -> set[int]:
     """Shard degrees that the space offers with ZeRO-3."""
-    found, _ = variants(setting(), {}, LayoutTable.of([layout]))
+    found, _ = variants(setting(), {}, LayoutTable.from_rows([layout]))
     return set(found.shard_degree[found.zero_stage == 3].tolist())
 
 
@@ -45,7 +45,7 @@ def test_a_degree_inside_the_node_gathers_over_its_own_links() -> None:
     layouts = [
         ParallelLayout(tp=4, dp=8, sequence_parallel=True, zero_stage=3, shard_degree=n) for n in (2, 8)
     ]
-    features = features_of(s.model, s.cluster, s.job, s.stack, LayoutTable.of(layouts), CAL)
+    features = features_of(s.model, s.cluster, s.job, s.stack, LayoutTable.from_rows(layouts), CAL)
     inside, across = features.traffic.microbatch_gather_s[0][features.replication]
     assert 4 * inside < across
     assert np.isfinite(across)

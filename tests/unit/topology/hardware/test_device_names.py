@@ -59,6 +59,6 @@ def test_bench_asks_the_device_for_its_name_and_memory(monkeypatch):
     """A 40 GB A100 is measured as itself, not as the family's usual part."""
     from app.actions.bench import gpu_here
 
-    monkeypatch.setattr("executor.bench.devices.gpu_name", lambda: "NVIDIA A100-SXM4-40GB")
+    monkeypatch.setattr("executor.bench.devices.driver_name", lambda: "NVIDIA A100-SXM4-40GB")
     monkeypatch.setattr("executor.bench.devices.gpu_memory_bytes", lambda: int(39.4 * GIB))
     assert gpu_here() == "a100-sxm-40gb"
