@@ -58,9 +58,12 @@ def main() -> None:
     st.navigation(pages, position="top").run()
 
 
-def start() -> None:
-    """Serve in this process."""
+def start(launcher: int) -> None:
+    """Serve in this process, for as long as the process that launched it lives."""
     from app.errors import ANSWERED, run_guarded
+    from executor.training.lifeline import die_with_parent
+
+    die_with_parent(launcher)
 
     def served() -> int:
         listen(sys.argv[1:])

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import num_microbatches
-from costmodel.models.spec import layer_runs
 from costmodel.pipeline.simulator import Event, StageSeconds, simulate_step
-from costmodel.pipeline.stage_costs import StageSplit
-from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, stack_of
 from planner.search.simulate import chunk_seconds
+from planner.search.verify import split_of
 from topology.builders import build
 
 MOST_SHOWN_MICROBATCHES = 24
@@ -49,11 +47,5 @@ def stage_seconds(plan: Plan, cal: Calibration) -> StageSeconds:
         plan.layout,
         cal,
     )
-    return chunk_seconds(costs, plan.layout, split_of(plan))
-
-
-def split_of(plan: Plan) -> StageSplit:
-    """The plan's stages as the cost model counts them: layers of each run on each rank."""
-    runs = tuple(run.count for run in layer_runs(plan.request.model))
-    held = runs_of_ranks(ranks_of_chunks(plan.layout), plan.layers_of_stage, runs)
-    return StageSplit(layers_of_stage=held, recompute_of_stage=plan.recompute_of_stage)
+    split = split_of(request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
+    return chunk_seconds(costs, plan.layout, split)

@@ -56,6 +56,12 @@ def asked(port: int, path: str = "/", method: str = "GET", body: bytes = b"", **
         line.close()
 
 
+def answers(port: int) -> bool:
+    """Whether somebody listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextmanager
 def dash(
     home: Path, *words: str, terminal: bool = False, **variables: str
@@ -123,6 +129,17 @@ def test_the_first_start_of_a_new_user_asks_nothing(tmp_path, terminal):
     assert re.fullmatch(r"dashboard at http://127\.0\.0\.1:\d+ \(Ctrl-C stops it\)\r?\n", "".join(said))
     assert used_s <= ANSWER_S
     assert not (tmp_path / "home" / ".streamlit").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent was killed")
+def test_a_killed_command_leaves_no_server(tmp_path):
+    """Nothing answers once `plan dash` is gone, however it went."""
+    with dash(tmp_path / "home") as (port, command, _):
+        os.kill(command, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while answers(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not answers(port)
 
 
 def test_a_page_that_rebinds_its_name_to_this_machine_is_refused(port):
