@@ -16,7 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_ORDERS, LayoutTable, ParallelLayout
-from costmodel.memory.stage import memory_pieces
 from costmodel.models.spec import layer_runs
-from costmodel.ops.shards import unique_shards
 from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
@@ -37,12 +35,10 @@ from costmodel.pipeline.stage_costs import (
     tail_seconds,
 )
 from costmodel.training.bands import Doubts, interval, memory_deviation
-from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
+from costmodel.training.priced import price_layouts
 from costmodel.training.rank_strides import axis_strides
-from costmodel.training.raw_times import features_of, ops_of_parts
 from costmodel.training.stages import stage_costs, stage_costs_of
-from costmodel.training.step_time import compose
 from planner.plan import PlanRequest, stack_of
 from planner.problem import Setting
 from planner.rules.check import legal
@@ -399,32 +395,10 @@ def price_together(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibrati
     The table is the cost model's own; what it says of a layout is checked against `price_each` on samples.
     """
     table = LayoutTable.from_rows(layouts)
-    ops = ops_of_parts(s.model, s.job, s.stack, unique_shards(table, s.job)[0])
-    columns = compose(
-        features_of(s.model, s.cluster, s.job, s.stack, table, cal, ops=ops), default_constants()
-    )
-    pieces = memory_pieces(s.model, s.job, s.stack, table, ops=ops)
+    priced = price_layouts(s.model, s.cluster, s.job, s.stack, table, cal)
     runs = [run.count for run in layer_runs(s.model)]
     for row, layout in enumerate(layouts):
-        yield stage_costs_of(
-            _row_of(columns, row, len(layouts)),
-            _row_of(pieces, row, len(layouts)),
-            layout,
-            s.job,
-            runs,
-            s.cluster.gpu.memory_bytes,
-        )
-
-
-def _row_of(value: Any, row: int, rows: int) -> Any:
-    """One layout of columns whose last axis is the layout."""
-    if isinstance(value, np.ndarray):
-        return value[..., row : row + 1] if value.ndim and value.shape[-1] == rows else value
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _row_of(getattr(value, f.name), row, rows) for f in fields(value)})
-    if isinstance(value, tuple):
-        return tuple(_row_of(part, row, rows) for part in value)
-    return value
+        yield stage_costs_of(priced.take(np.array([row])), layout, s.job, runs, s.cluster.gpu.memory_bytes)
 
 
 def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
