@@ -54,7 +54,7 @@ CONSUMERS: dict[str, Callable[[Path], Any]] = {
     "explain": _command("explain", "PLAN"),
     "diff": _command("diff", "PLAN", "PLAN"),
     "bench": _command("bench", "--check", "PLAN"),
-    "dashboard": lambda path: server_environment({}, plan=path, run=None),
+    "dashboard": lambda path: server_environment({}, plan=path, run=None, token=None),
     "upload": lambda path: read_plan_upload(path.name, path.read_bytes()),
     "library explain": _library("explain"),
     "library diff": lambda path: meshplan.diff(path, path),
@@ -327,7 +327,7 @@ def test_what_our_own_commands_write_every_reader_takes(
     capsys.readouterr()
     plan = read_plan(path, say=pytest.fail)
     assert read_plan_upload(path.name, path.read_bytes(), say=pytest.fail) == plan
-    assert server_environment({}, plan=path, run=None)
+    assert server_environment({}, plan=path, run=None, token=None)
     assert run(["diff", "plan.json", "plan.json"]) == 0
     assert sound(from_json(path.read_text(encoding="utf-8")), "plan.json") == plan
     assert verify(plan, tables_of(plan), proof=False).holds

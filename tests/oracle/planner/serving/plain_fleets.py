@@ -202,8 +202,12 @@ def keeps(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
 
 
 def keeps_up_to(kind: Kind, job: ServingJob, rate_per_s: float) -> bool:
-    """Whether it keeps them at this rate and at others up to a tenth below: some of few requests have luck."""
-    return all(keeps(kind, job, rate_per_s * (1 - step / 300)) for step in range(31))
+    """Whether it keeps them at this rate and at others up to a tenth below: some of few requests have luck.
+
+    One of the others is the rate that a certificate rules out, when this one is just above it.
+    """
+    shares = (1.0, 1 / JUST_ABOVE, *(1 - step / 300 for step in range(1, 31)))
+    return all(keeps(kind, job, rate_per_s * share) for share in shares)
 
 
 @cache
