@@ -97,14 +97,14 @@ def test_measured_step_of_a_gloo_run_anchors_predictions(
     assert str(row) in told[-1]
     assert (measurement.what, measurement.repeats) == ("training_step", STEPS - 3)
 
-    assert run(["accuracy", str(row), "--json"]) == 0
+    assert run(["accuracy", str(row), "--trust-paths", "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["rows"]
     assert found["status"] == "ok", found
     assert found["measured_step_time_s"] == pytest.approx(measurement.value, rel=1e-4)
 
     slower = f"{1.5 * found['predicted_step_time_s']:.6g}"  # how fast this computer is shall not matter
     row.write_text(row.read_text().replace(f"{measurement.value:.6g}", slower))
-    assert run(["accuracy", str(row), "--anchor", str(row), "--name", "gloo", "--json"]) == 0
+    assert run(["accuracy", str(row), "--trust-paths", "--anchor", str(row), "--name", "gloo", "--json"]) == 0
     capsys.readouterr()
     level = recall("gloo").level_of("meshplan")
     assert level is not None

@@ -26,10 +26,12 @@ STEPS = 12
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
-def test_two_nodes_train_together_and_restart_together(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+def test_two_nodes_train_together_and_restart_together(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
     """Kill −9 of the second node's rank: both start theirs again; they listen on the interface they were given."""
     plan, run = tmp_path / "wanted.json", tmp_path / "run"
-    plan.write_text(to_json(plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
+    plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
     words = [
         sys.executable,
         "-P",
