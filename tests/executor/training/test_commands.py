@@ -95,10 +95,17 @@ def test_a_dry_run_leaves_how_an_earlier_run_stands(
 
 
 def test_a_dry_run_prints_a_command_that_opens_no_door(
-    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Our own launcher, with the working directory on no path; it answers wrong input in three lines."""
-    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(tmp_path), "--device", "cpu"]
+    words = [
+        "run",
+        plan_file(tmp_path, estimated_plan_of(LEGAL)),
+        "--run-dir",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
     assert run([*words, "--dry-run", "--json"]) == 0
     command = json.loads(capsys.readouterr().out)["command"]
     assert command == [sys.executable, "-P", "-m", "executor.launch.supervise", str(tmp_path / RUN_FILE)]
@@ -112,10 +119,17 @@ def test_a_dry_run_prints_a_command_that_opens_no_door(
 
 
 def test_a_dry_run_does_not_write_into_a_run_under_way(
-    plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ranks that are started again would read another plan."""
-    words = ["run", plan_file(tmp_path, plan_of(LEGAL)), "--run-dir", str(tmp_path), "--device", "cpu"]
+    words = [
+        "run",
+        plan_file(tmp_path, estimated_plan_of(LEGAL)),
+        "--run-dir",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
     with held(tmp_path, pytest.fail):
         assert run([*words, "--dry-run"]) == 2
     assert f"process {os.getpid()} on" in capsys.readouterr().err
@@ -133,7 +147,7 @@ def test_a_dry_run_does_not_write_into_a_run_under_way(
 def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
     flags: tuple[str, str],
     said: str,
-    plan_of: Callable[..., Plan],
+    estimated_plan_of: Callable[..., Plan],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -141,7 +155,7 @@ def test_a_door_that_cannot_be_opened_is_refused_before_the_run_is_written(
     folder = tmp_path / "run"
     words = [
         "run",
-        plan_file(tmp_path, plan_of(LEGAL)),
+        plan_file(tmp_path, estimated_plan_of(LEGAL)),
         "--run-dir",
         str(folder),
         "--device",
@@ -166,17 +180,17 @@ def test_a_run_folder_that_cannot_be_written_names_its_flag(
 
 @pytest.mark.parametrize("name", ["plan.json", "metrics.jsonl", ".ranks"])
 def test_nothing_is_written_through_a_link_in_a_run_folder(
-    name: str, plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder from somebody else may point anywhere; checkpoints alone may lie on another disk."""
     folder, precious = tmp_path / "run", tmp_path / "precious"
     folder.mkdir()
-    precious.write_text(to_json(plan_of(LEGAL)), encoding="utf-8")
+    precious.write_text(to_json(estimated_plan_of(LEGAL)), encoding="utf-8")
     before = precious.read_bytes()
     (folder / "checkpoints").symlink_to(tmp_path)
     words = [
         "run",
-        plan_file(tmp_path, plan_of(LEGAL)),
+        plan_file(tmp_path, estimated_plan_of(LEGAL)),
         "--run-dir",
         str(folder),
         "--device",
