@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -380,13 +380,7 @@ def _solve(search: Search) -> None:
 
 def _same(found: Candidate, incumbent: Choice) -> bool:
     """Whether the incumbent is a split of this layout (recomputing nothing has another name)."""
-    return found.layout in (incumbent.layout, _as_full(incumbent.layout))
-
-
-def _as_full(layout: ParallelLayout) -> ParallelLayout:
-    from dataclasses import replace
-
-    return replace(layout, recompute="full")
+    return found.layout in (incumbent.layout, replace(incumbent.layout, recompute="full"))
 
 
 def explore(
@@ -398,10 +392,8 @@ def explore(
     violations = check_pins(setting, pins)
     if violations:
         return violations
-    done = Search(setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress or _silently)
+    done = Search(
+        setting=setting, goal=goal_of(request), pins=pins, cal=cal, progress=progress or (lambda _: None)
+    )
     run_search(done)
     return done
-
-
-def _silently(_: str) -> None:
-    """Report progress to nobody."""

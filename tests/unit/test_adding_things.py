@@ -25,7 +25,7 @@ from costmodel.pipeline.schedules import RECORDS
 from costmodel.training.op_times import PART_TRANSFERS, TransferTimes
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("topology", "costmodel", "planner", "app", "meshplan")
+PACKAGES = ("topology", "costmodel", "planner", "executor", "app", "meshplan")
 QUESTION = ("--model", "8b", "--gpus", "8", "--gpu", "toy", "--stack", "toy-engine")
 
 GPU = """
@@ -333,7 +333,7 @@ def test_an_export_target_is_offered_and_writes(house: Path, answer: Path) -> No
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the packages, the executor's too, to add things to."""
-    return copied(tmp_path, (*PACKAGES, "executor"))
+    return copied(tmp_path, PACKAGES)
 
 
 def printed(tree: Path, asked: str) -> str:

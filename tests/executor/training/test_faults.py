@@ -58,11 +58,17 @@ def kill(folder: Path, rank: int) -> None:
     os.kill(int((folder / RANKS_FOLDER / str(rank)).read_text()), signal.SIGKILL)
 
 
+PATIENCE_S = 120.0
+
+
 def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading.Thread:
-    """Act once, as soon as a condition holds."""
+    """Act once, as soon as a condition holds; never if it does not within our patience."""
 
     def watch() -> None:
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
+            if time.monotonic() > deadline:
+                return
             time.sleep(0.002)
         action()
 
@@ -126,10 +132,13 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
     ],
 )
 def test_a_signal_to_the_launcher_stops_in_order(
-    number: signal.Signals, send: Callable[[int, int], None], plan_of: Callable[..., Plan], tmp_path: Path
+    number: signal.Signals,
+    send: Callable[[int, int], None],
+    estimated_plan_of: Callable[..., Plan],
+    tmp_path: Path,
 ) -> None:
     """It reaches the ranks: a checkpoint is written, exit 0, and no traceback is printed."""
-    plan, settings = plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
+    plan, settings = estimated_plan_of(LAYOUT), settings_in(tmp_path, steps=10_000)
     write_run(settings, plan)
     launcher = subprocess.Popen(
         [
@@ -257,9 +266,11 @@ def test_ranks_get_the_notice_less_what_the_launcher_needs(
 
 
 @pytest.mark.slow
-def test_input_error_of_a_rank_reaches_the_user(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+def test_input_error_of_a_rank_reaches_the_user(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
     """Ranks that meet a wrong token end the run with the three lines, not with their own reports."""
-    plan = plan_of(LAYOUT)
+    plan = estimated_plan_of(LAYOUT)
     np.save(tmp_path / "tokens.npy", np.full(1000, plan.request.model.vocab_size))
     settings = settings_in(tmp_path)
     write_run(settings, plan)
