@@ -49,6 +49,8 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
         discard(sys.stdout)
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last door: a defect is reported as one, not as a traceback
+        if of_interrupt(error):
+            return interrupted()
         if isinstance(error, OSError) and error.filename is None and error.errno in WRITE_FAILURES:
             discard(sys.stdout)
             tell(f"{three_lines(unwritten(error))}\n")
@@ -57,6 +59,13 @@ def run_guarded(action: Callable[[], int], *, debug: bool) -> int:
             tell(traceback.format_exc())
         tell(f"{three_lines(defect(error))}\n")
         return INTERNAL_ERROR
+
+
+def of_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C lies behind an error: a C extension that it meets while it starts fails to import."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def interrupted() -> int:

@@ -16,7 +16,9 @@ def main() -> None:
     try:
         code = _run()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: Ctrl-C while leaving changes nothing
-    except KeyboardInterrupt:  # while importing; a command that runs says it itself
+    except (KeyboardInterrupt, ImportError) as error:  # while importing; a command that runs says it itself
+        if isinstance(error, ImportError) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
         sys.stderr.write("interrupted\n")
         code = INTERRUPTED
     # Python kills itself at exit if Ctrl-C came within an exec, as of dataclasses; another exec resets that.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from app.errors import INTERRUPTED, run_guarded
 from app.reports.answer import json_text
 from app.terminal.streams import json_for
 from costmodel.accuracy.kept_anchors import recall
@@ -114,6 +115,16 @@ def test_ctrl_c_is_answered_at_any_moment(after_s: float):
         (0, said.splitlines()[-1:]),
     )
     assert "Traceback" not in said
+
+
+def test_ctrl_c_inside_an_import_is_no_defect(capsys: pytest.CaptureFixture[str]):
+    """A C extension turns it into an ImportError, which has it as its cause."""
+
+    def start() -> int:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    assert run_guarded(start, debug=False) == INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
