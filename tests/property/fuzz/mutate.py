@@ -69,6 +69,11 @@ def _places(node: Any, path: str = "$") -> list[tuple[Any, Any, str]]:
     return found
 
 
+def is_number(value: object) -> bool:
+    """Whether a value can be divided and multiplied by a thousand as a float."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
 def _changed(
     tree: Any,
     place: tuple[Any, Any, str],
@@ -85,7 +90,7 @@ def _changed(
         del node[key]
         story.append(f"del {path}")
         return tree
-    elif kind < 0.7 and isinstance(value, int | float) and not isinstance(value, bool):
+    elif kind < 0.7 and is_number(value):
         node[key] = random.choice(
             (-value, value * 1000, value + 1, value - 1, value / 3, float(value), str(value), value * 2**40)
         )
