@@ -8,6 +8,7 @@ number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,31 +81,24 @@ def evaluate(
     recomputed = recomputed_share
     if recomputed is None:
         recomputed = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
-    parts = [
-        _scores(model, cluster, job, stack, layouts.take(rows), cal, constants, recomputed[rows])
-        for rows in blocks(len(layouts), TABLE_ROWS)
-    ]
+    runs = [run.count for run in layer_runs(model)]
+    parts = []
+    for rows in blocks(len(layouts), TABLE_ROWS):
+        priced = price_layouts(model, cluster, job, stack, layouts.take(rows), cal, constants=constants)
+        parts.append(_scores(priced, job, runs, recomputed[rows]))
     return TrainingScores.concat(parts)
 
 
 def _scores(
-    model: ModelSpec,
-    cluster: Cluster,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    layouts: LayoutTable,
-    cal: Calibration,
-    constants: Constants | None,
-    recomputed_share: Vector,
+    priced: Priced, job: TrainingJob, runs: Sequence[int], recomputed_share: Vector
 ) -> TrainingScores:
     """Scores of one part of a table; arguments as `evaluate`."""
-    priced = price_layouts(model, cluster, job, stack, layouts, cal, constants=constants)
-    types = rank_types([run.count for run in layer_runs(model)], layouts)
+    types = rank_types(runs, priced.table)
     features, pieces = priced.features, priced.pieces
     peak = _even_peak_bytes(priced, types, recomputed_share, job)
     step_s = [
         even_step_seconds(priced.costs.take(rows), types.take(rows), recomputed_share[rows])
-        for rows in blocks(len(layouts), BLOCK_ROWS)
+        for rows in blocks(len(priced.table), BLOCK_ROWS)
     ]
     return TrainingScores(
         step_time_s=np.concatenate(step_s),

@@ -33,6 +33,11 @@ def plan_file(folder: Path, plan: Plan) -> str:
     return str(path)
 
 
+def run_words(tmp_path: Path, plan: Plan, folder: Path) -> list[str]:
+    """`plan run` of a plan on this machine's CPU, in a folder."""
+    return ["run", plan_file(tmp_path, plan), "--run-dir", str(folder), "--device", "cpu"]
+
+
 @pytest.mark.parametrize("command", [("run", "--device", "cpu", "--dry-run"), ("export", "--to", "slurm")])
 def test_a_plan_that_breaks_a_rule_is_refused(
     command: tuple[str, ...],
@@ -58,14 +63,7 @@ def test_data_that_cannot_be_read_is_refused_before_the_run_is_written(
 ) -> None:
     """Also by a dry run."""
     absent, folder = tmp_path / "absent.npy", tmp_path / "run"
-    words = [
-        "run",
-        plan_file(tmp_path, estimated_plan_of(LEGAL)),
-        "--run-dir",
-        str(folder),
-        "--device",
-        "cpu",
-    ]
+    words = run_words(tmp_path, estimated_plan_of(LEGAL), folder)
     assert run([*words, "--data", str(absent), "--dry-run"]) == 2
     assert f"error: training data {absent} cannot be read" in capsys.readouterr().err
     assert not folder.exists()
@@ -81,14 +79,7 @@ def test_a_dry_run_leaves_how_an_earlier_run_stands(
     status.write_text('{"state": "finished", "step": 7}', encoding="utf-8")
     mark.parent.mkdir()
     mark.touch()
-    words = [
-        "run",
-        plan_file(tmp_path, estimated_plan_of(LEGAL)),
-        "--run-dir",
-        str(tmp_path),
-        "--device",
-        "cpu",
-    ]
+    words = run_words(tmp_path, estimated_plan_of(LEGAL), tmp_path)
     assert run([*words, "--dry-run"]) == 0
     assert status.read_text(encoding="utf-8") == '{"state": "finished", "step": 7}'
     assert mark.exists()
@@ -98,14 +89,7 @@ def test_a_dry_run_prints_a_command_that_opens_no_door(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Our own launcher, with the working directory on no path; it answers wrong input in three lines."""
-    words = [
-        "run",
-        plan_file(tmp_path, estimated_plan_of(LEGAL)),
-        "--run-dir",
-        str(tmp_path),
-        "--device",
-        "cpu",
-    ]
+    words = run_words(tmp_path, estimated_plan_of(LEGAL), tmp_path)
     assert run([*words, "--dry-run", "--json"]) == 0
     command = json.loads(capsys.readouterr().out)["command"]
     assert command == [sys.executable, "-P", "-m", "executor.launch.supervise", str(tmp_path / RUN_FILE)]
@@ -122,14 +106,7 @@ def test_a_dry_run_does_not_write_into_a_run_under_way(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ranks that are started again would read another plan."""
-    words = [
-        "run",
-        plan_file(tmp_path, estimated_plan_of(LEGAL)),
-        "--run-dir",
-        str(tmp_path),
-        "--device",
-        "cpu",
-    ]
+    words = run_words(tmp_path, estimated_plan_of(LEGAL), tmp_path)
     with held(tmp_path, pytest.fail):
         assert run([*words, "--dry-run"]) == 2
     assert f"process {os.getpid()} on" in capsys.readouterr().err
@@ -173,7 +150,7 @@ def test_a_run_folder_that_cannot_be_written_names_its_flag(
     """The help is a flag that exists."""
     taken = tmp_path / "taken"
     taken.touch()
-    words = ["run", plan_file(tmp_path, estimated_plan_of(LEGAL)), "--run-dir", str(taken), "--device", "cpu"]
+    words = run_words(tmp_path, estimated_plan_of(LEGAL), taken)
     assert run([*words, "--dry-run"]) == 2
     assert "give --run-dir another folder" in capsys.readouterr().err
 
