@@ -111,7 +111,7 @@ def test_missing_optional_columns_are_fine(capsys, tmp_path, rows):
         ({"step_time_s": "-1"}, "step_time_s = '-1'"),
         ({"precision": "int2"}, "unknown precision 'int2'"),
         ({"schedule": "roundabout"}, "unknown schedule"),
-        ({"pp": "1e6", "num_gpus": "1e6", "dp": "1", "tp": "1"}, "stages for"),
+        ({"pp": "1e6", "num_gpus": "1e6", "dp": "1", "tp": "1"}, "is more than the 1,024 that can be"),
         ({"hidden_size": "1e300"}, ""),
         ({"framework": "🙂"}, None),
     ],
