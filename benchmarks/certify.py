@@ -16,11 +16,10 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -28,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from costmodel.kernels.tables import Calibration, load_calibration  # noqa: E402 - the checkout is not installed
 from planner.plan import PlanRequest  # noqa: E402
 from tests.oracle.planner.search.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
-from tests.oracle.planner.search.plain_enumeration import MOST_TOKENS, sampled_layouts, setting_of  # noqa: E402
+from tests.oracle.planner.search.plain_enumeration import sampled_layouts, setting_of  # noqa: E402
 from tests.oracle.planner.search.random_requests import (  # noqa: E402
     case_of,
     pins_of,
@@ -110,15 +109,6 @@ def _count(tally: Tally, request: PlanRequest, verdict: Verdict, layouts: int) -
     tally.worst = max(tally.worst, verdict.gap)
 
 
-OPENING = {"shard_degree", "expert_tp"}
-"""Fields whose pins open what the space does not hold (docs/search.md)."""
-
-
-def opens(pins: Mapping[str, Any], sequence_length: int) -> bool:
-    """Whether pins open what the space does not hold; a microbatch of many tokens may do so too."""
-    return bool(OPENING & pins.keys()) or pins.get("microbatch_size", 1) * sequence_length > MOST_TOKENS
-
-
 def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibration) -> Tally:
     """Hold free searches against searches with one or two fields pinned to values of their own space."""
     tally = Tally()
@@ -139,7 +129,7 @@ def certify_pins(pins: int, seed: int, seconds: float, found: Path, cal: Calibra
         tally.counts["free"] += 1
         for _ in range(PINS_OF_A_REQUEST):
             chosen = pins_of(r, sampled, r.choice((1, 1, 2)))
-            if not chosen or opens(chosen, request.job.sequence_length):
+            if not chosen:
                 continue
             pinned = answer_of(replace(request, pins=chosen), cal)
             tally.counts["pinned"] += 1

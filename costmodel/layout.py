@@ -6,7 +6,9 @@ columns of the table are small integers into the tuples `SCHEDULES`, `RECOMPUTES
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, get_args, overload
@@ -102,6 +104,11 @@ class ParallelLayout:
         """Ranks sharing one copy of the sharded state."""
         return self.replicas if self.shard_degree is None else self.shard_degree
 
+    @property
+    def expert_shard_degree(self) -> int:
+        """Replicas of an expert that share one copy of its sharded state: as many copies as of the rest."""
+        return max(1, self.expert_dp * min(self.effective_shard_degree, self.replicas) // self.replicas)
+
 
 def layout_words(layout: ParallelLayout, recompute: str = "") -> str:
     """A layout in one short line: its degrees, and what is not the default of the rest.
@@ -189,6 +196,13 @@ class LayoutTable(Columns):
         """Ranks sharing one copy of the sharded state."""
         return self.shard_degree
 
+    @property
+    def expert_shard_degree(self) -> npt.NDArray[np.int64]:
+        """Replicas of an expert that share one copy of its sharded state: as many copies as of the rest."""
+        dense = np.minimum(self.shard_degree, self.replicas)
+        found: npt.NDArray[np.int64] = np.maximum(1, self.expert_dp * dense // np.maximum(1, self.replicas))
+        return found
+
     @staticmethod
     def from_rows(layouts: Sequence[ParallelLayout]) -> LayoutTable:
         """Columns of a sequence of layouts."""
@@ -246,6 +260,18 @@ def _encode(layout: ParallelLayout, name: str) -> int:
         return layout.effective_shard_degree
     value = getattr(layout, name)
     return _CODES[name].index(value) if name in _CODES else int(value)
+
+
+@functools.cache
+def divisors(value: int, limit: int | None = None) -> tuple[int, ...]:
+    """Divisors of a number, up to a limit, ascending: the degrees that split it evenly.
+
+    >>> divisors(12, 5)
+    (1, 2, 3, 4)
+    """
+    small = [d for d in range(1, math.isqrt(value) + 1) if value % d == 0]
+    every = dict.fromkeys([*small, *(value // d for d in reversed(small))])
+    return tuple(d for d in every if limit is None or d <= limit)
 
 
 @overload

@@ -204,6 +204,8 @@ class StackSupport:
         zero_stages_with_pipeline: ZeRO stages it allows when pp > 1.
         zero_stages_with_split_backward: ZeRO stages it allows with zero-bubble schedules, which finish weight
             gradients after the backward pass.
+        partial_zero_stages: ZeRO stages whose state it can shard over a part of the replicas, each part with
+            a copy (HSDP, several instances of Megatron's distributed optimizer).
         experts_need_sequence_parallel: With tp > 1, experts take tokens split over tp only.
         expert_parallel: It can split experts.
         tensor_parallel: It can split matrices.
@@ -226,6 +228,7 @@ class StackSupport:
     zero_stages: tuple[int, ...] = (0, 1)
     zero_stages_with_pipeline: tuple[int, ...] = (0, 1)
     zero_stages_with_split_backward: tuple[int, ...] = (0, 1, 2, 3)
+    partial_zero_stages: tuple[int, ...] = ()
     experts_need_sequence_parallel: bool = False
     expert_parallel: bool = True
     tensor_parallel: bool = True

@@ -55,9 +55,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     Returns:
         Bytes per dense and per expert parameter.
     """
-    copies = table.replicas
-    dense_ranks = np.minimum(table.shard_degree, copies)
-    expert_ranks = np.maximum(1.0, table.expert_dp * (dense_ranks / copies))
+    dense_ranks = np.minimum(table.shard_degree, table.replicas)
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
     weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision
     resident = 1 - stages[2] * stack.memory.gathers_from_master
@@ -71,7 +69,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
             optimizer_bytes=stack.memory.optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 
-    return BytesPerParameter(dense=after(dense_ranks), expert=after(expert_ranks))
+    return BytesPerParameter(dense=after(dense_ranks), expert=after(table.expert_shard_degree))
 
 
 def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters: Quantity = 0.0) -> State:

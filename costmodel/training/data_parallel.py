@@ -14,14 +14,14 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import LayoutTable
+from costmodel.layout import LayoutTable, divisors
 from costmodel.stack import SoftwareStack
 from costmodel.training.rank_strides import Counts
 from topology.base.columns import Columns
@@ -83,13 +83,11 @@ def gradient_traffic(
     """
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
-    expert_copies = table.expert_dp
-    expert_shards = np.maximum(1, expert_copies * shards // np.maximum(1, copies))
     per_unit = table.zero_stage >= SHARDS_GRADIENTS
     counts = np.array([*layers, 1, 1], dtype=np.float64)[:, None]
     groups = (
         _Replicas(dense, copies, shards, strides["data"]),
-        _Replicas(expert, expert_copies, expert_shards, strides["expert_data"]),
+        _Replicas(expert, table.expert_dp, table.expert_shard_degree, strides["expert_data"]),
     )
     reduce_s, gather_s, updated = (np.zeros_like(dense) for _ in range(3))
     for group in groups:
@@ -115,6 +113,42 @@ def gradient_traffic(
         tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
         network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
     )
+
+
+def least_traffic(
+    cal: Calibration,
+    hierarchy: Hierarchy,
+    stack: SoftwareStack,
+    table: LayoutTable,
+    strides: Mapping[str, Counts],
+    *,
+    dense: Vector,
+    expert: Vector,
+    layers: Sequence[int],
+    tied_parameters: Vector,
+) -> GradientTraffic:
+    """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
+    partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
+    degrees = [
+        divisors(int(ranks)) if any_part else [int(ranks)]
+        for ranks, any_part in zip(table.replicas, partly, strict=True)
+    ]
+    counts = np.array([len(found) for found in degrees])
+    rows = np.repeat(np.arange(len(table)), counts)
+    every = gradient_traffic(
+        cal,
+        hierarchy,
+        stack,
+        replace(table.take(rows), shard_degree=np.concatenate(degrees)),
+        {axis: stride[rows] for axis, stride in strides.items()},
+        dense=dense[:, rows],
+        expert=expert[:, rows],
+        layers=layers,
+        tied_parameters=tied_parameters[rows],
+    )
+    starts = np.cumsum(counts) - counts
+    least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}
+    return GradientTraffic(**least)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def price_layouts(
     cal: Calibration,
     *,
     constants: Constants | None = None,
+    any_sharding: bool = False,
 ) -> Priced:
     """Time and memory of layouts before their layers are split: the one way to both.
 
@@ -51,9 +52,10 @@ def price_layouts(
         table: The layouts; they are taken as legal (`planner.rules.check`).
         cal: Kernel and collective tables.
         constants: Constants of the composition, the shipped ones by default.
+        any_sharding: Traffic between replicas at its least over all shard degrees.
     """
     c, ops = constants or default_constants(), ops_of_parts(model, job, stack, unique_shards(table, job)[0])
-    features = features_of(model, cluster, job, stack, table, cal, ops=ops)
+    features = features_of(model, cluster, job, stack, table, cal, any_sharding=any_sharding, ops=ops)
     costs = CostColumns.concat([compose(features.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
     return Priced(
         table=table,

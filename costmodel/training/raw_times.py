@@ -25,7 +25,7 @@ from costmodel.ops.shards import distinct_rows, unique_shards
 from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
-from costmodel.training.data_parallel import GradientTraffic, gradient_traffic
+from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, least_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
 from costmodel.training.slowdowns import Environment, environment_of
@@ -130,6 +130,7 @@ def features_of(
     cal: Calibration,
     *,
     transfers: bool = True,
+    any_sharding: bool = False,
     ops: Sequence[Sequence[Op]] | None = None,
 ) -> Features:
     """Raw times of these layouts.
@@ -142,6 +143,7 @@ def features_of(
         table: The layouts.
         cal: Kernel and collective tables.
         transfers: False as if the collectives of a layer were free.
+        any_sharding: Each number of the traffic between replicas is the least that any shard degree has.
         ops: `ops_of_parts` of the distinct cuts of the table, when the caller has them already.
     """
     hierarchy = cluster.hierarchy
@@ -163,7 +165,9 @@ def features_of(
         PartTimes(kernels=alone.take(shards), transfers=moved)
         for alone, moved in zip(kernels, moves, strict=True)
     ]
-    traffic, sends, replication = _replication(model, hierarchy, stack, table, cal, shard_of, kernels)
+    traffic, sends, replication = _replication(
+        model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding
+    )
     return Features(
         environment=environment_of(model, cluster, job, stack, cal),
         runs=tuple(times[:-2]),
@@ -217,6 +221,8 @@ def _replication(
     cal: Calibration,
     shard_of: Index,
     kernels: Sequence[KernelTimes],
+    *,
+    any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
     columns = (*AXES, "zero_stage", "shard_degree", "axis_order")
@@ -227,7 +233,7 @@ def _replication(
     tied = model.tie_word_embeddings * model.vocab_size * model.hidden_size / distinct.tp
     dense = np.stack([part.dense_parameters[shards] for part in kernels])
     dense[-1] += tied * (distinct.pp > 1)
-    traffic = gradient_traffic(
+    traffic = (least_traffic if any_sharding else gradient_traffic)(
         cal,
         hierarchy,
         stack,

@@ -9,7 +9,6 @@ Legend: ``pp dp cp tp`` the plan's axes.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +91,7 @@ def expert_grid(layout: ParallelLayout) -> npt.NDArray[np.int64]:
     """Ranks as (pp, expert_replicate, expert_shard, ep, expert_tp), cut from each stage's block."""
     order = ("pp", *(axis for axis in layout.axis_order if axis != "pp"))
     block = rank_grid(layout).transpose([RANK_AXES.index(axis) for axis in order]).reshape(layout.pp, -1)
-    shard = math.gcd(layout.effective_shard_degree, layout.expert_dp) if layout.zero_stage else 1
+    shard = layout.expert_shard_degree if layout.zero_stage else 1
     return block.reshape(layout.pp, layout.expert_dp // shard, shard, layout.ep, layout.expert_tp)
 
 

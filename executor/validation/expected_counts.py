@@ -146,7 +146,7 @@ def _add_replicas(
     dense, expert = expected_parameters(task)
     layout = task.layout
     shards = layout.effective_shard_degree if layout.zero_stage else 1
-    expert_shards = min(shards, layout.expert_dp)
+    expert_shards = layout.expert_shard_degree if layout.zero_stage else 1
     units = {part: count for part, (_, count) in ops_by_part(task).items()}
     if task.spec.routing.bias_selects:  # whole on every rank and never trained: FSDP leaves it alone
         dense["moe layer"] -= task.spec.num_experts * units.get("moe layer", 0)

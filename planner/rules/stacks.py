@@ -6,6 +6,7 @@ Legend: ``P`` pipeline ranks, ``M`` microbatches per step, ``V`` virtual stages 
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -145,11 +146,18 @@ def largest_even_chunks(num_layers: int, pp: int, virtual_stages: int, *, empty_
     >>> largest_even_chunks(126, 16, 8, empty_ends=False), largest_even_chunks(126, 16, 8, empty_ends=True)
     (4, 8)
     """
-    for stages in range(virtual_stages, 1, -1):
-        each, lacking = shortage(num_layers, pp * stages)
-        if lacking <= 2 * (each if empty_ends else each - 1):
-            return stages
-    return 1
+    fewer = range(virtual_stages, 1, -1)
+    return next((v for v in fewer if chunks_are_even(num_layers, pp * v, empty_ends=empty_ends)), 1)
+
+
+def chunks_are_even(num_layers: int, chunks: int, *, empty_ends: bool) -> bool:
+    """Whether layers divide into equal chunks but for a shorter first and last one.
+
+    >>> chunks_are_even(126, 128, empty_ends=False), chunks_are_even(126, 128, empty_ends=True)
+    (False, True)
+    """
+    each, lacking = shortage(num_layers, chunks)
+    return lacking <= 2 * (each if empty_ends else each - 1)
 
 
 def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -197,6 +205,50 @@ def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
 def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
     ragged = t.replicas % np.maximum(t.shard_degree, 1) != 0
     return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
+
+
+def _partly(t: LayoutTable) -> Mask:
+    """Layouts whose state is sharded over a part of the replicas."""
+    return np.asarray((t.zero_stage > 0) & (t.shard_degree < t.replicas), dtype=bool)
+
+
+def _partial_broken(s: Setting, t: LayoutTable) -> Mask:
+    return _partly(t) & ~np.isin(t.zero_stage, s.stack.supports.partial_zero_stages)
+
+
+def _partial(s: Setting, x: ParallelLayout) -> Violation:
+    stages = s.stack.supports.partial_zero_stages
+    has = f"at ZeRO-{', '.join(map(str, stages))} only" if stages else "at no ZeRO stage"
+    return Violation(
+        rule="partial-sharding",
+        message=f"shard_degree {x.effective_shard_degree} of {x.replicas} replicas at ZeRO-{x.zero_stage}: "
+        f"{s.stack.name} shards over a part of them {has}",
+        have=x.effective_shard_degree,
+        need=x.replicas,
+        unit="ranks",
+        hint=f"leave shard_degree out to shard over all {x.replicas}",
+    )
+
+
+def _expert_copies_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if not s.model.is_moe:
+        return False
+    copies = t.replicas // np.maximum(t.shard_degree, 1)
+    return np.asarray(_partly(t) & (t.expert_dp % np.maximum(copies, 1) != 0), dtype=bool)
+
+
+def _expert_copies(_: Setting, x: ParallelLayout) -> Violation:
+    copies = x.replicas // x.effective_shard_degree
+    return Violation(
+        rule="shard-experts",
+        message=f"{copies} copies of the sharded state (dp·cp/shard_degree = {x.replicas}/"
+        f"{x.effective_shard_degree}) but {x.expert_dp} replicas of each expert, "
+        f"{x.expert_dp} % {copies} = {x.expert_dp % copies}, must be 0",
+        have=x.expert_dp % copies,
+        need=0,
+        unit="ranks",
+        hint=f"use shard_degree={x.replicas // math.gcd(copies, x.expert_dp)}",
+    )
 
 
 def _shard(_: Setting, x: ParallelLayout) -> Violation:
@@ -350,6 +402,18 @@ STACK_RULES: tuple[Rule, ...] = (
         explain=_expert_tokens,
     ),
     _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
+    _rule(
+        name="partial-sharding",
+        fields=("shard_degree", "zero_stage", "dp", "cp"),
+        broken=_partial_broken,
+        explain=_partial,
+    ),
+    _rule(
+        name="shard-experts",
+        fields=("shard_degree", "zero_stage", "dp", "cp", "tp", "ep", "expert_tp"),
+        broken=_expert_copies_broken,
+        explain=_expert_copies,
+    ),
     _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
     _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),
     _rule(

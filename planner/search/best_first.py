@@ -31,7 +31,7 @@ from planner.bounds.funnel import (
     smallest_memory,
     step_bound,
 )
-from planner.bounds.priced import Priced, price
+from planner.bounds.priced import Priced, price, price_any_sharding
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
@@ -59,7 +59,7 @@ from planner.space.degrees import (
     num_gpus,
 )
 from planner.space.dismissals import Dismissals
-from planner.space.unfold import eased, pipelines, placements, variants
+from planner.space.unfold import eased, pipelines, placements, shardings, variants
 
 Vector = npt.NDArray[np.float64]
 Progress = Callable[[str], None]
@@ -229,7 +229,13 @@ def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None
     found, dismissed = unfold(search, table, pins, search.cutoff)
     search.dismissed.take_over(dismissed)
     for part in _parts(found):
-        _look(search, price(search.setting, part, search.cal))
+        _look(search, _priced(search, part))
+
+
+def _priced(search: Search, variants: LayoutTable) -> Priced:
+    """Price variants as kindly as any sharding of their state could; exactly where it is given."""
+    how = price if "shard_degree" in search.pins else price_any_sharding
+    return how(search.setting, variants, search.cal)
 
 
 def _parts(table: LayoutTable) -> Iterator[LayoutTable]:
@@ -302,7 +308,7 @@ def _ease(search: Search) -> None:
     found, broken = eased(search.setting, search.pins, LayoutTable.concat(could))
     search.dismissed.by_rule(broken)
     for part in _parts(found):
-        priced = price(search.setting, part, search.cal)
+        priced = _priced(search, part)
         plain_s = plain_bounds(search.setting, priced)
         scores = search.goal.score(part.num_gpus, plain_s)
         rows = np.flatnonzero(scores < search.cutoff)
@@ -311,20 +317,48 @@ def _ease(search: Search) -> None:
 
 
 def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:
-    """Bound layouts rank by rank, and split those that could win."""
+    """Bound variants rank by rank, and unfold the shardings of those that could win, best bound first."""
+    bounds = _rank_scores(search, priced, plain_s)
+    _dismiss(search, bounds[~np.isfinite(bounds)])
+    order = np.argsort(bounds, kind="stable")[: int(np.isfinite(bounds).sum())]
+    start, size = 0, FIRST_BATCH
+    while start < len(order):
+        part = order[start : start + size]
+        part = part[bounds[part] < search.cutoff]
+        if len(part) == 0:
+            break
+        _unfold_shardings(search, priced.table.take(part))
+        start, size = start + len(part), 4 * size
+    search.dismissed.by_bound("stage-bound", bounds[order[start:]])
+
+
+def _unfold_shardings(search: Search, variants: LayoutTable) -> None:
+    """Price every sharding of the state of some variants, and split those that could win."""
+    found, broken = shardings(search.setting, search.pins, variants)
+    search.dismissed.by_rule(broken)
+    for part in _parts(found):
+        priced = price(search.setting, part, search.cal)
+        _take_best(search, priced, _rank_scores(search, priced, plain_bounds(search.setting, priced)))
+
+
+def _rank_scores(search: Search, priced: Priced, plain_s: Vector) -> Vector:
+    """Scores that no split of each layout can beat; infinite where none fits or none beats the incumbent."""
     gpus = priced.table.num_gpus
     cutoff_s = search.goal.cutoff_s(gpus, search.score)
-    bounds_s = variant_bounds(search.setting, priced, plain_s, cutoff_s)
-    _take_best(search, priced, search.goal.score(gpus, bounds_s))
+    return search.goal.score(gpus, variant_bounds(search.setting, priced, plain_s, cutoff_s))
+
+
+def _dismiss(search: Search, hopeless: Vector) -> None:
+    """Count layouts that no split makes better than the incumbent, or of which none fits if there is none."""
+    if math.isfinite(search.score):
+        search.dismissed.by_bound("stage-bound", np.full(len(hopeless), search.score))
+    else:
+        search.dismissed.by_rule({"memory": len(hopeless)})
 
 
 def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
     """Split rows best bound first until no bound can beat the incumbent."""
-    hopeless = int((~np.isfinite(bounds)).sum())
-    if math.isfinite(search.score):
-        search.dismissed.by_bound("stage-bound", np.full(hopeless, search.score))
-    else:
-        search.dismissed.by_rule({"memory": hopeless})
+    _dismiss(search, bounds[~np.isfinite(bounds)])
     order = np.argsort(bounds, kind="stable")
     hopeful = order[np.isfinite(bounds[order])]
     for position, row in enumerate(hopeful):

@@ -24,7 +24,7 @@ from planner.search.candidates import candidate, decide
 from planner.search.objective import Goal
 from planner.search.search import PROVEN_GAP
 from planner.space.degrees import combinations
-from planner.space.unfold import eased, pipelines, placements, variants
+from planner.space.unfold import eased, pipelines, placements, shardings, variants
 
 Progress = Callable[[str], None]
 
@@ -108,4 +108,5 @@ def _unfold(setting: Setting, pins: dict[str, object], table: LayoutTable) -> La
     placed, _ = placements(setting, pins, table)
     found, _, _ = pipelines(setting, pins, placed)
     usual, _ = variants(setting, pins, found)
-    return LayoutTable.concat([usual, eased(setting, pins, usual)[0]])
+    found, _ = shardings(setting, pins, LayoutTable.concat([usual, eased(setting, pins, usual)[0]]))
+    return found

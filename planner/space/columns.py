@@ -22,12 +22,6 @@ CODES: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def divisors(value: int, limit: int | None = None) -> list[int]:
-    """Divisors of a number, up to a limit, ascending."""
-    most = value if limit is None else min(value, limit)
-    return [d for d in range(1, most + 1) if value % d == 0]
-
-
 def coded(name: str, values: Iterable[Any]) -> list[int]:
     """Codes of categorical values."""
     return [CODES[name].index(value) for value in values]

@@ -14,18 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.layout import AXIS_ORDERS, LayoutTable
+from costmodel.layout import AXIS_ORDERS, LayoutTable, divisors
 from costmodel.parallel.axes import AXES, LAYER_AXES, RANK_AXES
 from planner.problem import Setting
 from planner.rules.check import legal
-from planner.space.columns import Draft, Integers, coded, cross, divisors, pinned, where
+from planner.space.columns import Draft, Integers, coded, cross, pinned, where
 from planner.space.dismissals import Dismissals
-
-LEAST_TOKENS = 128
-"""Tokens of a sequence that a context-parallel rank keeps at least: one tile of an attention kernel."""
-
-MOST_TOKENS = 2**17
-"""Tokens of one microbatch on a rank at most (one sequence is always allowed): kernels are long saturated."""
 
 COARSE_MICROBATCH = 4
 SHARD_FIELDS = frozenset((*LAYER_AXES, "microbatch_size", "sequence_parallel"))
@@ -72,7 +66,9 @@ def every_degrees(
     limit, model = setting.cluster.num_gpus, setting.model
     tensor = divisors(model.attention.whole_heads, limit)
     table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
-    table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
+    table = _within(
+        cross(table, "cp", pinned(pins, "cp", divisors(setting.job.sequence_length, limit))), limit
+    )
     stages = _pipeline_degrees(setting, limit, coarse=coarse)
     table = _within(cross(table, "pp", pinned(pins, "pp", stages)), limit)
     replicas = divisors(setting.job.global_batch_size, limit)
@@ -86,13 +82,11 @@ def every_shard(setting: Setting, pins: Mapping[str, Any], *, coarse: bool) -> t
     limit, job, model = setting.cluster.num_gpus, setting.job, setting.model
     tensor = divisors(model.attention.whole_heads, limit)
     table: Draft = {"tp": np.array(pinned(pins, "tp", tensor))}
-    table = _within(cross(table, "cp", pinned(pins, "cp", _context_degrees(setting, limit))), limit)
-    largest = COARSE_MICROBATCH if coarse else max(1, MOST_TOKENS * limit // job.sequence_length)
-    sizes = divisors(job.global_batch_size, largest)
+    table = _within(
+        cross(table, "cp", pinned(pins, "cp", divisors(setting.job.sequence_length, limit))), limit
+    )
+    sizes = divisors(job.global_batch_size, COARSE_MICROBATCH if coarse else job.global_batch_size)
     table = cross(table, "microbatch_size", pinned(pins, "microbatch_size", sizes))
-    if "microbatch_size" not in pins:
-        tokens = table["microbatch_size"] * job.sequence_length // table["cp"]
-        table = where(table, (table["microbatch_size"] == 1) | (tokens <= MOST_TOKENS))
     table = _cross_experts(setting, pins, table, coarse=coarse)
     table = _cross_sequence_parallel(pins, table, coarse=coarse)
     ones = np.ones(len(table["tp"]), dtype=np.int64)
@@ -144,11 +138,6 @@ def num_gpus(table: Draft) -> Integers:
     return np.asarray(np.prod([table[axis] for axis in RANK_AXES if axis in table], axis=0))
 
 
-def _context_degrees(setting: Setting, limit: int) -> list[int]:
-    tokens = setting.job.sequence_length
-    return [d for d in divisors(tokens, limit) if d == 1 or tokens // d >= LEAST_TOKENS]
-
-
 def _pipeline_degrees(setting: Setting, limit: int, *, coarse: bool) -> list[int]:
     layers = setting.model.num_layers
     every = range(1, min(layers, limit) + 1)
@@ -174,7 +163,7 @@ def _cross_experts(setting: Setting, pins: Mapping[str, Any], table: Draft, *, c
     """Every way to spread experts over the ranks of a stage; none in a dense model."""
     experts = setting.model.num_experts
     limit = setting.cluster.num_gpus
-    degrees = divisors(experts, limit) if experts and setting.stack.supports.expert_parallel else [1]
+    degrees = divisors(experts, limit) if experts and setting.stack.supports.expert_parallel else (1,)
     table = cross(table, "ep", pinned(pins, "ep", degrees))
     if "expert_tp" in pins:
         return cross(table, "expert_tp", [pins["expert_tp"]])

@@ -8,15 +8,11 @@ state, recomputation).
 What the space leaves out, and why nothing is lost:
 
 * idle GPUs are allowed: any product of degrees up to the size of the cluster is in the space;
-* a context-parallel rank keeps at least one attention tile of tokens, and a microbatch at most `MOST_TOKENS`;
-* experts are cut by expert_tp = 1 or tp, the two groups that stacks build;
 * GPipe is left out where 1F1B is offered: same bubble, never less memory;
 * a policy that repeats a part of every layer is never faster than one that repeats none, so such *eased*
   variants are unfolded only of variants that could still win;
 * tensor parallelism cuts whole key/value heads;
-* virtual stages: up to `EVERY_VIRTUAL_STAGE` all, beyond it those that divide the layers of a rank evenly,
-  the ends perhaps one short;
-* state is sharded over all dp·cp ranks, or (ZeRO 2 and 3) within one unit of the fabric;
+* virtual stages beyond `EVERY_VIRTUAL_STAGE` that no rule would admit are not written down;
 * orders of axes that differ only in axes of one member are one order.
 """
 
@@ -27,18 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, Recompute, Schedule
+from costmodel.layout import AXIS_ORDERS, PLAIN_SCHEDULE, LayoutTable, Recompute, Schedule, divisors
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.schedules import RECORDS
-from costmodel.training.data_parallel import SHARDS_GRADIENTS
-from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
 from planner.rules.check import legal
+from planner.rules.stacks import chunks_are_even
 from planner.space.columns import Draft, Integers, coded, cross, cross_by, pinned
 from planner.space.degrees import COMBINATION_FIELDS
-from topology.fabric.hierarchy import members_per_unit
 
 EVERY_VIRTUAL_STAGE = 8
+"""Virtual stages up to which the rules see every number and count what they reject: beyond it a model of many
+layers has hundreds that cannot be."""
+
 PLACEMENT_FIELDS = COMBINATION_FIELDS | {"axis_order", "cp_kind"}
 PIPELINE_FIELDS = PLACEMENT_FIELDS | {"schedule", "virtual_stages"}
 
@@ -71,9 +68,14 @@ def pipelines(
 def variants(
     setting: Setting, pins: Mapping[str, Any], table: LayoutTable
 ) -> tuple[LayoutTable, dict[str, int]]:
-    """Every legal variant of some pipelines, eased ones apart, and how many each rule rejected."""
+    """Every legal variant of some pipelines, eased ones apart, and how many each rule rejected.
+
+    State is sharded over all replicas, which takes the least memory; `shardings` unfolds the rest.
+    """
     columns = table.by_name()
-    columns = cross_by(columns, _replicas(setting, table), lambda key: _sharding(setting, pins, key))
+    pipelined = (table.pp > 1).astype(np.int64)
+    columns = cross_by(columns, pipelined, lambda several: _zero_stages(setting, pins, several))
+    columns["shard_degree"] = pins.get("shard_degree", columns["dp"] * columns["cp"]) + 0 * columns["dp"]
     policies = pinned(pins, "recompute", coded("recompute", [_usual_policy(setting)]))
     columns = cross(columns, "recompute", policies)
     found = LayoutTable(**columns)
@@ -104,6 +106,25 @@ def eased(
     return found.take(keep), rejected
 
 
+def shardings(
+    setting: Setting, pins: Mapping[str, Any], table: LayoutTable
+) -> tuple[LayoutTable, dict[str, int]]:
+    """Every variant with its state sharded over all replicas or any part of them, and what rules rejected."""
+    if "shard_degree" in pins:
+        return table, {}
+    columns = table.by_name()
+    partly = np.isin(table.zero_stage, setting.stack.supports.partial_zero_stages)
+    columns = cross_by(columns, np.where(partly, table.replicas, -table.replicas), _shard_degrees)
+    found = LayoutTable(**columns)
+    keep, rejected = legal(setting, found)
+    return found.take(keep), rejected
+
+
+def _shard_degrees(replicas: int) -> Draft:
+    """Shares of so many replicas that may hold the state of a rank; below zero all of them only."""
+    return {"shard_degree": np.array(divisors(replicas) if replicas > 0 else [-replicas], dtype=np.int64)}
+
+
 def schedules(setting: Setting, pins: Mapping[str, Any], pp: int) -> Draft:
     """Schedules with their virtual stages that a pipeline of `pp` ranks can run."""
     if pp == 1:
@@ -126,9 +147,9 @@ def _virtual_stages(setting: Setting, pins: Mapping[str, Any], schedule: Schedul
     chunks = RECORDS[schedule].chunks
     if chunks is not None:
         return [chunks]
-    layers = setting.model.num_layers
-    most = (layers + 2 * setting.stack.supports.empty_end_chunks) // pp
-    return [v for v in range(2, most + 1) if v <= EVERY_VIRTUAL_STAGE or -layers % (pp * v) <= 2]
+    layers, empty = setting.model.num_layers, setting.stack.supports.empty_end_chunks
+    every = range(2, (layers + 2 * empty) // pp + 1)
+    return [v for v in every if v <= EVERY_VIRTUAL_STAGE or chunks_are_even(layers, pp * v, empty_ends=empty)]
 
 
 def _context_exchanges(setting: Setting, pins: Mapping[str, Any], cp: int) -> Draft:
@@ -143,38 +164,14 @@ def _usual_policy(setting: Setting) -> Recompute:
     return "full" if "full" in offered else "none" if "none" in offered else offered[0]
 
 
-def _replicas(setting: Setting, table: LayoutTable) -> Integers:
-    """Key of what shards state: distance of replicas, dp·cp, and if pp > 1."""
-    spaced = axis_strides(table)["data"] * (setting.cluster.num_gpus + 1) + table.replicas
-    return np.asarray(2 * spaced + (table.pp > 1), dtype=np.int64)
+def _zero_stages(setting: Setting, pins: Mapping[str, Any], several: int) -> Draft:
+    """ZeRO stages with one stage and with several; a single replica has them too.
 
-
-def _sharding(setting: Setting, pins: Mapping[str, Any], key: int) -> Draft:
-    """ZeRO stages with the shard degrees that the replicas of a key of `_replicas` can have.
-
-    A single replica has them too: what gathers its weights from a master copy keeps no second one. A degree
-    that is given may be any.
+    What gathers its weights from a master copy keeps no second one, however many replicas there are.
     """
-    (stride, ranks), pipelined = divmod(key // 2, setting.cluster.num_gpus + 1), key % 2
-    offered = (
-        setting.stack.supports.zero_stages_with_pipeline if pipelined else setting.stack.supports.zero_stages
-    )
-    stages = pinned(pins, "zero_stage", offered)
-    inside = {degree for degree in _degrees_inside(setting, ranks, stride) if degree > 1}
-    pairs = []
-    for stage in stages:
-        degrees = sorted({ranks} | (inside if stage >= SHARDS_GRADIENTS else set()))
-        pairs += [(stage, degree) for degree in pinned(pins, "shard_degree", degrees)]
-    return {
-        "zero_stage": np.array([stage for stage, _ in pairs], dtype=np.int64),
-        "shard_degree": np.array([degree for _, degree in pairs], dtype=np.int64),
-    }
-
-
-def _degrees_inside(setting: Setting, ranks: int, stride: int) -> set[int]:
-    """Replicas that share a unit of the fabric, for every kind of unit; they are `stride` GPUs apart."""
-    units = {level.unit_gpus for level in setting.cluster.hierarchy.levels}
-    return {int(np.gcd(ranks, members_per_unit(ranks, stride, unit))) for unit in units}
+    has = setting.stack.supports
+    stages = has.zero_stages_with_pipeline if several else has.zero_stages
+    return {"zero_stage": np.array(pinned(pins, "zero_stage", stages), dtype=np.int64)}
 
 
 def _active_axes(table: Draft) -> Integers:

@@ -190,6 +190,9 @@ CASES = {
     ),
     "cp2-pp2": Case(spec=DENSE, layout=layout(cp=2, pp=2)),
     "ep2-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, tp=2, dp=2, zero_stage=1)),
+    "ep2-hsdp-2x2": Case(
+        spec=MOE, layout=layout(ep=2, dp=4, zero_stage=1, shard_degree=2), num_microbatches=1
+    ),
     "ep2-zero3": Case(spec=MOE, layout=layout(ep=2, dp=4, zero_stage=3), num_microbatches=2),
     "ep2-expert-tp2-dp2": Case(spec=MOE, layout=layout(ep=2, expert_tp=2, tp=2, dp=2, zero_stage=2)),
     "ep2-pp2-zb-h1": Case(spec=MOE, layout=layout(ep=2, dp=2, pp=2, schedule="zb-h1")),

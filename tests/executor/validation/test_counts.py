@@ -79,6 +79,8 @@ CASES: dict[str, tuple[ModelSpec, ParallelLayout, int]] = {
     "ZeRO-3": (DENSE, ParallelLayout(dp=4, zero_stage=3), 0),
     "shards that do not divide": (ODD, ParallelLayout(dp=8, zero_stage=3), 0),
     "hybrid shards": (DENSE, ParallelLayout(dp=4, zero_stage=3, shard_degree=2), 0),
+    "hybrid shards of the optimizer": (DENSE, ParallelLayout(dp=4, zero_stage=1, shard_degree=2), 0),
+    "hybrid shards of experts": (MOE, ParallelLayout(dp=8, ep=2, zero_stage=3, shard_degree=4), 0),
     "latent attention": (LATENT, ParallelLayout(tp=2, **SP), 0),
     "latent attention over a ring": (LATENT, ParallelLayout(cp=2), 0),
     "whole experts, sharded": (MOE, ParallelLayout(dp=4, zero_stage=3), 0),

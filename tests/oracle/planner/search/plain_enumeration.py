@@ -1,7 +1,7 @@
 """The best plan by plain enumeration: every legal layout, every split of its layers, nothing dismissed.
 
-What the search is judged by, so it shares nothing with it: loops over the space that docs/search.md
-describes, legality by `planner.rules` alone, and costs from the estimate of one layout at a time
+What the search is judged by, so it shares nothing with it: loops over every value of every field that
+`planner.rules` allow, and costs from the estimate of one layout at a time
 (`costmodel.training.stages.stage_costs`). The space here is wider where the search argues that something cannot win
 or makes no difference: GPipe beside 1F1B, no recomputation beside full, selective recomputation under fused
 attention, every ZeRO stage of a single replica; with `duplicates`, also every order of idle axes.
@@ -37,21 +37,11 @@ from costmodel.pipeline.stage_costs import (
 from costmodel.training.bands import Doubts, interval, memory_deviation
 from costmodel.training.estimate import estimate
 from costmodel.training.priced import price_layouts
-from costmodel.training.rank_strides import axis_strides
 from costmodel.training.stages import stage_costs, stage_costs_of
 from planner.plan import PlanRequest, stack_of
 from planner.problem import Setting
 from planner.rules.check import legal
 from topology.builders import build
-
-LEAST_TOKENS = 128
-"""docs/search.md: tokens of a sequence that a context-parallel rank keeps at least."""
-
-MOST_TOKENS = 2**17
-"""`planner.space.unfold`: tokens of a microbatch of more than one sequence on a rank, at most."""
-
-EVERY_VIRTUAL_STAGE = 8
-"""docs/search.md: up to this many chunks of a rank all are tried, beyond it those that divide evenly."""
 
 AXES = ("pp", "dp", "cp", "tp")
 Row = tuple[int, ...]
@@ -140,7 +130,7 @@ def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
     """Every combination of degrees, experts and microbatch."""
     N, B, S = s.cluster.num_gpus, s.job.global_batch_size, s.job.sequence_length
     counts = range(1, N + 1)
-    context = [cp for cp in counts if cp == 1 or (S % cp == 0 and S // cp >= LEAST_TOKENS)]
+    context = [cp for cp in counts if S % cp == 0]
     axes = (
         _pinned(pins, "tp", counts),
         _pinned(pins, "cp", context),
@@ -149,7 +139,7 @@ def _degrees(s: Setting, pins: Mapping[str, Any]) -> Iterator[Degrees]:
     for tp, cp, pp, dp in itertools.product(*axes):
         if tp * cp * pp * dp > N or pp > s.model.num_layers or B % dp:
             continue
-        sizes = [b for b in range(1, B // dp + 1) if b == 1 or b * S // cp <= MOST_TOKENS]
+        sizes = range(1, B // dp + 1)
         experts = range(1, s.model.num_experts + 1) if s.model.is_moe else (1,)
         for size, ep, split in itertools.product(
             _pinned(pins, "microbatch_size", sizes),
@@ -174,9 +164,9 @@ def _unfold(
     stages = s.stack.supports.zero_stages_with_pipeline if degrees["pp"] > 1 else s.stack.supports.zero_stages
     kinds = s.stack.supports.cp_kinds if degrees["cp"] > 1 or duplicates else s.stack.supports.cp_kinds[:1]
     for order in _orders(degrees, pins, duplicates=duplicates):
-        inside = _shard_degrees(s, degrees, order)
+        ranks = degrees["dp"] * degrees["cp"]
         for zero in _pinned(pins, "zero_stage", stages):
-            shards = sorted(inside) if zero >= 2 else [degrees["dp"] * degrees["cp"]]
+            shards = [n for n in range(1, ranks + 1) if ranks % n == 0] if zero else [ranks]
             for shard, (schedule, v), policy, parallel, kind in itertools.product(
                 _pinned(pins, "shard_degree", shards),
                 pipelines,
@@ -207,47 +197,13 @@ def _orders(degrees: Degrees, pins: Mapping[str, Any], *, duplicates: bool) -> l
     return list(first.values())
 
 
-def _shard_degrees(s: Setting, degrees: Degrees, order: tuple[str, ...]) -> set[int]:
-    """All replicas, or as many as share a unit of the fabric wherever a group of them starts.
-
-    Blocks of consecutive replicas, laid out GPU by GPU until the pattern of groups and units repeats: the
-    longest block of which none straddles two units.
-    """
-    ranks = degrees["dp"] * degrees["cp"]
-    layout = ParallelLayout(**degrees, axis_order=order)
-    stride = int(axis_strides(LayoutTable.from_rows([layout]))["data"][0])
-    units = tuple(sorted({level.unit_gpus for level in s.cluster.hierarchy.levels}))
-    return {ranks} | {_longest_block(ranks, stride, unit) for unit in units} - {1}
-
-
-@functools.cache
-def _longest_block(ranks: int, stride: int, unit: int) -> int:
-    """Longest block of consecutive replicas that never straddles two units."""
-    period = math.lcm(unit, ranks * stride)
-    groups = [
-        [start + offset + stride * member for member in range(ranks)]
-        for start in range(0, period, ranks * stride)
-        for offset in range(stride)
-    ]
-    return max(
-        block
-        for block in range(1, ranks + 1)
-        if ranks % block == 0
-        and all(
-            places[first] // unit == places[first + block - 1] // unit
-            for places in groups
-            for first in range(0, ranks, block)
-        )
-    )
-
-
 def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[tuple[Any, int]]]:
     """By pipeline ranks, the schedules with their numbers of chunks; at one rank one name stands for all."""
     L, found = s.model.num_layers, {1: [(pins.get("schedule", "1f1b"), pins.get("virtual_stages", 1))]}
     for pp in range(2, min(L, s.cluster.num_gpus) + 1):
-        chunks = [v for v in range(1, (L + 2) // pp + 1) if v <= EVERY_VIRTUAL_STAGE or -L % (pp * v) <= 2]
         every = itertools.product(
-            _pinned(pins, "schedule", s.stack.supports.schedules), _pinned(pins, "virtual_stages", chunks)
+            _pinned(pins, "schedule", s.stack.supports.schedules),
+            _pinned(pins, "virtual_stages", range(1, (L + 2) // pp + 1)),
         )
         pairs = [ParallelLayout(pp=pp, schedule=schedule, virtual_stages=v) for schedule, v in every]
         keep, _ = legal(s, LayoutTable.from_rows(pairs), only=frozenset(("pp", "schedule", "virtual_stages")))

@@ -31,7 +31,6 @@ from costmodel.layout import (
 from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
 from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
-from costmodel.training.rank_strides import axis_strides
 from planner.bounds.priced import Priced, price
 from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
@@ -112,7 +111,7 @@ def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
     """Degrees of every layout, by plain loops."""
     N, B, S = s.cluster.num_gpus, s.job.global_batch_size, s.job.sequence_length
     for tp, cp, pp, dp in itertools.product(range(1, N + 1), repeat=4):
-        if tp * cp * pp * dp > N or B % dp or S % cp or (cp > 1 and S // cp < 128):
+        if tp * cp * pp * dp > N or B % dp or S % cp:
             continue
         for size, ep, split in itertools.product(
             range(1, B // dp + 1), range(1, max(2, s.model.num_experts + 1)), (1, tp)
@@ -129,20 +128,8 @@ def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
                 }
 
 
-def shard_degrees(degrees: dict[str, Any], order: tuple[str, ...], units: list[int]) -> set[int]:
-    """All replicas, or as many as share a unit of the fabric, counted GPU by GPU where they lie evenly."""
-    ranks = degrees["dp"] * degrees["cp"]
-    stride = int(
-        axis_strides(LayoutTable.from_rows([ParallelLayout(**degrees, axis_order=order)]))["data"][0]
-    )
-    places = [r * stride for r in range(ranks)]
-    shares = {sum(place < unit for place in places) for unit in units if unit % stride == 0 or unit < stride}
-    return {ranks} | {math.gcd(ranks, share) for share in shares}
-
-
 def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
     """Every legal layout as a table: degrees crossed with everything else, judged by the rules."""
-    units = [level.unit_gpus for level in s.cluster.hierarchy.levels]
     policies = [
         p for p in s.stack.supports.recomputes if p != "selective" or not s.stack.timing.flash_attention
     ]
@@ -154,7 +141,7 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
             [a for a in ("pp", "dp", "cp", "tp") if degrees[a] > 1],
         )
         orders = {tuple(a for a in order if a in members): order for order in AXIS_ORDERS}
-        shards = {order: shard_degrees(degrees, order, units) for order in orders.values()}
+        parts = [n for n in range(1, ranks + 1) if ranks % n == 0]
         pairs = [("1f1b", 1)] if degrees["pp"] == 1 else [
             (schedule, v) for schedule in s.stack.supports.schedules for v in range(1, (s.model.num_layers + 2) // degrees["pp"] + 1)
         ]  # fmt: skip
@@ -162,7 +149,7 @@ def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
             pairs, s.stack.supports.zero_stages, policies, {False, degrees["tp"] > 1},
             s.stack.supports.cp_kinds if degrees["cp"] > 1 else s.stack.supports.cp_kinds[:1], orders.values(),
         ):  # fmt: skip
-            for shard in shards[order] if zero >= 2 else [ranks]:
+            for shard in parts if zero else [ranks]:
                 chosen = degrees | {
                     "virtual_stages": v, "schedule": schedule, "zero_stage": zero, "shard_degree": shard,
                     "recompute": policy, "sequence_parallel": parallel, "cp_kind": kind, "axis_order": order,

@@ -50,6 +50,24 @@ CASES = [
     ("feed-forward", {"tp": 5}, {}, "intermediate_size % tp = 28672 % 5 = 2, must be 0"),
     ("experts", {"ep": 2}, {}, "ep·expert_tp = 2·1 but llama-3.1-70b has no experts"),
     ("experts", {"ep": 3}, {"model": MIXTRAL}, "num_experts % ep = 8 % 3 = 2, must be 0"),
+    (
+        "expert-tensor",
+        {"tp": 4, "expert_tp": 2},
+        {"model": MIXTRAL},
+        "expert_tp = 2 at tp = 4: an expert is whole",
+    ),
+    (
+        "partial-sharding",
+        {"tp": 4, "dp": 2, "zero_stage": 1, "shard_degree": 1},
+        {"stack": stack("megatron-lm-2022")},
+        "shard_degree 1 of 2 replicas at ZeRO-1: megatron-lm-2022 shards over a part of them at no ZeRO stage",
+    ),
+    (
+        "shard-experts",
+        {"tp": 1, "dp": 8, "ep": 4, "zero_stage": 1, "shard_degree": 2},
+        {"model": MIXTRAL},
+        "4 copies of the sharded state (dp·cp/shard_degree = 8/2) but 2 replicas of each expert, 2 % 4 = 2",
+    ),
     ("expert-width", {"expert_tp": 3}, {"model": MIXTRAL}, "moe_intermediate_size % expert_tp = 14336 % 3"),
     (
         "expert-block",

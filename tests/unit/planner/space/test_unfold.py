@@ -1,6 +1,7 @@
-"""What the space holds, and what it costs: sharding inside a unit of the fabric."""
+"""What the space holds, and what it costs: sharding over a part of the replicas."""
 
 import numpy as np
+import pytest
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
@@ -9,7 +10,7 @@ from costmodel.models.catalog import model
 from costmodel.training.raw_times import features_of
 from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
-from planner.space.unfold import variants
+from planner.space.unfold import shardings, variants
 from topology.builders import default_cluster
 
 CAL = load_calibration()
@@ -22,21 +23,22 @@ def setting() -> Setting:
     return setting_of(PlanRequest(model=model("llama-3.1-70b"), cluster=cluster, job=job, stack="ideal"))
 
 
-def shard_degrees(layout: ParallelLayout) -> set[int]:
-    """Shard degrees that the space offers with ZeRO-3."""
-    found, _ = variants(setting(), {}, LayoutTable.from_rows([layout]))
-    return set(found.shard_degree[found.zero_stage == 3].tolist())
+def shard_degrees(layout: ParallelLayout, zero_stage: int, **pins: int) -> list[int]:
+    """Shard degrees that the space offers at a ZeRO stage."""
+    found, _ = variants(setting(), pins, LayoutTable.from_rows([layout]))
+    found, _ = shardings(setting(), pins, found)
+    return sorted(found.shard_degree[found.zero_stage == zero_stage].tolist())
 
 
-def test_state_is_sharded_over_all_replicas_or_over_those_of_a_node() -> None:
-    """Two of eight replicas share a node of eight GPUs when four tensor ranks lie between them."""
-    assert shard_degrees(ParallelLayout(tp=4, dp=8, sequence_parallel=True)) == {2, 8}
+@pytest.mark.parametrize(("zero_stage", "degrees"), [(0, [8]), (1, [1, 2, 4, 8]), (3, [1, 2, 4, 8])])
+def test_state_is_sharded_over_any_part_of_the_replicas(zero_stage: int, degrees: list[int]) -> None:
+    """Every divisor of eight replicas; without ZeRO there is nothing to shard."""
+    assert shard_degrees(ParallelLayout(tp=4, dp=8, sequence_parallel=True), zero_stage) == degrees
 
 
-def test_the_order_of_axes_decides_which_replicas_share_a_node() -> None:
-    """With replicas side by side eight of them fill a node, so one shard each is already inside it."""
-    beside = ParallelLayout(tp=4, dp=8, sequence_parallel=True, axis_order=("pp", "tp", "cp", "dp"))
-    assert shard_degrees(beside) == {8}
+def test_a_given_shard_degree_is_the_only_one() -> None:
+    """A pin takes the place of all."""
+    assert shard_degrees(ParallelLayout(tp=4, dp=8, sequence_parallel=True), 3, shard_degree=2) == [2]
 
 
 def test_a_degree_inside_the_node_gathers_over_its_own_links() -> None:
