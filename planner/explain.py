@@ -15,7 +15,8 @@ from costmodel.training.estimate import estimate
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.problem import Setting, setting_of
-from planner.search.best_first import Search, explore
+from planner.search.best_first import explore
+from planner.search.state import Search
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds
 from topology.fabric.hierarchy import crosses_node, ring_bandwidth

@@ -22,6 +22,7 @@ from planner.problem import Setting
 from planner.rules.axes import AXIS_RULES
 from planner.rules.rule import Mask, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
+from planner.rules.sharding import SHARDING_RULES
 from planner.rules.stacks import STACK_RULES
 from topology.base.errors import InputError
 from topology.base.units import format_bytes
@@ -29,7 +30,7 @@ from topology.cluster import Cluster
 
 __all__ = ["RULES", "Setting", "Violation", "check", "check_memory", "check_pins", "legal", "parse_pins"]
 
-RULES: tuple[Rule, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES
+RULES: tuple[Rule, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES + SHARDING_RULES
 
 
 def check(

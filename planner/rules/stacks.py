@@ -6,7 +6,6 @@ Legend: ``P`` pipeline ranks, ``M`` microbatches per step, ``V`` virtual stages 
 from __future__ import annotations
 
 import functools
-import math
 
 import numpy as np
 
@@ -30,7 +29,6 @@ from topology.hardware.datasheets import generation_of
 _FIXED_CHUNKS = column(lambda schedule: schedule.chunks or 0)
 _IN_GROUPS = column(lambda schedule: schedule.in_groups)
 _EMPTY_ENDS = column(lambda schedule: schedule.empty_ends)
-_SPLITS_BACKWARD = column(lambda schedule: schedule.splits_backward)
 
 
 def _codes(names: tuple[str, ...], every: tuple[str, ...]) -> list[int]:
@@ -160,111 +158,6 @@ def chunks_are_even(num_layers: int, chunks: int, *, empty_ends: bool) -> bool:
     return lacking <= 2 * (each if empty_ends else each - 1)
 
 
-def _zero_broken(s: Setting, t: LayoutTable) -> Mask:
-    with_pipeline = np.isin(t.zero_stage, s.stack.supports.zero_stages_with_pipeline)
-    return np.asarray(
-        ~np.where(t.pp > 1, with_pipeline, np.isin(t.zero_stage, s.stack.supports.zero_stages)), dtype=bool
-    )
-
-
-def _zero(s: Setting, x: ParallelLayout) -> Violation:
-    offered = s.stack.supports.zero_stages_with_pipeline if x.pp > 1 else s.stack.supports.zero_stages
-    found = not_offered(s, "zero_stage", x.zero_stage, offered)
-    if x.pp == 1 or x.zero_stage not in s.stack.supports.zero_stages:
-        return found
-    return Violation(
-        rule=found.rule,
-        message=f"{found.message} when pp = {x.pp} > 1",
-        have=0,
-        need=1,
-        unit="",
-        hint=found.hint,
-    )
-
-
-def _split_zero_broken(s: Setting, t: LayoutTable) -> Mask:
-    split = (t.pp > 1) & _SPLITS_BACKWARD[t.schedule]
-    return np.asarray(
-        split & ~np.isin(t.zero_stage, s.stack.supports.zero_stages_with_split_backward), dtype=bool
-    )
-
-
-def _split_zero(s: Setting, x: ParallelLayout) -> Violation:
-    offered = s.stack.supports.zero_stages_with_split_backward
-    found = not_offered(s, "zero_stage", x.zero_stage, offered)
-    return Violation(
-        rule="split-backward-zero",
-        message=f"{found.message} with schedule {x.schedule}, whose weight gradients come after the backward",
-        have=x.zero_stage,
-        need=max(offered),
-        unit="",
-        hint=f"{found.hint}, or schedule={PLAIN_SCHEDULE}",
-    )
-
-
-def _shard_broken(_: Setting, t: LayoutTable) -> Mask:
-    ragged = t.replicas % np.maximum(t.shard_degree, 1) != 0
-    return np.asarray((t.shard_degree < 1) | ragged, dtype=bool)
-
-
-def _partly(t: LayoutTable) -> Mask:
-    """Layouts whose state is sharded over a part of the replicas."""
-    return np.asarray((t.zero_stage > 0) & (t.shard_degree < t.replicas), dtype=bool)
-
-
-def _partial_broken(s: Setting, t: LayoutTable) -> Mask:
-    return _partly(t) & ~np.isin(t.zero_stage, s.stack.supports.partial_zero_stages)
-
-
-def _partial(s: Setting, x: ParallelLayout) -> Violation:
-    stages = s.stack.supports.partial_zero_stages
-    has = f"at ZeRO-{', '.join(map(str, stages))} only" if stages else "at no ZeRO stage"
-    return Violation(
-        rule="partial-sharding",
-        message=f"shard_degree {x.effective_shard_degree} of {x.replicas} replicas at ZeRO-{x.zero_stage}: "
-        f"{s.stack.name} shards over a part of them {has}",
-        have=x.effective_shard_degree,
-        need=x.replicas,
-        unit="ranks",
-        hint=f"leave shard_degree out to shard over all {x.replicas}",
-    )
-
-
-def _expert_copies_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.model.is_moe:
-        return False
-    copies = t.replicas // np.maximum(t.shard_degree, 1)
-    return np.asarray(_partly(t) & (t.expert_dp % np.maximum(copies, 1) != 0), dtype=bool)
-
-
-def _expert_copies(_: Setting, x: ParallelLayout) -> Violation:
-    copies = x.replicas // x.effective_shard_degree
-    return Violation(
-        rule="shard-experts",
-        message=f"{copies} copies of the sharded state (dp·cp/shard_degree = {x.replicas}/"
-        f"{x.effective_shard_degree}) but {x.expert_dp} replicas of each expert, "
-        f"{x.expert_dp} % {copies} = {x.expert_dp % copies}, must be 0",
-        have=x.expert_dp % copies,
-        need=0,
-        unit="ranks",
-        hint=f"use shard_degree={x.replicas // math.gcd(copies, x.expert_dp)}",
-    )
-
-
-def _shard(_: Setting, x: ParallelLayout) -> Violation:
-    ranks, degree = x.replicas, x.effective_shard_degree
-    best = largest_divisor(ranks, degree)
-    remainder = ranks % degree if degree > 0 else ranks
-    return Violation(
-        rule="shard-degree",
-        message=f"(dp·cp) % shard_degree = ({x.dp}·{x.cp}) % {degree} = {remainder}, must be 0",
-        have=remainder,
-        need=0,
-        unit="ranks",
-        hint=f"use shard_degree={best}",
-    )
-
-
 def _recompute_broken(s: Setting, t: LayoutTable) -> Mask:
     return np.asarray(~np.isin(t.recompute, _codes(s.stack.supports.recomputes, RECOMPUTES)), dtype=bool)
 
@@ -279,26 +172,6 @@ def _cp_kind_broken(s: Setting, t: LayoutTable) -> Mask:
 
 def _cp_kind(s: Setting, x: ParallelLayout) -> Violation:
     return not_offered(s, "cp_kind", x.cp_kind, s.stack.supports.cp_kinds)
-
-
-def _replicated_broken(s: Setting, t: LayoutTable) -> Mask | bool:
-    if not s.stack.supports.replicates_alone:
-        return False
-    others = (t.tp > 1) | (t.pp > 1) | (t.cp > 1) | (t.ep > 1)
-    return np.asarray((t.zero_stage == 0) & (t.replicas > 1) & others, dtype=bool)
-
-
-def _replicated(s: Setting, x: ParallelLayout) -> Violation:
-    ranks, sharding = x.replicas, [stage for stage in s.stack.supports.zero_stages if stage > 0]
-    return Violation(
-        rule="replication-alone",
-        message=f"zero_stage = 0 keeps {ranks} whole copies (dp·cp = {x.dp}·{x.cp}), which {s.stack.name} "
-        f"combines with no other axis; tp·pp·ep = {x.tp}·{x.pp}·{x.ep}",
-        have=0,
-        need=min(sharding, default=0),
-        unit="",
-        hint=f"use zero_stage={min(sharding, default=0)}, or dp alone",
-    )
 
 
 def _sequence_parallel_broken(_: Setting, t: LayoutTable) -> Mask:
@@ -357,12 +230,6 @@ _rule = functools.partial(Rule, lenient_at_one=False)
 
 STACK_RULES: tuple[Rule, ...] = (
     _rule(name="precision-hardware", fields=(), broken=_precision_broken, explain=_precision),
-    _rule(
-        name="replication-alone",
-        fields=("zero_stage", "dp", "cp", "tp", "pp", "ep"),
-        broken=_replicated_broken,
-        explain=_replicated,
-    ),
     _rule(name="schedule-offered", fields=("schedule", "pp"), broken=_schedule_broken, explain=_schedule),
     _rule(
         name="virtual-stages",
@@ -388,31 +255,11 @@ STACK_RULES: tuple[Rule, ...] = (
         broken=_equal_chunks_broken,
         explain=_equal_chunks,
     ),
-    _rule(name="zero-stage-offered", fields=("zero_stage", "pp"), broken=_zero_broken, explain=_zero),
-    _rule(
-        name="split-backward-zero",
-        fields=("zero_stage", "schedule", "pp"),
-        broken=_split_zero_broken,
-        explain=_split_zero,
-    ),
     _rule(
         name="experts-sequence-parallel",
         fields=("sequence_parallel", "tp"),
         broken=_expert_tokens_broken,
         explain=_expert_tokens,
-    ),
-    _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
-    _rule(
-        name="partial-sharding",
-        fields=("shard_degree", "zero_stage", "dp", "cp"),
-        broken=_partial_broken,
-        explain=_partial,
-    ),
-    _rule(
-        name="shard-experts",
-        fields=("shard_degree", "zero_stage", "dp", "cp", "tp", "ep", "expert_tp"),
-        broken=_expert_copies_broken,
-        explain=_expert_copies,
     ),
     _rule(name="recompute-offered", fields=("recompute",), broken=_recompute_broken, explain=_recompute),
     _rule(name="cp-kind-offered", fields=("cp_kind", "cp"), broken=_cp_kind_broken, explain=_cp_kind),

@@ -16,7 +16,7 @@ from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable
 from planner.bounds.priced import Priced, price
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import Alternative
-from planner.search.best_first import Search, unfold
+from planner.search.best_first import unfold
 from planner.search.candidates import (
     SHAPE,
     Choice,
@@ -28,6 +28,7 @@ from planner.search.candidates import (
     shape_of,
 )
 from planner.search.simulate import simulated_step_s
+from planner.search.state import Search
 from topology.base.units import format_bytes
 
 COMBINATIONS_OF_SHAPE = 4

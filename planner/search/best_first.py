@@ -9,15 +9,15 @@ CP-SAT. So the result is optimal in the space of `planner.space.unfold`; counts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout, num_microbatches
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable, num_microbatches
 from planner.bounds.funnel import (
     ROUNDING,
     MicrobatchTimes,
@@ -43,11 +43,11 @@ from planner.search.candidates import (
     candidate,
     choice,
     decide,
-    safety,
     seed_choice,
     shape_of,
 )
-from planner.search.objective import Goal, goal_of
+from planner.search.objective import goal_of
+from planner.search.state import Progress, Search
 from planner.space.columns import Draft, Integers
 from planner.space.degrees import (
     PairBound,
@@ -62,7 +62,6 @@ from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 
 Vector = npt.NDArray[np.float64]
-Progress = Callable[[str], None]
 
 FIRST_BATCH = 32
 """Combinations expanded at first; later batches double."""
@@ -81,42 +80,6 @@ ROWS_AT_ONCE = 100_000
 
 FEW_GPUS = 4
 """Clusters up to this size need no coarse search before the full one."""
-
-
-@dataclass(slots=True)
-class Search:
-    """What is asked, and what is known so far.
-
-    `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory.
-    """
-
-    setting: Setting
-    goal: Goal
-    pins: Mapping[str, Any]
-    cal: Calibration
-    progress: Progress
-    score: float = math.inf
-    best: Choice | None = None
-    bound: float = math.inf
-    dismissed: Dismissals = field(default_factory=Dismissals)
-    survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
-    pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
-    seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
-    hopeful: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
-    solved: int = 0
-    proven: bool = True
-
-    @property
-    def cutoff(self) -> float:
-        """Score below which a layout would improve on the incumbent."""
-        return self.goal.shortened(self.score, ROUNDING)
-
-    def offer(self, found: Choice) -> None:
-        """Make a choice the incumbent if it is better, or as good and safer."""
-        score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
-        as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
-        if score < self.cutoff or as_good:
-            self.score, self.best = score, found
 
 
 def run_search(search: Search) -> None:

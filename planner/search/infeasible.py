@@ -18,7 +18,8 @@ from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
 from planner.rules.check import RULES, check, check_memory, check_pins, parse_pins
 from planner.rules.rule import Violation
-from planner.search.best_first import Search, explore
+from planner.search.best_first import explore
+from planner.search.state import Search
 from planner.space.degrees import combinations
 from topology.base.units import DAY, HOUR, format_seconds
 from topology.catalog import gpus

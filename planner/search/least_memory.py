@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.search.best_first import Search, run_search
+from planner.search.best_first import run_search
 from planner.search.candidates import Choice
+from planner.search.state import Search
 
 CLOSE_ENOUGH = 0.02
 """Share of its memory to within which the emptiest plan is found."""

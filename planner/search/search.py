@@ -10,13 +10,14 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration, load_calibration
 from planner.plan import Optimality, Plan, PlanRequest
 from planner.search.alternatives import alternatives
-from planner.search.best_first import Progress, Search, explore
+from planner.search.best_first import explore
 from planner.search.candidates import Choice, estimate_of, layers_of_stage
 from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
 from planner.search.origin import origin_of
 from planner.search.placement import place
 from planner.search.simulate import simulated_step_s
+from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
 from topology.fabric.hierarchy import Hierarchy

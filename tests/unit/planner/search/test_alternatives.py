@@ -12,10 +12,10 @@ from costmodel.pipeline.stage_costs import StageCosts, StageSplit
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.search.alternatives import difference
-from planner.search.best_first import Search
 from planner.search.candidates import Choice
 from planner.search.objective import goal_of
 from planner.search.search import search
+from planner.search.state import Search
 from topology.base.units import GIB
 from topology.builders import default_cluster
 

@@ -1,0 +1,58 @@
+"""What a search is asked, and what it knows so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from planner.bounds.funnel import ROUNDING
+from planner.problem import Setting
+from planner.search.candidates import Candidate, Choice, safety
+from planner.search.objective import Goal
+from planner.space.dismissals import Dismissals
+
+Vector = npt.NDArray[np.float64]
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Search:
+    """What is asked, and what is known so far.
+
+    `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory.
+    """
+
+    setting: Setting
+    goal: Goal
+    pins: Mapping[str, Any]
+    cal: Calibration
+    progress: Progress
+    score: float = math.inf
+    best: Choice | None = None
+    bound: float = math.inf
+    dismissed: Dismissals = field(default_factory=Dismissals)
+    survivors: dict[ParallelLayout, tuple[float, Candidate]] = field(default_factory=dict)
+    pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
+    seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
+    hopeful: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
+    solved: int = 0
+    proven: bool = True
+
+    @property
+    def cutoff(self) -> float:
+        """Score below which a layout would improve on the incumbent."""
+        return self.goal.shortened(self.score, ROUNDING)
+
+    def offer(self, found: Choice) -> None:
+        """Make a choice the incumbent if it is better, or as good and safer."""
+        score = float(self.goal.score(found.layout.num_gpus, found.step_time_s))
+        as_good = self.best is not None and score <= self.score and safety(found) < safety(self.best)
+        if score < self.cutoff or as_good:
+            self.score, self.best = score, found
