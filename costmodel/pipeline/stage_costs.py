@@ -10,10 +10,14 @@ Legend: ``n[s,k]`` layers of run ``k`` on rank ``s`` · ``r[s,k]`` recomputed on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodel.layout import Quantity
 
 Vector = NDArray[np.float64]
 
@@ -73,6 +77,12 @@ class StageCosts:
     def num_ranks(self) -> int:
         """Pipeline ranks the layers are split over."""
         return len(self.fixed_s)
+
+    @property
+    def fixed_bytes(self) -> tuple[float, ...]:
+        """Per rank, all bytes of what is not a layer."""
+        ends = zip(self.fixed_static_bytes, self.fixed_activation_bytes, strict=True)
+        return tuple(static + activations + self.working_bytes for static, activations in ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,20 +149,65 @@ def step_time(costs: StageCosts, split: StageSplit) -> float:
     return costs.num_microbatches * slowest + filling + tail + costs.constant_s
 
 
+class LayerBytes(Protocol):
+    """Bytes of a layer by run of identical layers: `StageCosts`, or a form with one entry per layout."""
+
+    @property
+    def static_bytes(self) -> tuple[Quantity, ...]:
+        """Weights, gradients and optimizer."""
+
+    @property
+    def saved_bytes(self) -> tuple[Quantity, ...]:
+        """Activations per microbatch in flight."""
+
+    @property
+    def saved_bytes_recomputed(self) -> tuple[Quantity, ...]:
+        """The same if the layer is recomputed."""
+
+
+def stage_bytes(
+    of: LayerBytes,
+    *,
+    layers: Sequence[Quantity],
+    recomputed: Sequence[Quantity],
+    in_flight: Quantity,
+    fixed_bytes: Quantity,
+    recompute_working_bytes: Quantity,
+) -> Quantity:
+    """Peak bytes of a stage, the equation that every estimate, score and bound reads; broadcasts.
+
+    fixed + Σ_k (n_k·static_k + in_flight·((n_k − r_k)·saved_k + r_k·saved_recomputed_k)), and the
+    activations of one layer where any is recomputed.
+
+    Args:
+        of: Bytes of a layer, by run.
+        layers: Layers n of each run.
+        recomputed: Recomputed ones r of each run.
+        in_flight: Microbatches whose activations are held.
+        fixed_bytes: What is not a layer.
+        recompute_working_bytes: Activations that exist while a layer is recomputed.
+    """
+    total: Quantity = fixed_bytes
+    any_recomputed: Quantity = 0.0
+    bytes_of_runs = zip(of.static_bytes, of.saved_bytes, of.saved_bytes_recomputed, strict=True)
+    for n, r, (static, saved, input_bytes) in zip(layers, recomputed, bytes_of_runs, strict=True):
+        total = total + n * static + in_flight * ((n - r) * saved + r * input_bytes)
+        any_recomputed = any_recomputed + r
+    working: Quantity = np.greater(any_recomputed, 0) * recompute_working_bytes
+    return total + working
+
+
 def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
     """Bytes of each rank: state, activations of the microbatches in flight, and transient buffers."""
-    layers = np.asarray(split.layers_of_stage, dtype=float)
-    recomputed = recomputed_layers(costs, split)
-    activations = (layers - recomputed) @ np.asarray(costs.saved_bytes) + recomputed @ np.asarray(
-        costs.saved_bytes_recomputed
-    )
     return np.asarray(
-        layers @ np.asarray(costs.static_bytes)
-        + np.asarray(costs.fixed_static_bytes)
-        + np.asarray(costs.in_flight) * activations
-        + np.asarray(costs.fixed_activation_bytes)
-        + costs.working_bytes
-        + (recomputed.sum(axis=1) > 0) * np.asarray(costs.recompute_working_bytes)
+        stage_bytes(
+            costs,
+            layers=list(np.asarray(split.layers_of_stage, dtype=float).T),
+            recomputed=list(recomputed_layers(costs, split).T),
+            in_flight=np.asarray(costs.in_flight),
+            fixed_bytes=np.asarray(costs.fixed_bytes),
+            recompute_working_bytes=np.asarray(costs.recompute_working_bytes),
+        )
     )
 
 
