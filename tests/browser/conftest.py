@@ -62,7 +62,7 @@ def dashboard(run_folder) -> Iterator[str]:
         str(run_folder),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    log = ARTIFACTS / "dashboard.log"
+    log = ARTIFACTS / f"dashboard-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.log"
     ARTIFACTS.mkdir(exist_ok=True)
     with (
         log.open("w") as out,
