@@ -163,7 +163,9 @@ def stage_total_bytes(
         last: Whether it holds the head (0 or 1).
     """
     return stage_bytes(
-        form,
+        static_bytes=form.static_bytes,
+        saved_bytes=form.saved_bytes,
+        saved_bytes_recomputed=form.saved_bytes_recomputed,
         layers=layers,
         recomputed=recomputed,
         in_flight=in_flight,

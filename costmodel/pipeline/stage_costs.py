@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,38 +148,26 @@ def step_time(costs: StageCosts, split: StageSplit) -> float:
     return costs.num_microbatches * slowest + filling + tail + costs.constant_s
 
 
-class LayerBytes(Protocol):
-    """Bytes of a layer by run of identical layers: `StageCosts`, or a form with one entry per layout."""
-
-    @property
-    def static_bytes(self) -> tuple[Quantity, ...]:
-        """Weights, gradients and optimizer."""
-
-    @property
-    def saved_bytes(self) -> tuple[Quantity, ...]:
-        """Activations per microbatch in flight."""
-
-    @property
-    def saved_bytes_recomputed(self) -> tuple[Quantity, ...]:
-        """The same if the layer is recomputed."""
-
-
 def stage_bytes(
-    of: LayerBytes,
     *,
+    static_bytes: Sequence[Quantity],
+    saved_bytes: Sequence[Quantity],
+    saved_bytes_recomputed: Sequence[Quantity],
     layers: Sequence[Quantity],
     recomputed: Sequence[Quantity],
     in_flight: Quantity,
     fixed_bytes: Quantity,
     recompute_working_bytes: Quantity,
 ) -> Quantity:
-    """Peak bytes of a stage, the equation that every estimate, score and bound reads; broadcasts.
+    """Peak bytes of a stage; broadcasts. Estimates and scores call it, bounds and solvers invert it.
 
     fixed + Σ_k (n_k·static_k + in_flight·((n_k − r_k)·saved_k + r_k·saved_recomputed_k)), and the
     activations of one layer where any is recomputed.
 
     Args:
-        of: Bytes of a layer, by run.
+        static_bytes: Weights, gradients and optimizer of a layer, by run.
+        saved_bytes: Activations of a layer and microbatch, by run.
+        saved_bytes_recomputed: The same if the layer is recomputed.
         layers: Layers n of each run.
         recomputed: Recomputed ones r of each run.
         in_flight: Microbatches whose activations are held.
@@ -189,9 +176,9 @@ def stage_bytes(
     """
     total: Quantity = fixed_bytes
     any_recomputed: Quantity = 0.0
-    bytes_of_runs = zip(of.static_bytes, of.saved_bytes, of.saved_bytes_recomputed, strict=True)
-    for n, r, (static, saved, input_bytes) in zip(layers, recomputed, bytes_of_runs, strict=True):
-        total = total + n * static + in_flight * ((n - r) * saved + r * input_bytes)
+    runs = zip(layers, recomputed, static_bytes, saved_bytes, saved_bytes_recomputed, strict=True)
+    for n, r, static, saved, input_only in runs:
+        total = total + n * static + in_flight * ((n - r) * saved + r * input_only)
         any_recomputed = any_recomputed + r
     working: Quantity = np.greater(any_recomputed, 0) * recompute_working_bytes
     return total + working
@@ -201,7 +188,9 @@ def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
     """Bytes of each rank: state, activations of the microbatches in flight, and transient buffers."""
     return np.asarray(
         stage_bytes(
-            costs,
+            static_bytes=costs.static_bytes,
+            saved_bytes=costs.saved_bytes,
+            saved_bytes_recomputed=costs.saved_bytes_recomputed,
             layers=list(np.asarray(split.layers_of_stage, dtype=float).T),
             recomputed=list(recomputed_layers(costs, split).T),
             in_flight=np.asarray(costs.in_flight),
