@@ -21,7 +21,7 @@ bench:  ## Plans on this machine, timed.
 lowest:  ## The suite without torch and browser, on the lowest versions that the wheel admits.
 	python -m venv .venv-lowest
 	python tools/lowest_versions.py app > .venv-lowest/constraints.txt
-	.venv-lowest/bin/python -m pip install -c .venv-lowest/constraints.txt -e ".[app]" pytest pytest-timeout hypothesis pandas hatchling
+	.venv-lowest/bin/python -m pip install -c .venv-lowest/constraints.txt -e ".[app]" pytest pytest-timeout pytest-xdist hypothesis pandas hatchling
 	.venv-lowest/bin/python -m pip check
 	.venv-lowest/bin/python -m pytest -m "not slow and not browser" tests/unit/planner tests/unit/topology tests/cli tests/app
 

@@ -1,6 +1,6 @@
 """How long predicting published runs takes, and what one measured run of an unseen source is worth.
 
-`python -m pytest benchmarks/bench_accuracy.py` times it; run as a script it prints the anchoring table.
+`python -m pytest -n 0 benchmarks/bench_accuracy.py` times it; run as a script it prints the anchoring table.
 """
 
 import csv

@@ -62,11 +62,6 @@ class TimeBreakdown:
         """Seconds of one step: the sum of every part but `hidden_s`."""
         return float(sum(getattr(self, part.name) for part in fields(self) if part.name != "hidden_s"))
 
-    @property
-    def exposed_communication_s(self) -> float:
-        """Seconds in which the step waits for some link."""
-        return float(sum(getattr(self, f"{part}_s") for part in PARTS))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:

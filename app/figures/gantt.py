@@ -1,13 +1,18 @@
-"""Why is there a bubble? The simulated schedule: a row per pipeline rank, a bar per microbatch and pass."""
+"""Why is there a bubble? The simulated schedule: a row per pipeline rank, a bar per microbatch and pass.
+
+The same as a Chrome trace, which ui.perfetto.dev and chrome://tracing open: the JSON object form of the Trace
+Event Format, complete events (`ph` X), times in microseconds.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.figures.style import BLUE, GREEN, ORANGE, figure
 from app.quantities import format_percent
-from topology.base.units import format_seconds, time_unit
+from topology.base.units import US, format_seconds, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -136,3 +141,29 @@ def _truncation(events: Sequence[DrawnPass], shown: Sequence[DrawnPass]) -> str:
     if len(shown) < MOST_EVENTS:
         return outer
     return f"{outer} Drawn are the first {format_seconds(max(event.end_s for event in shown))}."
+
+
+def trace_json(events: Sequence[DrawnPass], title: str) -> str:
+    """Give the trace of a schedule: one process, one track per pipeline rank."""
+    ranks = sorted({event.rank for event in events})
+    named: list[dict[str, Any]] = [{"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}}]
+    named += [
+        {"ph": "M", "pid": 0, "tid": rank, "name": "thread_name", "args": {"name": f"pipeline rank {rank}"}}
+        for rank in ranks
+    ]
+    drawn = [_complete(event) for event in sorted(events, key=lambda event: (event.start_s, event.rank))]
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": named + drawn}, allow_nan=False)
+
+
+def _complete(event: DrawnPass) -> dict[str, Any]:
+    """One pass as a complete event."""
+    return {
+        "ph": "X",
+        "pid": 0,
+        "tid": event.rank,
+        "name": f"{event.kind} {event.microbatch}",
+        "cat": KIND_NAMES[event.kind],
+        "ts": event.start_s / US,
+        "dur": (event.end_s - event.start_s) / US,
+        "args": {"microbatch": event.microbatch, "stage": event.stage},
+    }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.figures.style import GREY, SERIES, SWITCH_COLOUR, figure
 from app.quantities import format_percent
+from planner.analysis.link_load import LevelLoad
 from topology.base.units import GB, format_bandwidth
 from topology.cluster import Cluster
 from topology.fabric import graph as g
@@ -26,21 +27,6 @@ _GPU_ROW, _NVSWITCH_ROW = 0.0, -1.0
 _NODE_GAP, _UNIT_WIDTH = 1.5, 7.0
 _BUSY_SCALE = ((0.0, "#A9B4C2"), (0.5, "#E69F00"), (1.0, "#D55E00"))
 """Idle is grey, saturated is vermilion; both stand out on light and on dark paper."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelLoad:
-    """One boundary of the fabric: what a GPU owns of it, and the share of the step it is busy, by axis."""
-
-    name: str
-    unit_gpus: int
-    bytes_per_s: float
-    busy: Mapping[str, float]
-
-    @property
-    def utilisation(self) -> float:
-        """Share of the step this level carries traffic at its bandwidth."""
-        return sum(self.busy.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +45,7 @@ def network_map(
 
     Args:
         cluster: Its graph is drawn, folded when it is large.
-        loads: Utilisation of every level (`app.analysis.link_load`).
+        loads: Utilisation of every level (`planner.analysis.link_load`).
         groups: GPUs of every group of one axis; members share a colour.
     """
     graph = drawn_graph(cluster.spec)

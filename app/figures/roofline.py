@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, ORANGE, figure
 from app.quantities import format_percent
+from planner.analysis.op_points import OpPoint
 from topology.base.units import TERA, format_seconds, three_digits
 from topology.hardware.gpu import Gpu
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpPoint:
-    """One operation of a layer on one GPU: its work, its traffic, its estimated time."""
-
-    name: str
-    flop: float
-    moved_bytes: float
-    seconds: float
 
 
 def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure:

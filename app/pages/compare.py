@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.analysis.link_load import link_load
 from app.analysis.plan_diff import diff_answer
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
@@ -21,6 +20,7 @@ from app.reports.layout_words import layer_words
 from app.reports.plan_headline import cluster_of, headline, money_text
 from app.requests.uploads import read_plan_upload
 from costmodel.layout import layout_words
+from planner.analysis.link_load import link_load
 from planner.plan import Plan, PlanRequest
 from topology.base.units import format_bytes, format_seconds
 

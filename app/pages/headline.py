@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.figures.chrome_trace import trace_json
+from app.figures.gantt import trace_json
 from app.pages.carried import add, carry
 from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE

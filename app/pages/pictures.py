@@ -6,29 +6,30 @@ A choice inside a tab is a fragment: it draws that tab again and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
-from app.analysis.link_load import axis_group, link_load
-from app.analysis.op_points import op_points
-from app.analysis.why_lost import why_lost
 from app.figures.curves import pareto_chart, scaling_curve
 from app.figures.gantt import schedule_gantt
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
-from app.figures.roofline import OpPoint, bound_of, roofline
-from app.figures.step_time import waterfall
+from app.figures.roofline import bound_of, roofline
+from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
 from app.pages.axes import load_layout
 from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
-from app.quantities import format_number, format_percent, format_share
+from app.quantities import format_like, format_number, format_percent, format_share
 from app.reports.layout_words import layer_words
 from app.reports.plan_headline import cluster_of
+from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
 from costmodel.parallel.axes import PARTS, RANK_AXES
+from planner.analysis.link_load import axis_group, link_load
+from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
 from planner.analysis.what_if import (
     VARIATIONS,
@@ -39,7 +40,9 @@ from planner.analysis.what_if import (
     step_per_token,
     usual_counts,
 )
+from planner.explain import Share, runner_up
 from planner.plan import Plan
+from planner.problem import setting_of
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.hardware.gpu import Gpu
 
@@ -52,6 +55,10 @@ TABS = (
     "What matters most?",
     "What binds each op?",
 )
+MOST_PARTS = 2
+"""Parts of the step that are named where a plan lost."""
+LEAST_SHARE = 0.005
+"""Parts that differ by less of the step do not decide."""
 OFFERED_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm")
 MOST_OF_LARGE = 2048
 """Above this many GPUs, comparing offers takes too long to be worth a wait."""
@@ -272,3 +279,22 @@ def op_columns(points: Sequence[OpPoint], gpu: Gpu) -> dict[str, list[str]]:
         for point in sorted(points, key=lambda point: -point.seconds)
     ]
     return columns_of(rows)
+
+
+def why_lost(plan: Plan) -> tuple[str, ...]:
+    """For every alternative, what it loses most on."""
+    setting, cal = setting_of(plan.request), calibration_for(plan.request.cluster)
+    rivals = (runner_up(replace(plan, alternatives=(other,)), setting, cal) for other in plan.alternatives)
+    return tuple(lost_words(rival.lost_on, plan.estimate.step_time_s) for rival in rivals if rival)
+
+
+def lost_words(lost: Sequence[Share], step_time_s: float) -> str:
+    """The parts that cost most, in words.
+
+    >>> lost_words([Share(part="pipeline bubble", seconds_s=2.0, share=0.2)], 10.0)
+    'bubble +2.00 s'
+    """
+    label = {name: PART_LABELS[field.removesuffix("_s")] for field, name in PART_NAMES.items()}
+    parts = [share for share in lost if share.share >= LEAST_SHARE][:MOST_PARTS]
+    texts = (f"{label[share.part]} +{format_like(share.seconds_s, step_time_s)}" for share in parts)
+    return ", ".join(texts) or "–"

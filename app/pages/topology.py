@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.analysis.link_load import idle_levels
 from app.figures.network import network_map
 from app.pages.answer import show_answer
 from app.pages.frame import draw, guarded, plain
 from app.pages.sidebar import ask_cluster
 from app.reports.topology import parse_layout, topology_answer
+from planner.analysis.link_load import idle_levels
 from topology.builders import build
 
 ORDERS = ("pp-dp-cp-tp", "dp-pp-cp-tp", "pp-cp-dp-tp", "pp-dp-tp-cp", "tp-pp-dp-cp")

@@ -1,4 +1,4 @@
-"""One question in three spellings: flags, a command line, a URL query; and specs that fit into a URL.
+"""One question in two spellings, flags and a command line; and specs that fit into a URL.
 
 The dashboard keeps its whole state in the URL, and shows the command that gives the same plan.
 """
@@ -11,9 +11,8 @@ import json
 import shlex
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
 
 from planner.questions.flags import Flags
 from topology.base.decode import structure, unstructure
@@ -105,25 +104,6 @@ def _field_of(setting: str) -> str:
     """Field that a setting is about; a bare name is a layout field."""
     field = setting.partition("=")[0].strip()
     return field if "." in field else f"layout.{field}"
-
-
-def to_query(flags: Flags) -> str:
-    """Flags as a URL query.
-
-    >>> to_query(Flags(model="70b", settings=("layout.tp=8",)))
-    'model=70b&set=layout.tp%3D8'
-    """
-    pairs = [(f.name, getattr(flags, f.name)) for f in fields(flags) if f.name != "settings"]
-    pairs += [("set", setting) for setting in flags.settings]
-    return urlencode([(name, value) for name, value in pairs if value is not None])
-
-
-def from_query(query: str) -> Flags:
-    """Read flags from a URL query; names that are no flag are ignored."""
-    known = {field.name for field in fields(Flags)} - {"settings"}
-    pairs = parse_qsl(query[:MOST_PACKED_CHARACTERS])
-    settings = tuple(value for name, value in pairs if name == "set")
-    return Flags(settings=settings, **{name: value for name, value in pairs if name in known})
 
 
 def pack(spec: object) -> str:

@@ -1,13 +1,9 @@
 """Bytes on one GPU: parameters and their state, saved activations, transient buffers, and the runtime's own.
 
-The memory of a stage is linear in its layers, so the same pieces serve the estimate of one layout, the
-scoring of many (every field has one entry per layout), and the solver that places layers and chooses
-recomputation:
-
-    stage = state of its layers and ends + in_flight · ((layers − recomputed) · saved + recomputed · input)
-            + loss + working set + one layer's activations if any is recomputed
-
-and what the GPU shows is fragmentation · stage + runtime.
+The memory of a stage is linear in its layers, so one form of it serves the estimate of one layout, the
+scoring of many (every field has one entry per layout), the bounds, and the solver that places layers and
+chooses recomputation. Its equation is `costmodel.pipeline.stage_costs.stage_bytes`; what the GPU shows is
+fragmentation · stage + runtime.
 
 Legend: ``P`` stages, ``M`` microbatches, ``V`` chunks of a rank, ``s`` index of a stage.
 """
@@ -15,7 +11,8 @@ Legend: ``P`` stages, ``M`` microbatches, ``V`` chunks of a rank, ``s`` index of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +21,7 @@ from costmodel.layout import SCHEDULES, ParallelLayout, Quantity, num_microbatch
 from costmodel.memory.layer import MemoryPieces, memory_pieces
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.in_flight import held_microbatches, holds_ends, in_flight
+from costmodel.pipeline.stage_costs import stage_bytes
 from costmodel.stack import SoftwareStack
 
 __all__ = [
@@ -65,63 +63,16 @@ class MemoryBreakdown:
         return self.total_bytes - self.overhead_bytes
 
 
-def stage_parts(
-    pieces: MemoryPieces,
-    *,
-    layers: Sequence[Quantity],
-    recomputed: Sequence[Quantity],
-    in_flight: Quantity,
-    first: Quantity,
-    last: Quantity,
-) -> Mapping[str, Quantity]:
-    """Peak memory of one stage by field name of `MemoryBreakdown`; broadcasts over layouts.
-
-    Args:
-        pieces: From `memory_pieces`.
-        layers: Layers of each run on this stage.
-        recomputed: How many of them are recomputed in full.
-        in_flight: Microbatches held, from `held_microbatches`.
-        first: Whether the stage holds the embedding (0 or 1).
-        last: Whether it holds the head (0 or 1).
-
-    Returns:
-        Bytes by part.
-    """
-    runs = list(zip(pieces.layers, layers, recomputed, strict=True))
-    saved = _sum((n - r) * layer.saved_bytes + r * layer.saved_bytes_recomputed for layer, n, r in runs)
-    ends = first * pieces.embedding.activation_bytes + last * pieces.head.activation_bytes
-    recomputes = np.greater(_sum(recomputed), 0)
-    recompute_working = pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes
-    activations = in_flight * saved + ends + recomputes * recompute_working
-    buffers = pieces.working_bytes + pieces.buffer_bytes
-
-    def state(part: str) -> Quantity:
-        """One part of the state of the stage's layers and ends."""
-        at_ends: Quantity = first * getattr(pieces.embedding.state, part)
-        at_ends = at_ends + last * getattr(pieces.head.state, part)
-        return at_ends + _sum(n * getattr(layer.state, part) for layer, n, _ in runs)
-
-    allocated = {
-        "weights_bytes": state("weights_bytes"),
-        "gradients_bytes": state("gradients_bytes"),
-        "optimizer_bytes": state("optimizer_bytes"),
-        "activations_bytes": activations,
-        "buffers_bytes": buffers,
-    }
-    overhead = pieces.runtime_bytes + (pieces.fragmentation - 1) * _sum(allocated.values())
-    return {**allocated, "overhead_bytes": overhead}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForm:
-    """The same memory as a linear form in the layers of a stage, fragmentation folded in.
+    """Memory as a linear form in the layers of a stage: of one part, or of all with fragmentation folded in.
 
     Attributes:
         static_bytes: State of a layer, by run.
         saved_bytes: Activations of a layer and microbatch under the layout's policy, by run.
         saved_bytes_recomputed: The same of a layer recomputed in full, by run.
-        first_bytes: State and activations of the embedding.
-        last_bytes: State, logits and loss of the head.
+        state_of_ends_bytes: State of the embedding and of the head.
+        activations_of_ends_bytes: What the embedding and the head (logits, loss) hold at the peak.
         recompute_working_bytes: Added on a stage that recomputes any layer.
         recompute_room_bytes: Not added on the last stage, where the loss left room for it.
         every_bytes: Working set, buffers and runtime, on every stage.
@@ -130,27 +81,66 @@ class MemoryForm:
     static_bytes: tuple[Quantity, ...]
     saved_bytes: tuple[Quantity, ...]
     saved_bytes_recomputed: tuple[Quantity, ...]
-    first_bytes: Quantity
-    last_bytes: Quantity
-    recompute_working_bytes: Quantity
-    recompute_room_bytes: Quantity
-    every_bytes: Quantity
+    state_of_ends_bytes: tuple[Quantity, ...] = (0.0, 0.0)
+    activations_of_ends_bytes: tuple[Quantity, ...] = (0.0, 0.0)
+    recompute_working_bytes: Quantity = 0.0
+    recompute_room_bytes: Quantity = 0.0
+    every_bytes: Quantity = 0.0
+
+    def state_at(self, first: Quantity, last: Quantity) -> Quantity:
+        """State of the ends that a stage holds (0 or 1 each)."""
+        return first * self.state_of_ends_bytes[0] + last * self.state_of_ends_bytes[1]
+
+    def activations_at(self, first: Quantity, last: Quantity) -> Quantity:
+        """Activations of the ends that a stage holds, whatever is in flight."""
+        return first * self.activations_of_ends_bytes[0] + last * self.activations_of_ends_bytes[1]
+
+    def fixed_at(self, first: Quantity, last: Quantity) -> Quantity:
+        """All of a stage that is not its layers."""
+        return self.every_bytes + self.state_at(first, last) + self.activations_at(first, last)
+
+    def recompute_working_at(self, last: Quantity) -> Quantity:
+        """What recomputing any layer adds to a stage."""
+        return self.recompute_working_bytes - last * self.recompute_room_bytes
 
 
 def memory_form(pieces: MemoryPieces) -> MemoryForm:
-    """Fold the parts of the pieces together: what scoring many layouts needs."""
-    grown, ends = pieces.fragmentation, (pieces.embedding, pieces.head)
-    first, last = (grown * (end.state.total_bytes + end.activation_bytes) for end in ends)
-    return MemoryForm(
-        static_bytes=tuple(grown * layer.state.total_bytes for layer in pieces.layers),
-        saved_bytes=tuple(grown * layer.saved_bytes for layer in pieces.layers),
-        saved_bytes_recomputed=tuple(grown * layer.saved_bytes_recomputed for layer in pieces.layers),
-        first_bytes=first,
-        last_bytes=last,
-        recompute_working_bytes=grown * pieces.recompute_working_bytes,
-        recompute_room_bytes=grown * pieces.head.recompute_room_bytes,
-        every_bytes=grown * (pieces.working_bytes + pieces.buffer_bytes) + pieces.runtime_bytes,
+    """The sum of the forms of all parts as the GPU shows it: what scoring, bounds and solvers read."""
+    parts = tuple(_part_forms(pieces).values())
+
+    def total(name: str) -> Any:
+        """A field of the sum, entry by entry where it is a tuple."""
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], tuple):
+            return tuple(pieces.fragmentation * _sum(entries) for entries in zip(*values, strict=True))
+        return pieces.fragmentation * _sum(values)
+
+    form = MemoryForm(**{field.name: total(field.name) for field in fields(MemoryForm)})
+    return replace(form, every_bytes=form.every_bytes + pieces.runtime_bytes)
+
+
+def _part_forms(pieces: MemoryPieces) -> Mapping[str, MemoryForm]:
+    """The form of every part that the allocator hands out, by field name of `MemoryBreakdown`."""
+    layers, ends, none = pieces.layers, (pieces.embedding, pieces.head), (0.0,) * len(pieces.layers)
+    empty = MemoryForm(static_bytes=none, saved_bytes=none, saved_bytes_recomputed=none)
+    state = {
+        part: replace(
+            empty,
+            static_bytes=tuple(getattr(layer.state, part) for layer in layers),
+            state_of_ends_bytes=tuple(getattr(end.state, part) for end in ends),
+        )
+        for part in ("weights_bytes", "gradients_bytes", "optimizer_bytes")
+    }
+    activations = replace(
+        empty,
+        saved_bytes=tuple(layer.saved_bytes for layer in layers),
+        saved_bytes_recomputed=tuple(layer.saved_bytes_recomputed for layer in layers),
+        activations_of_ends_bytes=tuple(end.activation_bytes for end in ends),
+        recompute_working_bytes=pieces.recompute_working_bytes,
+        recompute_room_bytes=pieces.head.recompute_room_bytes,
     )
+    buffers = replace(empty, every_bytes=pieces.working_bytes + pieces.buffer_bytes)
+    return {**state, "activations_bytes": activations, "buffers_bytes": buffers}
 
 
 def stage_total_bytes(
@@ -162,13 +152,45 @@ def stage_total_bytes(
     first: Quantity,
     last: Quantity,
 ) -> Quantity:
-    """Peak bytes of one stage: the sum of `stage_parts` (arguments as there) in fewer passes."""
-    total: Quantity = form.every_bytes + first * form.first_bytes + last * form.last_bytes
-    for run, (n, r) in enumerate(zip(layers, recomputed, strict=True)):
-        kept = (n - r) * form.saved_bytes[run] + r * form.saved_bytes_recomputed[run]
-        total = total + n * form.static_bytes[run] + in_flight * kept
-    recompute_working = form.recompute_working_bytes - last * form.recompute_room_bytes
-    return total + np.greater(_sum(recomputed), 0) * recompute_working
+    """Peak bytes of one stage; broadcasts over layouts.
+
+    Args:
+        form: From `memory_form`.
+        layers: Layers of each run on this stage.
+        recomputed: How many of them are recomputed in full.
+        in_flight: Microbatches held, from `held_microbatches`.
+        first: Whether the stage holds the embedding (0 or 1).
+        last: Whether it holds the head (0 or 1).
+    """
+    return stage_bytes(
+        static_bytes=form.static_bytes,
+        saved_bytes=form.saved_bytes,
+        saved_bytes_recomputed=form.saved_bytes_recomputed,
+        layers=layers,
+        recomputed=recomputed,
+        in_flight=in_flight,
+        fixed_bytes=form.fixed_at(first, last),
+        recompute_working_bytes=form.recompute_working_at(last),
+    )
+
+
+def stage_parts(
+    pieces: MemoryPieces,
+    *,
+    layers: Sequence[Quantity],
+    recomputed: Sequence[Quantity],
+    in_flight: Quantity,
+    first: Quantity,
+    last: Quantity,
+) -> Mapping[str, Quantity]:
+    """Peak bytes of one stage by field name of `MemoryBreakdown`; arguments as `stage_total_bytes`."""
+    at = {"layers": layers, "recomputed": recomputed}
+    allocated = {
+        name: stage_total_bytes(form, **at, in_flight=in_flight, first=first, last=last)
+        for name, form in _part_forms(pieces).items()
+    }
+    overhead = pieces.runtime_bytes + (pieces.fragmentation - 1) * _sum(allocated.values())
+    return {**allocated, "overhead_bytes": overhead}
 
 
 def stage_memory(
@@ -181,7 +203,7 @@ def stage_memory(
     last: float,
     index: int = 0,
 ) -> MemoryBreakdown:
-    """Peak memory of one stage of one layout (entry `index` of the pieces); arguments as `stage_parts`."""
+    """Peak memory of one stage of one layout, entry `index` of the pieces; see `stage_total_bytes`."""
     parts = stage_parts(
         pieces, layers=layers, recomputed=recomputed, in_flight=in_flight, first=first, last=last
     )

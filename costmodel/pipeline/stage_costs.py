@@ -10,10 +10,13 @@ Legend: ``n[s,k]`` layers of run ``k`` on rank ``s`` · ``r[s,k]`` recomputed on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodel.layout import Quantity
 
 Vector = NDArray[np.float64]
 
@@ -73,6 +76,12 @@ class StageCosts:
     def num_ranks(self) -> int:
         """Pipeline ranks the layers are split over."""
         return len(self.fixed_s)
+
+    @property
+    def fixed_bytes(self) -> tuple[float, ...]:
+        """Per rank, all bytes of what is not a layer."""
+        ends = zip(self.fixed_static_bytes, self.fixed_activation_bytes, strict=True)
+        return tuple(static + activations + self.working_bytes for static, activations in ends)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,20 +148,55 @@ def step_time(costs: StageCosts, split: StageSplit) -> float:
     return costs.num_microbatches * slowest + filling + tail + costs.constant_s
 
 
+def stage_bytes(
+    *,
+    static_bytes: Sequence[Quantity],
+    saved_bytes: Sequence[Quantity],
+    saved_bytes_recomputed: Sequence[Quantity],
+    layers: Sequence[Quantity],
+    recomputed: Sequence[Quantity],
+    in_flight: Quantity,
+    fixed_bytes: Quantity,
+    recompute_working_bytes: Quantity,
+) -> Quantity:
+    """Peak bytes of a stage; broadcasts. Estimates and scores call it, bounds and solvers invert it.
+
+    fixed + Σ_k (n_k·static_k + in_flight·((n_k − r_k)·saved_k + r_k·saved_recomputed_k)), and the
+    activations of one layer where any is recomputed.
+
+    Args:
+        static_bytes: Weights, gradients and optimizer of a layer, by run.
+        saved_bytes: Activations of a layer and microbatch, by run.
+        saved_bytes_recomputed: The same if the layer is recomputed.
+        layers: Layers n of each run.
+        recomputed: Recomputed ones r of each run.
+        in_flight: Microbatches whose activations are held.
+        fixed_bytes: What is not a layer.
+        recompute_working_bytes: Activations that exist while a layer is recomputed.
+    """
+    total: Quantity = fixed_bytes
+    any_recomputed: Quantity = 0.0
+    runs = zip(layers, recomputed, static_bytes, saved_bytes, saved_bytes_recomputed, strict=True)
+    for n, r, static, saved, input_only in runs:
+        total = total + n * static + in_flight * ((n - r) * saved + r * input_only)
+        any_recomputed = any_recomputed + r
+    working: Quantity = np.greater(any_recomputed, 0) * recompute_working_bytes
+    return total + working
+
+
 def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
     """Bytes of each rank: state, activations of the microbatches in flight, and transient buffers."""
-    layers = np.asarray(split.layers_of_stage, dtype=float)
-    recomputed = recomputed_layers(costs, split)
-    activations = (layers - recomputed) @ np.asarray(costs.saved_bytes) + recomputed @ np.asarray(
-        costs.saved_bytes_recomputed
-    )
     return np.asarray(
-        layers @ np.asarray(costs.static_bytes)
-        + np.asarray(costs.fixed_static_bytes)
-        + np.asarray(costs.in_flight) * activations
-        + np.asarray(costs.fixed_activation_bytes)
-        + costs.working_bytes
-        + (recomputed.sum(axis=1) > 0) * np.asarray(costs.recompute_working_bytes)
+        stage_bytes(
+            static_bytes=costs.static_bytes,
+            saved_bytes=costs.saved_bytes,
+            saved_bytes_recomputed=costs.saved_bytes_recomputed,
+            layers=list(np.asarray(split.layers_of_stage, dtype=float).T),
+            recomputed=list(recomputed_layers(costs, split).T),
+            in_flight=np.asarray(costs.in_flight),
+            fixed_bytes=np.asarray(costs.fixed_bytes),
+            recompute_working_bytes=np.asarray(costs.recompute_working_bytes),
+        )
     )
 
 

@@ -53,9 +53,7 @@ def stage_costs_of(
     form = memory_form(pieces)
     code, M = SCHEDULES.index(layout.schedule), num_microbatches(layout, job)
     ends = [tuple(float(flag) for flag in holds_ends(code, layout.pp, s)) for s in ranks]
-    grown, relief = pieces.fragmentation, _number(pieces.first_backward_relief)
-    first_state, last_state = pieces.embedding.state.total_bytes, pieces.head.state.total_bytes
-    first_kept, last_kept = pieces.embedding.activation_bytes, pieces.head.activation_bytes
+    relief = _number(pieces.first_backward_relief)
     return StageCosts(
         runs=tuple(runs),
         layer_s=_numbers(costs.layer_s),
@@ -64,16 +62,13 @@ def stage_costs_of(
         saved_bytes=tuple(map(_number, form.saved_bytes)),
         saved_bytes_recomputed=tuple(map(_number, form.saved_bytes_recomputed)),
         fixed_s=tuple(_number(costs.every_s + f * costs.first_s + la * costs.last_s) for f, la in ends),
-        fixed_static_bytes=tuple(grown * _number(f * first_state + la * last_state) for f, la in ends),
-        fixed_activation_bytes=tuple(grown * _number(f * first_kept + la * last_kept) for f, la in ends),
+        fixed_static_bytes=tuple(_number(form.state_at(f, la)) for f, la in ends),
+        fixed_activation_bytes=tuple(_number(form.activations_at(f, la)) for f, la in ends),
         in_flight=tuple(
             float(held_microbatches(relief, code, layout.pp, layout.virtual_stages, M, s)) for s in ranks
         ),
         working_bytes=_number(form.every_bytes),
-        recompute_working_bytes=tuple(
-            grown * _number(pieces.recompute_working_bytes - la * pieces.head.recompute_room_bytes)
-            for _, la in ends
-        ),
+        recompute_working_bytes=tuple(_number(form.recompute_working_at(la)) for _, la in ends),
         tail_layer_s=tuple(_numbers(form) for form in costs.tail_layer_s),
         tail_fixed_s=tuple(
             tuple(_number(f * first + la * last) for f, la in ends)

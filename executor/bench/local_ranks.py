@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -113,21 +114,24 @@ def _run_once(
 
 
 def _collect(ranks: list[Any], results: Any, timeout_s: float, folder: Path) -> list[Any]:
-    """Wait for one result per rank."""
+    """Wait for one result per rank; how a rank parts that has given its own is of no account.
+
+    A peer may close its end of the last barrier first, and native code may fail while it is taken down.
+    """
     done: dict[int, Any] = {}
     deadline = time.monotonic() + timeout_s
     while len(done) < len(ranks):
         try:
             rank, failure, payload = results.get(timeout=0.2)
         except queue.Empty:
-            _raise_death(ranks, folder)
+            _raise_death({rank: ranks[rank] for rank in range(len(ranks)) if rank not in done}, folder)
             if time.monotonic() > deadline:
                 missing = sorted(set(range(len(ranks))) - set(done))
                 raise RankError(f"no result from ranks {missing} after {timeout_s:.0f} s") from None
             continue
         if failure:
             time.sleep(SETTLING_S)
-            _raise_death(ranks, folder)  # what the others say then is that they lost a peer
+            _raise_death(dict(enumerate(ranks)), folder)  # what the others say then is that they lost a peer
             raise RankError(f"rank {rank}: {failure}")
         done[rank] = pickle.loads(payload)  # noqa: S301 - written by our own child a moment ago
     for process in ranks:
@@ -135,9 +139,9 @@ def _collect(ranks: list[Any], results: Any, timeout_s: float, folder: Path) -> 
     return [done[rank] for rank in range(len(ranks))]
 
 
-def _raise_death(ranks: list[Any], folder: Path) -> None:
+def _raise_death(ranks: Mapping[int, Any], folder: Path) -> None:
     """Raise the error of the first rank that died, if any did: one that raised has exit code 0."""
-    for rank, process in enumerate(ranks):
+    for rank, process in ranks.items():
         code = process.exitcode
         if code not in (None, 0):
             kind = RankFaultError if -code in FAULTS else RankError
@@ -177,6 +181,7 @@ def _rank_main(rank: int, world: _World) -> None:
     )
     torch.set_num_threads(1)
     quiet_known_warnings()
+    answer: tuple[int, str | None, bytes | None]
     try:
         if world.device_type == "cuda":
             torch.cuda.set_device(rank)
@@ -188,14 +193,16 @@ def _rank_main(rank: int, world: _World) -> None:
             world_size=world.size,
             timeout=timedelta(seconds=world.timeout_s),
         )
-        outcome = world.function(rank, *world.arguments)
-        world.results.put((rank, None, pickle.dumps(_as_numpy(outcome))))
-        dist.barrier()
-        dist.destroy_process_group()
+        answer = (rank, None, pickle.dumps(_as_numpy(world.function(rank, *world.arguments))))
     except Exception as error:  # noqa: BLE001 - reported to the parent, whatever it is
-        world.results.put((rank, f"{type(error).__name__}: {error}\n{traceback.format_exc()}", None))
+        answer = (rank, f"{type(error).__name__}: {error}\n{traceback.format_exc()}", None)
+    world.results.put(answer)
     world.results.close()
     world.results.join_thread()
+    if answer[1] is None:
+        with contextlib.suppress(RuntimeError):  # a peer that closes its end first
+            dist.barrier()
+            dist.destroy_process_group()
     os._exit(0)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
 
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import local
@@ -32,11 +31,6 @@ def initial_value(name: str, shape: torch.Size, seed: int, offset: float = 0.0) 
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randn(shape, generator=generator, device="cpu") * INITIAL_STD
-
-
-def named_state(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Parameters by the names they have in the whole model; a tied head goes by the name of the embedding."""
-    yield from model.named_parameters()
 
 
 def state_name(model: CausalLM, name: str) -> str:

@@ -54,13 +54,6 @@ class PeakTracker(TorchDispatchMode):
             if found is not None:
                 found.purpose = purpose
 
-    def live_by_purpose(self) -> Counter[str]:
-        """Bytes alive now."""
-        found: Counter[str] = Counter()
-        for one in self._live.values():
-            found[one.purpose] += one.size
-        return found
-
     def forget_peak(self) -> None:
         """Start looking for a new peak."""
         self.peak_bytes = 0

@@ -30,7 +30,7 @@ from costmodel.layout import (
     LayoutTable,
     num_microbatches,
 )
-from costmodel.memory.stage import memory_pieces
+from costmodel.memory.stage import memory_form, memory_pieces
 from costmodel.models.spec import active_parameter_count, embedding_parameters, layer_runs
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import LAYER_AXES, RANK_AXES
@@ -285,13 +285,12 @@ def _mean_memory(setting: Setting, combined: LayoutTable, zero_stage: int) -> Ve
         shard_degree=combined.replicas,
         recompute=policy * ones,
     )
-    pieces = memory_pieces(s.model, s.job, s.stack, table)
+    form = memory_form(memory_pieces(s.model, s.job, s.stack, table))
     held = np.where(s.stack.memory.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
+    saved = map(np.minimum, form.saved_bytes, form.saved_bytes_recomputed)
     layers = sum(
-        run.count
-        * (layer.state.total_bytes + held * np.minimum(layer.saved_bytes, layer.saved_bytes_recomputed))
-        for run, layer in zip(layer_runs(s.model), pieces.layers, strict=True)
+        run.count * (static + held * least)
+        for run, static, least in zip(layer_runs(s.model), form.static_bytes, saved, strict=True)
     )
-    ends = pieces.embedding.state.total_bytes + pieces.head.state.total_bytes + pieces.head.activation_bytes
-    everywhere = pieces.fragmentation * (pieces.working_bytes + pieces.buffer_bytes) + pieces.runtime_bytes
-    return np.asarray(pieces.fragmentation * (layers + ends) / combined.pp + everywhere) * (1 - ROUNDING)
+    ends = form.state_at(1.0, 1.0) + form.activations_at(0.0, 1.0)
+    return np.asarray((layers + ends) / combined.pp + form.every_bytes) * (1 - ROUNDING)

@@ -20,6 +20,7 @@ from costmodel.layout import RECOMPUTES, LayoutTable, num_microbatches
 from costmodel.memory.stage import (
     held_microbatches,
     holds_ends,
+    memory_form,
 )
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.schedules import column
@@ -159,22 +160,18 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector) -> _Ranks:
     M, relief = num_microbatches(table, setting.job), pieces.first_backward_relief
     held = held_microbatches(relief, table.schedule, table.pp, table.virtual_stages, M, stage)
     first, last = holds_ends(table.schedule, table.pp, stage)
-    layer, grown, ends = pieces.layers[k], pieces.fragmentation, (pieces.embedding, pieces.head)
-    freed = np.maximum(layer.saved_bytes - layer.saved_bytes_recomputed, 0.0) * (table.recompute == _FULL)
-    embedding, head = (end.state.total_bytes + end.activation_bytes for end in ends)
-    everywhere = pieces.working_bytes + pieces.buffer_bytes
-    fixed = grown * (first * embedding + last * head + everywhere) + pieces.runtime_bytes
-    room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - fixed)
+    form = memory_form(pieces)
+    saved, input_bytes = form.saved_bytes[k], form.saved_bytes_recomputed[k]
+    room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
     least, most = _layers_allowed(table, counts)
     return _Ranks(
         layer_s=costs.layer_s[k],
         recompute_s=np.maximum(costs.recompute_s[k], 0.0),
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
-        per_layer_bytes=np.asarray(grown * (layer.state.total_bytes + held * layer.saved_bytes)),
-        freed_bytes=grown * held * freed,
+        per_layer_bytes=np.asarray(form.static_bytes[k] + held * saved),
+        freed_bytes=held * np.maximum(saved - input_bytes, 0.0) * (table.recompute == _FULL),
         room_bytes=room,
-        recompute_room_bytes=room
-        - grown * (pieces.recompute_working_bytes - last * pieces.head.recompute_room_bytes),
+        recompute_room_bytes=np.asarray(room - form.recompute_working_at(last)),
         least=least,
         most=most,
     )

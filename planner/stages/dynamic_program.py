@@ -165,9 +165,7 @@ def _fewest_recomputed(
 ) -> tuple[Integers, Floats, npt.NDArray[np.bool_]]:
     """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
     held = np.asarray(costs.in_flight)[:, None, None]
-    fixed = (
-        np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
-    )
+    fixed = np.asarray(costs.fixed_bytes)[:, None, None]
     need = counts @ np.asarray(costs.static_bytes) + held * (counts @ np.asarray(costs.saved_bytes)) + fixed
     need = need - costs.capacity_bytes - spare_bytes
     must = need > 0

@@ -198,7 +198,6 @@ def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts, to: _
     """Keep every rank within its capacity, bytes needed and bytes there rounded to whole ones."""
     frees = _freed(costs)
     for s in range(costs.num_ranks):
-        fixed = costs.fixed_static_bytes[s] + costs.fixed_activation_bytes[s] + costs.working_bytes
         terms: dict[Variable, int] = {}
         for k, n in enumerate(counts.layers[s]):
             terms[n] = to.need(costs.static_bytes[k] + costs.in_flight[s] * costs.saved_bytes[k])
@@ -206,7 +205,7 @@ def _limit_memory(model: IntegerModel, costs: StageCosts, counts: _Counts, to: _
         any_recomputed = model.boolean()
         model.require({**dict.fromkeys(counts.recomputed[s], 1), any_recomputed: -sum(costs.runs)}, None, 0)
         terms[any_recomputed] = to.need(costs.recompute_working_bytes[s])
-        model.require(terms, None, to.room(costs.capacity_bytes) - to.need(fixed))
+        model.require(terms, None, to.room(costs.capacity_bytes) - to.need(costs.fixed_bytes[s]))
 
 
 def _minimise_step(

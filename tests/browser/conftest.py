@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ARTIFACTS = ROOT / "test-artifacts"
 STARTUP_S = 90
+PATIENCE_MS = 120_000
 CHROMIUM_FLAGS = [
     "--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",
@@ -62,7 +63,7 @@ def dashboard(run_folder) -> Iterator[str]:
         str(run_folder),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    log = ARTIFACTS / "dashboard.log"
+    log = ARTIFACTS / f"dashboard-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.log"
     ARTIFACTS.mkdir(exist_ok=True)
     with (
         log.open("w") as out,
@@ -94,12 +95,21 @@ def browser():
 
 
 @pytest.fixture(scope="session")
-def context(browser):
+def profile(browser):
+    """Open browser profiles of one's own, as patient as a busy machine asks for; they end with the browser."""
+
+    def open_profile(**options):
+        opened = browser.new_context(**options)
+        opened.set_default_timeout(PATIENCE_MS)
+        return opened
+
+    return open_profile
+
+
+@pytest.fixture(scope="session")
+def context(profile):
     """One browser profile for all tests: scripts are fetched and compiled once; the state is in every page's URL."""
-    shared = browser.new_context(viewport={"width": 1440, "height": 1100}, accept_downloads=True)
-    shared.set_default_timeout(120_000)
-    yield shared
-    shared.close()
+    return profile(viewport={"width": 1440, "height": 1100}, accept_downloads=True)
 
 
 @pytest.fixture

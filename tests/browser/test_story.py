@@ -87,7 +87,7 @@ def shot(page, name: str) -> None:
     page.set_viewport_size(size)
 
 
-def test_pin_compare_share_upload_repair_and_take_home(page, browser, dashboard, tmp_path):
+def test_pin_compare_share_upload_repair_and_take_home(page, profile, dashboard, tmp_path):
     """Load; pin a baseline; pin tp; see the difference; share the URL; upload; repair; download; compare."""
     open_page(page, dashboard)
     assert "llama-3.1-70b on 32 × h100-sxm" in page.get_by_role("heading").first.inner_text()
@@ -107,7 +107,7 @@ def test_pin_compare_share_upload_repair_and_take_home(page, browser, dashboard,
     page.get_by_role("button", name="Add to compare").click()
     settle(page)
 
-    other = browser.new_context(viewport={"width": 1280, "height": 900})
+    other = profile(viewport={"width": 1280, "height": 900})
     shared = other.new_page()
     open_page(shared, page.url)
     assert metric(shared, "Step time") == metric(page, "Step time")
@@ -154,7 +154,7 @@ def test_an_illegal_layout_is_explained_and_repaired_by_a_click(page, dashboard)
     assert "dp=8&tp=8&pp=8" not in page.url
 
 
-def test_an_uploaded_model_is_planned_and_travels_in_the_url(page, browser, dashboard, tmp_path):
+def test_an_uploaded_model_is_planned_and_travels_in_the_url(page, profile, dashboard, tmp_path):
     """A config.json becomes a plan; the URL alone gives the same plan elsewhere."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
@@ -162,7 +162,7 @@ def test_an_uploaded_model_is_planned_and_travels_in_the_url(page, browser, dash
     page.locator("input[type=file]").first.set_input_files(str(path))
     page.get_by_test_id("stMetric").first.wait_for()
     settle(page)
-    other = browser.new_context()
+    other = profile()
     shared = other.new_page()
     open_page(shared, page.url)
     assert metric(shared, "Step time") == metric(page, "Step time")
@@ -253,9 +253,9 @@ def test_everything_can_be_done_from_the_keyboard(page, dashboard):
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(420, "light"), (1280, "dark"), (1920, "light")])
-def test_the_page_fits_phones_and_wide_screens_in_light_and_dark(browser, dashboard, width, scheme):
+def test_the_page_fits_phones_and_wide_screens_in_light_and_dark(profile, dashboard, width, scheme):
     """No horizontal scrolling at any width."""
-    context = browser.new_context(viewport={"width": width, "height": 1000}, color_scheme=scheme)
+    context = profile(viewport={"width": width, "height": 1000}, color_scheme=scheme)
     page = context.new_page()
     open_page(page, dashboard)
     overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

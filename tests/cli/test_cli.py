@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from planner.plan import from_json, to_json
+from tests.cli.commands import ROOT, plan, plan_process
 
-ROOT = Path(__file__).resolve().parents[2]
 ESTIMATE = ("estimate", "--model", "llama-3.1-8b", "--gpus", "8", "--set", "tp=2", "--set", "zero_stage=1")
 CLUSTER = """
 [[nodes]]
@@ -19,20 +19,6 @@ gpu = "h100-sxm"
 count = 2
 machine = "dgx-h100"
 """
-
-
-def plan(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `plan` as a user would, without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
 
 
 def assert_three_lines(done: subprocess.CompletedProcess[str], *expected: str) -> None:
@@ -72,7 +58,7 @@ def test_help_imports_nothing_heavy():
 
 def test_every_listed_command_has_a_file_with_help():
     """`plan COMMAND --help` works for every command that `plan --help` lists."""
-    listing = plan("--help")
+    listing = plan_process("--help")
     assert listing.returncode == 0
     from app.cli import COMMANDS
 
@@ -128,7 +114,7 @@ def test_a_wrong_flag_is_answered_in_three_lines(arguments, expected):
 
 def test_an_unknown_command_suggests_the_nearest():
     """`plan estimat` means `plan estimate`."""
-    assert_three_lines(plan("estimat"), "did you mean estimate")
+    assert_three_lines(plan_process("estimat"), "did you mean estimate")
 
 
 @pytest.mark.parametrize(
@@ -236,7 +222,7 @@ def test_markup_and_escape_codes_in_names_are_harmless(tmp_path):
 
 def test_data_on_stdout_and_everything_else_on_stderr():
     """`--json` prints one document; how a lenient name was understood is said beside it."""
-    done = plan(
+    done = plan_process(
         "estimate", "--model", "8b", "--gpus", "8", "--set", "tp=2", "--set", "zero_stage=1", "--json"
     )
     assert done.returncode == 0
@@ -246,7 +232,7 @@ def test_data_on_stdout_and_everything_else_on_stderr():
 
 def test_no_escape_codes_without_a_terminal():
     """A pipe gets plain text."""
-    assert "\033" not in plan(*ESTIMATE).stdout
+    assert "\033" not in plan_process(*ESTIMATE).stdout
 
 
 def test_a_terminal_gets_colour_unless_no_color_is_set():

@@ -1,28 +1,17 @@
-"""`plan serve` as a process: answers, errors in three lines, exit codes."""
+"""`plan serve`: answers, errors in three lines, exit codes."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.cli.commands import plan
 
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `plan serve` as a user would."""
-    return subprocess.run(
-        [sys.executable, "-m", "app", "serve", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
+    """Run `plan serve`."""
+    return plan("serve", *arguments)
 
 
 def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path) -> None:

@@ -58,15 +58,6 @@ def _parse(text: str, factors: Mapping[str, float], kind: str, example: str) -> 
     return value
 
 
-def parse_bytes(text: str) -> float:
-    """Return a capacity in bytes.
-
-    >>> parse_bytes("80GiB") == 80 * GIB, parse_bytes("1.5 kB")
-    (True, 1500.0)
-    """
-    return _parse(text, _BYTES, "a capacity", "80GiB")
-
-
 def parse_seconds(text: str, example: str = "30ms") -> float:
     """Return a time in seconds; `example` shows who mistyped it how it is written.
 

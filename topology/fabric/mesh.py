@@ -5,11 +5,10 @@ sizes of the faster axes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from topology.base.errors import InputError
 
@@ -75,39 +74,3 @@ def mesh(axes: Sequence[tuple[str, int]], gpu_of_rank: Sequence[int] | None = No
         cause = f"{' · '.join(map(str, sizes))} = {num_ranks} ranks on {len(set(placed))} different GPUs"
         raise InputError("the mesh does not place every rank on its own GPU", cause, "list one GPU per rank")
     return Mesh(axes=tuple((name, size) for name, size in axes), gpu_of_rank=placed)
-
-
-def axis_stride(
-    sizes: Mapping[str, int | npt.NDArray[np.int64]], axis_order: Sequence[str], axis: str
-) -> npt.NDArray[np.int64]:
-    """Return the stride of an axis: the product of the sizes of the axes that follow it.
-
-    >>> int(axis_stride({"pp": 4, "dp": 2, "tp": 8}, ("pp", "dp", "tp"), "pp"))
-    16
-
-    Args:
-        sizes: size of each axis; numbers or arrays that broadcast.
-        axis_order: names, slowest to fastest.
-        axis: the axis in question.
-    """
-    faster = axis_order[axis_order.index(axis) + 1 :]
-    stride: npt.NDArray[np.int64] = np.asarray(1, dtype=np.int64)
-    for name in faster:
-        stride = stride * np.asarray(sizes[name], dtype=np.int64)
-    return stride
-
-
-def members_by_unit(groups: npt.NDArray[np.int64], unit_of_gpu: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return how many members each group has in each unit, for placements that are not regular.
-
-    Args:
-        groups: GPUs of each group, shape (groups, size).
-        unit_of_gpu: unit of each GPU (`topology.fabric.derive.unit_of_gpu`).
-
-    Returns:
-        Counts, shape (groups, units).
-    """
-    units = np.asarray(unit_of_gpu)[groups]
-    counts = np.zeros((len(groups), int(np.max(unit_of_gpu)) + 1), dtype=np.int64)
-    np.add.at(counts, (np.arange(len(groups))[:, None], units), 1)
-    return counts

@@ -5,11 +5,6 @@ from dataclasses import dataclass, field
 
 from topology.base.errors import InputError
 
-DTYPE_BYTES: Mapping[str, float] = {
-    "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "int8": 1, "fp4": 0.5,
-}  # fmt: skip
-"""Bytes of one number of each type."""
-
 _FALLBACKS: Mapping[str, tuple[str, ...]] = {
     "bf16": ("fp16",),
     "fp16": ("bf16",),
@@ -39,7 +34,7 @@ class Gpu:
         """Return the dense peak of a dtype in flop/s, or of the type it is computed in when it has no units.
 
         Args:
-            dtype: a key of `DTYPE_BYTES`, such as "bf16".
+            dtype: a key of `peak_flop_per_s`, such as "bf16".
         """
         for candidate in (dtype, *_FALLBACKS.get(dtype, ())):
             if candidate in self.peak_flop_per_s:

@@ -76,22 +76,40 @@ def test_a_question_without_end_ends_its_own_process_only(function, argument, li
         assert pool.ask("you", abs, -1) == 1
 
 
+def _held(gate):
+    """A question that says when it is begun and ends when it may."""
+    gate.with_suffix(".begun").touch()
+    while not gate.exists():
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
-def test_visitors_take_turns(processes):
+def test_visitors_take_turns(processes, tmp_path):
     """Who asks for the first time is answered before the last questions of somebody who keeps asking."""
-    done = []
+    gates = [tmp_path / f"hog-{number}" for number in range(4)]
 
-    def asked(visitor):
-        pool.ask(visitor, time.sleep, FEW_S)
-        done.append(visitor)
+    def begun():
+        return {path.with_suffix("") for path in tmp_path.glob("*.begun")}
 
-    with closing(Workers(processes)) as pool, ThreadPoolExecutor(5) as threads:
-        threads.map(asked, ["hog"] * 4)
-        while len(pool._waiting) + pool._under_way.total() < 4:
+    def until(condition):
+        deadline = time.monotonic() + MANY_S
+        while not condition():
+            assert time.monotonic() < deadline
             time.sleep(0.01)
-        threads.submit(asked, "guest")
-    assert len(done) == 5
-    assert done.index("guest") <= processes
+
+    with closing(Workers(processes, answer_s=MANY_S)) as pool, ThreadPoolExecutor(5) as threads:
+        for gate in gates:
+            threads.submit(pool.ask, "hog", _held, gate)
+        until(lambda: len(begun()) == processes and len(pool._waiting) == 4 - processes)
+        first = begun()
+        threads.submit(pool.ask, "guest", _held, tmp_path / "guest")
+        until(lambda: len(pool._waiting) == 5 - processes)
+        min(first).touch()
+        until(lambda: begun() > first)
+        second = begun() - first
+        for gate in (*gates, tmp_path / "guest"):
+            gate.touch()
+    assert second == {tmp_path / "guest"}
     assert not pool._turns
 
 

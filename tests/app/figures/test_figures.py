@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.analysis.link_load import carried_bytes_per_s, link_load
-from app.figures.chrome_trace import trace_json
 from app.figures.curves import pareto_chart, pareto_front, scaling_curve
-from app.figures.gantt import busy_share, schedule_gantt, shown_events
+from app.figures.gantt import busy_share, schedule_gantt, shown_events, trace_json
 from app.figures.memory import memory_bars
 from app.figures.network import drawn_graph, network_map, wires_by_level
-from app.figures.roofline import OpPoint, roofline
+from app.figures.roofline import roofline
 from app.figures.step_time import drawn_parts, parts_of, waterfall, waterfalls
 from app.figures.style import alt_text
 from app.figures.tornado import tornado
@@ -21,6 +19,8 @@ from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
+from planner.analysis.link_load import carried_bytes_per_s, link_load
+from planner.analysis.op_points import OpPoint
 from planner.analysis.what_if import Offer, ScalePoint, Sensitivity
 from topology.base.units import GIB, format_seconds
 from topology.builders import default_cluster

@@ -1,4 +1,4 @@
-"""A question survives every spelling: flags, a command line, a URL; damaged links and hostile uploads are refused."""
+"""A question survives every spelling, flags and a command line; damaged links and hostile uploads are refused."""
 
 import base64
 import zlib
@@ -11,9 +11,7 @@ from app.requests.links import (
     MOST_UNPACKED_BYTES,
     apply_change,
     command_line,
-    from_query,
     pack,
-    to_query,
     unpack,
 )
 from app.requests.uploads import MOST_BYTES, read_cluster_upload, read_model_upload, read_plan_upload
@@ -33,13 +31,6 @@ FLAGS = st.builds(
     Flags, model=st.none() | WORDS, gpus=st.none() | WORDS, precision=st.none() | WORDS,
     settings=st.lists(WORDS, max_size=3).map(tuple),
 )  # fmt: skip
-
-
-@given(FLAGS)
-@settings(max_examples=60, deadline=None)
-def test_flags_survive_a_url(flags):
-    """Whatever was typed comes back from the query."""
-    assert from_query(to_query(flags)) == flags
 
 
 @given(FLAGS)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def _second_raises(rank: int) -> None:
     if rank == 1:
         raise ValueError("a wrong value")
     dist.barrier()
+
+
+def _second_cannot_part(rank: int, last_deed: Callable[[], None]) -> int:
+    dist.barrier()
+    if rank == 1:
+        dist.barrier = last_deed
+    time.sleep(1.0 - rank)  # what the second has to say comes first
+    return rank
+
+
+def _lose_a_peer() -> None:
+    raise RuntimeError("Connection reset by peer")
 
 
 def _addresses_of_its_own(_rank: int) -> frozenset[str]:
@@ -90,6 +103,15 @@ def test_a_fault_that_does_not_come_again_is_survived(
     """Ranks are started once more after a fault of native code, and it is told."""
     assert run_ranks(_second_aborts_once, 2, tmp_path / "mark") == [0, 1]
     assert "rank 1 died of SIGABRT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("last_deed", [_lose_a_peer, os.abort])
+def test_a_rank_that_gave_its_result_may_part_as_it_likes(
+    last_deed: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a connection closed at the end nor a fault then is a failure of what was asked, nor tried again."""
+    assert run_ranks(_second_cannot_part, 2, last_deed) == [0, 1]
+    assert capsys.readouterr().err == ""
 
 
 def test_an_exception_of_a_rank_arrives_with_its_traceback() -> None:

@@ -248,11 +248,11 @@ def _train_on_full_disk(_rank: int, settings: RunSettings, plan: Plan) -> RunSta
 
 def test_token_beyond_the_vocabulary_is_named(plan_of: Callable[..., Plan], tmp_path: Path) -> None:
     """The file, the token and the vocabulary are in the message."""
-    tokens = np.arange(4000, dtype=np.uint16) % 250
-    tokens[1234] = 300
+    tokens = np.arange(400, dtype=np.uint16) % 250
+    tokens[123] = 300
     np.save(tmp_path / "tokens.npy", tokens)
-    with pytest.raises(RankError, match=r"token 300 at position 1234, vocab_size is 259"):
-        run_here(settings_in(tmp_path / "run", data=str(tmp_path / "tokens.npy"), steps=32), plan_of(LAYOUT))
+    with pytest.raises(RankError, match=r"token 300 at position 123, vocab_size is 259"):
+        run_here(settings_in(tmp_path / "run", data=str(tmp_path / "tokens.npy"), steps=4), plan_of(LAYOUT))
 
 
 @pytest.mark.parametrize("name", ["absent.npy", "folder.bin", "broken.npy", "short.txt"])

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 
 from tests.property.fuzz import commands
@@ -140,9 +140,10 @@ def _packed(random: Random, story: list[str]) -> str:
 def read_query(text: str, box: Box) -> object:
     from urllib.parse import parse_qs
 
-    from app.requests.links import command_line, from_query, unpack
+    from app.requests.links import MOST_PACKED_CHARACTERS, command_line, unpack
     from costmodel.models.catalog import model_names
     from costmodel.models.spec import ModelSpec
+    from planner.questions.flags import Flags
     from planner.questions.training import understand
     from topology.base.errors import InputError
     from topology.builders import build
@@ -150,7 +151,9 @@ def read_query(text: str, box: Box) -> object:
     from topology.spec import ClusterSpec
 
     os.chdir(box.folder)
-    flags = from_query(text)
+    read = parse_qs(text[:MOST_PACKED_CHARACTERS])
+    known = {field.name for field in fields(Flags)} & read.keys() - {"settings"}
+    flags = Flags(settings=tuple(read.get("set", ())), **{name: read[name][-1] for name in known})
     command_line(flags)
     answers: list[object] = []
     for name, kind in (("model_spec", ModelSpec), ("cluster_spec", ClusterSpec)):

@@ -15,6 +15,7 @@ import meshplan
 from meshplan.guard import ForeignPackageError, require_own_packages
 from planner.plan import Plan, from_json
 from planner.search.infeasible import Infeasible
+from tests.cli import commands
 from topology.base.errors import InputError
 
 ROOT = Path(__file__).parents[3]
@@ -32,7 +33,7 @@ def python(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]
 
 def answer(*words: str) -> dict[str, object]:
     """What the command line prints as JSON, without what a clock says."""
-    done = python("-m", "meshplan", *words, "--json")
+    done = commands.plan(*words, "--json")
     assert done.returncode == 0, done.stderr
     return timeless(json.loads(done.stdout))
 

@@ -9,6 +9,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
+from costmodel.parallel.axes import PARTS
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate
 from topology.base.units import GBIT
@@ -69,7 +70,8 @@ def test_tensor_parallel_chunks_hide_only_where_gpus_copy_to_each_other() -> Non
 def test_one_gpu_waits_for_nobody():
     """Without a second GPU there is nothing to communicate, hidden or not."""
     time = breakdown(ParallelLayout())
-    assert (time.exposed_communication_s, time.bubble_s, dict(time.hidden_s)) == (0.0, 0.0, {})
+    assert {part: getattr(time, f"{part}_s") for part in PARTS} == dict.fromkeys(PARTS, 0.0)
+    assert (time.bubble_s, dict(time.hidden_s)) == (0.0, {})
 
 
 def test_sharded_transfers_hide_and_all_reduces_do_not():

@@ -1,10 +1,9 @@
 """Ranks on GPUs by named axes."""
 
-import numpy as np
 import pytest
 
 from topology.base.errors import InputError
-from topology.fabric.mesh import Mesh, axis_stride, members_by_unit, mesh
+from topology.fabric.mesh import Mesh, mesh
 
 AXES = (("pp", 2), ("dp", 3), ("tp", 4))
 
@@ -36,17 +35,6 @@ def test_a_placement_moves_groups_with_their_ranks() -> None:
 def test_coordinates_name_the_place_of_a_rank() -> None:
     """Rank 17 of 2×3×4 is on the second stage, second replica, second shard."""
     assert mesh(AXES).coordinates(17) == {"pp": 1, "dp": 1, "tp": 1}
-
-
-def test_strides_broadcast_over_layouts() -> None:
-    """One call gives the stride of an axis for many layouts."""
-    sizes = {"pp": np.array([1, 2]), "dp": np.array([4, 2]), "tp": np.array([8, 4])}
-    assert axis_stride(sizes, ("pp", "dp", "tp"), "pp").tolist() == [32, 8]
-
-
-def test_members_are_counted_by_unit_for_any_placement() -> None:
-    """A group that straddles two nodes unevenly is counted as it stands."""
-    assert members_by_unit(np.array([[0, 1, 2], [3, 5, 4]]), [0, 0, 0, 0, 1, 1]).tolist() == [[3, 0], [1, 2]]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.figures.roofline import OpPoint
+from dataclasses import dataclass
+
 from costmodel.kernels.attention import attention_prefill
 from costmodel.kernels.compute import elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.saved import calibration_for
@@ -18,6 +19,16 @@ from topology.hardware.gpu import Gpu
 
 NOMINAL_FLOP_PER_BYTE = 0.5
 """Ops that only move data are drawn at one FLOP for every 16-bit element they move."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpPoint:
+    """One operation of a layer on one GPU: its work, its traffic, its estimated time."""
+
+    name: str
+    flop: float
+    moved_bytes: float
+    seconds: float
 
 
 def op_points(plan: Plan) -> tuple[OpPoint, ...]:

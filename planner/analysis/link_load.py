@@ -9,7 +9,9 @@ Legend: `g` members of a group · `s` GPUs between them · `m` members inside on
 
 from __future__ import annotations
 
-from app.figures.network import LevelLoad
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from costmodel.estimate import TimeBreakdown
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import AXES, PARTS, Traffic
@@ -21,6 +23,21 @@ from topology.fabric.hierarchy import (
     p2p_bandwidth,
     ring_bandwidth,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelLoad:
+    """One boundary of the fabric: what a GPU owns of it, and the share of the step it is busy, by axis."""
+
+    name: str
+    unit_gpus: int
+    bytes_per_s: float
+    busy: Mapping[str, float]
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the step this level carries traffic at its bandwidth."""
+        return sum(self.busy.values())
 
 
 def axis_group(layout: ParallelLayout, axis: str) -> tuple[int, int]:
