@@ -45,6 +45,8 @@ def main() -> int:
     chosen = [surface for surface in SURFACES if options.surface in (None, surface.name)]
     tallies, until = [Tally(surface.name) for surface in chosen], time.monotonic() + options.seconds
     for turn in range(ROUNDS):
+        if time.monotonic() > until:
+            break
         for surface, tally in zip(chosen, tallies, strict=True):
             _campaign(surface, _part(surface, chosen, options.inputs, turn), tally, until, options)
         print(f"after {turn + 1} of {ROUNDS} rounds\n{table(tallies)}", file=sys.stderr, flush=True)
