@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from app.errors import ANSWERED, INTERRUPTED, interrupted, run_guarded
+from app.flags.plain import PlainCommand, PlainGroup
 from app.terminal.streams import prepare, tell
 from topology.base.errors import DamagedFileWarning, InputError
 from topology.base.names import suggest
@@ -56,7 +57,9 @@ Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no fea
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    gc.freeze()  # the process ends: to look for cycles once more takes a twentieth of a short command
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -120,11 +123,12 @@ def build_app(chosen: str = "") -> typer.Typer:
     """Build the program: every command by name and summary, only the chosen one with its options."""
     program = typer.Typer(
         name="plan", help=_HELP, rich_markup_mode=None, add_completion=False, no_args_is_help=True,
-        pretty_exceptions_enable=False,
+        pretty_exceptions_enable=False, cls=PlainGroup,
     )  # fmt: skip
     program.callback(invoke_without_command=True, help=_HELP)(_program_options)
-    for name, summary in COMMANDS.items():
-        program.command(name, help=summary)(_load(name) if name == chosen else _listed_only)
+    for name in [chosen] if chosen else COMMANDS:
+        command = _load(name) if name == chosen else _listed_only
+        program.command(name, help=COMMANDS[name], cls=PlainCommand)(command)
     return program
 
 

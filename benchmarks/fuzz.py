@@ -26,6 +26,8 @@ from tests.property.fuzz.surface import Surface  # noqa: E402
 from tests.property.fuzz.surfaces import SURFACES  # noqa: E402
 
 MIB = 2**20
+ROUNDS = 10
+"""Each puts a part of every surface's inputs through, so that a run that is stopped has tried all doors."""
 
 
 def main() -> int:
@@ -36,29 +38,39 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=20_000, help="over all surfaces, by their weights")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--surface", choices=[surface.name for surface in SURFACES], help="this one alone")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit of each surface")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then, and report")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--found", type=Path, default=Path("found_inputs.jsonl"))
     options = parser.parse_args()
     chosen = [surface for surface in SURFACES if options.surface in (None, surface.name)]
-    tallies = [_campaign(surface, chosen, options) for surface in chosen]
+    tallies, until = [Tally(surface.name) for surface in chosen], time.monotonic() + options.seconds
+    for turn in range(ROUNDS):
+        if time.monotonic() > until:
+            break
+        for surface, tally in zip(chosen, tallies, strict=True):
+            _campaign(surface, _part(surface, chosen, options.inputs, turn), tally, until, options)
+        print(f"after {turn + 1} of {ROUNDS} rounds\n{table(tallies)}", file=sys.stderr, flush=True)
+    for tally in tallies:
+        for count, fault in tally.smallest().values():
+            print(f"FAULT {tally.surface}: {count} × {described(fault)}")
     print(table(tallies))
     return int(any(tally.faults for tally in tallies))
 
 
-def _campaign(surface: Surface, chosen: list[Surface], options: argparse.Namespace) -> Tally:
-    """One surface's share of the inputs."""
-    share = round(options.inputs * surface.weight / sum(each.weight for each in chosen))
-    inputs = range(max(share, len(surface.corpus)))
-    tally = run(
-        surface, inputs, seed=options.seed, jobs=options.jobs, until=time.monotonic() + options.seconds
-    )
+def _part(surface: Surface, chosen: list[Surface], inputs: int, turn: int) -> range:
+    """Numbers of the inputs of one round: a surface's share by weight, cut into equal parts."""
+    share = max(round(inputs * surface.weight / sum(each.weight for each in chosen)), len(surface.corpus))
+    return range(share * turn // ROUNDS, share * (turn + 1) // ROUNDS)
+
+
+def _campaign(
+    surface: Surface, inputs: range, tally: Tally, until: float, options: argparse.Namespace
+) -> None:
+    """Put these inputs through a surface, add them to its tally, and write down what broke at once."""
+    part = run(surface, inputs, seed=options.seed, jobs=options.jobs, until=until)
+    tally.add(part)
     with options.found.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(asdict(fault)) + "\n" for fault in tally.faults)
-    for count, fault in tally.smallest().values():
-        print(f"FAULT {surface.name}: {count} × {described(fault)}", flush=True)
-    print(f"{surface.name}: {tally.inputs:,} inputs in {tally.seconds:.0f} s", file=sys.stderr, flush=True)
-    return tally
+        file.writelines(json.dumps(asdict(fault)) + "\n" for fault in part.faults)
 
 
 def described(fault: Fault) -> str:
@@ -88,10 +100,9 @@ def table(tallies: list[Tally]) -> str:
 
 def _total(tallies: list[Tally]) -> Tally:
     """All surfaces together."""
-    total = Tally("total", peak_bytes=max((tally.peak_bytes for tally in tallies), default=0))
+    total = Tally("total")
     for tally in tallies:
-        total.inputs, total.answered = total.inputs + tally.inputs, total.answered + tally.answered
-        total.seconds, total.faults = total.seconds + tally.seconds, total.faults + tally.faults
+        total.add(tally)
     return total
 
 

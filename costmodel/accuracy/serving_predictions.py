@@ -7,6 +7,7 @@ prediction simulates that client, the first burst included.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import gcd
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
+ENOUGH_IN_FLIGHT = 4096  # requests: ten rounds of them take about a second to simulate
 
 BENCHMARK_MEMORY_FRACTION = (
     0.96  # published benchmarks raise the engines' memory fraction to what the GPU holds
@@ -84,7 +86,28 @@ def closed_loop_pools(
 def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:
     """Simulate the client of an aggregated run."""
     rules = scheduler_of(deployment, run, batch=run.concurrency)
-    return simulate(_times(cal, deployment, run, rules), rules, closed_loop_client(run))
+    times = _times(cal, deployment, run, rules)
+    share = ranks_alike(times.ranks, run.concurrency)
+    if share > 1:
+        times, run = times.of_ranks(share), replace(run, concurrency=run.concurrency // share)
+        rules = replace(
+            rules, max_batch=rules.max_batch // share, kv_capacity_tokens=rules.kv_capacity_tokens // share
+        )
+    return simulate(times, rules, closed_loop_client(run))
+
+
+def ranks_alike(ranks: int, concurrency: int) -> int:
+    """Into how many equal parts the ranks and their requests are cut, of which one is simulated.
+
+    The fewest that leave a part no more requests than `ENOUGH_IN_FLIGHT`: ranks differ only in the lengths
+    they happen to draw, and the mean of so many requests no longer does.
+
+    >>> ranks_alike(8, 2048), ranks_alike(1000, 16_000), ranks_alike(1000, 16_001)
+    (1, 4, 1)
+    """
+    alike = gcd(ranks, concurrency)
+    parts = (part for part in range(1, alike + 1) if alike % part == 0)
+    return next((part for part in parts if concurrency // part <= ENOUGH_IN_FLIGHT), alike)
 
 
 def closed_loop_client(run: ServingRun) -> Load:

@@ -24,8 +24,8 @@ from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened
 from topology.fabric.hierarchy import Hierarchy
 
-MOST_SIMULATED = 200_000
-"""Requests in flight times workers: about ten seconds of events; the largest published row has 90,000."""
+MOST_SIMULATED = 100_000
+"""Requests in flight times workers: about five seconds of events; the largest published row has 90,112."""
 REQUIRED_SERVING_COLUMNS = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
 
 

@@ -8,6 +8,7 @@ the tables (see `measured_ratio`).
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -50,24 +51,11 @@ class Calibration:
 
     def arrays(self, gpu_name: str) -> Mapping[str, Floats]:
         """Return the arrays measured on a GPU, or an empty mapping; members are read on access."""
-        key = ("arrays", gpu_name)
-        if key not in self.tables:
-            path = self.directory / f"{gpu_name}.npz"
-            self.tables[key] = np.load(BytesIO(path.read_bytes())) if path.is_file() else {}
-        arrays: Mapping[str, Floats] = self.tables[key]
-        return arrays
+        return _arrays(self.directory / f"{gpu_name}.npz")
 
     def grid(self, gpu_name: str, name: str, axes: Sequence[str]) -> Grid | None:
         """Return a grid measured on a GPU, or None when that GPU has no such table."""
-        key = ("grid", gpu_name, name)
-        if key not in self.tables:
-            arrays = self.arrays(gpu_name)
-            known = name in arrays
-            self.tables[key] = (
-                Grid.from_logs([arrays[axis] for axis in axes], arrays[name]) if known else None
-            )
-        grid: Grid | None = self.tables[key]
-        return grid
+        return _grid(self.directory / f"{gpu_name}.npz", name, tuple(axes))
 
     def measured(self, what: str, gpu: Gpu, dtype: str = "") -> tuple[Measurement, ...]:
         """Return the user's measurements of `what` on this GPU in this data type."""
@@ -76,6 +64,18 @@ class Calibration:
             for m in self.measurements
             if (m.what, m.gpu, m.dtype) == (what, gpu.name, dtype) and m.unit == "s"
         )
+
+
+@lru_cache(maxsize=64)
+def _arrays(path: Path) -> Mapping[str, Floats]:
+    """Return the arrays of a table; however many calibrations ask, a file is read once."""
+    return np.load(BytesIO(path.read_bytes())) if path.is_file() else {}
+
+
+@lru_cache(maxsize=256)
+def _grid(path: Path, name: str, axes: tuple[str, ...]) -> Grid | None:
+    arrays = _arrays(path)
+    return Grid.from_logs([arrays[axis] for axis in axes], arrays[name]) if name in arrays else None
 
 
 def load_calibration(measurements: Sequence[Measurement] = (), *, cluster: str | None = None) -> Calibration:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
 
 Floats = NDArray[np.float64]
+_CLOCK = attrgetter("clock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class Fleet:
         "_load",
         "_seen",
         "_transfer",
+        "_workers",
         "arrival_s",
         "decode",
         "done",
@@ -76,11 +79,12 @@ class Fleet:
         )
         self.prefill = [Replica(prefill.times, prefill.rules, prompts) for _ in range(prefill.workers)]
         self.decode = [Replica(decode.times, decode.rules, outputs) for _ in range(decode.workers)]
+        self._workers = self.prefill + self.decode
         self._decoders = frozenset(map(id, self.decode))
         self._latency_s = transfer.latency_s
         self._transfer = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
         self._load, self._count, self._closed = load, len(load), bool(load.concurrency)
-        self._seen = dict.fromkeys(map(id, self.prefill + self.decode), 0)
+        self._seen = dict.fromkeys(map(id, self._workers), 0)
         first = min(load.concurrency, len(load)) if load.concurrency else 0
         self.arrival_s: list[float] = [0.0] * first if load.concurrency else load.arrival_s.tolist()
         self.events: list[tuple[float, int, bool]] = [(at, i, False) for i, at in enumerate(self.arrival_s)]
@@ -89,28 +93,38 @@ class Fleet:
 
     def run(self) -> None:
         """Serve every request."""
+        earliest = self._earliest()
         while self.done < self._count:
-            busy = [worker for worker in self.prefill + self.decode if not worker.idle]
-            earliest = min(busy, key=lambda worker: worker.clock) if busy else None
             if self.events and (earliest is None or self.events[0][0] <= earliest.clock):
-                self._deliver(*heappop(self.events))
+                woken = self._deliver(*heappop(self.events))
+                earliest = self._earliest() if woken else earliest
             elif earliest is not None:
-                self._step(earliest, busy)
+                self._step(earliest)
+                earliest = self._earliest()
 
-    def _deliver(self, at_s: float, i: int, prompt_done: bool) -> None:
-        """Give a request to the least loaded worker of its phase."""
+    def _earliest(self) -> Replica | None:
+        """The worker whose next event comes first; None when all are idle."""
+        return min(self._busy(), key=_CLOCK, default=None)
+
+    def _busy(self) -> list[Replica]:
+        return [worker for worker in self._workers if not worker.idle]
+
+    def _deliver(self, at_s: float, i: int, prompt_done: bool) -> bool:
+        """Give a request to the least loaded worker of its phase; whether that was idle."""
         pool = self.decode if prompt_done else self.prefill
         worker = min(pool, key=lambda candidate: (candidate.load, candidate.clock))
-        if worker.idle:
+        idle = worker.idle
+        if idle:
             worker.clock = max(worker.clock, at_s)
         worker.waiting.append(i)
+        return idle
 
-    def _step(self, worker: Replica, busy: list[Replica]) -> None:
+    def _step(self, worker: Replica) -> None:
         """Advance one worker by an event, and pass on what it finished."""
         decoding = id(worker) in self._decoders
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:
-            others = [other.clock for other in busy if other is not worker]
+            others = [other.clock for other in self._busy() if other is not worker]
             horizon = min(horizon, min(others, default=NEVER) + self._latency_s)
         worker.advance(horizon)
         finished = worker.finished

@@ -16,7 +16,7 @@ them.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,21 @@ class StepTimes:
     request_s: float = 0.0
     response_s: float = 0.0
     stages: int = 1
+
+    def of_ranks(self, share: int) -> StepTimes:
+        """The times of one in `share` of the attention ranks, which all hold as many requests.
+
+        A step takes as long; it has a share of the batch, and a cached token weighs `share` times as much.
+        """
+        return replace(
+            self,
+            graph_linear_s=self.graph_linear_s[::share],
+            decode_attention_s=self.decode_attention_s[::share],
+            decode_attention_s_per_token=tuple(
+                share * slope for slope in self.decode_attention_s_per_token[::share]
+            ),
+            ranks=self.ranks // share,
+        )
 
     @property
     def max_batch(self) -> int:

@@ -5,6 +5,7 @@ Everything is deterministic and independent of the fleet that the replica is use
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -205,13 +206,19 @@ def _better_per_s(capacity: float, precision: float, rate_per_s: float | None) -
 
 
 def closed_run(option: Option, concurrency: int) -> Simulation:
-    """One replica with a constant number of requests in flight, ten rounds of them."""
-    job = option.job
+    """One replica with a constant number of requests in flight, ten rounds of them.
+
+    Requests beyond the largest batch only lengthen its queue: with n in flight, B of which it can run, each
+    waits (n − B)/B times longer outside than a request of B in flight stays (Little at equal throughput).
+    """
+    job, inside = option.job, min(concurrency, option.rules.max_batch)
     load = closed_load(
-        concurrency=concurrency,
-        count=int(np.clip(10 * concurrency, 40, MOST_REQUESTS)),
+        concurrency=inside,
+        count=int(np.clip(10 * inside, 40, MOST_REQUESTS)),
         inputs=Lengths(mean=job.input_tokens, p99=job.input_tokens_p99),
         outputs=Lengths(mean=job.output_tokens, p99=job.output_tokens_p99),
         cached_share=job.cached_share,
     )
-    return simulate(option.times, option.rules, load)
+    found = simulate(option.times, option.rules, load)
+    queued_s = (concurrency - inside) / inside * float(found.end_to_end_s.mean())
+    return replace(found, arrival_s=found.arrival_s - queued_s) if queued_s else found

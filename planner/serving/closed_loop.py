@@ -6,6 +6,9 @@ N requests in flight that stay at least T seconds are at most N/T a second (Litt
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun, run_closed
@@ -13,23 +16,14 @@ from planner.serving.integer_program import MOST_FLEET_GPUS
 from planner.serving.plan import ServingOptimality, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
 
+_NO_BETTER = "bound no better than the best"
+
 
 def search_closed(request: ServingRequest, board: Board) -> tuple[FleetRun, ServingOptimality] | None:
     """Constant concurrency: the smallest fleet that keeps the limits, or the fastest of a given size."""
-    concurrency = request.job.concurrency or 1
-    best: FleetRun | None = None
-    for count, i in _closed_order(request, board):
-        bound = concurrency / _least_stay_s(board.options[i])
-        if best is not None and (request.num_gpus is None or bound <= best.request_rate_per_s):
-            board.pruned["bound no better than the best"] += 1
-            continue
-        board.simulated += 1
-        for option in with_chunks(board.options[i]):
-            run = run_closed(option, count, concurrency, which=i)
-            if run.kept:
-                _remember(board, i, run)
-            if run.kept and (best is None or run.request_rate_per_s > best.request_rate_per_s):
-                best = run
+    stay_s = {i: _least_stay_s(one) for i, one in enumerate(board.options) if one.phase == WHOLE}
+    find = _smallest if request.num_gpus is None else _fastest
+    best = find(request, board, stay_s)
     if best is None:
         return None
     sized = request.num_gpus is not None
@@ -74,32 +68,69 @@ def _order(run: FleetRun) -> tuple[int, float]:
     return run.num_gpus, -run.request_rate_per_s
 
 
-def _closed_order(request: ServingRequest, board: Board) -> list[tuple[int, int]]:
-    """(replicas, option) pairs to try: fewest GPUs first, or, in a given fleet, fastest bound first."""
-    whole = [i for i, option in enumerate(board.options) if option.phase == WHOLE]
-    stay_s = {i: _least_stay_s(board.options[i]) for i in whole}
+def _fastest(request: ServingRequest, board: Board, stay_s: Mapping[int, float]) -> FleetRun | None:
+    """The fleet of a given size with most requests a second: the option that may be fastest first."""
+    concurrency, most = request.job.concurrency or 1, request.num_gpus or 0
+    best: FleetRun | None = None
+    for i in sorted(stay_s, key=lambda i: (stay_s[i], i)):
+        if best is not None and concurrency / stay_s[i] <= best.request_rate_per_s:
+            board.pruned[_NO_BETTER] += 1
+            continue
+        run = _kept_run(board, i, min(most // board.options[i].num_gpus, concurrency), concurrency)
+        if run is not None:
+            _remember(board, i, run)
+            if best is None or run.request_rate_per_s > best.request_rate_per_s:
+                best = run
+    return best
+
+
+def _smallest(request: ServingRequest, board: Board, stay_s: Mapping[int, float]) -> FleetRun | None:
+    """The fleet of fewest GPUs that keeps the limits; of equals the one whose requests may stay least.
+
+    The fewest replicas of an option are bisected for: fewer requests in flight are served no worse.
+    """
     concurrency = request.job.concurrency or 1
-    if request.num_gpus is not None:
-        pairs = [(min(request.num_gpus // board.options[i].num_gpus, concurrency), i) for i in whole]
-        return sorted(pairs, key=lambda pair: (stay_s[pair[1]], pair[1]))
-    pairs = [
-        (count, i)
-        for i in whole
-        for count in _shares(concurrency)
-        if count * board.options[i].num_gpus <= MOST_FLEET_GPUS
-    ]
-    return sorted(
-        pairs, key=lambda pair: (pair[0] * board.options[pair[1]].num_gpus, stay_s[pair[1]], pair[1])
-    )
+    shares = _shares(concurrency, MOST_FLEET_GPUS)
+    best: FleetRun | None = None
+    for i in sorted(stay_s, key=lambda i: (stay_s[i], i)):
+        gpus = board.options[i].num_gpus
+        most = MOST_FLEET_GPUS if best is None else best.num_gpus - 1
+        counts = shares[: bisect_right(shares, most // gpus)]
+        if not counts:
+            board.pruned[_NO_BETTER] += 1
+            continue
+        best = _fewest_kept(board, i, counts, concurrency) or best
+    if best is not None:
+        _remember(board, next(iter(best.selection.counts)), best)
+    return best
 
 
-def _shares(concurrency: int) -> list[int]:
+def _fewest_kept(board: Board, i: int, counts: Sequence[int], concurrency: int) -> FleetRun | None:
+    """The run of the fewest of these numbers of replicas that keeps the limits; None when the most do not."""
+    run = _kept_run(board, i, counts[-1], concurrency)
+    failed, served = -1, len(counts) - 1
+    while run is not None and served - failed > 1:
+        middle = (failed + served) // 2
+        tried = _kept_run(board, i, counts[middle], concurrency)
+        run, failed, served = (run, middle, served) if tried is None else (tried, failed, middle)
+    return run
+
+
+def _kept_run(board: Board, i: int, count: int, concurrency: int) -> FleetRun | None:
+    """The fastest run of so many replicas over the chunk sizes that keep the limits."""
+    board.simulated += 1
+    runs = [run_closed(one, count, concurrency, which=i) for one in with_chunks(board.options[i])]
+    return max((run for run in runs if run.kept), key=lambda run: run.request_rate_per_s, default=None)
+
+
+def _shares(concurrency: int, most: int) -> list[int]:
     """Numbers of replicas that may be best: of those whose fullest one holds as many requests, the fewest.
 
-    >>> _shares(10)
-    [1, 2, 3, 4, 5, 10]
+    >>> _shares(10, 99), _shares(1_000_000, 4)
+    ([1, 2, 3, 4, 5, 10], [1, 2, 3, 4])
     """
-    return sorted({-(-concurrency // (-(-concurrency // count))) for count in range(1, concurrency + 1)})
+    counts = range(1, min(concurrency, most) + 1)
+    return sorted({-(-concurrency // (-(-concurrency // count))) for count in counts})
 
 
 def _least_stay_s(option: Option) -> float:

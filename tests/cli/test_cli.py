@@ -56,6 +56,32 @@ def test_help_imports_nothing_heavy():
     assert "Usage: plan" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "converts"),
+    [
+        (["--model", "71b", "--gpus", "8", "--set", "layout.tp=2"], False),
+        (["--model", "7é", "--gpus", "8"], True),
+        (["train", "--model"], False),
+    ],
+)
+def test_plain_flags_need_no_converter(words: list[str], converts: bool) -> None:
+    """Text is read as it is; only what is not plain is given to pydantic, which typer converts with."""
+    code = (
+        f"import sys, app.cli\nsys.stdout.write(str(app.cli.run({words!r})))\n"
+        "sys.stdout.write(f\" {'pydantic' in sys.modules}\")\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"2 {converts}"
+
+
+def test_flags_left_to_typer_are_still_refused() -> None:
+    """A number that is none, a required word that is missing and half a surrogate pair end in three lines."""
+    for words in (["bench", "--gpus", "x"], ["diff"], ["--model", "\udce9", "--gpus", "8"]):
+        done = plan(*words)
+        assert done.returncode == 2
+        assert [line.split(":")[0] for line in done.stderr.splitlines()[-3:]] == ["error", "cause", "help"]
+
+
 def test_every_listed_command_has_a_file_with_help():
     """`plan COMMAND --help` works for every command that `plan --help` lists."""
     listing = plan_process("--help")

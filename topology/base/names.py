@@ -3,10 +3,12 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from topology.base.errors import LONGEST_SHOWN, UnknownNameError, shown
 
 
+@lru_cache(maxsize=1024)  # a catalog's names are compared with every name that a file or flag gives
 def normalize(name: str) -> str:
     """Return a name without case and punctuation.
 

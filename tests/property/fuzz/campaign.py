@@ -6,6 +6,9 @@ parent reads the clock of each and ends one whose input takes too long in code t
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib
 import json
 import mmap
 import os
@@ -33,6 +36,8 @@ PATIENCE_S = 4 * MOST_SECONDS
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CELL = struct.Struct("qq")
 LARGEST_KEPT = 20_000
+_MEMORY = Path("/dev/shm")
+"""Where inputs are written if it is there: some disks take milliseconds to overwrite a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,12 @@ class Tally:
     peak_bytes: int = 0
     faults: list[Fault] = field(default_factory=list)
 
+    def add(self, other: Tally) -> None:
+        """Count what another part of a campaign saw."""
+        self.inputs, self.answered = self.inputs + other.inputs, self.answered + other.answered
+        self.seconds, self.faults = self.seconds + other.seconds, [*self.faults, *other.faults]
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+
     def smallest(self) -> dict[tuple[str, str], tuple[int, Fault]]:
         """Of every kind and place of fault how often, and its shortest input."""
         counts = Counter((fault.kind, fault.place) for fault in self.faults)
@@ -81,9 +92,10 @@ def run(
     limit_s: float = MOST_SECONDS,
 ) -> Tally:
     """Put these inputs through a surface; `until` is a moment of `time.monotonic` at which to stop."""
+    _import_all()
     surface.ready()  # once, before workers are forked
     tally, started = Tally(surface.name), time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="meshplan-fuzz-"))
+    folder = Path(tempfile.mkdtemp(prefix="meshplan-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None))
     try:
         parts = [range(indices.start + job, indices.stop, jobs) for job in range(jobs)]
         workers = [
@@ -97,6 +109,19 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
     tally.seconds = time.monotonic() - started
     return tally
+
+
+@functools.cache
+def _import_all() -> None:
+    """Import what commands import on demand, so that no worker need do it again; torch and Streamlit stay out."""
+    for package in ("app", "planner", "costmodel", "topology"):
+        folder = Path(__file__).resolve().parents[3]
+        for file in sorted((folder / package).rglob("*.py")):
+            name = ".".join(file.relative_to(folder).with_suffix("").parts)
+            if not name.startswith(("app.pages", "app.entry", "app.dashboard")):
+                importlib.import_module(name.removesuffix(".__init__"))
+    for name in ("cattrs.gen", "networkx", "ortools.sat.python.cp_model", "rich.table", "typer"):
+        importlib.import_module(name)
 
 
 class _Worker:
@@ -194,6 +219,7 @@ def _work(worker: _Worker, done: int) -> None:
     """Consume inputs in a forked process until none is left."""
     box = Box(worker.folder / "box")
     _settle(box.folder)
+    gc.freeze()  # what was imported stays: no collection need look at it
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with worker.lines.open("a", encoding="utf-8") as lines:
         guard = Guard(box.folder, worker.limit_s)

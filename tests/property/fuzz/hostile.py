@@ -77,6 +77,7 @@ SERVING = (
         for value in ("1e18", "1e308", "inf", "-3")
     ),
     *(_row(cluster=place) for place in (CANARY, "/dev/zero")),
+    _row(attention_dp="1_000"),
 )
 
 
@@ -107,6 +108,7 @@ COMMANDS = tuple(
         ["accuracy", "/dev/zero"], ["diff", "/dev/zero", "/dev/null"], ["export", "/dev/zero", "--to", "slurm"],
         [*_ESTIMATE, "--set", "cluster.nodes=[]"], [*_ESTIMATE, "--set", "cluster.gpus_per_node=0"], [*_ESTIMATE, "--set", "layout.axis_order=tp,tp"],
         ["serve", "--model", "8b", "--gpus", "8", "--input", "1000", "--output", "200", "--rate", "1e18"],
+        ["serve", "--model", "8b", "--gpu", "h100-sxm", "--input", "1000", "--output", "200", "--concurrency", "1000000", "--tpot", "12ms"],
         ["models", "8b", "--output", "/dev/full"], ["models", "--format", "xml"], ["nosuch"], ["--nosuch"], [""], ["-"], ["train"],
         ["topology", "--gpus", "1000000", "--json"],
     )

@@ -6,6 +6,7 @@ much memory it may add. It is made once in a worker, after everything is importe
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import resource
@@ -110,7 +111,31 @@ class Guard:
 
 def faults_of_answer(answer: object) -> list[str]:
     """Numbers of an answer that are not finite, or negative where they measure something."""
+    if not _odd(answer):
+        return []
     return [f"{path} = {value}" for path, value in _numbers(answer, "") if not _sensible(path, value)][:3]
+
+
+def _odd(value: object) -> bool:
+    """Whether any number is negative or not finite: asked first, for paths take longer to write than to read."""
+    kind = type(value)
+    if kind is float:
+        return not 0 <= value < math.inf  # type: ignore[operator]
+    if kind is str or value is None or kind is bool:
+        return False
+    if isinstance(value, int):
+        return value < 0
+    if isinstance(value, Mapping):
+        return any(map(_odd, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_odd, value))
+    names = _field_names(kind)
+    return any(_odd(getattr(value, name)) for name in names) if names else isinstance(value, float)
+
+
+@functools.cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def _sensible(path: str, value: float) -> bool:

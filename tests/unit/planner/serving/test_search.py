@@ -18,6 +18,7 @@ from planner.engines.vllm_sglang import commands
 from planner.serving.answer import chance_kept
 from planner.serving.board import enumerate_options, lower
 from planner.serving.capacity import best_chunk, capacity_per_s, load_at, meets
+from planner.serving.fleet import run_closed
 from planner.serving.integer_program import Selection
 from planner.serving.plan import (
     ServingInfeasible,
@@ -399,3 +400,31 @@ def test_commands_carry_the_plan(engine: str, flags: tuple[str, ...]) -> None:
     assert all(flag in found["serve"] for flag in flags), found["serve"]
     assert "nvidia.com/gpu: 8" in found["kubernetes"]
     assert "--max-concurrency 8" in found["benchmark"]
+
+
+def test_requests_that_only_queue_add_waiting_and_no_throughput() -> None:
+    """Beyond the largest batch a closed loop serves as many a second, and each request stays n/X (Little)."""
+    whole, more = (fleet("8b", "h100-sxm", 2, concurrency=load) for load in (100_000, 1_000_000))
+    assert more.estimate.request_rate_per_s == pytest.approx(whole.estimate.request_rate_per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize("limits", [{}, {"tpot_s": 0.012}, {"ttft_s": 1.0}])
+def test_any_number_of_requests_in_flight_is_answered_after_few_simulations(limits: dict[str, float]) -> None:
+    """The fewest replicas are bisected for: some twelve runs for each kind, not one for each number."""
+    found = ask("8b", "h100-sxm", None, concurrency=1_000_000, **limits)
+    kinds = len(options("8b", 64))
+    assert isinstance(found, ServingInfeasible) or found.optimality.simulated <= 13 * kinds
+
+
+@pytest.mark.parametrize("limits", [{"tpot_s": 0.010}, {"ttft_s": 0.5}, {"tpot_s": 0.012, "ttft_s": 1.0}])
+def test_bisection_finds_the_fewest_replicas_of_a_scan(limits: dict[str, float]) -> None:
+    """Every smaller fleet of every kind breaks a limit."""
+    plan = fleet("8b", "h100-sxm", None, concurrency=96, **limits)
+    smaller = [
+        run_closed(one, count, 96, which=0).kept
+        for option in options("8b", 64, concurrency=96, **limits)
+        for one in with_chunks(option)
+        for count in range(1, (plan.num_gpus - 1) // one.num_gpus + 1)
+    ]
+    assert not any(smaller)
+    assert smaller or plan.num_gpus == 1
