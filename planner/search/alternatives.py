@@ -29,6 +29,7 @@ from planner.search.candidates import (
 )
 from planner.search.simulate import simulated_step_s
 from planner.search.state import Search
+from planner.space.unfold import shardings
 from topology.base.units import format_bytes
 
 COMBINATIONS_OF_SHAPE = 4
@@ -94,18 +95,30 @@ def _promising(done: Search) -> LayoutTable:
 
 
 def _likely(done: Search) -> Iterator[tuple[float, Priced, int]]:
-    """The variant of the least bound of each combination of degrees, best bound first."""
-    found, _ = unfold(done, _promising(done), done.pins, SLOWEST * done.score)
-    if len(found) == 0:
+    """The variant of the least bound of each combination of degrees, best sharded; best bound first."""
+    variants, _ = unfold(done, _promising(done), done.pins, SLOWEST * done.score)
+    if len(variants) == 0:
         return
-    priced = price(done.setting, found, done.cal)
-    cutoff_s = done.goal.cutoff_s(found.num_gpus, SLOWEST * done.score)
+    priced, _, rows = _best_of_shapes(done, variants)
+    if len(rows) == 0:
+        return
+    sharded, _ = shardings(done.setting, done.pins, priced.table.take(rows))
+    priced, bounds, rows = _best_of_shapes(done, sharded)
+    for row in rows:
+        yield float(bounds[row]), priced, int(row)
+
+
+def _best_of_shapes(
+    done: Search, table: LayoutTable
+) -> tuple[Priced, npt.NDArray[np.float64], npt.NDArray[np.intp]]:
+    """Layouts with costs and bounds, and the rows of the least bound of each combination, best first."""
+    priced = price(done.setting, table, done.cal)
+    cutoff_s = done.goal.cutoff_s(table.num_gpus, SLOWEST * done.score)
     bounds_s = variant_bounds(done.setting, priced, plain_bounds(done.setting, priced), cutoff_s)
-    bounds = done.goal.score(found.num_gpus, bounds_s)
+    bounds = done.goal.score(table.num_gpus, bounds_s)
     order = np.argsort(bounds, kind="stable")
     order = order[np.isfinite(bounds_s[order])]
-    for row in order[np.sort(np.unique(_shapes(found)[order], axis=0, return_index=True)[1])]:
-        yield float(bounds[row]), priced, int(row)
+    return priced, bounds, order[np.sort(np.unique(_shapes(table)[order], axis=0, return_index=True)[1])]
 
 
 def _shapes(table: LayoutTable) -> npt.NDArray[np.int64]:
