@@ -9,6 +9,7 @@ from planner.audit.facts import Facts
 from planner.audit.settings import truth_of, whole
 from planner.audit.words import Family
 
+USUAL_GPUS_PER_NODE = 8
 _GPUS_IN_GRES = re.compile(r"gpu(?::[A-Za-z]\w*)*:(\d{1,3})")
 _STAGE_IN_NAME = re.compile(r"(?:zero|z|stage)_?([0-3])(?![0-9])", re.IGNORECASE)
 _STAGE_OF_SHARDING: Mapping[str, int] = {
@@ -48,10 +49,20 @@ def _machines(facts: Facts, family: Family) -> None:
         facts.put("cluster.num_gpus", total, "stated", facts.found["said.num_gpus"].said, like="said.num_gpus")
     elif each and nodes:
         facts.put("cluster.num_gpus", each * nodes, "derived", f"{nodes} nodes of {each} GPUs", like="said.nodes")
-    elif each and not facts.found.get("said.nodes"):
-        told = facts.value("said.nodes_unknown")
-        if not told:
-            facts.put("cluster.num_gpus", each, "derived", f"{each} processes, and no number of nodes", like="said.gpus_per_node")
+    elif each and "said.nodes" not in facts.unknown:
+        facts.put("cluster.num_gpus", each, "derived", f"{each} processes, and no number of nodes", like="said.gpus_per_node")
+    elif nodes and "said.gpus_per_node" not in facts.unknown:
+        _usual_node(facts, nodes)
+
+
+def _usual_node(facts: Facts, nodes: int) -> None:
+    """GPUs of nodes that no word counts: eight each, if the layout fills them."""
+    degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
+    others = degrees[0] * degrees[1] * degrees[2]
+    if others > 1 and (nodes * USUAL_GPUS_PER_NODE) % others == 0:
+        said = f"{nodes} nodes, and {USUAL_GPUS_PER_NODE} GPUs of each as in most machines"
+        facts.put("cluster.num_gpus", nodes * USUAL_GPUS_PER_NODE, "assumed", said, like="said.nodes")
+        facts.notes.append(f"GPUs of a node are not stated: {USUAL_GPUS_PER_NODE} are assumed")
 
 
 def _precision(facts: Facts, family: Family) -> None:
@@ -212,7 +223,8 @@ def _world(facts: Facts, family: Family) -> None:
     split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
     others = split[0] * split[1] * split[2]
     if dp and not family.serves and (family.name in ("nanotron", "Axolotl", "MaxText") or facts.value("said.dp_shard")):
-        facts.put("cluster.num_gpus", dp * others, "derived", "dp·tp·pp·cp", like="layout.dp")
+        outer = (facts.count("layout.ep") or 1) if family.name == "nanotron" else 1  # its experts have ranks of their own
+        facts.put("cluster.num_gpus", dp * others * outer, "derived", "dp·tp·pp·cp" + ("·ep" if outer > 1 else ""), like="layout.dp")
     if family.serves and "said.replica_gpus" in facts.found:
         facts.put("cluster.num_gpus", others, "derived", "GPUs of one replica: tp·pp", like="said.replica_gpus")
 
@@ -229,6 +241,22 @@ def _batch(facts: Facts, family: Family) -> None:
         facts.put("job.global_batch_size", dp * size, "derived", f"dp {dp} · local batch {size}", like="layout.microbatch_size")
 
 
+_OVERRIDES: Mapping[str, str] = {
+    "n_embd": "model.hidden_size", "n_head": "model.num_attention_heads", "n_layer": "model.num_layers",
+    "n_positions": "job.sequence_length", "hidden_size": "model.hidden_size", "num_hidden_layers": "model.num_layers",
+    "num_attention_heads": "model.num_attention_heads",
+}  # fmt: skip
+
+
+def _overrides(facts: Facts, _: Family) -> None:
+    """Sizes in the text of ``--config_overrides``."""
+    for part in str(facts.value("said.overrides") or "").split(",")[:40]:
+        name, _, value = part.partition("=")
+        count = whole(value)
+        if name.strip() in _OVERRIDES and count and count > 0:
+            facts.put(_OVERRIDES[name.strip()], count, "stated", f"config_overrides {part.strip()}", like="said.overrides")
+
+
 def _lengths(facts: Facts, _: Family) -> None:
     """Tokens of a sample of a reinforcement-learning job, and truth of yes-or-no fields."""
     prompt, answer = whole(facts.value("said.prompt_length")), whole(facts.value("said.response_length"))
@@ -240,5 +268,5 @@ def _lengths(facts: Facts, _: Family) -> None:
 
 
 _STEPS: tuple[Callable[[Facts, Family], None], ...] = (
-    _machines, _precision, _recompute, _zero, _pipeline, _lengths, _sequence_parallel, _replicas, _world, _batch,
+    _overrides, _machines, _precision, _recompute, _zero, _pipeline, _lengths, _sequence_parallel, _replicas, _world, _batch,
 )  # fmt: skip

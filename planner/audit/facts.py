@@ -13,6 +13,9 @@ from typing import Any, Literal
 from planner.audit.settings import Scalar, Setting, truth_of, whole
 from planner.audit.words import Family
 
+NOT_KNOWN = "\x00"
+"""Value of a setting that only a run knows."""
+
 How = Literal["stated", "derived", "default", "assumed"]
 
 _SKIPPED_PARTS = frozenset((
@@ -52,6 +55,8 @@ class Facts:
     """Facts by field; the first that is stated holds, unless a later one overrides it."""
 
     found: dict[str, Fact] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    """Fields whose word the file has, with a value that only a run knows."""
     notes: list[str] = field(default_factory=list)
 
     def value(self, name: str) -> Any:
@@ -71,7 +76,7 @@ class Facts:
 
     def put(self, name: str, value: Any, how: How, said: str, like: str = "") -> None:
         """Add a fact that follows from another, unless something is known."""
-        if name not in self.found:
+        if name not in self.found and (name not in self.unknown or how == "stated"):
             base = self.found.get(like)
             line, file = (base.line, base.file) if base else (0, "")
             self.found[name] = Fact(name=name, value=value, how=how, said=said, line=line, file=file)
@@ -106,10 +111,12 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
     facts = Facts()
     for setting in settings:
         name = meaning(setting, family.words)
-        if name is None or name in facts.found or name == "said.ignored":
+        if name is None or name in facts.found or name in facts.unknown or name == "said.ignored":
             continue
         value = _value(name, setting.value)
-        if value is not None:
+        if value == NOT_KNOWN:
+            facts.unknown.add(name)
+        elif value is not None:
             said = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
             facts.found[name] = Fact(name=name, value=value, line=setting.line, said=said, file=file)
     return facts
@@ -118,6 +125,8 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
 def _value(name: str, value: Scalar) -> Any:
     """A value of the kind that a field has; None leaves the field open (``auto``, ``null``)."""
     text = str(value).strip().strip("'\"")
+    if value == NOT_KNOWN:
+        return NOT_KNOWN if name in _WHOLE else None
     if value is None and name == "said.recompute":
         return "none"
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.audit.facts import recognised
+from planner.audit.facts import NOT_KNOWN, recognised
 from planner.audit.settings import Setting
 from planner.audit.shell import Script, Started, followed
 from planner.audit.shell_values import UNKNOWN, Text
@@ -141,7 +141,8 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
             found.extend(_setting(name.lstrip("+~"), [value], line))
         elif text == "serve" and at < len(words) and not words[at].text.startswith("-"):
             found.extend(_setting("serve", [words[at].text], line))
-    return tuple(found)
+    last = {setting.name: setting for setting in found}  # of a flag given twice the last counts
+    return tuple(last.values())
 
 
 def _is_option(text: str) -> bool:
@@ -151,8 +152,10 @@ def _is_option(text: str) -> bool:
 
 def _setting(name: str, values: list[str], line: int) -> list[Setting]:
     """One setting, if its value is known."""
-    if UNKNOWN in name or any(UNKNOWN in value for value in values[:1]):
+    if UNKNOWN in name:
         return []
+    if any(UNKNOWN in value for value in values[:1]):
+        return [Setting(name=name, value=NOT_KNOWN, line=line)]
     value = values[0].strip("'\"") if values else True
     return [Setting(name=name, value=value, line=line)]
 

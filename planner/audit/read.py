@@ -256,6 +256,7 @@ def _together(readings: list[Reading]) -> Reading:
             known = whole.facts.found.setdefault(name, fact)
             if known is not fact and known.value != fact.value and not name.startswith("said."):
                 whole.doubts.append(f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}")
+        whole.facts.unknown |= reading.facts.unknown
         whole.kinds |= reading.kinds
         whole.doubts.extend(reading.doubts)
         whole.measured = whole.measured or reading.measured

@@ -159,7 +159,7 @@ class _Follower:
     def branch(self, branch: Branch, names: Variables) -> None:
         """The arm that is taken, or all that may be."""
         may: list[list[Node]] = []
-        before = set(names.causes)
+        kept, names.causes = names.causes, set()
         for condition, body in branch.arms:
             held = self.holds(condition, names)
             if held is False:
@@ -169,10 +169,11 @@ class _Follower:
                 break
         else:
             may.append([])
+        causes, names.causes = frozenset(names.causes), kept
         if len(may) == 1:
             self.run(may[0], names)
             return
-        self.script.branches.append((branch.line, frozenset(names.causes - before)))
+        self.script.branches.append((branch.line, causes))
         self.parallel(may, names)
 
     def holds(self, condition: list[Node] | Match | None, names: Variables) -> bool | None:

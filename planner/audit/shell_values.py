@@ -59,7 +59,7 @@ class Variables:
     def number(self, name: str) -> str | None:
         """Value for arithmetic: a variable may hold an expression of its own."""
         found = self.text(name)
-        if found is None:
+        if found is None or UNKNOWN in found:
             self.causes.add(name)
         return found
 
@@ -251,6 +251,8 @@ def _value(name: str, names: Variables, line: int) -> _Found:
     if found is None:
         names.causes.add(name)
         return _Found((Text(UNKNOWN, line),))
+    if any(not part.known for part in found):
+        names.causes.add(name)
     return _Found(found[:1] if name in names.arrays else found)
 
 
