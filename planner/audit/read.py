@@ -31,6 +31,12 @@ MOST_FILES = 16
 _SHELL = re.compile(r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^\s*(?:export\s+)?[A-Za-z_]\w*=|^\s*(?:torchrun|srun|python3?|deepspeed|source)\s", re.MULTILINE)
 _TOML = re.compile(r"^\s*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
+_GPU_NAMES: Mapping[str, str] = {
+    "h100": "h100-sxm", "h200": "h200-sxm", "b200": "b200-sxm", "b300": "b300-sxm", "gb200": "gb200", "gb300": "gb300",
+    "a100": "a100-sxm-80gb", "v100": "v100-sxm-32gb", "mi300x": "mi300x", "mi325x": "mi325x", "mi355x": "mi355x",
+}  # fmt: skip
+_GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
+_PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -51,6 +57,12 @@ class Reading:
     kinds: dict[str, Kind] = field(default_factory=dict)
     measured: Measured | None = None
     doubts: list[str] = field(default_factory=list)
+    gpus: tuple[str, ...] = ()
+    """Kinds of GPU that the files mention."""
+    mentioned_gpus: int | None = None
+    """How many a comment says the file is for."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What scripts set, by name."""
 
 
 def kind_of(text: str, name: str) -> Kind:
@@ -96,7 +108,20 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
     sourced = _sourced(texts)
     readings = [_read(name, text, given or {}, beside) for name, text in texts.items() if Path(name).name not in sourced]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
-    return _together(readings)
+    whole = _together(readings)
+    _mentions(whole, [*texts, *texts.values()])
+    return whole
+
+
+def _mentions(whole: Reading, texts: Iterable[str]) -> None:
+    """Kinds and numbers of GPUs that names and comments speak of."""
+    kinds: set[str] = set()
+    numbers: set[int] = set()
+    for text in texts:
+        kinds |= {match.group(1).lower() for match in _GPU.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
+    whole.gpus = tuple(sorted({_GPU_NAMES[kind] for kind in kinds}))
+    whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 
 
 def _text(path: str) -> str:
@@ -184,10 +209,12 @@ def _of_script(path: str, text: str, kind: Kind, given: Mapping[str, str], besid
         family = FAMILIES[-1]
         return Reading(Facts(), family, {path: kind}, None, [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"])
     facts = facts_of(launch.settings, launch.family, path)
+    variables = {name: text for name in script.names.values if (text := script.names.text(name)) is not None}
     if kind == "shell":
         for document in script.documents:
             _add_document(facts, document.text, launch.family, path, document.line)
-    return Reading(facts, launch.family, {path: kind}, None, [*_doubts_of(script), *_doubts_of_launch(launch)])
+    doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
+    return Reading(facts, launch.family, {path: kind}, None, doubts, variables=variables)
 
 
 def _add_document(facts: Facts, text: str, family: Family, path: str, line: int) -> None:
@@ -257,6 +284,7 @@ def _together(readings: list[Reading]) -> Reading:
             if known is not fact and known.value != fact.value and not name.startswith("said."):
                 whole.doubts.append(f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}")
         whole.facts.unknown |= reading.facts.unknown
+        whole.variables |= reading.variables
         whole.kinds |= reading.kinds
         whole.doubts.extend(reading.doubts)
         whole.measured = whole.measured or reading.measured

@@ -1,0 +1,108 @@
+"""An audit: what files say, what is wrong with it, what it should take, and what would be better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodel.estimate import Estimate
+from costmodel.kernels.tables import Calibration
+from costmodel.pipeline.even_split import even_split
+from costmodel.models.spec import layer_runs
+from costmodel.training.estimate import estimate
+from planner.audit.changes import Change, changes_of
+from planner.audit.findings import Finding, findings_of
+from planner.audit.job import Job, job_of
+from planner.audit.read import Reading
+from planner.plan import Plan, PlanRequest
+from planner.problem import setting_of
+from planner.questions.flags import Flags
+from planner.search.search import search
+from topology.base.errors import InputError
+from topology.builders import build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Everything that an audit says.
+
+    Attributes:
+        reading: What the files say.
+        job: The job as far as it is known.
+        findings: What is wrong.
+        predicted: What the job should take as it is; None where it is not known or not legal.
+        best: The best plan of the same engine and cluster; None where there is none or nothing is known.
+        changes: What would be better.
+        doubts: What was taken for granted.
+    """
+
+    reading: Reading
+    job: Job
+    findings: tuple[Finding, ...] = ()
+    predicted: Estimate | None = None
+    best: Plan | None = None
+    changes: tuple[Change, ...] = ()
+    doubts: tuple[str, ...] = ()
+    step_time_s: float | None = field(default=None)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the job fits its GPUs; None if it is not known."""
+        if self.predicted is None or self.job.request is None:
+            return None
+        return self.predicted.peak_memory_bytes <= build(self.job.request.cluster).gpu.memory_bytes
+
+    @property
+    def slower_by(self) -> float | None:
+        """Share by which the job is slower than the best: its measured step if there is one, else the predicted."""
+        if self.best is None or self.step_time_s is None:
+            return None
+        return self.step_time_s / self.best.estimate.step_time_s - 1
+
+
+def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
+    """Judge what files say.
+
+    Args:
+        reading: From `planner.audit.read.read_files`.
+        flags: What the user says beside them.
+        cal: Kernel and collective tables.
+    """
+    doubts = list(reading.doubts)
+    try:
+        job = job_of(reading, flags)
+        cluster = build(job.request.cluster) if job.request else None
+        findings = findings_of(reading, job, cluster)
+    except InputError as impossible:
+        if flags != Flags():
+            raise
+        job, cluster = Job(missing=(f"a possible job: {impossible.what}, {impossible.cause}",)), None
+        findings = findings_of(reading, job, None)
+    doubts += job.assumed
+    illegal = any(finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in findings)
+    predicted = _predicted(job, cal) if not illegal else None
+    best = _best(job.request, cal)
+    changes = changes_of(reading, job.request, job.layout, best, cal) if job.request and job.layout and predicted else ()
+    measured = reading.measured.step_time_s if reading.measured else None
+    return Audit(
+        reading=reading, job=job, findings=findings, predicted=predicted, best=best, changes=changes,
+        doubts=tuple(dict.fromkeys(doubts)), step_time_s=measured or (predicted.step_time_s if predicted else None),
+    )  # fmt: skip
+
+
+def _predicted(job: Job, cal: Calibration) -> Estimate | None:
+    """The estimate of the job as its files have it."""
+    if job.request is None or job.layout is None:
+        return None
+    setting = setting_of(job.request)
+    split = even_split([run.count for run in layer_runs(setting.model)], job.layout)
+    return estimate(setting.model, setting.cluster, setting.job, setting.stack, job.layout, cal, split)
+
+
+def _best(request: PlanRequest | None, cal: Calibration) -> Plan | None:
+    """The best plan of the same engine on the same cluster."""
+    if request is None:
+        return None
+    found = search(request, cal)
+    return found if isinstance(found, Plan) else None
+
+

@@ -1,0 +1,96 @@
+"""Changes of a layout in the words of the file that is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from planner.audit.read import Reading
+from planner.audit.settings import spelled
+
+_RECOMPUTE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "megatron": {
+        "full": ("recompute_granularity full", "recompute_method uniform", "recompute_num_layers 1"),
+        "selective": ("recompute_granularity selective",),
+        "none": ("-recompute_granularity",),
+    },
+    "torchtitan": {
+        "full": ("activation_checkpoint.mode full",),
+        "selective": ("activation_checkpoint.mode selective",),
+        "selective-op": ("activation_checkpoint.mode selective", "activation_checkpoint.selective_ac_option op"),
+        "none": ("activation_checkpoint.mode none",),
+    },
+    "other": {
+        "full": ("gradient_checkpointing true",), "selective": ("gradient_checkpointing true",), "none": ("gradient_checkpointing false",),
+    },
+}  # fmt: skip
+_MEGATRON: Mapping[str, str] = {
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size", "expert_tp": "expert_tensor_parallel_size", "microbatch_size": "micro_batch_size",
+    "virtual_stages": "num_virtual_stages_per_pipeline_rank",
+}  # fmt: skip
+_TITAN: Mapping[str, str] = {
+    "tp": "parallelism.tensor_parallel_degree", "pp": "parallelism.pipeline_parallel_degree",
+    "cp": "parallelism.context_parallel_degree", "ep": "parallelism.expert_parallel_degree",
+    "microbatch_size": "training.local_batch_size", "schedule": "parallelism.pipeline_parallel_schedule",
+    "dp": "parallelism.data_parallel_shard_degree",
+}  # fmt: skip
+_OTHERS: Mapping[str, str] = {
+    "tp": "tensor_parallel_size", "cp": "context_parallel_size", "microbatch_size": "per_device_train_batch_size",
+    "zero_stage": "zero_optimization.stage",
+}  # fmt: skip
+_SCHEDULES: Mapping[str, str] = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zb-h1": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
+
+
+def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    """Words to write for new values of fields; what follows from others (dp of Megatron) is left out."""
+    return tuple(_styled(reading, word) for name, value in fields for word in _words(reading, name, value))
+
+
+def _kind(reading: Reading) -> str:
+    """Whose words are written."""
+    if reading.family.name in ("Megatron-LM", "NeMo", "Megatron-DeepSpeed", "NeMo-RL", "verl"):
+        return "megatron"
+    return "torchtitan" if reading.family.name == "torchtitan" else "other"
+
+
+def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
+    """Words for one field."""
+    kind = _kind(reading)
+    if name == "recompute":
+        yield from _RECOMPUTE[kind].get(str(value), ())
+        return
+    if name == "sequence_parallel":
+        if kind == "megatron":
+            yield "sequence_parallel" if value else "-sequence_parallel"
+        return
+    if name == "zero_stage" and kind == "megatron":
+        yield "use_distributed_optimizer" if value else "-use_distributed_optimizer"
+        return
+    if name == "dp" and (kind != "torchtitan" or reading.facts.value("said.dp_shard") == -1):
+        return
+    if name == "schedule" and kind == "torchtitan":
+        value = _SCHEDULES.get(str(value), value)
+    fact = reading.facts.found.get(f"layout.{name}")
+    own = fact.said.partition(" ")[0] if fact is not None and fact.how == "stated" else ""
+    table = {"megatron": _MEGATRON, "torchtitan": _TITAN, "other": _OTHERS}[kind]
+    word = own if own and own[0].isalpha() else table.get(name, "")
+    if word:
+        yield f"{word} {value}"
+
+
+def _styled(reading: Reading, word: str) -> str:
+    """A word as the first file would have it: a flag, a line of TOML, YAML or Python."""
+    kinds = list(reading.kinds.values())
+    kind = kinds[0] if kinds else "shell"
+    gone = word.startswith("-")
+    name, _, value = word.lstrip("-").partition(" ")
+    if kind in ("shell", "page", "log"):
+        dashes = _kind(reading) == "megatron" and "." not in name and not name.isupper()
+        flag = name if name.isupper() or "." in name and "=" in name else f"--{name.replace('_', '-') if dashes else name}"
+        text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
+    elif kind == "python":
+        text = f"cfg.{name} = {value or True}" if "." in name else f"cfg.model.{spelled(name)} = {value or True}"
+    else:
+        text = f"{name} = {value or 'true'}" if kind == "toml" else f"{name}: {value or 'true'}"
+    return f"without {text.split(' ')[0].rstrip(':')}" if gone else text
