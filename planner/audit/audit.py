@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
@@ -33,6 +33,7 @@ class Audit:
         best: The best plan of the same engine and cluster; None where there is none or nothing is known.
         changes: What would be better.
         doubts: What was taken for granted.
+        measured_step_s: Step that a log measured, printed or from its rates.
     """
 
     reading: Reading
@@ -42,7 +43,7 @@ class Audit:
     best: Plan | None = None
     changes: tuple[Change, ...] = ()
     doubts: tuple[str, ...] = ()
-    step_time_s: float | None = field(default=None)
+    measured_step_s: float | None = None
 
     @property
     def fits(self) -> bool | None:
@@ -50,6 +51,11 @@ class Audit:
         if self.predicted is None or self.job.request is None:
             return None
         return self.predicted.peak_memory_bytes <= build(self.job.request.cluster).gpu.memory_bytes
+
+    @property
+    def step_time_s(self) -> float | None:
+        """The step as measured, else as predicted."""
+        return self.measured_step_s or (self.predicted.step_time_s if self.predicted else None)
 
     @property
     def slower_by(self) -> float | None:
@@ -82,11 +88,24 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
     predicted = _predicted(job, cal) if not illegal else None
     best = _best(job.request, cal)
     changes = changes_of(reading, job.request, job.layout, best, cal) if job.request and job.layout and predicted else ()
-    measured = reading.measured.step_time_s if reading.measured else None
     return Audit(
         reading=reading, job=job, findings=findings, predicted=predicted, best=best, changes=changes,
-        doubts=tuple(dict.fromkeys(doubts)), step_time_s=measured or (predicted.step_time_s if predicted else None),
+        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=_measured_step_s(reading, job),
     )  # fmt: skip
+
+
+def _measured_step_s(reading: Reading, job: Job) -> float | None:
+    """A step that a log prints, or that its rates mean for the job."""
+    measured = reading.measured
+    if measured is None or measured.step_time_s is not None:
+        return measured.step_time_s if measured else None
+    batch = reading.facts.count("job.global_batch_size") or (job.request.job.global_batch_size if job.request else None)
+    length, gpus = reading.facts.count("job.sequence_length"), reading.facts.count("cluster.num_gpus")
+    if batch and measured.samples_per_s:
+        return batch / measured.samples_per_s
+    if batch and length and gpus and measured.tokens_per_s_per_gpu:
+        return batch * length / (measured.tokens_per_s_per_gpu * gpus)
+    return None
 
 
 def _predicted(job: Job, cal: Calibration) -> Estimate | None:

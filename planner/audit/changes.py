@@ -80,6 +80,8 @@ def changes_of(
         if fits_now and gained < LEAST_GAIN * times[0]:
             continue
         fields = changed_fields(layout, candidate)
+        if not spelled_change(reading, fields):
+            continue
         found.append(
             Change(
                 set=spelled_change(reading, fields), fields=fields, step_time_s=float(times[at]), seconds_gained=gained,
@@ -87,7 +89,8 @@ def changes_of(
             )
         )  # fmt: skip
     found.sort(key=lambda change: -change.seconds_gained)
-    return (*_whole(reading, layout, best, float(times[0]), float(peaks[0])), *found[:MOST_CHANGES])
+    once = list({change.set: change for change in reversed(found)}.values())[::-1]
+    return (*_whole(reading, layout, best, float(times[0]), float(peaks[0])), *once[:MOST_CHANGES])
 
 
 def _whole(reading: Reading, layout: ParallelLayout, best: Plan | None, now_s: float, peak: float) -> Iterator[Change]:

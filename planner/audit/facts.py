@@ -40,6 +40,7 @@ class Fact:
         line: Where it stands; 0 if nowhere.
         said: The word of the file, or why it holds.
         file: The file.
+        word: The name of the setting that states it.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Fact:
     line: int = 0
     said: str = ""
     file: str = ""
+    word: str = ""
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
             facts.unknown.add(name)
         elif value is not None:
             said = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
-            facts.found[name] = Fact(name=name, value=value, line=setting.line, said=said, file=file)
+            facts.found[name] = Fact(name=name, value=value, line=setting.line, said=said, file=file, word=setting.name)
     return facts
 
 

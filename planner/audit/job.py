@@ -86,7 +86,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         settings=(*flags.settings, *_node_size(facts, flags)),
     )
     request = understand(asked, model=found).request
-    layout = _layout(facts, request.cluster.num_gpus, notes)
+    layout = _layout(reading, request.cluster.num_gpus, notes)
     batch = int(flags.global_batch_size or 0) or _batch(facts, layout, request.cluster.num_gpus, notes)
     request = replace(request, job=replace(request.job, global_batch_size=max(1, min(batch, LARGEST))))
     return Job(request=request, layout=layout, missing=tuple(notes.missing), assumed=tuple(notes.assumed))
@@ -203,8 +203,9 @@ def _node_size(facts: Facts, flags: Flags) -> tuple[str, ...]:
     return (f"cluster.gpus_per_node={each}", f"cluster.count={total // each}")
 
 
-def _layout(facts: Facts, gpus: int, notes: _Notes) -> ParallelLayout | None:
+def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None:
     """How the files split the job; degrees that are not stated are one."""
+    facts = reading.facts
     fields: dict[str, Any] = {name: min(facts.count(f"layout.{name}") or 1, LARGEST) for name in _DEGREES}
     others = fields["tp"] * fields["pp"] * fields["cp"]
     dp = facts.count("layout.dp")
@@ -221,9 +222,8 @@ def _layout(facts: Facts, gpus: int, notes: _Notes) -> ParallelLayout | None:
     if schedule == "interleaved" and fields["virtual_stages"] == 1:
         fields["virtual_stages"] = 2
         notes.assumed.append("2 chunks a rank, the least that an interleaved schedule has")
-    pieces = facts.count("said.pipeline_microbatch")
-    if fields["pp"] > 1 and facts.value("said.converters") is not None or pieces:
-        fields["microbatch_size"] = pieces or 1
+    if fields["pp"] > 1 and reading.family.name == "torchtitan":  # its local batch is cut further
+        fields["microbatch_size"] = facts.count("said.pipeline_microbatch") or 1
     return ParallelLayout(
         **fields,
         dp=dp,

@@ -39,6 +39,16 @@ _OTHERS: Mapping[str, str] = {
     "tp": "tensor_parallel_size", "cp": "context_parallel_size", "microbatch_size": "per_device_train_batch_size",
     "zero_stage": "zero_optimization.stage",
 }  # fmt: skip
+_ZERO: Mapping[str, Mapping[int, tuple[str, ...]]] = {
+    "megatron": {
+        0: ("-use_distributed_optimizer",), 1: ("use_distributed_optimizer",),
+        2: ("use_megatron_fsdp", "data_parallel_sharding_strategy optim_grads"),
+        3: ("use_megatron_fsdp", "data_parallel_sharding_strategy optim_grads_params"),
+    },
+    "torchtitan": {
+        0: (), 1: (), 2: ("parallelism.fsdp_reshard_after_forward never",), 3: ("parallelism.fsdp_reshard_after_forward always",),
+    },
+}  # fmt: skip
 _SCHEDULES: Mapping[str, str] = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zb-h1": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
 
 
@@ -64,17 +74,16 @@ def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
         if kind == "megatron":
             yield "sequence_parallel" if value else "-sequence_parallel"
         return
-    if name == "zero_stage" and kind == "megatron":
-        yield "use_distributed_optimizer" if value else "-use_distributed_optimizer"
+    if name == "zero_stage" and kind != "other":
+        yield from _ZERO[kind][value]
         return
     if name == "dp" and (kind != "torchtitan" or reading.facts.value("said.dp_shard") == -1):
         return
     if name == "schedule" and kind == "torchtitan":
         value = _SCHEDULES.get(str(value), value)
     fact = reading.facts.found.get(f"layout.{name}")
-    own = fact.said.partition(" ")[0] if fact is not None and fact.how == "stated" else ""
     table = {"megatron": _MEGATRON, "torchtitan": _TITAN, "other": _OTHERS}[kind]
-    word = own if own and own[0].isalpha() else table.get(name, "")
+    word = (fact.word if fact is not None else "") or table.get(name, "")
     if word:
         yield f"{word} {value}"
 
