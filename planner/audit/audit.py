@@ -90,11 +90,11 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
     changes = changes_of(reading, job.request, job.layout, best, cal) if job.request and job.layout and predicted else ()
     return Audit(
         reading=reading, job=job, findings=findings, predicted=predicted, best=best, changes=changes,
-        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=_measured_step_s(reading, job),
+        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
     )  # fmt: skip
 
 
-def _measured_step_s(reading: Reading, job: Job) -> float | None:
+def measured_step_s(reading: Reading, job: Job) -> float | None:
     """A step that a log prints, or that its rates mean for the job."""
     measured = reading.measured
     if measured is None or measured.step_time_s is not None:

@@ -26,13 +26,28 @@ _PRECISIONS: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 
 
+PARENTS: Mapping[str, Mapping[str, object]] = {
+    "grpo_math_1B.yaml": {
+        "layout.tp": 1, "layout.pp": 1, "layout.cp": 1, "layout.recompute": "none", "job.global_batch_size": 512, "job.precision": "bf16",
+    },
+}  # fmt: skip
+"""What recipes state that others are made from, as published (NeMo-RL v0.6)."""
+
+
 def conclude(facts: Facts, family: Family) -> None:
     """Add every fact that follows."""
-    if family.name != "shell variables" and not family.serves:
-        for name, value in family.defaults.items():
-            facts.put(name, value, "default", f"{family.name} takes it where nothing is said")
+    parent = str(facts.value("said.parent") or "").rpartition("/")[2]
+    defaults = {**family.defaults, **PARENTS.get(parent, {})}
+    why = f"{parent or family.name} has it where nothing is said"
+    if parent in PARENTS:
+        facts.notes.append(f"{parent} was not given: values as it is published are taken for what is not said here")
+    for name, value in defaults.items():
+        if name in ("layout.tp", "layout.pp", "layout.cp"):  # dp follows from these
+            facts.put(name, value, "default", why)
     for step in _STEPS:
         step(facts, family)
+    for name, value in defaults.items():
+        facts.put(name, value, "default", why)
 
 
 def _machines(facts: Facts, family: Family) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.audit.facts import NOT_KNOWN, recognised
 from planner.audit.settings import Setting
 from planner.audit.shell import Script, Started, followed
 from planner.audit.shell_values import UNKNOWN, Text
-from planner.audit.words import FAMILIES, Family
+from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
 
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""
@@ -59,8 +59,9 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
         others = tuple(sorted({launch.line for launch in launches if launch.line != best.line}))
         settings = (*best.settings, *machine)
         return Launch(settings, best.family, best.line, best.known, best.sure, others), script
-    variables = _variables(script, machines_only=False)
-    family = FAMILIES[-1]
+    flags = _flags_in_variables(script, lines)
+    variables = [*flags, *_variables(script, machines_only=False)]
+    family = replace(FAMILIES[-1], words={**MEGATRON_WORDS, **FAMILIES[-1].words}) if flags else FAMILIES[-1]
     known = recognised(variables, family)
     if known < LEAST_WORDS:
         return None, script
@@ -106,6 +107,16 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     if known < enough and not (known and _is_launcher(command)):
         return None
     return Launch((*settings, *assigned), family, command.line, known, command.sure)
+
+
+def _flags_in_variables(script: Script, lines: Sequence[str]) -> list[Setting]:
+    """Flags that a script keeps in variables for another script to use."""
+    found: list[Setting] = []
+    for values in script.names.values.values():
+        words = [Text(part, value.line) for value in values for part in value.text.split()]
+        if any(word.text.startswith("--") for word in words):
+            found.extend(setting for setting in settings_of_words(words, lines) if setting.value != NOT_KNOWN)
+    return found
 
 
 def _is_launcher(command: Started) -> bool:

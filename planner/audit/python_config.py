@@ -62,6 +62,7 @@ def _of_function(node: ast.FunctionDef, functions: dict[str, ast.FunctionDef], d
         found.extend(_statement(statement, functions, depth))
         if len(found) > MOST_SETTINGS:
             break
+    found = list({setting.name: setting for setting in found}.values())  # what is set again holds as set last
     gpus = _GPUS.search(node.name)
     if gpus and found:
         how = "from the name of the function"

@@ -101,7 +101,7 @@ MEGATRON_WORDS: Mapping[str, str] = {
 }  # fmt: skip
 _RL: Mapping[str, str] = {
     "policy.train_global_batch_size": "job.global_batch_size", "policy.max_total_sequence_length": "job.sequence_length",
-    "policy.model_name": "said.model", "policy.precision": "said.precision", "dtensor_cfg.tensor_parallel_size": "layout.tp",
+    "policy.model_name": "said.model", "defaults": "said.parent", "policy.precision": "said.precision", "dtensor_cfg.tensor_parallel_size": "layout.tp",
     "cluster.num_nodes": "said.nodes", "cluster.gpus_per_node": "said.gpus_per_node", "fp8_cfg.enabled": "said.fp8",
 }  # fmt: skip
 _VERL: Mapping[str, str] = {
@@ -188,11 +188,11 @@ _SERVING: Mapping[str, str] = {
     "expert_parallel_size": "layout.ep", "moe_tensor_parallel_size": "layout.expert_tp", "context_parallel_size": "layout.cp",
     "enable_expert_parallel": "said.expert_parallel", "enable_attention_dp": "said.attention_dp", "enable_dp_attention": "said.attention_dp",
     "max_model_len": "said.max_length", "max_seq_len": "said.max_length", "context_length": "said.max_length",
-    "max_num_seqs": "said.max_sequences", "max_batch_size": "said.max_sequences", "quantization": "said.quantization",
+    "max_num_seqs": "said.max_sequences", "max_batch_size": "said.max_sequences", "quantization": "said.precision",
     "kv_cache_dtype": "said.kv_dtype", "kv_cache_config.dtype": "said.kv_dtype", "gpu_memory_utilization": "said.memory_share",
     "free_gpu_memory_fraction": "said.memory_share", "model_url": "said.model", "model.name": "said.model", "model_path": "said.model",
     "model": "said.model", "serve": "said.model", "request_gpu": "said.replica_gpus", "job.gpus": "said.num_gpus",
-    "nnodes": "said.nodes", "enforce_eager": "said.eager",
+    "nnodes": "said.nodes", "enforce_eager": "said.eager", "dtype": "said.dtype",
 }  # fmt: skip
 _VARIABLES: Mapping[str, str] = {
     **MACHINES, **LAYERS_OF_MODELS,
@@ -226,6 +226,7 @@ FAMILIES: tuple[Family, ...] = (
     Family(name="PyTorch FSDP", stack="pytorch", marks=("max_context_width", "hidden_width"), words=_PLAIN_FSDP),
     Family(name="Megatron-DeepSpeed", stack="megatron-deepspeed", marks=("deepspeed_config", "moe_expert_parallel_size", "zero_stage"), programs=("pretrain_gpt", "pretrain_llama", "pretrain_bert"), words=MEGATRON_WORDS),
     Family(name="NeMo", stack="megatron-core", marks=("cfg.tensor_model_parallel_size", "model.encoder_seq_length", "trainer.num_nodes", "model.megatron_amp_o2"), words=MEGATRON_WORDS),
+    Family(name="Primus", stack="megatron-core", marks=("modules.pre_trainer.framework", "modules.pre_trainer.model"), words=MEGATRON_WORDS, defaults={"job.precision": "bf16"}),
     Family(name="Megatron-LM", stack="megatron-core", marks=("tensor_model_parallel_size", "model_parallel_size", "pipeline_model_parallel_size", "num_attention_heads", "use_megatron_fsdp", "context_parallel_size", "seq_length"), words=MEGATRON_WORDS, defaults={"layout.tp": 1, "layout.pp": 1}),
     Family(name="LLaMA-Factory", stack="pytorch", marks=("cutoff_len", "finetuning_type"), words=_HF),
     Family(name="DeepSpeed", stack="pytorch", marks=("zero_optimization.stage", "train_micro_batch_size_per_gpu"), words={**PRECISIONS, **DEEPSPEED}),
