@@ -50,7 +50,7 @@ _HELP: Final = """Plan how to split a model across GPUs: the best layout under a
 `plan --model 70b --gpus 32` plans a training job (short for `plan train`).
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
-3 internal error (--debug shows the traceback), 4 an audited job that will not fit or is too slow, 130 interrupted.
+3 internal error (--debug shows the traceback), 4 an audit that fails, 130 interrupted.
 """
 
 

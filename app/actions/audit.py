@@ -71,7 +71,9 @@ def fails(found: Audit, limit: float | None) -> bool:
         return True
     if limit is None:
         return False
-    illegal = any(finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in found.findings)
+    illegal = any(
+        finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in found.findings
+    )
     return illegal or (found.slower_by is not None and found.slower_by > limit)
 
 
@@ -79,12 +81,18 @@ def _kept(found: Audit, name: str) -> str:
     """Keep the level that a log gives its engine; says so."""
     measured, predicted = found.measured_step_s, found.predicted
     if measured is None or predicted is None or found.job.request is None:
-        lacks = "no step time was measured" if measured is None else f"missing: {', '.join(found.job.missing) or 'a legal job'}"
+        lacks = (
+            "no step time was measured"
+            if measured is None
+            else f"missing: {', '.join(found.job.missing) or 'a legal job'}"
+        )
         raise InputError("these files give no anchor", lacks, "name the log and the launch file of one job")
     ratio = math.log(measured / predicted.step_time_s)
     if abs(ratio) >= FURTHEST:
         cause = f"measured {measured:.3g} s, predicted {predicted.step_time_s:.3g} s"
-        raise InputError("this log is of another job", cause, "see what was assumed: the GPU, the model, the batch")
+        raise InputError(
+            "this log is of another job", cause, "see what was assumed: the GPU, the model, the batch"
+        )
     request = found.job.request
     doubts = Doubts(experts=request.model.is_moe, eight_bit=request.job.is_low_precision)
     path = remember(Anchor(name=name, levels=(stack_level(request.stack, [(ratio, doubts)]),)), name)

@@ -1,4 +1,4 @@
-"""`plan audit`: what launch files and logs of any engine say, what is wrong with them, what would be faster."""
+"""`plan audit`: what launch files and logs of any engine say, what is wrong, what would be faster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ def command(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a Python file.",
+            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a file.",
         ),
     ],
     *,
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", help="A variable that a script reads, as it would be set (repeat).", metavar="NAME=VALUE"),
+        typer.Option(
+            "--env", help="A variable that a script reads, as it would be set (repeat).", metavar="NAME=VALUE"
+        ),
     ] = None,
     fail_above: Annotated[
         str | None,
@@ -37,7 +39,9 @@ def command(
     ] = None,
     anchor: Annotated[
         str | None,
-        typer.Option("--anchor", help="Keep what a log measured under this name, for plan --anchor.", metavar="NAME"),
+        typer.Option(
+            "--anchor", help="Keep what a log measured under this name, for plan --anchor.", metavar="NAME"
+        ),
     ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,
@@ -45,9 +49,9 @@ def command(
 ) -> int:
     """Read a job that already runs, without running anything, and say what could be better.
 
-    Prints what was read where and what was assumed, settings that are illegal, contradictory or slow, predicted
-    against measured, the distance to the proven best, and changes in the file's own words. Exit code 4: it will
-    not fit, or is beyond --fail-above.
+    Prints what was read where and what was assumed, settings that are illegal, contradictory or slow,
+    predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
+    code 4: it will not fit, or is beyond --fail-above.
     """
     from app.actions.audit import AuditQuestion, audit_answer_of
     from app.reports.answer import check_destination, emit

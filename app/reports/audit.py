@@ -1,4 +1,4 @@
-"""What `plan audit` says: the job as its files have it, what is wrong, what it should take, what is better."""
+"""What `plan audit` says: the job as its files have it, what is wrong, what it should take, what helps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def audit_answer(found: Audit) -> Answer:
     sections: list[Section] = [_files(found), _facts_table(found)]
     if found.findings:
         rows = tuple((f.kind, f.message, f.fix, _place(f.file, f.line)) for f in found.findings)
-        sections.append(Table(title="Wrong or slow", columns=("", "what", "help", "where"), rows=rows, align="llll"))
+        sections.append(
+            Table(title="Wrong or slow", columns=("", "what", "help", "where"), rows=rows, align="llll")
+        )
     sections.append(_times(found))
     if found.changes:
         sections.append(_changes_table(found))
@@ -45,7 +47,9 @@ def _headline(found: Audit) -> str:
 
 def _files(found: Audit) -> Facts:
     """Files and what they are."""
-    pairs = [(path.rpartition("/")[2], kind) for path, kind in found.reading.kinds.items()]
+    pairs: list[tuple[str, str]] = [
+        (path.rpartition("/")[2], kind) for path, kind in found.reading.kinds.items()
+    ]
     if found.job.layout is not None and found.job.request is not None:
         request = found.job.request
         pairs.append(("layout", layout_words(found.job.layout)))
@@ -131,7 +135,9 @@ def audit_document(found: Audit) -> dict[str, Any]:
     }
     for group in _SHOWN:
         document[group] = {
-            fact.name.partition(".")[2]: fact.value for fact in _shown(found) if fact.name.startswith(f"{group}.")
+            fact.name.partition(".")[2]: fact.value
+            for fact in _shown(found)
+            if fact.name.startswith(f"{group}.")
         }
     name = found.reading.facts.value("said.model")
     if name:
@@ -155,8 +161,13 @@ def audit_document(found: Audit) -> dict[str, Any]:
 def _fact_record(fact: Fact) -> dict[str, Any]:
     """A fact with its place."""
     return {
-        "field": fact.name, "value": fact.value, "how": fact.how, "file": fact.file, "line": fact.line, "said": fact.said,
-    }  # fmt: skip
+        "field": fact.name,
+        "value": fact.value,
+        "how": fact.how,
+        "file": fact.file,
+        "line": fact.line,
+        "said": fact.said,
+    }
 
 
 def _measured_record(found: Audit) -> dict[str, Any] | None:
@@ -196,13 +207,29 @@ def _best_record(found: Audit) -> dict[str, Any] | None:
     if best is None:
         return None
     return {
-        "step_time_s": best.estimate.step_time_s, "peak_memory_bytes": best.estimate.peak_memory_bytes,
-        "status": best.optimality.status, "gap": best.optimality.gap, "words": layout_words(best.layout),
-        "layout": {name: getattr(best.layout, name) for name in (
-            "tp", "pp", "virtual_stages", "cp", "ep", "expert_tp", "dp", "microbatch_size", "zero_stage", "recompute",
-            "sequence_parallel", "schedule",
-        )},
-    }  # fmt: skip
+        "step_time_s": best.estimate.step_time_s,
+        "peak_memory_bytes": best.estimate.peak_memory_bytes,
+        "status": best.optimality.status,
+        "gap": best.optimality.gap,
+        "words": layout_words(best.layout),
+        "layout": {
+            name: getattr(best.layout, name)
+            for name in (
+                "tp",
+                "pp",
+                "virtual_stages",
+                "cp",
+                "ep",
+                "expert_tp",
+                "dp",
+                "microbatch_size",
+                "zero_stage",
+                "recompute",
+                "sequence_parallel",
+                "schedule",
+            )
+        },
+    }
 
 
 def _change_record(change: Change) -> dict[str, Any]:
@@ -212,5 +239,3 @@ def _change_record(change: Change) -> dict[str, Any]:
         "step_time_s": change.step_time_s, "seconds_gained": change.seconds_gained,
         "peak_memory_bytes": change.peak_memory_bytes, "memory_change_bytes": change.memory_change_bytes,
     }  # fmt: skip
-
-

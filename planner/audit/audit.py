@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
-from costmodel.pipeline.even_split import even_split
 from costmodel.models.spec import layer_runs
+from costmodel.pipeline.even_split import even_split
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, changes_of
 from planner.audit.findings import Finding, findings_of
@@ -59,7 +59,7 @@ class Audit:
 
     @property
     def slower_by(self) -> float | None:
-        """Share by which the job is slower than the best: its measured step if there is one, else the predicted."""
+        """Share by which the job, as measured or else as predicted, is slower than the best."""
         if self.best is None or self.step_time_s is None:
             return None
         return self.step_time_s / self.best.estimate.step_time_s - 1
@@ -87,7 +87,11 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
     illegal = any(finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in findings)
     predicted = _predicted(job, cal) if not illegal else None
     best = _best(job.request, cal)
-    changes = changes_of(reading, job.request, job.layout, best, cal) if job.request and job.layout and predicted else ()
+    changes = (
+        changes_of(reading, job.request, job.layout, best, cal)
+        if job.request and job.layout and predicted
+        else ()
+    )
     return Audit(
         reading=reading, job=job, findings=findings, predicted=predicted, best=best, changes=changes,
         doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
@@ -99,7 +103,9 @@ def measured_step_s(reading: Reading, job: Job) -> float | None:
     measured = reading.measured
     if measured is None or measured.step_time_s is not None:
         return measured.step_time_s if measured else None
-    batch = reading.facts.count("job.global_batch_size") or (job.request.job.global_batch_size if job.request else None)
+    batch = reading.facts.count("job.global_batch_size") or (
+        job.request.job.global_batch_size if job.request else None
+    )
     length, gpus = reading.facts.count("job.sequence_length"), reading.facts.count("cluster.num_gpus")
     if batch and measured.samples_per_s:
         return batch / measured.samples_per_s
@@ -123,5 +129,3 @@ def _best(request: PlanRequest | None, cal: Calibration) -> Plan | None:
         return None
     found = search(request, cal)
     return found if isinstance(found, Plan) else None
-
-

@@ -12,8 +12,8 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.training.score import evaluate
-from planner.audit.spelling import spelled_change
 from planner.audit.read import Reading
+from planner.audit.spelling import spelled_change
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, setting_of
 from planner.rules.check import legal
@@ -84,26 +84,38 @@ def changes_of(
             continue
         found.append(
             Change(
-                set=spelled_change(reading, fields), fields=fields, step_time_s=float(times[at]), seconds_gained=gained,
-                peak_memory_bytes=float(peaks[at]), memory_change_bytes=float(peaks[at] - peaks[0]), fits=True,
+                set=spelled_change(reading, fields),
+                fields=fields,
+                step_time_s=float(times[at]),
+                seconds_gained=gained,
+                peak_memory_bytes=float(peaks[at]),
+                memory_change_bytes=float(peaks[at] - peaks[0]),
+                fits=True,
             )
-        )  # fmt: skip
+        )
     found.sort(key=lambda change: -change.seconds_gained)
     once = list({change.set: change for change in reversed(found)}.values())[::-1]
     return (*_whole(reading, layout, best, float(times[0]), float(peaks[0])), *once[:MOST_CHANGES])
 
 
-def _whole(reading: Reading, layout: ParallelLayout, best: Plan | None, now_s: float, peak: float) -> Iterator[Change]:
+def _whole(
+    reading: Reading, layout: ParallelLayout, best: Plan | None, now_s: float, peak: float
+) -> Iterator[Change]:
     """The way to the best plan, as one change."""
     if best is None:
         return
     fields = changed_fields(layout, best.layout)
     if fields and best.estimate.step_time_s < now_s * (1 - LEAST_GAIN):
         yield Change(
-            set=spelled_change(reading, fields), fields=fields, step_time_s=best.estimate.step_time_s,
-            seconds_gained=now_s - best.estimate.step_time_s, peak_memory_bytes=best.estimate.peak_memory_bytes,
-            memory_change_bytes=best.estimate.peak_memory_bytes - peak, fits=True, whole=True,
-        )  # fmt: skip
+            set=spelled_change(reading, fields),
+            fields=fields,
+            step_time_s=best.estimate.step_time_s,
+            seconds_gained=now_s - best.estimate.step_time_s,
+            peak_memory_bytes=best.estimate.peak_memory_bytes,
+            memory_change_bytes=best.estimate.peak_memory_bytes - peak,
+            fits=True,
+            whole=True,
+        )
 
 
 def changed_fields(before: ParallelLayout, after: ParallelLayout) -> tuple[tuple[str, Any], ...]:
@@ -113,10 +125,23 @@ def changed_fields(before: ParallelLayout, after: ParallelLayout) -> tuple[tuple
     (('tp', 4), ('zero_stage', 1))
     """
     names = (
-        "tp", "pp", "cp", "ep", "expert_tp", "dp", "virtual_stages", "schedule", "microbatch_size", "zero_stage",
-        "shard_degree", "recompute", "sequence_parallel",
-    )  # fmt: skip
-    return tuple((name, getattr(after, name)) for name in names if getattr(before, name) != getattr(after, name))
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "expert_tp",
+        "dp",
+        "virtual_stages",
+        "schedule",
+        "microbatch_size",
+        "zero_stage",
+        "shard_degree",
+        "recompute",
+        "sequence_parallel",
+    )
+    return tuple(
+        (name, getattr(after, name)) for name in names if getattr(before, name) != getattr(after, name)
+    )
 
 
 def _neighbours(layout: ParallelLayout, setting: Setting, best: Plan | None) -> Iterator[ParallelLayout]:
@@ -125,7 +150,11 @@ def _neighbours(layout: ParallelLayout, setting: Setting, best: Plan | None) -> 
     for name in ("tp", "pp", "cp"):
         for degree in {getattr(layout, name) * 2, max(1, getattr(layout, name) // 2), *_of_best(best, name)}:
             yield from _moved(layout, name, degree)
-    for size in {layout.microbatch_size * 2, max(1, layout.microbatch_size // 2), *_of_best(best, "microbatch_size")}:
+    for size in {
+        layout.microbatch_size * 2,
+        max(1, layout.microbatch_size // 2),
+        *_of_best(best, "microbatch_size"),
+    }:
         yield replace(layout, microbatch_size=size)
     if layout.pp > 1:
         for chunks in {1, 2, 4, layout.virtual_stages * 2, *_of_best(best, "virtual_stages")}:
@@ -137,7 +166,9 @@ def _neighbours(layout: ParallelLayout, setting: Setting, best: Plan | None) -> 
         yield replace(layout, recompute=policy)
     if layout.tp > 1:
         yield replace(layout, sequence_parallel=not layout.sequence_parallel)
-    for degree in {layout.ep * 2, max(1, layout.ep // 2), *_of_best(best, "ep")} if setting.model.is_moe else ():
+    for degree in (
+        {layout.ep * 2, max(1, layout.ep // 2), *_of_best(best, "ep")} if setting.model.is_moe else ()
+    ):
         yield replace(layout, ep=degree)
 
 

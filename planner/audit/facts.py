@@ -10,23 +10,51 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from planner.audit.settings import Scalar, Setting, truth_of, whole
 from planner.audit.words import Family
+from planner.formats.settings import Scalar, Setting, truth_of, whole
 
 NOT_KNOWN = "\x00"
 """Value of a setting that only a run knows."""
 
 How = Literal["stated", "derived", "default", "assumed"]
 
-_SKIPPED_PARTS = frozenset((
-    "rollout", "ref", "generation", "critic", "reward", "reward_model", "eval", "validation", "draft", "teacher", "optim_config",
-))  # fmt: skip
+_SKIPPED_PARTS = frozenset(
+    (
+        "rollout",
+        "ref",
+        "generation",
+        "critic",
+        "reward",
+        "reward_model",
+        "eval",
+        "validation",
+        "draft",
+        "teacher",
+        "optim_config",
+    )
+)
 """Parts of names that speak of another job than the one that trains."""
-_WHOLE = frozenset((
-    "layout.tp", "layout.pp", "layout.cp", "layout.ep", "layout.expert_tp", "layout.dp", "layout.virtual_stages",
-    "layout.microbatch_size", "layout.shard_degree", "job.global_batch_size", "job.sequence_length",
-    "said.nodes", "said.gpus_per_node", "said.num_gpus", "said.machines", "said.replica_gpus", "said.tasks_per_node",
-))  # fmt: skip
+_WHOLE = frozenset(
+    (
+        "layout.tp",
+        "layout.pp",
+        "layout.cp",
+        "layout.ep",
+        "layout.expert_tp",
+        "layout.dp",
+        "layout.virtual_stages",
+        "layout.microbatch_size",
+        "layout.shard_degree",
+        "job.global_batch_size",
+        "job.sequence_length",
+        "said.nodes",
+        "said.gpus_per_node",
+        "said.num_gpus",
+        "said.machines",
+        "said.replica_gpus",
+        "said.tasks_per_node",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +111,10 @@ class Facts:
             line, file = (base.line, base.file) if base else (0, "")
             self.found[name] = Fact(name=name, value=value, how=how, said=said, line=line, file=file)
 
+    def take(self, name: str, value: Any, word: str) -> None:
+        """Add a fact that another one states, with its words and place, unless something is known."""
+        self.put(name, value, "stated", self.found[word].said, like=word)
+
     def stated(self, name: str) -> bool:
         """Whether a word of the file says it."""
         fact = self.found.get(name)
@@ -104,14 +136,26 @@ def meaning(setting: Setting, words: Mapping[str, str]) -> str | None:
 def recognised(settings: Iterable[Setting], family: Family) -> int:
     """How many different fields of a job some settings state, machines left out."""
     fields = {meaning(setting, family.words) for setting in settings}
-    machines = ("said.nodes", "said.gpus_per_node", "said.num_gpus", "said.machines", "said.gpu", "said.ignored", None)
+    machines = (
+        "said.nodes",
+        "said.gpus_per_node",
+        "said.num_gpus",
+        "said.machines",
+        "said.gpu",
+        "said.ignored",
+        None,
+    )
     return len(fields.difference(machines))
 
 
 def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
     """What settings state, in the words of a family; the first of several holds."""
     facts = Facts()
-    for setting in settings:
+    told = tuple(settings)
+    off = switched_off(told)
+    for setting in told:
+        if any(setting.path[: len(table)] == table and len(setting.path) > len(table) for table in off):
+            continue
         name = meaning(setting, family.words)
         if name is None or name in facts.found or name in facts.unknown or name == "said.ignored":
             continue
@@ -120,8 +164,22 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
             facts.unknown.add(name)
         elif value is not None:
             said = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
-            facts.found[name] = Fact(name=name, value=value, line=setting.line, said=said, file=file, word=setting.name)
+            facts.found[name] = Fact(
+                name=name, value=value, line=setting.line, said=said, file=file, word=setting.name
+            )
     return facts
+
+
+def switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
+    """Tables that say of themselves that they are off: the rest of them means nothing."""
+    found = {
+        setting.path[:-1]
+        for setting in settings
+        if setting.path[-1] in ("enabled", "enable")
+        and len(setting.path) > 1
+        and truth_of(setting.value) is False
+    }
+    return frozenset(found)
 
 
 def _value(name: str, value: Scalar) -> Any:
@@ -133,7 +191,9 @@ def _value(name: str, value: Scalar) -> Any:
         return "none"
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
         return None if name != "said.bf16" or text.lower() != "auto" else "auto"
-    if name in _WHOLE or (name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")):
+    if name in _WHOLE or (
+        name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
+    ):
         found = whole(value)
         return found if found is not None and found > 0 else None
     if name == "layout.sequence_parallel":

@@ -14,22 +14,29 @@ from typing import Any
 from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.run_model import model_of
 from costmodel.kernels.precisions import TRAINING
-from costmodel.layout import ParallelLayout
+from costmodel.layout import RECOMPUTES, ParallelLayout, Recompute
 from costmodel.models.catalog import listed_model, model
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.stack import stack as find_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
-from planner.audit.settings import whole
+from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, understand
 from topology.base.errors import InputError
 
 _DEGREES = ("tp", "pp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size")
-_NAME_ENDS = re.compile(r"[-_](?:instruct|base|hf|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)$", re.IGNORECASE)
-_TITAN_MODELS: Mapping[str, str] = {"llama3": "llama-3", "deepseek_v3": "deepseek", "qwen3": "qwen3", "gpt_oss": "gpt-oss"}
+_NAME_ENDS = re.compile(
+    r"[-_](?:instruct|base|hf|chat|it|fp8|bf16|dequantized|[0-9]{4}|v0\.[0-9]|bnb|nf4)$", re.IGNORECASE
+)
+_TITAN_MODELS: Mapping[str, str] = {
+    "llama3": "llama-3",
+    "deepseek_v3": "deepseek",
+    "qwen3": "qwen3",
+    "gpt_oss": "gpt-oss",
+}
 LARGEST = 10**7
 
 
@@ -96,7 +103,9 @@ def _model(facts: Facts, flags: Flags, notes: _Notes) -> ModelSpec | None:
     """The model: as asked, of the sizes in the files, or by its name there."""
     if flags.model:
         return model(flags.model)
-    sizes = {name: facts.count(f"model.{name}") for name in ("num_layers", "hidden_size", "num_attention_heads")}
+    sizes = {
+        name: facts.count(f"model.{name}") for name in ("num_layers", "hidden_size", "num_attention_heads")
+    }
     if all(sizes.values()):
         return _sized(facts, notes)
     name = _named(facts)
@@ -138,7 +147,10 @@ def _sized(facts: Facts, notes: _Notes) -> ModelSpec | None:
 
 def _named(facts: Facts) -> ModelSpec | None:
     """A catalogued model by the name that a file gives it."""
-    flavor, kind = str(facts.value("said.flavor") or ""), str(facts.value("said.model_family") or facts.value("said.model_path") or "")
+    flavor, kind = (
+        str(facts.value("said.flavor") or ""),
+        str(facts.value("said.model_family") or facts.value("said.model_path") or ""),
+    )
     names = [str(facts.value("said.model") or "").rstrip("/").rpartition("/")[2]]
     for start, meant in _TITAN_MODELS.items():
         if flavor and start in kind.lower().replace("-", "_"):
@@ -215,7 +227,9 @@ def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None
         dp = gpus // others
     stage = whole(facts.value("layout.zero_stage"))
     schedule = facts.value("layout.schedule") or usual_schedule(fields["virtual_stages"])
-    recompute = facts.value("layout.recompute") or "none"
+    recompute: Recompute = next(
+        (known for known in RECOMPUTES if known == facts.value("layout.recompute")), "none"
+    )
     shard = facts.count("layout.shard_degree")
     if fields["pp"] == 1:
         fields["virtual_stages"], schedule = 1, usual_schedule(1)
@@ -228,7 +242,9 @@ def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None
         **fields,
         dp=dp,
         zero_stage=stage if stage is not None else 0,
-        shard_degree=shard if shard and shard < dp * fields["cp"] and (dp * fields["cp"]) % shard == 0 else None,
+        shard_degree=shard
+        if shard and shard < dp * fields["cp"] and (dp * fields["cp"]) % shard == 0
+        else None,
         recompute=recompute,
         schedule=schedule,
         sequence_parallel=bool(facts.truth("layout.sequence_parallel")) and fields["tp"] > 1,
@@ -246,5 +262,3 @@ def _batch(facts: Facts, layout: ParallelLayout | None, gpus: int, notes: _Notes
     batch = replicas * size * max(1, steps)
     notes.assumed.append(f"a global batch of {batch}: dp {replicas} · {size} samples · {steps} accumulated")
     return batch
-
-

@@ -7,17 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.audit.facts import NOT_KNOWN, recognised
-from planner.audit.settings import Setting
-from planner.audit.shell import Script, Started, followed
-from planner.audit.shell_values import UNKNOWN, Text
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
+from planner.formats.settings import Setting
+from planner.formats.shell import Script, Started, followed
+from planner.formats.shell_values import UNKNOWN, Text
 
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""
 _FENCE = re.compile(r"^\s*```+[^\n`]*\n(.*?)^\s*```+", re.MULTILINE | re.DOTALL)
 _HYDRA = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\[\]-]*(?:\.[\w\[\]-]+)+=.*|[+~]{0,2}[a-z_]\w*=.+", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
-_SHORT = {"-tp": "tensor_parallel_size", "-pp": "pipeline_parallel_size", "-dp": "data_parallel_size", "-N": "nodes"}
+_SHORT = {
+    "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-N": "nodes",
+}
 _LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "mpirun", "srun", "horovodrun")
 
 
@@ -43,13 +48,15 @@ class Launch:
 
 
 def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> tuple[Launch | None, Script]:
-    """The launch of a script: the command with most words that an engine knows, else the script's variables."""
+    """The launch of a script: the command with most known words, else the script's variables."""
     script = followed(text, given=given, beside=beside)
     commands = list(script.started)
     for document in script.documents:
         if re.search(r"--[a-z]", document.text):
             commands.extend(followed(document.text, given=given).started)
-    for values in script.names.values.values():  # a command kept in a variable, or written by ``$(cat << EOF)``
+    for (
+        values
+    ) in script.names.values.values():  # a command kept in a variable, or written by ``$(cat << EOF)``
         commands.extend(_kept_command(values, given))
     lines = text.split("\n")
     launches = [found for command in commands if (found := _launch(command, lines))]
@@ -73,12 +80,13 @@ def blocks_of(text: str) -> list[tuple[str, int]]:
     return [(match.group(1), text.count("\n", 0, match.start(1)) + 1) for match in _FENCE.finditer(text)]
 
 
-def launch_of_page(text: str, given: Mapping[str, str]) -> tuple[Launch | None, Script]:
-    """The first launch in the fences of a page."""
+def launch_of_page(text: str, given: Mapping[str, str], line_wanted: int = 0) -> tuple[Launch | None, Script]:
+    """The first launch in the fences of a page, or the first at or after a line."""
     found: list[tuple[Launch, Script]] = []
     for block, line in blocks_of(text)[:200]:
         launch, script = launch_of("\n" * (line - 1) + block, given, {})
-        if launch is not None and launch.family.name != FAMILIES[-1].name:
+        wanted = line + block.count("\n") >= line_wanted
+        if launch is not None and wanted and launch.family.name != FAMILIES[-1].name:
             found.append((launch, script))
     if not found:
         return None, Script()
@@ -101,7 +109,11 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     family = family_of(settings, programs)
     if family is None:
         return None
-    assigned = [Setting(name=name, value=text.text, line=text.line) for name, text in command.assigned.items() if text.known]
+    assigned = [
+        Setting(name=name, value=text.text, line=text.line)
+        for name, text in command.assigned.items()
+        if text.known
+    ]
     known = recognised(settings, family)
     enough = LEAST_WORDS if not family.serves else 1
     if known < enough and not (known and _is_launcher(command)):
@@ -182,8 +194,15 @@ def _line(flag: str, line: int, lines: Sequence[str]) -> int:
 
 def _directives(script: Script) -> list[Setting]:
     """What the scheduler is told."""
-    return [Setting(name=name.lstrip("-") if len(name) > 2 else {"-N": "nodes", "-n": "ntasks"}.get(name, name), value=text.text, line=text.line)
-            for name, text in script.directives.items() if text.text]  # fmt: skip
+    return [
+        Setting(
+            name=name.lstrip("-") if len(name) > 2 else {"-N": "nodes", "-n": "ntasks"}.get(name, name),
+            value=text.text,
+            line=text.line,
+        )
+        for name, text in script.directives.items()
+        if text.text
+    ]
 
 
 def _variables(script: Script, *, machines_only: bool) -> list[Setting]:
@@ -192,7 +211,9 @@ def _variables(script: Script, *, machines_only: bool) -> list[Setting]:
     for name, values in script.names.values.items():
         if len(values) != 1 or not values[0].known or values[0].line == 0:
             continue
-        how = f"the variable {name}" + (", which nothing sets otherwise" if name in script.names.defaults else "")
+        how = f"the variable {name}" + (
+            ", which nothing sets otherwise" if name in script.names.defaults else ""
+        )
         found.append(Setting(name=name, value=values[0].text, line=values[0].line, how=how))
     return [setting for setting in found if not machines_only or is_machine(setting)]
 
@@ -200,8 +221,15 @@ def _variables(script: Script, *, machines_only: bool) -> list[Setting]:
 def is_machine(setting: Setting) -> bool:
     """Whether a variable says how many GPUs there are."""
     return setting.path[-1] in (
-        "nnodes", "num_nodes", "nodes", "gpus_per_node", "num_gpus_per_node", "num_gpus", "nproc_per_node", "ngpu",
-    )  # fmt: skip
+        "nnodes",
+        "num_nodes",
+        "nodes",
+        "gpus_per_node",
+        "num_gpus_per_node",
+        "num_gpus",
+        "nproc_per_node",
+        "ngpu",
+    )
 
 
 def family_of(settings: Iterable[Setting], programs: Sequence[str] = ()) -> Family | None:
@@ -212,9 +240,9 @@ def family_of(settings: Iterable[Setting], programs: Sequence[str] = ()) -> Fami
         if family.programs and any(program in text for program in family.programs):
             if family.serves or any(_marked(path, family.marks) for path in paths):
                 return family
-        elif not family.programs and any(_marked(path, family.marks) for path in paths):
-            return family
-        elif family.serves and family.marks and any(_marked(path, family.marks) for path in paths):
+        elif (not family.programs and any(_marked(path, family.marks) for path in paths)) or (
+            family.serves and family.marks and any(_marked(path, family.marks) for path in paths)
+        ):
             return family
     return None
 

@@ -11,12 +11,12 @@ from typing import Literal
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Facts, facts_of
 from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
-from planner.audit.logs import Measured, is_log, measured_of
-from planner.audit.python_config import Recipe, recipes_of
-from planner.audit.settings import Setting, with_defaults
-from planner.audit.shell import Script
-from planner.audit.structured import json_settings, toml_settings, yaml_settings
-from planner.audit.words import FAMILIES, Family
+from planner.audit.words import FAMILIES, Family, family_named
+from planner.formats.logs import Measured, is_log, measured_of
+from planner.formats.python_config import Recipe, recipes_of
+from planner.formats.settings import Setting, with_defaults
+from planner.formats.shell import Script
+from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.base.units import MIB
@@ -28,15 +28,30 @@ MOST_BYTES = 8 * MIB
 MOST_CONFIG_CHARACTERS = 400_000
 """Of a file that is not a log: no configuration comes near."""
 MOST_FILES = 16
-_SHELL = re.compile(r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^\s*(?:export\s+)?[A-Za-z_]\w*=|^\s*(?:torchrun|srun|python3?|deepspeed|source)\s", re.MULTILINE)
+TELLING_SHARE = 0.7
+"""Of the settings of the recipe that has most: one with fewer is a part of others."""
+_SHELL = re.compile(
+    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^\s*(?:export\s+)?[A-Za-z_]\w*=|^\s*(?:torchrun|srun|python3?|deepspeed|source)\s",
+    re.MULTILINE,
+)
 _TOML = re.compile(r"^\s*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
 _GPU_NAMES: Mapping[str, str] = {
-    "h100": "h100-sxm", "h200": "h200-sxm", "b200": "b200-sxm", "b300": "b300-sxm", "gb200": "gb200", "gb300": "gb300",
-    "a100": "a100-sxm-80gb", "v100": "v100-sxm-32gb", "mi300x": "mi300x", "mi325x": "mi325x", "mi355x": "mi355x",
-}  # fmt: skip
+    "h100": "h100-sxm",
+    "h200": "h200-sxm",
+    "b200": "b200-sxm",
+    "b300": "b300-sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "a100": "a100-sxm-80gb",
+    "v100": "v100-sxm-32gb",
+    "mi300x": "mi300x",
+    "mi325x": "mi325x",
+    "mi355x": "mi355x",
+}
 _GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -66,7 +81,7 @@ class Reading:
 
 
 def kind_of(text: str, name: str) -> Kind:
-    """What a file is, by its content; its name decides only between what the content allows.
+    r"""What a file is, by its content; its name decides only between what the content allows.
 
     >>> kind_of("#!/bin/bash\\nTP=1", "x.txt"), kind_of("a: 1\\nb: [2]", "x"), kind_of('{"a": 1}', "x.conf")
     ('shell', 'yaml', 'json')
@@ -102,11 +117,17 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
     named = [str(path) for path in paths]
     if not named or len(named) > MOST_FILES:
         cause = f"{len(named)} files were named"
-        raise InputError("these files cannot be read together", cause, f"name one to {MOST_FILES} files of one job")
+        raise InputError(
+            "these files cannot be read together", cause, f"name one to {MOST_FILES} files of one job"
+        )
     texts = {name: _text(name.partition("::")[0]) for name in named}
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
-    readings = [_read(name, text, given or {}, beside) for name, text in texts.items() if Path(name).name not in sourced]
+    readings = [
+        _read(name, text, given or {}, beside)
+        for name, text in texts.items()
+        if Path(name).name not in sourced
+    ]
     readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
     whole = _together(readings)
     _mentions(whole, [*texts, *texts.values()])
@@ -127,9 +148,12 @@ def _mentions(whole: Reading, texts: Iterable[str]) -> None:
 def _text(path: str) -> str:
     """The text of a file, without characters that mean something to us."""
     text = read_text(path, int(MOST_BYTES)).replace("\x00", "").replace("\r\n", "\n")
+    text = _COLOUR.sub("", text) if "\x1b" in text else text
     if len(text) > MOST_CONFIG_CHARACTERS and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
-        raise InputError(f"{path} is no launch file", cause, "name the script, the configuration or the log of a job")
+        raise InputError(
+            f"{path} is no launch file", cause, "name the script, the configuration or the log of a job"
+        )
     return text
 
 
@@ -139,7 +163,9 @@ def _sourced(texts: Mapping[str, str]) -> frozenset[str]:
     found: set[str] = set()
     for name, text in texts.items():
         if len(texts) > 1:
-            for match in re.finditer(r"^\s*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$", text[:MOST_CONFIG_CHARACTERS], re.MULTILINE):
+            for match in re.finditer(
+                r"^\s*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$", text[:MOST_CONFIG_CHARACTERS], re.MULTILINE
+            ):
                 if match.group(1) in names and match.group(1) != Path(name).name:
                     found.add(match.group(1))
     return frozenset(found)
@@ -150,7 +176,9 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     path, _, recipe = name.partition("::")
     kind = kind_of(text, path)
     if kind in ("shell", "page"):
-        return _of_script(path, text, kind, given, beside)
+        return _of_script(
+            path, text, kind, given, beside, int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
+        )
     if kind == "log":
         return _of_log(path, text, given)
     doubts: list[str] = []
@@ -166,7 +194,9 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     settings = with_defaults(settings)
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)
-    doubts.extend(setting.how for setting in settings if setting.how and "default" in setting.how and _used(setting, facts))
+    doubts.extend(
+        setting.how for setting in settings if "is not set" in setting.how and _used(setting, facts)
+    )
     return Reading(facts, family, {path: kind}, None, doubts)
 
 
@@ -188,36 +218,59 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
     if wanted:
         found = next((recipe for recipe in recipes if recipe.name == wanted), None)
         if found is None:
-            raise InputError(f"{path} has no recipe {wanted}", f"it has {', '.join(names[:8]) or 'none'}", "name one of them")
+            raise InputError(
+                f"{path} has no recipe {wanted}",
+                f"it has {', '.join(names[:8]) or 'none'}",
+                "name one of them",
+            )
         return found
     from planner.audit.facts import recognised
 
-    telling = [recipe for recipe in recipes if recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1]) >= 2]
+    known = {
+        recipe.name: recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
+        for recipe in recipes
+    }
+    least = max(2, TELLING_SHARE * max(known.values(), default=0))
+    telling = [recipe for recipe in recipes if known[recipe.name] >= least]
     if not telling:
-        raise InputError(f"{path} sets nothing that is known", "no assignment of it is a setting of an engine", "name a recipe or a configuration")
+        raise InputError(
+            f"{path} sets nothing that is known",
+            "no assignment of it is a setting of an engine",
+            "name a recipe or a configuration",
+        )
     first = next((recipe for recipe in telling if not _DEBUG.search(recipe.name)), telling[0])
     if len(telling) > 1:
-        doubts.append(f"of {len(telling)} recipes the first is read, {first.name}: name another as {path}::NAME")
+        doubts.append(
+            f"of {len(telling)} recipes the first is read, {first.name}: name another as {path}::NAME"
+        )
     return first
 
 
-def _of_script(path: str, text: str, kind: Kind, given: Mapping[str, str], beside: Mapping[str, str]) -> Reading:
-    """A script, or a page with commands."""
+def _of_script(
+    path: str, text: str, kind: Kind, given: Mapping[str, str], beside: Mapping[str, str], line: int = 0
+) -> Reading:
+    """A script, or a page with commands (the first at or after a line)."""
     others = {name: other for name, other in beside.items() if other is not text}
-    launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given)
+    launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
     if launch is None:
         family = FAMILIES[-1]
-        return Reading(Facts(), family, {path: kind}, None, [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"])
+        return Reading(
+            Facts(),
+            family,
+            {path: kind},
+            None,
+            [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"],
+        )
     facts = facts_of(launch.settings, launch.family, path)
-    variables = {name: text for name in script.names.values if (text := script.names.text(name)) is not None}
+    variables = {name: script.names.text(name) or "" for name in script.names.values}
     if kind == "shell":
         for document in script.documents:
-            _add_document(facts, document.text, launch.family, path, document.line)
+            _add_document(facts, document.text, path, document.line)
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
     return Reading(facts, launch.family, {path: kind}, None, doubts, variables=variables)
 
 
-def _add_document(facts: Facts, text: str, family: Family, path: str, line: int) -> None:
+def _add_document(facts: Facts, text: str, path: str, line: int) -> None:
     """Settings of a configuration that a script writes itself."""
     if not text.lstrip().startswith("{"):
         return
@@ -225,29 +278,38 @@ def _add_document(facts: Facts, text: str, family: Family, path: str, line: int)
         settings, _ = json_settings(re.sub(r"\x00|\$\{?\w+\}?", "null", text), path)
     except InputError:
         return
-    written = facts_of(settings, FAMILIES[_DEEPSPEED], path)
+    written = facts_of(settings, family_named("DeepSpeed"), path)
     for name, fact in written.found.items():
         facts.put(name, fact.value, "stated", f"{fact.said} (in the JSON of line {line})")
 
 
-_DEEPSPEED = next(place for place, family in enumerate(FAMILIES) if family.name == "DeepSpeed")
-
-
 def _doubts_of(script: Script) -> list[str]:
     """What a script leaves to a run."""
-    found = [f"{name} is read by the script and was not given: name it too" for name in dict.fromkeys(script.sourced)]
+    found = [
+        f"{name} is read by the script and was not given: name it too"
+        for name in dict.fromkeys(script.sourced)
+    ]
     for line, names in script.branches[:20]:
         if names:
-            found.append(f"line {line}: only a run knows {', '.join(sorted(names)[:4])}, so what the branches set differently is not told")
+            found.append(
+                f"line {line}: only a run knows {', '.join(sorted(names)[:4])}; "
+                "what its branches set differently is not told (--env says it)"
+            )
     return found
 
 
 def _doubts_of_launch(launch: Launch) -> list[str]:
     """What else a script starts."""
-    found = [] if launch.sure else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
+    found = (
+        []
+        if launch.sure
+        else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
+    )
     if launch.others:
         lines = ", ".join(map(str, launch.others[:8]))
-        found.append(f"other commands could be meant, of lines {lines}: the one of line {launch.line} is read")
+        found.append(
+            f"other commands could be meant, of lines {lines}: the one of line {launch.line} is read"
+        )
     return found
 
 
@@ -274,7 +336,12 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
 
 def _together(readings: list[Reading]) -> Reading:
     """Facts of several files: what a command says overrides the file that it names."""
-    order = sorted(readings, key=lambda reading: ("shell", "page", "python", "toml", "yaml", "json", "log").index(next(iter(reading.kinds.values()))))
+    order = sorted(
+        readings,
+        key=lambda reading: ("shell", "page", "python", "toml", "yaml", "json", "log").index(
+            next(iter(reading.kinds.values()))
+        ),
+    )
     first = order[0]
     telling = next((reading for reading in order if reading.facts.found), first)
     whole = Reading(Facts(), telling.family)
@@ -282,7 +349,9 @@ def _together(readings: list[Reading]) -> Reading:
         for name, fact in reading.facts.found.items():
             known = whole.facts.found.setdefault(name, fact)
             if known is not fact and known.value != fact.value and not name.startswith("said."):
-                whole.doubts.append(f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}")
+                whole.doubts.append(
+                    f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}"
+                )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables
         whole.kinds |= reading.kinds

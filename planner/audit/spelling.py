@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.audit.read import Reading
-from planner.audit.settings import spelled
+from planner.formats.settings import spelled
 
 _RECOMPUTE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "megatron": {
@@ -17,39 +17,63 @@ _RECOMPUTE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "torchtitan": {
         "full": ("activation_checkpoint.mode full",),
         "selective": ("activation_checkpoint.mode selective",),
-        "selective-op": ("activation_checkpoint.mode selective", "activation_checkpoint.selective_ac_option op"),
+        "selective-op": (
+            "activation_checkpoint.mode selective",
+            "activation_checkpoint.selective_ac_option op",
+        ),
         "none": ("activation_checkpoint.mode none",),
     },
     "other": {
-        "full": ("gradient_checkpointing true",), "selective": ("gradient_checkpointing true",), "none": ("gradient_checkpointing false",),
+        "full": ("gradient_checkpointing true",),
+        "selective": ("gradient_checkpointing true",),
+        "none": ("gradient_checkpointing false",),
     },
-}  # fmt: skip
+}
 _MEGATRON: Mapping[str, str] = {
-    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size", "expert_tp": "expert_tensor_parallel_size", "microbatch_size": "micro_batch_size",
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "expert_tp": "expert_tensor_parallel_size",
+    "microbatch_size": "micro_batch_size",
     "virtual_stages": "num_virtual_stages_per_pipeline_rank",
-}  # fmt: skip
+}
 _TITAN: Mapping[str, str] = {
-    "tp": "parallelism.tensor_parallel_degree", "pp": "parallelism.pipeline_parallel_degree",
-    "cp": "parallelism.context_parallel_degree", "ep": "parallelism.expert_parallel_degree",
-    "microbatch_size": "training.local_batch_size", "schedule": "parallelism.pipeline_parallel_schedule",
+    "tp": "parallelism.tensor_parallel_degree",
+    "pp": "parallelism.pipeline_parallel_degree",
+    "cp": "parallelism.context_parallel_degree",
+    "ep": "parallelism.expert_parallel_degree",
+    "microbatch_size": "training.local_batch_size",
+    "schedule": "parallelism.pipeline_parallel_schedule",
     "dp": "parallelism.data_parallel_shard_degree",
-}  # fmt: skip
+}
 _OTHERS: Mapping[str, str] = {
-    "tp": "tensor_parallel_size", "cp": "context_parallel_size", "microbatch_size": "per_device_train_batch_size",
+    "tp": "tensor_parallel_size",
+    "cp": "context_parallel_size",
+    "microbatch_size": "per_device_train_batch_size",
     "zero_stage": "zero_optimization.stage",
-}  # fmt: skip
+}
 _ZERO: Mapping[str, Mapping[int, tuple[str, ...]]] = {
     "megatron": {
-        0: ("-use_distributed_optimizer",), 1: ("use_distributed_optimizer",),
+        0: ("-use_distributed_optimizer",),
+        1: ("use_distributed_optimizer",),
         2: ("use_megatron_fsdp", "data_parallel_sharding_strategy optim_grads"),
         3: ("use_megatron_fsdp", "data_parallel_sharding_strategy optim_grads_params"),
     },
     "torchtitan": {
-        0: (), 1: (), 2: ("parallelism.fsdp_reshard_after_forward never",), 3: ("parallelism.fsdp_reshard_after_forward always",),
+        0: (),
+        1: (),
+        2: ("parallelism.fsdp_reshard_after_forward never",),
+        3: ("parallelism.fsdp_reshard_after_forward always",),
     },
-}  # fmt: skip
-_SCHEDULES: Mapping[str, str] = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe", "zb-h1": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
+}
+_SCHEDULES: Mapping[str, str] = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "zb-h1": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+}
 
 
 def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
@@ -96,10 +120,16 @@ def _styled(reading: Reading, word: str) -> str:
     name, _, value = word.lstrip("-").partition(" ")
     if kind in ("shell", "page", "log"):
         dashes = _kind(reading) == "megatron" and "." not in name and not name.isupper()
-        flag = name if name.isupper() or "." in name and "=" in name else f"--{name.replace('_', '-') if dashes else name}"
+        flag = (
+            name
+            if name.isupper() or ("." in name and "=" in name)
+            else f"--{name.replace('_', '-') if dashes else name}"
+        )
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
     elif kind == "python":
-        text = f"cfg.{name} = {value or True}" if "." in name else f"cfg.model.{spelled(name)} = {value or True}"
+        text = (
+            f"cfg.{name} = {value or True}" if "." in name else f"cfg.model.{spelled(name)} = {value or True}"
+        )
     else:
         text = f"{name} = {value or 'true'}" if kind == "toml" else f"{name}: {value or 'true'}"
     return f"without {text.split(' ')[0].rstrip(':')}" if gone else text

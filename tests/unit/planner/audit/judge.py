@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ def _files(row: dict[str, str]) -> list[str]:
     return [name.partition("::")[0] for name in row["file"].split("+")]
 
 
-def judged(folder: Path) -> Iterator[Cell]:
-    """Every field of every file."""
-    for row in rows_of(folder):
+def judged(folder: Path, rows: Sequence[dict[str, str]]) -> Iterator[Cell]:
+    """Every field of rows."""
+    for row in rows:
         document, warned = read(folder, row)
         for column, field in COLUMNS.items():
             group, _, name = field.partition(".")
@@ -71,7 +71,13 @@ def read(folder: Path, row: dict[str, str]) -> tuple[dict[str, Any], bool]:
     except InputError:
         return {}, True
     findings = findings_of(reading, Job(), None)
-    found = Audit(reading=reading, job=Job(), findings=findings, doubts=tuple(reading.doubts), measured_step_s=measured_step_s(reading, Job()))
+    found = Audit(
+        reading=reading,
+        job=Job(),
+        findings=findings,
+        doubts=tuple(reading.doubts),
+        measured_step_s=measured_step_s(reading, Job()),
+    )
     return audit_document(found), bool(findings or reading.doubts)
 
 
@@ -93,7 +99,9 @@ def matches(column: str, expected: str, found: Any) -> bool:
         wanted = int(stage.group(1)) if stage else 0 if word.startswith("none") else 3
         return bool(found == wanted)
     if column == "precision":
-        return any(same in word for same in {"fp8": ("fp8", "float8"), "nvfp4": ("fp4",)}.get(found, (found,)))
+        return any(
+            same in word for same in {"fp8": ("fp8", "float8"), "nvfp4": ("fp4",)}.get(found, (found,))
+        )
     if column == "recompute":
         return word.startswith(str(found).split("-")[0]) or (word == "yes" and found != "none")
     if column == "sequence_parallel":

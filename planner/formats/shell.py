@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from planner.audit.shell_tests import truth
-from planner.audit.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
-from planner.audit.shell_values import LONGEST_TEXT, UNKNOWN, Text, Variables, expanded, here_text, joined
-from planner.audit.shell_words import REDIRECTIONS, Word, words_of
+from planner.formats.shell_tests import truth
+from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
+from planner.formats.shell_values import LONGEST_TEXT, UNKNOWN, Text, Variables, expanded, here_text, joined
+from planner.formats.shell_words import REDIRECTIONS, Word, words_of
 
 MOST_STEPS = 20_000
 """Commands followed; a published script has a few hundred."""
@@ -57,9 +57,9 @@ class Script:
 def followed(
     text: str, *, given: Mapping[str, str] | None = None, beside: Mapping[str, str] | None = None
 ) -> Script:
-    """Follow a script.
+    r"""Follow a script.
 
-    >>> script = followed('TP=${TP:-4}\\nARGS=(--tp $TP)\\ntorchrun train.py "${ARGS[@]}"')
+    >>> script = followed('TP=${TP:-4}\nARGS=(--tp $TP)\ntorchrun train.py "${ARGS[@]}"')
     >>> [word.text for word in script.started[0].words]
     ['torchrun', 'train.py', '--tp', '4']
 
@@ -84,7 +84,10 @@ def _slurm(directives: Mapping[str, Text]) -> dict[str, str]:
     nodes = directives.get("--nodes", directives.get("-N"))
     if nodes is not None and nodes.text.isdigit():
         found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
-    for flag, name in (("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"), ("--gpus-per-node", "SLURM_GPUS_PER_NODE")):
+    for flag, name in (
+        ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
+        ("--gpus-per-node", "SLURM_GPUS_PER_NODE"),
+    ):
         value = directives.get(flag)
         if value is not None and value.text.rpartition(":")[2].isdigit():
             found[name] = value.text.rpartition(":")[2]
@@ -284,7 +287,10 @@ class _Follower:
             return {"true": True, "false": False}.get(first)
         self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line))
         for place, text in enumerate(texts):
-            if text.text in _SHELLS and [part.text for part in texts[place + 1 : place + 2]] in (["-c"], ["-lc"]):
+            if text.text in _SHELLS and [part.text for part in texts[place + 1 : place + 2]] in (
+                ["-c"],
+                ["-lc"],
+            ):
                 self.inner(" ".join(part.text for part in texts[place + 2 : place + 3]), text.line, names)
         return None if first in ("grep", "command", "which", "nvidia-smi", "type") else True
 

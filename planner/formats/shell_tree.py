@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planner.audit.shell_words import REDIRECTIONS, Word
+from planner.formats.shell_words import REDIRECTIONS, Word
 
 MOST_NESTED = 40
 """Blocks within blocks; deeper ones are passed over."""
@@ -155,7 +155,11 @@ class _Parser:
             word = self.words[self.at]
             if word.operator and word.text not in REDIRECTIONS and word.here is None:
                 depth += {"(": 1, ")": -1}.get(word.text, 0)
-                if word.text not in ("(", ")") or depth < 0 or (found and depth == 0 and found[0].text != "("):
+                if (
+                    word.text not in ("(", ")")
+                    or depth < 0
+                    or (found and depth == 0 and found[0].text != "(")
+                ):
                     break
                 if word.text == ")" and depth == 0:
                     self.at += 1

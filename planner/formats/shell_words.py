@@ -1,6 +1,6 @@
 """The words of a shell script: commands, quotes, continuations, arrays and here-documents, nothing expanded.
 
-A `Word` keeps its quotes; `planner.audit.shell_values` turns it into text. Operators (``;``, ``&&``, ``|``,
+A `Word` keeps its quotes; `planner.formats.shell_values` turns it into text. Operators (``;``, ``&&``, ``|``,
 newline, parentheses) are words of their own with `operator` set.
 """
 
@@ -14,7 +14,28 @@ MOST_WORDS = 60_000
 MOST_DEPTH = 24
 """Nested substitutions of one word."""
 
-_OPERATORS = ("&>>", "<<<", "<<-", "&&", "||", ";;", ">>", "<<", ">&", "<&", "&>", ">|", ";", "|", "&", "(", ")", "<", ">", "\n")  # fmt: skip
+_OPERATORS = (
+    "&>>",
+    "<<<",
+    "<<-",
+    "&&",
+    "||",
+    ";;",
+    ">>",
+    "<<",
+    ">&",
+    "<&",
+    "&>",
+    ">|",
+    ";",
+    "|",
+    "&",
+    "(",
+    ")",
+    "<",
+    ">",
+    "\n",
+)
 REDIRECTIONS = frozenset(("&>>", "<<<", ">>", ">&", "<&", "&>", ">|", "<", ">"))
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _HERE = frozenset(("<<", "<<-"))
@@ -110,10 +131,10 @@ def _closed(text: str, at: int, end: str, depth: int) -> int:
 
 
 def words_of(text: str, line: int = 1) -> tuple[Word, ...]:
-    """Every word and operator of a script, at most `MOST_WORDS`.
+    r"""Every word and operator of a script, at most `MOST_WORDS`.
 
-    >>> [word.text for word in words_of("a=1 # no\\nrun \\"$a b\\" && x")]
-    ['a=1', '\\n', 'run', '"$a b"', '&&', 'x']
+    >>> [word.text for word in words_of('a=1 # no\nrun "$a b" && x')]
+    ['a=1', '\n', 'run', '"$a b"', '&&', 'x']
     """
     reader, found = _Reader(text, line), list[Word]()
     while len(found) < MOST_WORDS:
@@ -183,4 +204,3 @@ def _array(reader: _Reader) -> tuple[Word, ...]:
         else:
             found.append(Word(reader.word(), reader.line))
     return tuple(found)
-

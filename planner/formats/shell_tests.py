@@ -9,8 +9,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping
 
-from planner.audit.shell_values import UNKNOWN, Text, Variables, expanded
-from planner.audit.shell_words import Word
+from planner.formats.shell_values import UNKNOWN, Variables, expanded
+from planner.formats.shell_words import Word
 
 _NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b, "-ne": lambda a, b: a != b, "-gt": lambda a, b: a > b,
@@ -22,7 +22,7 @@ _WORDS = frozenset(("=", "==", "!="))
 def truth(words: tuple[Word, ...], names: Variables) -> bool | None:
     """The truth of ``[ … ]``, ``[[ … ]]`` or ``test …``; None if only a run can tell.
 
-    >>> from planner.audit.shell_words import words_of
+    >>> from planner.formats.shell_words import words_of
     >>> truth(words_of('[[ "$A" == 1* && -n $B ]]'), Variables({"A": (Text("12", 1),)}))
     False
     """

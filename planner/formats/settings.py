@@ -75,7 +75,16 @@ def truth_of(value: Scalar) -> bool | None:
     >>> truth_of("True"), truth_of(0), truth_of("auto")
     (True, False, None)
     """
-    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    words = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
     return words.get(str(value).strip().strip("'\"").lower())
 
 

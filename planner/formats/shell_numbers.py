@@ -7,20 +7,37 @@ import re
 from collections.abc import Callable, Mapping
 
 LARGEST = 10**18
-_TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]{1,15}|\d{1,18}(?![\w.]))|([A-Za-z_]\w*)|(\*\*|<=|>=|==|!=|&&|\|\||<<|>>|[-+*/%()<>?:!])|(.))")
+_TOKEN = re.compile(
+    r"\s*(?:(0[xX][0-9a-fA-F]{1,15}|\d{1,18}(?![\w.]))|([A-Za-z_]\w*)|(\*\*|<=|>=|==|!=|&&|\|\||<<|>>|[-+*/%()<>?:!])|(.))"
+)
 _LEVELS: tuple[tuple[str, ...], ...] = (
-    ("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"), ("**",),
-)  # fmt: skip
+    ("||",),
+    ("&&",),
+    ("==", "!="),
+    ("<", ">", "<=", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+    ("**",),
+)
 _OF: Mapping[str, Callable[[int, int], int]] = {
-    "||": lambda a, b: int(bool(a or b)), "&&": lambda a, b: int(bool(a and b)),
-    "==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b), ">": lambda a, b: int(a > b),
-    "<=": lambda a, b: int(a <= b), ">=": lambda a, b: int(a >= b),
-    "<<": lambda a, b: a << b if 0 <= b < 64 else _unknown(), ">>": lambda a, b: a >> b if 0 <= b < 64 else _unknown(),
-    "+": operator.add, "-": operator.sub, "*": operator.mul,
-    "/": lambda a, b: int(a / b) if abs(a) < 2**52 else a // b, "%": lambda a, b: a - b * int(a / b),
+    "||": lambda a, b: int(bool(a or b)),
+    "&&": lambda a, b: int(bool(a and b)),
+    "==": lambda a, b: int(a == b),
+    "!=": lambda a, b: int(a != b),
+    "<": lambda a, b: int(a < b),
+    ">": lambda a, b: int(a > b),
+    "<=": lambda a, b: int(a <= b),
+    ">=": lambda a, b: int(a >= b),
+    "<<": lambda a, b: a << b if 0 <= b < 64 else _unknown(),
+    ">>": lambda a, b: a >> b if 0 <= b < 64 else _unknown(),
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
+    "%": lambda a, b: a - b * int(a / b),
     "**": lambda a, b: a**b if 0 <= b <= 64 and abs(a) <= 10**6 else _unknown(),
-}  # fmt: skip
+}
 
 
 class _UnknownNumberError(Exception):
@@ -95,20 +112,20 @@ class _Expression:
 
     def one(self, depth: int) -> int:
         """A number, a variable, a sign or parentheses."""
-        token = self.here()
+        part = self.here()
         self.at += 1
-        if token in ("-", "+", "!"):
+        if part in ("-", "+", "!"):
             value = self.one(depth)
-            return {"-": -value, "+": value, "!": int(not value)}[token]
-        if token == "(":
+            return {"-": -value, "+": value, "!": int(not value)}[part]
+        if part == "(":
             found = self.choice(depth + 1)
             if self.here() != ")":
                 _unknown()
             self.at += 1
             return found
-        if token[:1].isdigit():
-            return int(token, 16 if token[:2] in ("0x", "0X") else 10)
-        text = self.value_of(token) if token else None
+        if part[:1].isdigit():
+            return int(part, 16 if part[:2] in ("0x", "0X") else 10)
+        text = self.value_of(part) if part else None
         if text is None or not re.fullmatch(r"\s*-?\d{1,18}\s*", text):
             return _unknown()
         return int(text)

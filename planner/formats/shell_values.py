@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from planner.audit.shell_numbers import whole_number
-from planner.audit.shell_words import MOST_DEPTH, Word, skipped
+from planner.formats.shell_numbers import whole_number
+from planner.formats.shell_words import MOST_DEPTH, Word, skipped
 
 UNKNOWN = "\x00"
 LONGEST_TEXT = 100_000
@@ -204,7 +204,7 @@ def _variable(
 
 def _substituted(command: str, names: Variables, depth: int) -> str:
     """What a substitution gives where that can be told: the text of ``cat << EOF``."""
-    from planner.audit.shell_words import words_of
+    from planner.formats.shell_words import words_of
 
     words = words_of(command)
     if words and words[0].text == "cat":
@@ -288,7 +288,7 @@ def _modified(
         if mark == "=":
             names.values[name] = (Text(text, line),)
         return _Found((Text(text, line),))
-    if rest[:2] in (":+",) or rest[:1] == "+":
+    if rest[:2] == ":+" or rest[:1] == "+":
         held = values is not None and any(part.text for part in values)
         return _Found((Text(joined(rest.lstrip(":+"), names, line, depth + 1), line),) if held else ())
     if not rest or mark == "?":

@@ -13,32 +13,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.audit.settings import Setting
+from planner.formats.settings import Setting
 from topology.base.units import BILLION, GIB
 
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
 MOST_STEPS = 100_000
 _STEP = re.compile(r"elapsed time per iteration \((ms|s)\):\s*([\d.]+)")
+_ITERATION = re.compile(r"iter time \((ms|s)\):\s*([\d.]+)")
+_PROGRESS = re.compile(r"\[[\d:]+<[\d:?]+,\s*([\d.]+)(s/it|it/s)")
 _BATCH = re.compile(r"global batch size:\s*(\d+)")
-_TFLOPS = re.compile(r"(?:TFLOPs:|TFLOP/s/GPU\)?:|tflops:|Effective Tera Flops per GPU:|MODEL_TFLOP/s/GPU:?)\s*([\d,.]+)", re.IGNORECASE)
+_TFLOPS = re.compile(
+    r"(?:TFLOPs:|TFLOP/s/GPU\)?:|tflops:|Effective Tera Flops per GPU:|MODEL_TFLOP/s/GPU:?)\s*([\d,.]+)",
+    re.IGNORECASE,
+)
 _TITAN = re.compile(r"step:\s*(\d+)\b.{0,200}?memory:\s*([\d.]+)GiB.{0,60}?tps:\s*([\d,]+)", re.IGNORECASE)
 _NEMO = re.compile(r"train_step_timing(?: in s)?\"?\s*[:=]\s*([\d.]+)")
 _MLPERF = re.compile(r'"train_step_time"\s*:\s*([\d.]+)')
-_MEMORY = re.compile(r"(?:max allocated:\s*([\d.]+)|mem-max-allocated-gigabytes:\s*([\d.]+)|MaxMemAllocated=([\d.]+)\s*GB)")
-_SAMPLES = re.compile(r"(?:RunningAvgSamplesPerSec=|'train_samples_per_second':\s*|Speed:\s*|samples per second:\s*)([\d.]+)")
+_MEMORY = re.compile(
+    r"(?:max allocated:\s*([\d.]+)|mem-max-allocated-gigabytes:\s*([\d.]+)|MaxMemAllocated=([\d.]+)\s*GB)"
+)
+_SAMPLES = re.compile(
+    r"(?:RunningAvgSamplesPerSec=|'train_samples_per_second':\s*|Speed:\s*|samples per second:\s*)([\d.]+)"
+)
 _HF = re.compile(r"'train_steps_per_second':\s*([\d.]+)")
-_ARGUMENT = re.compile(r"^(?:\[[^\]]*\]:?)?\s*([a-zA-Z_]\w*)\s+\.{2,}\s*(\S.*)$|^(?:\[[^\]]*\]:?)?\s\s([a-z_]\w{24,})\s\s(\S+)$")
+_ARGUMENT = re.compile(
+    r"^(?:\[[^\]]*\]:?)?\s*([a-zA-Z_]\w*)\s+\.{2,}\s*(\S.*)$|^(?:\[[^\]]*\]:?)?\s\s([a-z_]\w{24,})\s\s(\S+)$"
+)
 _WORLD = re.compile(r"using world size:\s*(\d+)")
-_PARALLEL = re.compile(r"(data|tensor-model|pipeline-model|model|context|expert-model)-parallel[ -]size:\s*(\d+)")
-_COMMAND = re.compile(r"^(?:\+\s|cmd\s*=\s*|\$\s)|^\s*(?:[A-Z_]+=\S+\s+)*(?:torchrun|deepspeed|python3?|srun|\./\S+\.sh)\s")
+_PARALLEL = re.compile(
+    r"(data|tensor-model|pipeline-model|model|context|expert-model)-parallel[ -]size:\s*(\d+)"
+)
+_COMMAND = re.compile(
+    r"^(?:\+\s|cmd\s*=\s*|\$\s)|^\s*(?:[A-Z_]+=\S+\s+)*(?:torchrun|deepspeed|python3?|srun|\./\S+\.sh)\s"
+)
 _ECHOED = re.compile(r"^\+ ([A-Z_]*ARGS)=\((.*)\)$")
 _LOGGED = re.compile(
-    "|".join((
-        _STEP.pattern, r"^:::MLLOG", r"^DLLL\s*\{", r"RunningAvgSamplesPerSec=", r"train_step_timing", r"\btps:\s*[\d,]+\s+tflops:",
-        r"'train_runtime':", r"Speed: [\d.]+ samples/sec", r"mem-max-allocated-gigabytes",
-    )), re.MULTILINE,
-)  # fmt: skip
+    rf"{_STEP.pattern}|^:::MLLOG|^DLLL\s*\{{|RunningAvgSamplesPerSec=|"
+    r"train_step_timing|\btps:\s*[\d,]+\s+tflops:|'train_runtime':|"
+    r"\[[\d:]+<[\d:?]+,\s*[\d.]+(?:s/it|it/s)|iter time \((?:ms|s)\):|"
+    r"Speed: [\d.]+ samples/sec|mem-max-allocated-gigabytes",
+    re.MULTILINE,
+)
 
 
 @dataclass(slots=True)
@@ -85,6 +101,8 @@ class _Read:
     job: dict[str, tuple[Any, int]] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
     arrays: dict[str, str] = field(default_factory=dict)
+    average: float | None = None
+    progress: list[float] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
 
 
@@ -93,12 +111,16 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     read = _Read()
     for number, line in _lines(text):
         _take(line, number, read)
-    found = Measured(job=[(name, value, line) for name, (value, line) in read.job.items()], doubts=read.doubts)
+    found = Measured(
+        job=[(name, value, line) for name, (value, line) in read.job.items()], doubts=read.doubts
+    )
     steady = read.steps[1:] if len(read.steps) > 1 else read.steps
     if steady:
         found.step_time_s, found.steps = statistics.median(steady), len(steady)
         if len(read.steps) == 1:
             found.doubts.append("the log has one step, which is a warm-up: not a steady state")
+    elif read.average is not None or read.progress:
+        found.step_time_s = read.average or _median(read.progress)
     found.tflops_per_gpu = _median(read.tflops)
     found.tokens_per_s_per_gpu = _median(read.tokens)
     found.samples_per_s = _median(read.samples)
@@ -133,7 +155,7 @@ def _take(line: str, number: int, read: _Read) -> None:
     if line.startswith(("DLLL", ":::MLLOG")):
         _take_json(line, number, read)
         return
-    step = _STEP.search(line)
+    step = _STEP.search(line) or _ITERATION.search(line)
     if step and len(read.steps) < MOST_STEPS:
         seconds = _number(step.group(2)) / (1000 if step.group(1) == "ms" else 1)
         read.steps.append(seconds)
@@ -158,13 +180,21 @@ def _take_rates(line: str, read: _Read) -> None:
         match = pattern.search(line)
         if match and len(read.steps) < MOST_STEPS:
             read.steps.append(_number(match.group(1)))
-    hf = _HF.search(line)
+    hf, bar = _HF.search(line), _PROGRESS.search(line)
     if hf and _number(hf.group(1)) > 0:
-        read.steps.append(1 / _number(hf.group(1)))
+        read.average = 1 / _number(hf.group(1))
+    if bar and _number(bar.group(1)) > 0 and len(read.progress) < MOST_STEPS:
+        read.progress.append(_number(bar.group(1)) if bar.group(2) == "s/it" else 1 / _number(bar.group(1)))
     memory = _MEMORY.search(line)
     if memory:
         mib, gigabytes, deepspeed = memory.groups()
-        found = _number(mib) * GIB / 1024 if mib else _number(gigabytes) * BILLION if gigabytes else _number(deepspeed) * GIB
+        found = (
+            _number(mib) * GIB / 1024
+            if mib
+            else _number(gigabytes) * BILLION
+            if gigabytes
+            else _number(deepspeed) * GIB
+        )
         read.memory = max(read.memory, found)
 
 
@@ -178,7 +208,14 @@ def _take_printed(line: str, number: int, read: _Read) -> None:
     if world:
         read.job.setdefault("cluster.num_gpus", (int(world.group(1)[:9]), number))
     for kind, degree in _PARALLEL.findall(line[:2000]):
-        name = {"data": "dp", "tensor-model": "tp", "model": "tp", "pipeline-model": "pp", "context": "cp", "expert-model": "ep"}[kind]
+        name = {
+            "data": "dp",
+            "tensor-model": "tp",
+            "model": "tp",
+            "pipeline-model": "pp",
+            "context": "cp",
+            "expert-model": "ep",
+        }[kind]
         read.job.setdefault(f"layout.{name}", (int(degree[:9]), number))
     echoed = _ECHOED.match(line)
     if echoed:
@@ -217,7 +254,7 @@ def _take_tracked(value: dict[str, Any], read: _Read) -> None:
     if isinstance(step, int | float):
         read.steps.append(float(step))
     if isinstance(value.get("throughput"), int | float):
-        doubt = f"the printed throughput, {value['throughput']:.1f} tokens/s, includes evaluation: steps are shorter than it says"
+        doubt = f"the printed throughput, {value['throughput']:.1f} tokens/s, includes evaluation"
         if doubt not in read.doubts and len(read.doubts) < 20:
             read.doubts.append(doubt)
 
@@ -228,7 +265,11 @@ def _take_record(data: dict[str, Any], number: int, read: _Read) -> None:
     if isinstance(step, int | float):
         read.steps.append(float(step))
     for name, value in list(data.items())[:2000]:
-        if isinstance(name, str) and name.startswith("cfg/") and isinstance(value, str | int | float | bool | None):
+        if (
+            isinstance(name, str)
+            and name.startswith("cfg/")
+            and isinstance(value, str | int | float | bool | None)
+        ):
             read.settings.append(Setting(name=name.replace("/", "."), value=value, line=number))
 
 

@@ -1,7 +1,7 @@
-"""Configuration files as settings: JSON (with lines), TOML and YAML, through parsers that build nothing else.
+"""Configuration files as settings: JSON, TOML and YAML, by parsers that build nothing else.
 
-YAML is read as events: tags (``!include``) are passed over, an alias is the text of its name, and no object is
-ever constructed. A JSON template, whose values a script replaces by name, is read with those values unknown.
+YAML is read as events: tags (``!include``) are passed over, an alias is the text of its name, no object
+is ever constructed. A JSON template, whose values a script replaces, is read with those values unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any
 
-from planner.audit.settings import MOST_SETTINGS, Scalar, Setting
+from planner.formats.settings import MOST_SETTINGS, Scalar, Setting
 from topology.base.decode import json_value
 from topology.base.errors import InputError, shortened
 
@@ -21,14 +21,22 @@ MOST_NESTED = 40
 LONGEST_LIST = 64
 """Entries of a list that are kept; longer ones are data, not settings."""
 LONGEST_VALUE = 4000
-_PLACEHOLDER = re.compile(r'(:\s*|[\[,]\s*)([A-Z][A-Z0-9_]*)(?=\s*[,}\]])')
+_PLACEHOLDER = re.compile(r"(:\s*|[\[,]\s*)([A-Z][A-Z0-9_]*)(?=\s*[,}\]])")
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _TOML_KEY = re.compile(r"^\s*(?:\[+\s*([^\]]+?)\s*\]+|([\w\"'.-]+)\s*=)", re.MULTILINE)
 _SPECIAL = re.compile(r"[-+]?(?:\d[\d_]*)")
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?")
 _WORDS: dict[str, Scalar] = {
-    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "null": None, "~": None, "": None,
-}  # fmt: skip
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "null": None,
+    "~": None,
+    "": None,
+}
 
 
 def json_settings(text: str, where: str) -> tuple[list[Setting], bool]:
@@ -75,7 +83,9 @@ def toml_settings(text: str, where: str) -> list[Setting]:
     for match in _TOML_KEY.finditer(text):
         line += text.count("\n", at, match.start())
         at = match.start()
-        skipped = text.count("\n", match.start(), match.start() + len(match.group()) - len(match.group().lstrip()))
+        skipped = text.count(
+            "\n", match.start(), match.start() + len(match.group()) - len(match.group().lstrip())
+        )
         if match.group(1):
             table = match.group(1)
         else:
@@ -101,7 +111,9 @@ def flattened(value: Any, line_of: Any) -> list[Setting]:
     return found
 
 
-def _list(name: str, node: list[Any], depth: int, waiting: list[Any], found: list[Setting], line_of: Any) -> None:
+def _list(
+    name: str, node: list[Any], depth: int, waiting: list[Any], found: list[Setting], line_of: Any
+) -> None:
     """A list: of plain values one setting, of tables those of each."""
     parts = node[:LONGEST_LIST]
     if any(isinstance(part, dict | list) for part in parts):
@@ -171,7 +183,9 @@ class _Events:
 
     def scalar(self, event: Any) -> None:
         """A key, a value, or an entry of a list."""
-        text = str(getattr(event, "value", None) or (event.anchor if type(event).__name__ == "AliasEvent" else ""))
+        text = str(
+            getattr(event, "value", None) or (event.anchor if type(event).__name__ == "AliasEvent" else "")
+        )
         if not self.stack:
             return
         kind, _, parts = self.stack[-1]
@@ -209,4 +223,6 @@ def plain_value(text: str) -> Scalar:
 
 def _unreadable(where: str, kind: str, cause: str) -> InputError:
     """A file that is not what it looks like."""
-    return InputError(f"{where} is not valid {kind}", shortened(cause, 200), "correct the syntax at that place")
+    return InputError(
+        f"{where} is not valid {kind}", shortened(cause, 200), "correct the syntax at that place"
+    )

@@ -1,8 +1,8 @@
 """Python configurations as settings, from their syntax alone: nothing is imported or run.
 
-Read are assignments of plain values to attributes (``cfg.model.tp = 8``) and keyword arguments of nested calls
-(``Config(training=TrainingConfig(seq_len=4096))``), function by function; a function that begins with a call
-of another one of the file begins with its settings.
+Read are assignments of plain values to attributes (``cfg.model.tp = 8``) and keyword arguments of nested
+calls (``Config(training=TrainingConfig(seq_len=4096))``), function by function; a
+function that calls another one of the file has its settings too.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from types import EllipsisType
 
-from planner.audit.settings import MOST_SETTINGS, Setting
+from planner.formats.settings import MOST_SETTINGS, Scalar, Setting
 from topology.base.errors import InputError, shortened
 
 MOST_CHARACTERS = 400_000
@@ -31,14 +32,18 @@ class Recipe:
 def recipes_of(text: str, where: str) -> list[Recipe]:
     """Every function of a file that sets something, in order; then the module itself."""
     if len(text) > MOST_CHARACTERS or _deepest(text) > MOST_NESTED * 3:
-        raise InputError(f"{where} is not a configuration", "it is too long or nested too deeply", "name another file")
+        raise InputError(
+            f"{where} is not a configuration", "it is too long or nested too deeply", "name another file"
+        )
     try:
         module = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         cause = shortened(str(error), 200)
         raise InputError(f"{where} is not valid Python", cause, "correct the syntax at that place") from None
     functions = {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
-    found = [Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()]
+    found = [
+        Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
+    ]
     top = [setting for node in module.body for setting in _statement(node, functions, 0)]
     return [recipe for recipe in (*found, Recipe("", tuple(top), 1)) if recipe.settings]
 
@@ -57,7 +62,7 @@ def _deepest(text: str) -> int:
 
 def _of_function(node: ast.FunctionDef, functions: dict[str, ast.FunctionDef], depth: int) -> list[Setting]:
     """Settings of a function; the number of GPUs in its name is one."""
-    found: list[Setting] = []
+    found: list[Setting] = _defaults(node)
     for statement in node.body:
         found.extend(_statement(statement, functions, depth))
         if len(found) > MOST_SETTINGS:
@@ -67,6 +72,20 @@ def _of_function(node: ast.FunctionDef, functions: dict[str, ast.FunctionDef], d
     if gpus and found:
         how = "from the name of the function"
         found.insert(0, Setting(name="num_gpus", value=int(gpus.group(1)), line=node.lineno, how=how))
+    return found
+
+
+def _defaults(node: ast.FunctionDef) -> list[Setting]:
+    """Arguments with a default."""
+    arguments = [*node.args.args[len(node.args.args) - len(node.args.defaults) :], *node.args.kwonlyargs]
+    values = [*node.args.defaults, *node.args.kw_defaults]
+    found: list[Setting] = []
+    for argument, value in zip(arguments, values, strict=True):
+        plain = ... if value is None else _plain(value)
+        if not isinstance(plain, EllipsisType):
+            found.append(
+                Setting(name=argument.arg, value=plain, line=argument.lineno, how="an argument's default")
+            )
     return found
 
 
@@ -81,7 +100,9 @@ def _statement(node: ast.stmt, functions: dict[str, ast.FunctionDef], depth: int
     return []
 
 
-def _assigned(target: ast.expr, value: ast.expr, functions: dict[str, ast.FunctionDef], depth: int) -> list[Setting]:
+def _assigned(
+    target: ast.expr, value: ast.expr, functions: dict[str, ast.FunctionDef], depth: int
+) -> list[Setting]:
     """``a.b.c = value``: the first part is the variable's own name."""
     name = _dotted(target)
     if name is None:
@@ -91,9 +112,13 @@ def _assigned(target: ast.expr, value: ast.expr, functions: dict[str, ast.Functi
         text = _only_text(value)
         if inside and text is not None:
             return [Setting(name=inside, value=text, line=value.lineno)]
-        return _call(value, inside, functions, depth)
+        return _call(value, inside or name, functions, depth)
     plain = _plain(value)
-    return [] if plain is ... else [Setting(name=inside or name, value=plain, line=value.lineno)]  # type: ignore[arg-type]  # an ellipsis is no value
+    return (
+        []
+        if isinstance(plain, EllipsisType)
+        else [Setting(name=inside or name, value=plain, line=value.lineno)]
+    )
 
 
 def _call(call: ast.Call, prefix: str, functions: dict[str, ast.FunctionDef], depth: int) -> list[Setting]:
@@ -102,22 +127,24 @@ def _call(call: ast.Call, prefix: str, functions: dict[str, ast.FunctionDef], de
         return []
     found: list[Setting] = []
     name = _dotted(call.func)
-    if name in functions and depth < 8 and not prefix:
+    if name in functions and depth < 8:
         found.extend(_of_function(functions[name], functions, depth + 1))
     for argument in call.args:
         if isinstance(argument, ast.Call):
             found.extend(_call(argument, prefix, functions, depth + 1))
         elif name is not None and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
             function = name.rpartition(".")[2]
-            found.append(Setting(name=f"{prefix}.{function}".lstrip("."), value=argument.value, line=argument.lineno))
+            found.append(
+                Setting(name=f"{prefix}.{function}".lstrip("."), value=argument.value, line=argument.lineno)
+            )
     for keyword in call.keywords:
         if keyword.arg is None:
             continue
         inside = f"{prefix}.{keyword.arg}".lstrip(".")
         if isinstance(keyword.value, ast.Call):
             found.extend(_call(keyword.value, inside, functions, depth + 1))
-        elif (plain := _plain(keyword.value)) is not ...:
-            found.append(Setting(name=inside, value=plain, line=keyword.value.lineno))  # type: ignore[arg-type]  # same
+        elif not isinstance(plain := _plain(keyword.value), EllipsisType):
+            found.append(Setting(name=inside, value=plain, line=keyword.value.lineno))
     return found[:MOST_SETTINGS]
 
 
@@ -129,7 +156,7 @@ def _only_text(call: ast.Call) -> str | None:
     return None
 
 
-def _plain(node: ast.expr) -> object:
+def _plain(node: ast.expr) -> Scalar | EllipsisType:
     """A literal; ``...`` for what is computed."""
     try:
         value = ast.literal_eval(node)
@@ -151,5 +178,3 @@ def _dotted(node: ast.expr) -> str | None:
     if not isinstance(node, ast.Name):
         return None
     return ".".join([node.id, *reversed(parts)])
-
-
