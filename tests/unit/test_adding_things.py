@@ -149,7 +149,7 @@ print(parallelism(found)["pipeline_parallel_schedule"])
 TOY_PRECISION = """("nvfp4", "fp4"),
     ),
     "toy8": TrainingRecord(
-        linear="fp8", peak="fp8", engine_words={"megatron": ("--toy",)}, run_names=("toy8",)
+        linear="fp8", peak="fp8", engine_words={"megatron": ("--fp8-format", "toy")}, run_names=("toy8",)
     ),
 }"""
 """Eight bits under another name."""
@@ -158,16 +158,16 @@ ASKED_OF_PRECISION = """
 from app.flags.shared import _PRECISION_HELP
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import model
-from planner.engines.megatron import arguments
+from planner.engines.targets import export_plan
 from planner.plan import PlanRequest, from_json, to_json
 from planner.search.search import search
 from topology.builders import default_cluster
 
 job = TrainingJob(sequence_length=8192, global_batch_size=64, precision="toy8")
 cluster = default_cluster("h100-sxm", 8).spec
-found = search(PlanRequest(model=model("llama-3.1-8b"), cluster=cluster, job=job))
+found = search(PlanRequest(model=model("llama-3.1-8b"), cluster=cluster, job=job, engine="megatron"))
 assert from_json(to_json(found)) == found
-print("or toy8" in _PRECISION_HELP, found.request.job.is_low_precision, arguments(found)[-2:])
+print("or toy8" in _PRECISION_HELP, found.request.job.is_low_precision, [line.strip() for line in export_plan(found, "megatron").text.splitlines() if "fp8" in line])
 """
 
 
@@ -193,7 +193,7 @@ from costmodel.accuracy.run_layout import layout_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_words, num_axes
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import stack
-from planner.engines.targets import TARGETS
+from planner.engines.targets import export_plan
 from planner.plan import PlanRequest, from_json, to_json
 from planner.rules.check import check
 from planner.search.search import search
@@ -222,7 +222,7 @@ for pins in ({}, {"toy": 2, "tp": 8}):
 refused = []
 for name in ("megatron", "torchtitan", "deepspeed", "accelerate"):
     try:
-        TARGETS[name](found[2])
+        export_plan(found[2], name)
     except InputError as error:
         refused.append(str(error).count("toy = 2"))
 print(sorted(found), refused)
@@ -269,7 +269,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(rules, "    *(_offered(axis)", entry)
     (root / "planner" / "engines" / "toy.py").write_text(TARGET, encoding="utf-8")
     targets = root / "planner" / "engines" / "targets.py"
-    insert(targets, '    "megatron": megatron.export,\n', '    "toy": toy.export,\n')
+    insert(targets, '    "torchtitan": torchtitan.export,\n', '    "toy": toy.export,\n')
     insert(targets, "from planner.engines.facts import", "from planner.engines import toy\n")
     return root
 
@@ -373,7 +373,7 @@ def test_a_training_precision_is_added_in_one_place(tree: Path) -> None:
     """A toy precision with a name and a record is offered, read from plans, planned and exported."""
     edit(tree / "costmodel/kernels/precisions.py", '"nvfp4"]', '"nvfp4", "toy8"]')
     edit(tree / "costmodel/kernels/precisions.py", '("nvfp4", "fp4"),\n    ),\n}', TOY_PRECISION)
-    assert printed(tree, ASKED_OF_PRECISION) == "True True ['--bf16', '--toy']\n"
+    assert printed(tree, ASKED_OF_PRECISION) == "True True ['--fp8-format toy']\n"
 
 
 def test_an_axis_is_added_in_three_places(tree: Path) -> None:

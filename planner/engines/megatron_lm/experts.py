@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import Any
 
 from costmodel.models.routing import Routing
-from planner.engines.contract import Given, Setting, Word
 from planner.engines.fields import Facts
+from planner.engines.setting import Given, Setting, Word
 
 _FREQUENCY = re.compile(r"^\(\[0\]\*(\d{1,6})\+\[1\]\*(\d{1,6})\)$")
 

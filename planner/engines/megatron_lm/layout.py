@@ -11,9 +11,9 @@ from typing import Any
 
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
-from planner.engines.contract import Given, Setting, Word, flag, value
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.stages import PIPELINE, PP, RECOMPUTE
+from planner.engines.setting import Given, Setting, Word, flag, value
 
 TP, CP = "--tensor-model-parallel-size", "--context-parallel-size"
 DP_FIRST = ("dp", "pp", "cp", "tp")
@@ -110,9 +110,22 @@ def _write_precision(facts: Facts) -> dict[str, Any]:
     return {f"--{record.half}": True, **dict(zip(words[::2], words[1::2], strict=True))}
 
 
+def _as_written(given: Given) -> str | None:
+    """The precision whose words these are, the one of most words; none where they are nobody's."""
+    found = {name: list(record.engine_words.get("megatron", ())) for name, record in TRAINING.items()}
+    matching = [
+        (len(words), name)
+        for name, words in found.items()
+        if words and all(given[w] == v for w, v in zip(words[::2], words[1::2], strict=True))
+    ]
+    return max(matching)[1] if matching else None
+
+
 def _read_precision(given: Given) -> dict[str, Any]:
     """The precision; the recipe of eight bits is delayed scaling where nobody says."""
     recipe = given["--fp8-recipe"]
+    if (written := _as_written(given)) is not None:
+        return {"job.precision": written, "recipe.fp8_recipe": recipe}
     if given["--fp4-format"]:
         return {"job.precision": "nvfp4", "recipe.fp8_recipe": given["--fp4-recipe"]}
     if given["--fp8-format"]:
@@ -189,8 +202,20 @@ _OVERLAP = Setting(
 )
 
 
-def _reduces_narrow(facts: Facts) -> bool:
-    return bool(facts["stack.gradient_reduce_bytes"] == 2 and facts["job.precision"] != "fp16")
+def _write_gradients(facts: Facts) -> dict[str, Any]:
+    """Gradients in two bytes or four: bf16 keeps four unless told otherwise, fp16 two."""
+    narrow = facts["stack.gradient_reduce_bytes"] == 2
+    if TRAINING[facts["job.precision"]].half == "fp16":
+        return {} if narrow else {"--accumulate-allreduce-grads-in-fp32": True}
+    return {"--grad-reduce-in-bf16": True} if narrow else {}
+
+
+def _read_gradients(given: Given) -> dict[str, Any]:
+    narrow = given["--grad-reduce-in-bf16"]
+    if given["--fp16"]:
+        narrow = not given["--accumulate-allreduce-grads-in-fp32"]
+    wide = 2.0 if narrow else 4.0
+    return {"stack.gradient_bytes": wide, "stack.gradient_reduce_bytes": wide}
 
 
 _GRADIENTS = Setting(
@@ -199,11 +224,8 @@ _GRADIENTS = Setting(
         Word(name="--accumulate-allreduce-grads-in-fp32", kind="flag", default=False),
     ),
     fields=("stack.gradient_bytes", "stack.gradient_reduce_bytes"),
-    write=lambda facts: {"--grad-reduce-in-bf16": True} if _reduces_narrow(facts) else {},
-    read=lambda given: dict.fromkeys(
-        ("stack.gradient_bytes", "stack.gradient_reduce_bytes"),
-        2.0 if given["--grad-reduce-in-bf16"] else 4.0,
-    ),
+    write=_write_gradients,
+    read=_read_gradients,
 )
 
 

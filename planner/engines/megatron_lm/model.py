@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.engines.contract import Given, Setting, Word, fixed, flag, value
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.experts import EXPERTS, zeros_and_ones
 from planner.engines.megatron_lm.positions import POSITIONS
+from planner.engines.setting import Given, Setting, Word, fixed, flag, value
 
 _NORMS = {
     "rmsnorm": ("RMSNorm", False), "rmsnorm1p": ("RMSNorm", True),

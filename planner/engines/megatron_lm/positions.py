@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.models.rotary import RopeScaling, Rotary
-from planner.engines.contract import Given, Setting, Word
 from planner.engines.fields import Facts
+from planner.engines.setting import Given, Setting, Word
 
 _LLAMA3 = RopeScaling(kind="llama3", factor=8.0, original_max_position_embeddings=8192)
 _YARN = RopeScaling(kind="yarn", factor=1.0, original_max_position_embeddings=4096)

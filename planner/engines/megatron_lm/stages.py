@@ -12,9 +12,9 @@ from typing import Any
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stages import ranks_of_chunks
-from planner.engines.contract import Given, Setting, Word
 from planner.engines.fields import Facts
 from planner.engines.megatron_lm.stage_string import layout_string, stages_of_string
+from planner.engines.setting import Given, Setting, Word
 
 PP = "--pipeline-model-parallel-size"
 MOST_LAYERS = 4096
