@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
-from costmodel.models.spec import layer_runs
-from costmodel.pipeline.even_split import even_split
 from costmodel.training.estimate import estimate
-from planner.audit.changes import Change, changes_of
+from planner.audit.changes import Change, Running, changes_of
 from planner.audit.findings import Finding, findings_of
 from planner.audit.job import Job, job_of
 from planner.audit.read import Reading
+from planner.audit.told import add_chunks, split_told, stack_told, switched_off, told_of
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.questions.flags import Flags
@@ -73,6 +72,7 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         flags: What the user says beside them.
         cal: Kernel and collective tables.
     """
+    add_chunks(reading)
     doubts = list(reading.doubts)
     try:
         job = job_of(reading, flags)
@@ -85,15 +85,12 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         findings = findings_of(reading, job, None)
     doubts += job.assumed
     illegal = any(finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in findings)
-    predicted = _predicted(job, cal) if not illegal else None
+    now = None if illegal else _running(reading, job, cal)
     best = _best(job.request, cal)
-    changes = (
-        changes_of(reading, job.request, job.layout, best, cal)
-        if job.request and job.layout and predicted
-        else ()
-    )
+    changes = changes_of(reading, now, best, cal) if now else ()
     return Audit(
-        reading=reading, job=job, findings=findings, predicted=predicted, best=best, changes=changes,
+        reading=reading, job=job, findings=findings, predicted=now.estimate if now else None, best=best,
+        changes=changes,
         doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
     )  # fmt: skip
 
@@ -114,13 +111,16 @@ def measured_step_s(reading: Reading, job: Job) -> float | None:
     return None
 
 
-def _predicted(job: Job, cal: Calibration) -> Estimate | None:
-    """The estimate of the job as its files have it."""
+def _running(reading: Reading, job: Job, cal: Calibration) -> Running | None:
+    """The job as its files have it, estimated."""
     if job.request is None or job.layout is None:
         return None
-    setting = setting_of(job.request)
-    split = even_split([run.count for run in layer_runs(setting.model)], job.layout)
-    return estimate(setting.model, setting.cluster, setting.job, setting.stack, job.layout, cal, split)
+    setting, told = setting_of(job.request), told_of(reading, job.request)
+    split = split_told(job.request, job.layout, told)
+    stack = stack_told(setting.stack, told)
+    found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
+    off = switched_off(setting.stack, told)
+    return Running(request=job.request, layout=job.layout, split=split, stack=stack, off=off, estimate=found)
 
 
 def _best(request: PlanRequest | None, cal: Calibration) -> Plan | None:

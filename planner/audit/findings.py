@@ -13,7 +13,7 @@ from typing import Literal
 from planner.audit.facts import Facts
 from planner.audit.job import Job
 from planner.audit.read import Reading
-from planner.problem import setting_of
+from planner.audit.told import setting_told
 from planner.rules.check import check
 from topology.cluster import Cluster
 
@@ -52,7 +52,7 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     for judge in _JUDGES:
         for finding in judge(reading):
             found.setdefault((finding.kind, finding.rule), finding)
-    for finding in _broken_rules(job):
+    for finding in _broken_rules(reading, job):
         if not any(rule == finding.rule and kind == "illegal" for kind, rule in found):
             found[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
@@ -204,7 +204,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             file=file,
             line=line,
         )
-    if reading.family.name not in ("Megatron-LM", "NeMo"):
+    if reading.family.name not in ("Megatron-LM", "NeMo", "Megatron-Bridge"):
         return
     if tp > 1 and "layout.sequence_parallel" in facts.found and not facts.truth("layout.sequence_parallel"):
         file, line = _at(facts, "layout.sequence_parallel")
@@ -276,12 +276,14 @@ _JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (
 )
 
 
-def _broken_rules(job: Job) -> Iterator[Finding]:
-    """Rules of the planner that a complete job breaks."""
+def _broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
+    """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
     if job.request is None or job.layout is None:
         return
-    setting = setting_of(job.request)
-    for violation in check(setting.model, setting.cluster, setting.job, setting.stack, job.layout):
+    setting = setting_told(reading, job.request)
+    for violation in check(
+        setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
+    ):
         yield Finding(kind="illegal", rule=violation.rule, message=violation.message, fix=violation.hint)
 
 

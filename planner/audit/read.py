@@ -78,6 +78,8 @@ class Reading:
     """How many a comment says the file is for."""
     variables: dict[str, str] = field(default_factory=dict)
     """What scripts set, by name."""
+    settings: tuple[Setting, ...] = ()
+    """Everything that was read, the first file that holds first."""
 
 
 def kind_of(text: str, name: str) -> Kind:
@@ -197,7 +199,7 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     doubts.extend(
         setting.how for setting in settings if "is not set" in setting.how and _used(setting, facts)
     )
-    return Reading(facts, family, {path: kind}, None, doubts)
+    return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
 
 
 def _used(setting: Setting, facts: Facts) -> bool:
@@ -267,7 +269,9 @@ def _of_script(
         for document in script.documents:
             _add_document(facts, document.text, path, document.line)
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
-    return Reading(facts, launch.family, {path: kind}, None, doubts, variables=variables)
+    return Reading(
+        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
+    )
 
 
 def _add_document(facts: Facts, text: str, path: str, line: int) -> None:
@@ -331,7 +335,7 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
     for name, value, line in measured.job:
         facts.put(name, value, "stated", f"line {line} of the log")
     doubts = list(measured.doubts)
-    return Reading(facts, family, {path: "log"}, measured, doubts)
+    return Reading(facts, family, {path: "log"}, measured, doubts, settings=tuple(settings))
 
 
 def _together(readings: list[Reading]) -> Reading:
@@ -354,6 +358,7 @@ def _together(readings: list[Reading]) -> Reading:
                 )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables
+        whole.settings += reading.settings
         whole.kinds |= reading.kinds
         whole.doubts.extend(reading.doubts)
         whole.measured = whole.measured or reading.measured

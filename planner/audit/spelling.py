@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.audit.read import Reading
+from planner.engines.quoting import shell
 from planner.formats.settings import spelled
 
 _RECOMPUTE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -81,9 +83,35 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     return tuple(_styled(reading, word) for name, value in fields for word in _words(reading, name, value))
 
 
+def spelled_words(reading: Reading, said: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
+    """Words of a contract as the file has them: with its own names where it has them, in its own style."""
+    own = {
+        fact.word.rpartition(".")[2].replace("-", "_"): fact.word
+        for fact in reading.facts.found.values()
+        if fact.word
+    }
+    prefix = next((word.rpartition(".")[0] for word in own.values() if "." in word), "")
+
+    def name(word: str) -> str:
+        plain = word.lstrip("-").replace("-", "_") if word.startswith("--") else word
+        return own.get(
+            plain.rpartition(".")[2], f"{prefix}.{plain}" if prefix and "." not in plain else plain
+        )
+
+    written = [
+        name(word) if value is True else f"{name(word)} {_plain(value)}" for word, value in said.items()
+    ]
+    return tuple(_styled(reading, word) for word in (*written, *(f"-{name(word)}" for word in gone)))
+
+
+def _plain(value: Any) -> str:
+    """A value as it stands after its word."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def _kind(reading: Reading) -> str:
     """Whose words are written."""
-    if reading.family.name in ("Megatron-LM", "NeMo", "Megatron-DeepSpeed", "NeMo-RL", "verl"):
+    if reading.family.name in ("Megatron-LM", "Megatron-Bridge", "Primus", "NeMo", "Megatron-DeepSpeed", "NeMo-RL", "verl"):
         return "megatron"
     return "torchtitan" if reading.family.name == "torchtitan" else "other"
 
@@ -125,6 +153,7 @@ def _styled(reading: Reading, word: str) -> str:
             if name.isupper() or ("." in name and "=" in name)
             else f"--{name.replace('_', '-') if dashes else name}"
         )
+        value = shell(value) if re.search(r"[|()*;&<>$]", value) else value
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
     elif kind == "python":
         text = (

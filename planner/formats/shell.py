@@ -220,7 +220,7 @@ class _Follower:
             return truth(command.words, names)
         words = self.without_redirections(command.words, names)
         assigned: dict[str, Text] = {}
-        declared = words[0].text in _DECLARE
+        declared = bool(words) and words[0].text in _DECLARE
         if declared:
             words = [word for word in words[1:] if not word.text.startswith("-")]
         while words and (match := _ASSIGNMENT.match(words[0].text)):
