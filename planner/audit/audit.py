@@ -59,7 +59,8 @@ class Audit:
     @property
     def slower_by(self) -> float | None:
         """Share by which the job, as measured or else as predicted, is slower than the best."""
-        if self.best is None or self.step_time_s is None:
+        runs = self.measured_step_s is not None or self.fits is not False
+        if self.best is None or self.step_time_s is None or not runs:
             return None
         return self.step_time_s / self.best.estimate.step_time_s - 1
 

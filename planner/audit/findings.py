@@ -216,7 +216,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             file=file,
             line=line,
         )
-    if dp * cp > 1 and "layout.zero_stage" not in facts.found:
+    if dp * cp > 1 and "layout.zero_stage" not in facts.found and reading.family.name == "Megatron-LM":
         file, line = _at(facts, "layout.dp")
         yield Finding(
             kind="slow",

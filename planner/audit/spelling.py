@@ -111,7 +111,15 @@ def _plain(value: Any) -> str:
 
 def _kind(reading: Reading) -> str:
     """Whose words are written."""
-    if reading.family.name in ("Megatron-LM", "Megatron-Bridge", "Primus", "NeMo", "Megatron-DeepSpeed", "NeMo-RL", "verl"):
+    if reading.family.name in (
+        "Megatron-LM",
+        "Megatron-Bridge",
+        "Primus",
+        "NeMo",
+        "Megatron-DeepSpeed",
+        "NeMo-RL",
+        "verl",
+    ):
         return "megatron"
     return "torchtitan" if reading.family.name == "torchtitan" else "other"
 
@@ -156,9 +164,10 @@ def _styled(reading: Reading, word: str) -> str:
         value = shell(value) if re.search(r"[|()*;&<>$]", value) else value
         text = f"{flag} {value}".rstrip() if not name.isupper() else f"{name}={value}"
     elif kind == "python":
-        text = (
-            f"cfg.{name} = {value or True}" if "." in name else f"cfg.model.{spelled(name)} = {value or True}"
+        written = (
+            repr(value) if value and not re.fullmatch(r"-?[\d.]+|True|False", value) else value or "True"
         )
+        text = f"cfg.{name if '.' in name else f'model.{spelled(name)}'} = {written}"
     else:
         text = f"{name} = {value or 'true'}" if kind == "toml" else f"{name}: {value or 'true'}"
     return f"without {text.split(' ')[0].rstrip(':')}" if gone else text

@@ -19,6 +19,8 @@ from topology.base.units import BILLION, GIB
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
 MOST_STEPS = 100_000
+LONGEST_STEP_S = 1e6
+"""Eleven days."""
 _STEP = re.compile(r"elapsed time per iteration \((ms|s)\):\s*([\d.]+)")
 _ITERATION = re.compile(r"iter time \((ms|s)\):\s*([\d.]+)")
 _PROGRESS = re.compile(r"\[[\d:]+<[\d:?]+,\s*([\d.]+)(s/it|it/s)")
@@ -156,14 +158,19 @@ def _take(line: str, number: int, read: _Read) -> None:
         _take_json(line, number, read)
         return
     step = _STEP.search(line) or _ITERATION.search(line)
-    if step and len(read.steps) < MOST_STEPS:
-        seconds = _number(step.group(2)) / (1000 if step.group(1) == "ms" else 1)
-        read.steps.append(seconds)
+    if step:
+        _add_step(_number(step.group(2)) / (1000 if step.group(1) == "ms" else 1), read)
     batch = _BATCH.search(line)
     if batch:
         read.job["job.global_batch_size"] = (int(batch.group(1)[:12]), number)
     _take_rates(line, read)
     _take_printed(line, number, read)
+
+
+def _add_step(seconds: float, read: _Read) -> None:
+    """A step, if it is one: of a length that exists."""
+    if 0 < seconds < LONGEST_STEP_S and len(read.steps) < MOST_STEPS:
+        read.steps.append(seconds)
 
 
 def _take_rates(line: str, read: _Read) -> None:
@@ -178,8 +185,8 @@ def _take_rates(line: str, read: _Read) -> None:
         read.tokens.append(_number(titan.group(3)))
     for pattern in (_NEMO, _MLPERF):
         match = pattern.search(line)
-        if match and len(read.steps) < MOST_STEPS:
-            read.steps.append(_number(match.group(1)))
+        if match:
+            _add_step(_number(match.group(1)), read)
     hf, bar = _HF.search(line), _PROGRESS.search(line)
     if hf and _number(hf.group(1)) > 0:
         read.average = 1 / _number(hf.group(1))
@@ -252,7 +259,7 @@ def _take_tracked(value: dict[str, Any], read: _Read) -> None:
     """Numbers that MLPerf's runs track."""
     step = value.get("train_step_time", value.get("train_step_timing in s"))
     if isinstance(step, int | float):
-        read.steps.append(float(step))
+        _add_step(float(step), read)
     if isinstance(value.get("throughput"), int | float):
         doubt = f"the printed throughput, {value['throughput']:.1f} tokens/s, includes evaluation"
         if doubt not in read.doubts and len(read.doubts) < 20:
@@ -263,7 +270,7 @@ def _take_record(data: dict[str, Any], number: int, read: _Read) -> None:
     """A record of NeMo's DLLogger: its configuration, or a step."""
     step = data.get("train_step_timing in s")
     if isinstance(step, int | float):
-        read.steps.append(float(step))
+        _add_step(float(step), read)
     for name, value in list(data.items())[:2000]:
         if (
             isinstance(name, str)
