@@ -104,7 +104,9 @@ def test_a_log_keeps_an_anchor_that_plans_take(capsys, tmp_path, monkeypatch):
     log.write_text(
         "".join(step.format(n=n, ms=ms) for n, ms in enumerate((9000, 4000, 4000))), encoding="utf-8"
     )
-    found = document(capsys, script(tmp_path, more=DISTRIBUTED), str(log), "--gpu", "h100-sxm", "--anchor", "mine")
+    found = document(
+        capsys, script(tmp_path, more=DISTRIBUTED), str(log), "--gpu", "h100-sxm", "--anchor", "mine"
+    )
     assert found["measured"]["step_time_s"] == 4.0
     words = ["estimate", "--model", "8b", "--gpus", "8", "--anchor", "mine", "--set", "layout.tp=2", "--json"]
     assert run(words) == 0
@@ -126,9 +128,7 @@ def test_a_file_without_a_measurement_keeps_no_anchor(capsys, tmp_path, monkeypa
 )
 def test_an_audit_takes_seconds(capsys, tmp_path, sizes, nodes, batch, tp, pp, limit_s):
     """Of computing, search included; what is imported once is not of one audit."""
-    path = script(
-        tmp_path, nodes=nodes, batch=batch, tp=tp, pp=pp, more=DISTRIBUTED, **sizes
-    )
+    path = script(tmp_path, nodes=nodes, batch=batch, tp=tp, pp=pp, more=DISTRIBUTED, **sizes)
     run(["audit", str(FILES / "megatron_moe.sh"), "--json"])
     started = time.process_time()
     found = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from app.commands.audit.report import audit_answer
 from app.errors import FAILED_AUDIT
 from app.reports.answer import Answer, note
-from app.reports.audit import audit_answer
 from app.terminal.progress import waiting
 from costmodel.accuracy.anchor import FURTHEST, Anchor, stack_level
 from costmodel.accuracy.kept_anchors import remember

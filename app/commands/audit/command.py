@@ -53,7 +53,7 @@ def command(
     predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
     code 4: it will not fit, or is beyond --fail-above.
     """
-    from app.actions.audit import AuditQuestion, audit_answer_of
+    from app.commands.audit.answer import AuditQuestion, audit_answer_of
     from app.reports.answer import check_destination, emit
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
