@@ -69,7 +69,7 @@ def _precision(facts: Facts, family: Family) -> None:
         name = "mxfp8" if "mx" in words[2] else "fp8"
         facts.put("job.precision", name, "stated", f"fp8 {eight}", like="said.fp8")
     if family.name == "torchtitan":
-        converters = str(facts.value("said.converters") or "")
+        converters = str(facts.value("said.converters") or "").lower()
         if "float8" in converters or "mx" in converters:
             name = "mxfp8" if "mx" in converters else "fp8"
             facts.put("job.precision", name, "stated", f"converters {converters}", like="said.converters")

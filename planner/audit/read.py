@@ -52,6 +52,8 @@ _GPU_NAMES: Mapping[str, str] = {
 _GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
+"""A precision in the name of a file."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -255,23 +257,31 @@ def _of_script(
     others = {name: other for name, other in beside.items() if other is not text}
     launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
     if launch is None:
-        family = FAMILIES[-1]
-        return Reading(
-            Facts(),
-            family,
-            {path: kind},
-            None,
-            [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"],
-        )
+        facts = Facts()
+        doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
+        _add_named_precision(facts, path, script.sourced, doubts)
+        return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
     facts = facts_of(launch.settings, launch.family, path)
     variables = {name: script.names.text(name) or "" for name in script.names.values}
     if kind == "shell":
         for document in script.documents:
             _add_document(facts, document.text, path, document.line)
     doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
+    if launch.family.serves or launch.family.name == FAMILIES[-1].name:
+        _add_named_precision(facts, path, script.sourced, doubts)
     return Reading(
         facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
     )
+
+
+def _add_named_precision(facts: Facts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:
+    """A precision that only names of files tell: of the script, or of one that it reads."""
+    words = ("said.precision", "said.fp8", "said.fp4", "said.bf16", "said.fp16")
+    named = next((name for name in (Path(path).name, *sourced) if _IN_NAME.search(name)), None)
+    if named is not None and not any(word in facts.found for word in words):
+        match = _IN_NAME.search(named)
+        facts.put("said.precision", match.group(1) if match else "", "derived", f"the name of {named}")
+        doubts.append(f"the precision is read from the name of {named}")
 
 
 def _add_document(facts: Facts, text: str, path: str, line: int) -> None:

@@ -143,9 +143,17 @@ def _call(call: ast.Call, prefix: str, functions: dict[str, ast.FunctionDef], de
         inside = f"{prefix}.{keyword.arg}".lstrip(".")
         if isinstance(keyword.value, ast.Call):
             found.extend(_call(keyword.value, inside, functions, depth + 1))
+        elif isinstance(keyword.value, ast.List) and (names := _called(keyword.value)):
+            found.append(Setting(name=inside, value=names, line=keyword.value.lineno))
         elif not isinstance(plain := _plain(keyword.value), EllipsisType):
             found.append(Setting(name=inside, value=plain, line=keyword.value.lineno))
     return found[:MOST_SETTINGS]
+
+
+def _called(node: ast.List) -> str:
+    """Names of what a list of calls calls."""
+    calls = [part for part in node.elts[:64] if isinstance(part, ast.Call)]
+    return ",".join(name for call in calls if (name := _dotted(call.func)) is not None)
 
 
 def _only_text(call: ast.Call) -> str | None:
