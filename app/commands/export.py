@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.flags.shared import AcceptChanges
-from planner.engines.targets import TARGETS
+from planner.launch.targets import TARGETS
 
 
 def command(
@@ -38,7 +38,7 @@ def command(
     """
     from app.reports.answer import note, print_text, write_file
     from app.requests.plan_file import read_plan
-    from planner.engines.targets import export_plan
+    from planner.launch.targets import export_plan
 
     found = export_plan(read_plan(plan, accept_changes=accept_changes, say=note), target, nearest=nearest)
     for text in found.notes:

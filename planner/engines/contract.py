@@ -200,6 +200,7 @@ def words_of_line(contract: Contract, line: Sequence[str]) -> dict[str, Any]:
 
     What is no option is left out; an unknown option has the words up to the next option.
 
+    >>> from planner.engines.setting import flag
     >>> settings = (flag("--x", "layout.x"),)
     >>> contract = Contract(
     ...     engine="e", title="e", package="e", releases=("1", "2"), stacks=(), settings=settings

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.engines.accelerate import ACCELERATE
+from planner.engines.bridge import BRIDGE
 from planner.engines.contract import Contract
+from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.megatron_lm.contract import MEGATRON
+from planner.engines.own import OWN
+from planner.engines.torchtitan import TORCHTITAN
 from planner.plan import FREE, Recomputes
 
-CONTRACTS: Mapping[str, Contract] = {contract.engine: contract for contract in (MEGATRON,)}
+CONTRACTS: Mapping[str, Contract] = {
+    contract.engine: contract for contract in (MEGATRON, BRIDGE, TORCHTITAN, ACCELERATE, DEEPSPEED, OWN)
+}
 
 
 def recomputes_of(engine: str) -> Recomputes:

@@ -20,11 +20,12 @@ the exchange of context without context parallelism, …) in one way.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from costmodel.layout import DEFAULT_AXIS_ORDER, ParallelLayout
+from costmodel.layout import AXIS_ORDERS, ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.stack import SoftwareStack
@@ -62,18 +63,24 @@ def plainest(layout: ParallelLayout) -> ParallelLayout:
     >>> plainest(ParallelLayout(tp=2, dp=2, axis_order=("dp", "pp", "cp", "tp"))).axis_order
     ('pp', 'dp', 'cp', 'tp')
     """
-    active = [axis for axis in layout.axis_order if getattr(layout, axis) > 1]
-    usual = [axis for axis in DEFAULT_AXIS_ORDER if axis in active]
+    active = tuple(axis for axis in layout.axis_order if getattr(layout, axis) > 1)
     whole = layout.zero_stage == 0 or layout.effective_shard_degree >= layout.replicas
     return replace(
         layout,
-        axis_order=DEFAULT_AXIS_ORDER if active == usual else layout.axis_order,
+        axis_order=_first_order(active),
         shard_degree=None if whole else layout.shard_degree,
         cp_kind=layout.cp_kind if layout.cp > 1 else "ring",
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
         schedule=layout.schedule if layout.pp > 1 else usual_schedule(1),
         virtual_stages=layout.virtual_stages if layout.pp > 1 else 1,
     )
+
+
+@functools.cache
+def _first_order(active: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of the orders that place these axes alike; where the others are matters to no rank."""
+    alike = (order for order in AXIS_ORDERS if tuple(axis for axis in order if axis in active) == active)
+    return next(alike)
 
 
 def model_facts(model: ModelSpec) -> dict[str, Any]:

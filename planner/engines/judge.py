@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from costmodel.kernels.tables import Calibration
-from costmodel.layout import ParallelLayout
+from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
 from costmodel.training.estimate import estimate_and_costs
 from planner.engines.contract import Contract, Reading
-from planner.engines.fields import facts_of, layout_facts, told_model, told_stack
+from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
 from planner.problem import setting_of, split_of
 from planner.structure import close
@@ -47,7 +49,7 @@ class Verdict:
 def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) -> Verdict:
     """Estimate what was read back on the plan's cluster."""
     facts, told = facts_of(plan), reading.fields
-    differs = tuple(_differs(facts, told))
+    differs = tuple(differences(facts, told))
     name = plan.request.stack
     profile = stack_of(plan.request) if name in contract.stacks else stack(contract.stacks[0])
     setting = setting_of(plan.request)
@@ -87,7 +89,7 @@ def _layout(told: dict[str, Any]) -> ParallelLayout:
     return ParallelLayout(**said)
 
 
-def _differs(facts: dict[str, Any], told: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def differences(facts: Facts, told: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Fields with another value, those of a layout in their plainest form."""
     plain = {**told, **layout_facts(_layout(told))}
     for name, said in facts.items():
@@ -103,6 +105,19 @@ def _differs(facts: dict[str, Any], told: dict[str, Any]) -> Iterator[tuple[str,
 def _switched(said: Any, told: Any) -> bool:
     """Whether a mechanism is on in one and off in the other, or has another value."""
     return bool(said) != told if isinstance(told, bool) else bool(said != told)
+
+
+def require_runnable(plan: Plan, contract: Contract) -> None:
+    """Refuse a plan that breaks a limit of the engine: there is nothing near to write."""
+    setting, row = setting_of(plan.request), LayoutTable.from_rows([plan.layout])
+    for limit in contract.limits:
+        if bool(np.any(limit.broken(setting, row))):
+            equation, hint = limit.says(setting, plan.layout)
+            raise InputError(
+                what=f"{contract.engine} cannot run this plan: {contract.engine}-{limit.name}",
+                cause=equation,
+                fix=f"{hint}, as plan --for {contract.engine} does",
+            )
 
 
 def is_the_plan(plan: Plan, verdict: Verdict) -> bool:

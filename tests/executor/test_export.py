@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
-from costmodel.models.catalog import model
+from planner.engines.accelerate import ACCELERATE, parse
+from planner.engines.dotted import flat
 from planner.engines.quoting import slug, yaml
-from planner.engines.targets import TARGETS, export_plan
+from planner.launch.targets import TARGETS, export_plan
 from planner.plan import Plan
+from tests.executor.conftest import TINY
+from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError
 
 HOSTILE = 'x"; $(touch /tmp/pwned) `id`\n#SBATCH --partition=root\n- a: {b'
@@ -25,9 +28,9 @@ PLAIN = ParallelLayout(dp=8, zero_stage=3)
 HYBRID = ParallelLayout(tp=2, pp=2, dp=2, zero_stage=1, sequence_parallel=True)
 
 
-def test_torchtitan_names_what_the_flavour_must_compute(plan_of: Callable[..., Plan]) -> None:
+def test_torchtitan_names_what_the_flavour_must_compute() -> None:
     """The flavour is the user's to choose, the numbers are the model's."""
-    notes = export_plan(plan_of(PLAIN, spec=model("llama-3.1-8b")), "torchtitan").notes
+    notes = export_plan(priced(PLAIN, stack="torchtitan"), "torchtitan").notes
     assert notes[-1].endswith("norm_eps 1e-05, rope_theta 500000, rope scaling llama3 8")
 
 
@@ -35,7 +38,7 @@ def test_torchtitan_names_what_the_flavour_must_compute(plan_of: Callable[..., P
     ("target", "layout"),
     [
         ("torchtitan", dataclasses.replace(HYBRID, cp=2, dp=1, cp_kind="ulysses")),
-        ("deepspeed", dataclasses.replace(HYBRID, zero_stage=2)),
+        ("deepspeed", HYBRID),
         ("accelerate", HYBRID),
     ],
 )
@@ -47,9 +50,9 @@ def test_what_a_tool_cannot_run_is_refused(
         export_plan(plan_of(layout), target)
 
 
-def test_deepspeed_batch_triple_multiplies_out(plan_of: Callable[..., Plan]) -> None:
+def test_deepspeed_batch_triple_multiplies_out() -> None:
     """Micro · accumulation · dp = global, as DeepSpeed's own check demands."""
-    config = json.loads(export_plan(plan_of(PLAIN, batch=64), "deepspeed").text)
+    config = json.loads(export_plan(priced(PLAIN, stack="pytorch"), "deepspeed").text)
     triple = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     assert [config[name] for name in triple] == [1, 8]
     assert (config["train_batch_size"], config["zero_optimization"]["stage"]) == (64, 3)
@@ -62,7 +65,7 @@ def test_a_hostile_model_name_stays_data(target: str, plan_of: Callable[..., Pla
     spec = dataclasses.replace(plan.request.model, name=HOSTILE)
     plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, model=spec))
     lines = export_plan(plan, target, nearest=True).text.splitlines()
-    code = [line for line in lines if not line.startswith("# ")]
+    code = [line for line in lines if not line.startswith("# ") and target != "meshplan"]
     assert not [line for line in code if "touch" in line and "x-touch" not in line]
     assert not [line for line in lines if line.startswith("#SBATCH --partition")]
 
@@ -111,14 +114,15 @@ def test_slurm_warns_as_early_as_the_run_is_told(plan_of: Callable[..., Plan]) -
     assert re.findall(r"--signal=USR1@(\d+)|--notice (\d+)", text) == [("120", ""), ("", "120")]
 
 
-def test_torchtitan_text_fills_a_configuration(plan_of: Callable[..., Plan]) -> None:
+def test_torchtitan_text_fills_a_configuration() -> None:
     """It is Python, and sets the degrees; their product is the number of GPUs."""
     from types import SimpleNamespace
 
     scope: dict[str, Callable[[SimpleNamespace], SimpleNamespace]] = {}
-    exec(compile(export_plan(plan_of(HYBRID), "torchtitan").text, "plan", "exec"), scope)  # noqa: S102
+    plan = priced(dataclasses.replace(HYBRID, zero_stage=2), TINY, stack="torchtitan", sequence_length=16)
+    exec(compile(export_plan(plan, "torchtitan").text, "plan", "exec"), scope)  # noqa: S102
     config = SimpleNamespace(
-        parallelism=SimpleNamespace(), training=SimpleNamespace(), activation_checkpoint=SimpleNamespace()
+        parallelism=SimpleNamespace(), training=SimpleNamespace(), compile=SimpleNamespace()
     )
     found = scope["apply_plan"](config).parallelism
     degrees = found.tensor_parallel_degree, found.pipeline_parallel_degree, found.data_parallel_shard_degree
@@ -134,26 +138,35 @@ def test_slugs_are_names_every_scheduler_takes() -> None:
     assert (slug("70B Llama"), slug("***")) == ("plan-70b-llama", "plan")
 
 
-@pytest.mark.parametrize("target", ["accelerate", "kubeflow", "skypilot"])
+@pytest.mark.parametrize("target", ["kubeflow", "skypilot"])
 def test_yaml_reads_back_as_the_same_data(target: str, plan_of: Callable[..., Plan]) -> None:
     """A YAML reader sees exactly what was meant."""
     reader = pytest.importorskip("yaml", reason="PyYAML is not installed")
-    from planner.engines.deepspeed import accelerate_config
-    from planner.engines.schedulers import kubeflow_job, skypilot_task
+    from planner.launch.schedulers import kubeflow_job, skypilot_task
 
     plan = plan_of(PLAIN)
-    data = {"accelerate": accelerate_config, "kubeflow": kubeflow_job, "skypilot": skypilot_task}
+    data = {"kubeflow": kubeflow_job, "skypilot": skypilot_task}
     assert reader.safe_load(export_plan(plan, target).text) == data[target](plan)
     assert reader.safe_load(yaml({"a": [[1, "b: c"], {}]})) == {"a": [[1, "b: c"], {}]}
 
 
+def test_accelerate_is_read_as_a_yaml_reader_reads_it() -> None:
+    """The reader of the written file, which is no YAML reader, sees the same."""
+    reader = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    exported = export_plan(priced(PLAIN, stack="pytorch"), "accelerate")
+    files = {exported.file_name: exported.text, **exported.others}
+    found = {k: v for k, v in parse(files, ACCELERATE).items() if not k.startswith("trainer.")}
+    assert flat(reader.safe_load(exported.text)) == found
+    assert json.loads(exported.others["training_args.json"])["gradient_accumulation_steps"] == 8
+
+
 TORCHTITAN = """
 import types
-from torchtitan.config.configs import ParallelismConfig, TrainingConfig
+from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
 scope = {}
 exec(open(PATH).read(), scope)
 config = scope["apply_plan"](types.SimpleNamespace(
-    parallelism=ParallelismConfig(), training=TrainingConfig(), activation_checkpoint=None
+    parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig(), activation_checkpoint=None
 ))
 p = config.parallelism
 ParallelismConfig(**{name: getattr(p, name) for name in p.__dataclass_fields__})
@@ -177,14 +190,17 @@ CHECKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", CHECKS)
-def test_the_tool_itself_reads_the_export(target: str, plan_of: Callable[..., Plan], tmp_path: Path) -> None:
+def test_the_tool_itself_reads_the_export(target: str, tmp_path: Path) -> None:
     """Its own parser accepts the file and counts eight GPUs."""
     module = {"kubeflow": "kubeflow_trainer_api", "skypilot": "sky"}.get(target, target)
     probe = [PARSERS, "-c", f"import {module}"]
     environment = {**os.environ, "DS_ACCELERATOR": "cpu"}
     if subprocess.run(probe, check=False, capture_output=True, env=environment).returncode:
         pytest.skip(f"{module} is not installed for {PARSERS}")
-    found = export_plan(plan_of(PLAIN, batch=64), target)
+    stack = {"torchtitan": "torchtitan", "kubeflow": "meshplan", "skypilot": "meshplan"}.get(
+        target, "pytorch"
+    )
+    found = export_plan(priced(PLAIN, stack=stack), target)
     path = tmp_path / found.file_name
     path.write_text(found.text, encoding="utf-8")
     code = CHECKS[target].replace("PATH", repr(str(path)))

@@ -91,7 +91,7 @@ def _narrow(_: Setting, x: ParallelLayout) -> Violation:
 """
 TARGET = '''"""A plan in five words."""
 
-from planner.engines.facts import Exported
+from planner.launch.machines import Exported
 from planner.plan import Plan
 
 
@@ -123,7 +123,9 @@ from costmodel.accuracy.run_layout import layout_of
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import orders
-from planner.engines.torchtitan import parallelism
+from planner.engines.contract import write
+from planner.engines.fields import facts_of
+from planner.engines.torchtitan import TORCHTITAN
 from planner.plan import PlanRequest
 from planner.search.search import search
 from costmodel.job import TrainingJob
@@ -143,7 +145,7 @@ request = PlanRequest(
     job=TrainingJob(sequence_length=8192, global_batch_size=64), pins={"pp": 4, "schedule": "toy"})
 found = search(request)
 assert (found.layout.schedule, found.layout.virtual_stages) == ("toy", 3)
-print(parallelism(found)["pipeline_parallel_schedule"])
+print(write(TORCHTITAN, facts_of(found))["parallelism.pipeline_parallel_schedule"])
 """
 
 TOY_PRECISION = """("nvfp4", "fp4"),
@@ -158,7 +160,7 @@ ASKED_OF_PRECISION = """
 from app.flags.shared import _PRECISION_HELP
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import model
-from planner.engines.targets import export_plan
+from planner.launch.targets import export_plan
 from planner.plan import PlanRequest, from_json, to_json
 from planner.search.search import search
 from topology.builders import default_cluster
@@ -193,7 +195,7 @@ from costmodel.accuracy.run_layout import layout_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_words, num_axes
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import stack
-from planner.engines.targets import export_plan
+from planner.launch.targets import export_plan
 from planner.plan import PlanRequest, from_json, to_json
 from planner.rules.check import check
 from planner.search.search import search
@@ -219,10 +221,13 @@ for pins in ({}, {"toy": 2, "tp": 8}):
     plan = search(PlanRequest(model=llama, cluster=cluster.spec, job=job, pins=pins))
     assert from_json(to_json(plan)) == plan
     found[plan.layout.toy] = plan
+pins = {"toy": 2, "tp": 8, "sequence_parallel": False}
+whole = search(PlanRequest(model=llama, cluster=cluster.spec, job=job, pins=pins))
 refused = []
 for name in ("megatron", "torchtitan", "deepspeed", "accelerate"):
+    tensors = name in ("megatron", "torchtitan")
     try:
-        export_plan(found[2], name)
+        export_plan(found[2] if tensors else whole, name)
     except InputError as error:
         refused.append(str(error).count("toy = 2"))
 print(sorted(found), refused)
@@ -267,10 +272,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(rules, "AXIS_RULES: tuple[Rule, ...] = (\n", RULE)
     entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow),\n'
     insert(rules, "    *(_offered(axis)", entry)
-    (root / "planner" / "engines" / "toy.py").write_text(TARGET, encoding="utf-8")
-    targets = root / "planner" / "engines" / "targets.py"
-    insert(targets, '    "torchtitan": torchtitan.export,\n', '    "toy": toy.export,\n')
-    insert(targets, "from planner.engines.facts import", "from planner.engines import toy\n")
+    (root / "planner" / "launch" / "toy.py").write_text(TARGET, encoding="utf-8")
+    targets = root / "planner" / "launch" / "targets.py"
+    insert(targets, '    "kubeflow": export_kubeflow,\n', '    "toy": toy.export,\n')
+    insert(targets, "from planner.launch.machines import", "from planner.launch import toy\n")
     return root
 
 

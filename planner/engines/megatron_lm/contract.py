@@ -44,7 +44,6 @@ BUILT_IN = {
     "vocab_parallel_loss": "the loss is always computed on shards of the vocabulary",
     "cp_overlap": "Transformer Engine's ring sends beside attention",
     "p2p_sharded": "with --sequence-parallel stages send shards",
-    "fsdp_prefetch": "Megatron-FSDP gathers ahead where --overlap-param-gather is given",
 }
 
 MEGATRON = Contract(

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
-from planner.engines.targets import export_plan
+from planner.launch.targets import export_plan
 from planner.plan import Plan
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError

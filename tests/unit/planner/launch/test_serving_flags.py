@@ -9,7 +9,7 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.engines.vllm_sglang import checkpoint, commands
+from planner.launch.vllm_sglang import checkpoint, commands
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster

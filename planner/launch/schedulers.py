@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.engines.facts import Exported, machines_of
+from planner.engines.contracts import engine_of_stack
+from planner.engines.own import OWN
 from planner.engines.quoting import one_line, shell, slug, yaml
-from planner.plan import Plan
+from planner.launch.machines import Exported, machines_of
+from planner.plan import FREE, Plan
+from topology.base.errors import InputError
 
 PLAN_FILE = "plan.json"
 IMAGE = "pytorch/pytorch"
@@ -17,6 +20,18 @@ _SKYPILOT = {
 }  # fmt: skip
 
 
+def require_own(plan: Plan, scheduler: str) -> None:
+    """Refuse a plan for one engine that a scheduler's file would start another with."""
+    if plan.request.stack in OWN.stacks:
+        return
+    engine = plan.request.engine if plan.request.engine != FREE else engine_of_stack(plan.request.stack)
+    raise InputError(
+        what=f"{scheduler} alone starts Meshplan's own executor, the plan is another engine's",
+        cause=f"it is priced by {plan.request.stack}",
+        fix=f"write it --to {engine}, or plan --for meshplan",
+    )
+
+
 def _title(plan: Plan) -> str:
     """The job's name."""
     return slug(f"{plan.request.model.name}-{plan.layout.num_gpus}")
@@ -24,6 +39,7 @@ def _title(plan: Plan) -> str:
 
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
+    require_own(plan, "slurm")
     where = machines_of(plan)
     flags, notes = f"--notice {SLURM_NOTICE_S}", list[str]()
     if where.nodes > 1:
@@ -71,6 +87,7 @@ def kubeflow_job(plan: Plan) -> dict[str, Any]:
 
 def export_kubeflow(plan: Plan) -> Exported:
     """Write a TrainJob; the image must hold meshplan and the written run."""
+    require_own(plan, "kubeflow")
     notes = ("write run/run.json first with `plan run PLAN.json --dry-run` on the shared volume",
              f"replace the image {IMAGE} by one with meshplan installed")  # fmt: skip
     text = yaml(kubeflow_job(plan))
@@ -98,6 +115,7 @@ def skypilot_task(plan: Plan) -> dict[str, Any]:
 
 def export_skypilot(plan: Plan) -> Exported:
     """Write a task."""
+    require_own(plan, "skypilot")
     where = machines_of(plan)
     notes = ["write run/run.json first with `plan run PLAN.json --dry-run` on storage that nodes share"]
     if where.gpu not in _SKYPILOT:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.engines.multi_node import nodes_of
+from planner.launch.multi_node import nodes_of
 from planner.serving.plan import PoolPlan, ServingPlan
 
 PORT = 8000

@@ -13,8 +13,8 @@ import shlex
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import published_weights
-from planner.engines.kubernetes import PORT, Workload, manifest
-from planner.engines.multi_node import node_commands, node_notes
+from planner.launch.kubernetes import PORT, Workload, manifest
+from planner.launch.multi_node import node_commands, node_notes
 from planner.serving.plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
