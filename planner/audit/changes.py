@@ -167,7 +167,9 @@ def _words(
 ) -> tuple[str, ...]:
     """Words for a job that says this: by the contract of its engine, else by the file's own names."""
     between = words_between(now.request, now.facts, after)
-    return spelled_change(reading, fields) if between is None else spelled_words(reading, *between)
+    if between is None:
+        return spelled_change(reading, fields)
+    return spelled_words(reading, now.request.engine, *between)
 
 
 def _whole(reading: Reading, now: Running, best: Plan | None) -> Iterator[Change]:

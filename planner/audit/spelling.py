@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planner.audit.read import Reading
+from planner.engines.contracts import CONTRACTS
 from planner.engines.quoting import shell
 from planner.formats.settings import spelled
 
@@ -83,20 +84,21 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     return tuple(_styled(reading, word) for name, value in fields for word in _words(reading, name, value))
 
 
-def spelled_words(reading: Reading, said: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
+def spelled_words(
+    reading: Reading, engine: str, said: Mapping[str, Any], gone: tuple[str, ...]
+) -> tuple[str, ...]:
     """Words of a contract as the file has them: with its own names where it has them, in its own style."""
-    own = {
-        fact.word.rpartition(".")[2].replace("-", "_"): fact.word
-        for fact in reading.facts.found.values()
-        if fact.word
-    }
-    prefix = next((word.rpartition(".")[0] for word in own.values() if "." in word), "")
+    known = CONTRACTS[engine].words
+    own = {".".join(setting.path): setting.name for setting in reading.settings}
+    ends = {path.rpartition(".")[2]: name for path, name in own.items()}
+    prefix = next((name.rpartition(".")[0] for name in own.values() if name.endswith("parallel_size")), "")
 
     def name(word: str) -> str:
-        plain = word.lstrip("-").replace("-", "_") if word.startswith("--") else word
-        return own.get(
-            plain.rpartition(".")[2], f"{prefix}.{plain}" if prefix and "." not in plain else plain
-        )
+        if not word.startswith("--"):
+            spellings = (word, *known[word].aliases, f"{word}.mode")
+            return next((own[spelling] for spelling in spellings if spelling in own), word)
+        plain = word.lstrip("-").replace("-", "_")
+        return ends.get(plain, f"{prefix}.{plain}".lstrip("."))
 
     written = [
         name(word) if value is True else f"{name(word)} {_plain(value)}" for word, value in said.items()
@@ -106,6 +108,8 @@ def spelled_words(reading: Reading, said: Mapping[str, Any], gone: tuple[str, ..
 
 def _plain(value: Any) -> str:
     """A value as it stands after its word."""
+    if value is None:
+        return "none"
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -169,5 +173,8 @@ def _styled(reading: Reading, word: str) -> str:
         )
         text = f"cfg.{name if '.' in name else f'model.{spelled(name)}'} = {written}"
     else:
-        text = f"{name} = {value or 'true'}" if kind == "toml" else f"{name}: {value or 'true'}"
+        written = value or "true"
+        if kind == "toml" and not re.fullmatch(r"-?[\d.]+|true|false", written):
+            written = f'"{written}"'
+        text = f"{name} = {written}" if kind == "toml" else f"{name}: {written}"
     return f"without {text.split(' ')[0].rstrip(':')}" if gone else text
