@@ -166,10 +166,10 @@ def _words(
     reading: Reading, now: Running, after: dict[str, Any], fields: tuple[tuple[str, Any], ...]
 ) -> tuple[str, ...]:
     """Words for a job that says this: by the contract of its engine, else by the file's own names."""
-    between = words_between(now.request, now.facts, after)
+    between = words_between(reading, now.facts, after)
     if between is None:
         return spelled_change(reading, fields)
-    return spelled_words(reading, now.request.engine, *between)
+    return spelled_words(reading, *between)
 
 
 def _whole(reading: Reading, now: Running, best: Plan | None) -> Iterator[Change]:

@@ -21,6 +21,7 @@ from costmodel.pipeline.schedules import usual_schedule
 from costmodel.stack import stack as find_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
+from planner.audit.told import splits_sequences
 from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
@@ -94,7 +95,9 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         global_batch_size=flags.global_batch_size or "1",
         settings=(*flags.settings, *_node_size(facts, flags)),
     )
-    request = understand(asked, model=found).request
+    understood = understand(asked, model=found)
+    request = understood.request
+    notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
     layout = _layout(reading, request.cluster.num_gpus, notes)
     batch = int(flags.global_batch_size or 0) or _batch(facts, layout, request.cluster.num_gpus, notes)
     request = replace(request, job=replace(request.job, global_batch_size=max(1, min(batch, LARGEST))))
@@ -252,8 +255,14 @@ def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None
         else None,
         recompute=recompute,
         schedule=schedule,
-        sequence_parallel=bool(facts.truth("layout.sequence_parallel")) and fields["tp"] > 1,
+        sequence_parallel=fields["tp"] > 1 and _splits(reading),
     )
+
+
+def _splits(reading: Reading) -> bool:
+    """Whether sequences are split with tensors."""
+    stated = reading.facts.truth("layout.sequence_parallel")
+    return splits_sequences(reading) if stated is None else stated
 
 
 def _batch(facts: Facts, layout: ParallelLayout | None, gpus: int, notes: _Notes) -> int:

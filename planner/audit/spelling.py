@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,15 +17,6 @@ _RECOMPUTE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "full": ("recompute_granularity full", "recompute_method uniform", "recompute_num_layers 1"),
         "selective": ("recompute_granularity selective",),
         "none": ("-recompute_granularity",),
-    },
-    "torchtitan": {
-        "full": ("activation_checkpoint.mode full",),
-        "selective": ("activation_checkpoint.mode selective",),
-        "selective-op": (
-            "activation_checkpoint.mode selective",
-            "activation_checkpoint.selective_ac_option op",
-        ),
-        "none": ("activation_checkpoint.mode none",),
     },
     "other": {
         "full": ("gradient_checkpointing true",),
@@ -41,42 +33,21 @@ _MEGATRON: Mapping[str, str] = {
     "microbatch_size": "micro_batch_size",
     "virtual_stages": "num_virtual_stages_per_pipeline_rank",
 }
-_TITAN: Mapping[str, str] = {
-    "tp": "parallelism.tensor_parallel_degree",
-    "pp": "parallelism.pipeline_parallel_degree",
-    "cp": "parallelism.context_parallel_degree",
-    "ep": "parallelism.expert_parallel_degree",
-    "microbatch_size": "training.local_batch_size",
-    "schedule": "parallelism.pipeline_parallel_schedule",
-    "dp": "parallelism.data_parallel_shard_degree",
-}
 _OTHERS: Mapping[str, str] = {
     "tp": "tensor_parallel_size",
     "cp": "context_parallel_size",
     "microbatch_size": "per_device_train_batch_size",
     "zero_stage": "zero_optimization.stage",
 }
-_ZERO: Mapping[str, Mapping[int, tuple[str, ...]]] = {
-    "megatron": {
-        0: ("-use_distributed_optimizer",),
-        1: ("use_distributed_optimizer",),
-        2: ("use_megatron_fsdp", "data_parallel_sharding_strategy optim_grads"),
-        3: ("use_megatron_fsdp", "data_parallel_sharding_strategy optim_grads_params"),
-    },
-    "torchtitan": {
-        0: (),
-        1: (),
-        2: ("parallelism.fsdp_reshard_after_forward never",),
-        3: ("parallelism.fsdp_reshard_after_forward always",),
-    },
+_ZERO: Mapping[int, tuple[str, ...]] = {
+    0: ("-use_distributed_optimizer",),
+    1: ("use_distributed_optimizer",),
+    2: ("zero_stage 2",),
+    3: ("zero_stage 3",),
 }
-_SCHEDULES: Mapping[str, str] = {
-    "1f1b": "1F1B",
-    "interleaved": "Interleaved1F1B",
-    "gpipe": "GPipe",
-    "zb-h1": "InterleavedZeroBubble",
-    "zbv": "ZBVZeroBubble",
-}
+
+
+_HF = ("Axolotl", "Accelerate", "LLaMA-Factory", "HF Trainer")
 
 
 def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
@@ -84,11 +55,9 @@ def spelled_change(reading: Reading, fields: tuple[tuple[str, Any], ...]) -> tup
     return tuple(_styled(reading, word) for name, value in fields for word in _words(reading, name, value))
 
 
-def spelled_words(
-    reading: Reading, engine: str, said: Mapping[str, Any], gone: tuple[str, ...]
-) -> tuple[str, ...]:
+def spelled_words(reading: Reading, said: Mapping[str, Any], gone: tuple[str, ...]) -> tuple[str, ...]:
     """Words of a contract as the file has them: with its own names where it has them, in its own style."""
-    known = CONTRACTS[engine].words
+    known = CONTRACTS[reading.family.engine].words
     own = {".".join(setting.path): setting.name for setting in reading.settings}
     ends = {path.rpartition(".")[2]: name for path, name in own.items()}
     prefix = next((name.rpartition(".")[0] for name in own.values() if name.endswith("parallel_size")), "")
@@ -110,22 +79,15 @@ def _plain(value: Any) -> str:
     """A value as it stands after its word."""
     if value is None:
         return "none"
+    if isinstance(value, list | tuple) and any(isinstance(part, list | tuple) for part in value):
+        return json.dumps(value)
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _kind(reading: Reading) -> str:
     """Whose words are written."""
-    if reading.family.name in (
-        "Megatron-LM",
-        "Megatron-Bridge",
-        "Primus",
-        "NeMo",
-        "Megatron-DeepSpeed",
-        "NeMo-RL",
-        "verl",
-    ):
-        return "megatron"
-    return "torchtitan" if reading.family.name == "torchtitan" else "other"
+    megatron = "tensor_model_parallel_size" in reading.family.words
+    return "megatron" if megatron and reading.family.name not in _HF else "other"
 
 
 def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
@@ -138,15 +100,13 @@ def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
         if kind == "megatron":
             yield "sequence_parallel" if value else "-sequence_parallel"
         return
-    if name == "zero_stage" and kind != "other":
-        yield from _ZERO[kind][value]
+    if name == "zero_stage" and kind == "megatron":
+        yield from _ZERO[value]
         return
-    if name == "dp" and (kind != "torchtitan" or reading.facts.value("said.dp_shard") == -1):
+    if name == "dp":  # follows from the others and the GPUs
         return
-    if name == "schedule" and kind == "torchtitan":
-        value = _SCHEDULES.get(str(value), value)
     fact = reading.facts.found.get(f"layout.{name}")
-    table = {"megatron": _MEGATRON, "torchtitan": _TITAN, "other": _OTHERS}[kind]
+    table = {"megatron": _MEGATRON, "other": _OTHERS}[kind]
     word = (fact.word if fact is not None else "") or table.get(name, "")
     if word:
         yield f"{word} {value}"
@@ -174,7 +134,7 @@ def _styled(reading: Reading, word: str) -> str:
         text = f"cfg.{name if '.' in name else f'model.{spelled(name)}'} = {written}"
     else:
         written = value or "true"
-        if kind == "toml" and not re.fullmatch(r"-?[\d.]+|true|false", written):
+        if kind == "toml" and not re.fullmatch(r"-?[\d.]+|true|false|\[.*\]", written):
             written = f'"{written}"'
         text = f"{name} = {written}" if kind == "toml" else f"{name}: {written}"
     return f"without {text.split(' ')[0].rstrip(':')}" if gone else text

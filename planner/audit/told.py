@@ -36,17 +36,30 @@ Words = Mapping[str, Any]
 
 def told_of(reading: Reading, request: PlanRequest) -> Told | None:
     """What the contract of the job's engine reads; None where it has none or files are another's."""
-    contract = CONTRACTS.get(request.engine)
-    if contract is None or reading.family.stack not in contract.stacks:
+    contract = contract_of(reading)
+    if contract is None or request.stack not in contract.stacks:
         return None
     told = read(contract, words_of(reading, contract), request.cluster.num_gpus)
     whole = reading.family.name in _WHOLE  # of others a file says only what differs from a recipe
     return told if whole else replace(told, assumed={})
 
 
+def contract_of(reading: Reading) -> Contract | None:
+    """The contract of the engine whose files these are."""
+    return CONTRACTS.get(reading.family.engine)
+
+
+def splits_sequences(reading: Reading) -> bool:
+    """Whether the engine splits sequences with tensors where files do not say."""
+    contract = contract_of(reading)
+    if contract is None:
+        return False
+    return bool(read(contract, words_of(reading, contract)).fields.get("layout.sequence_parallel"))
+
+
 def add_chunks(reading: Reading) -> None:
     """Chunks of a rank that only a string of stages states."""
-    contract = next((known for known in CONTRACTS.values() if reading.family.stack in known.stacks), None)
+    contract = contract_of(reading)
     if contract is None or "said.stage_layout" not in reading.facts.found:
         return
     chunks = read(contract, words_of(reading, contract)).stated.get("layout.virtual_stages")
@@ -124,10 +137,10 @@ def facts_of_job(
 
 
 def words_between(
-    request: PlanRequest, before: Mapping[str, Any], after: Mapping[str, Any]
+    reading: Reading, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> tuple[Words, tuple[str, ...]] | None:
     """Words to write so that a job becomes another, and words to take away; None where no contract says."""
-    contract = CONTRACTS.get(request.engine)
+    contract = contract_of(reading)
     if contract is None:
         return None
     try:
@@ -142,18 +155,3 @@ def words_between(
 def _of_model(setting: Setting) -> bool:
     """Whether a setting states sizes of the model alone, which no change touches."""
     return all(name.startswith("model.") for name in setting.fields)
-
-
-def missing_variables(
-    reading: Reading, request: PlanRequest, facts: Mapping[str, Any]
-) -> tuple[tuple[str, str, str], ...]:
-    """Variables that the engine needs and a script does not set: name, value, why."""
-    contract = CONTRACTS.get(request.engine)
-    if contract is None:
-        return ()
-    gpu = setting_of(request).cluster.gpu
-    return tuple(
-        (variable.name, variable.value, variable.why)
-        for variable in contract.environment
-        if variable.needed(facts, gpu) and variable.name not in reading.variables
-    )

@@ -24,6 +24,7 @@ class Family:
     Attributes:
         name: What its engine is called.
         stack: The profile that prices it; empty where none does.
+        engine: Whose contract reads and writes it (`planner.engines.contracts`); empty where none does.
         marks: Any of these ends of names makes a file one of this family, together with one of `programs` if
             those are not empty.
         programs: Parts of a command's words.
@@ -34,6 +35,7 @@ class Family:
 
     name: str
     stack: str = ""
+    engine: str = ""
     marks: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
