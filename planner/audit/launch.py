@@ -23,6 +23,18 @@ _SHORT = {
     "-dp": "data_parallel_size",
     "-N": "nodes",
 }
+_SHORT_TRAINING = {
+    "-tp": "tensor_model_parallel_size",
+    "-pp": "pipeline_model_parallel_size",
+    "-cp": "context_parallel_size",
+    "-vp": "virtual_pipeline_model_parallel_size",
+    "-ep": "expert_model_parallel_size",
+    "-et": "expert_tensor_parallel_size",
+    "-mb": "micro_batch_size",
+    "-gb": "global_batch_size",
+    "-ng": "num_gpus",
+}
+"""Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch."""
 _LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "mpirun", "srun", "horovodrun")
 
 
@@ -145,6 +157,7 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
     """
     found: list[Setting] = []
     at = 0
+    short = _SHORT_TRAINING if {"-mb", "-gb"} & {word.text for word in words} else _SHORT
     while at < len(words):
         text, line = words[at].text, words[at].line
         at += 1
@@ -157,7 +170,7 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
             while not equals and at < len(words) and not _is_option(words[at].text):
                 values.append(words[at].text)
                 at += 1
-            found.extend(_setting(_SHORT.get(name, name.lstrip("-")), values, _line(name, line, lines)))
+            found.extend(_setting(short.get(name, name.lstrip("-")), values, _line(name, line, lines)))
         elif " " in text and text.startswith("--"):
             found.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
         elif _HYDRA.fullmatch(text) and not text.startswith("/"):

@@ -1,10 +1,12 @@
 """`plan audit`: what it prints, its document, its exit codes, the anchor it keeps, and how long it takes."""
 
 import json
+import re
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from app.cli import run
 
@@ -136,3 +138,14 @@ def test_an_audit_takes_seconds(capsys, tmp_path, sizes, nodes, batch, tp, pp, l
     )
     assert time.process_time() - started < limit_s
     assert found["best"]["status"] == "proven"
+
+
+@pytest.mark.parametrize("name", [".github/actions/audit/action.yml", ".pre-commit-hooks.yaml"])
+def test_what_runs_it_elsewhere_gives_flags_that_it_has(capsys, name):
+    """The action and the hook are written by hand; the command knows every flag in them."""
+    text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+    assert yaml.safe_load(text)
+    given = set(re.findall(r"(?<![\w-])--(?:fail|gpus?|cluster|model|format|output)[a-z-]*", text))
+    assert run(["audit", "--help"]) == 0
+    assert given
+    assert given <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
