@@ -7,7 +7,7 @@ launch script would have it; everything that is not stated is said.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,8 +76,10 @@ def job_of(reading: Reading, flags: Flags) -> Job:
         flags: Model, GPUs, cluster and settings in the user's words; they hold over the files.
     """
     facts, notes = reading.facts, _Notes()
-    if reading.family.serves:
-        return Job(missing=("a training job: this file serves",))
+    notes.assumed.extend(_left_out(reading))
+    unpriced = _unpriced(reading)
+    if unpriced:
+        return Job(missing=(unpriced,))
     found = _model(facts, flags, notes)
     gpus = flags.gpus or _gpus(reading, flags, notes)
     if flags.sequence_length is None and not facts.count("job.sequence_length"):
@@ -102,6 +104,27 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     batch = int(flags.global_batch_size or 0) or _batch(facts, layout, request.cluster.num_gpus, notes)
     request = replace(request, job=replace(request.job, global_batch_size=max(1, min(batch, LARGEST))))
     return Job(request=request, layout=layout, missing=tuple(notes.missing), assumed=tuple(notes.assumed))
+
+
+def _unpriced(reading: Reading) -> str:
+    """Why a job cannot be priced at all; empty where it can."""
+    if reading.family.serves:
+        return "a training job: this file serves"
+    adapter = str(reading.facts.value("said.adapter") or "").lower()
+    if adapter not in ("", "full", "false", "none") or reading.facts.truth("said.four_bit"):
+        return f"a job that trains all weights: {adapter or 'a base in four bits'} is not priced"
+    return ""
+
+
+def _left_out(reading: Reading) -> Iterator[str]:
+    """What a job does that is not in its price."""
+    facts = reading.facts
+    for name, what in (("said.offload_optimizer", "optimizer states"), ("said.offload_param", "parameters")):
+        value = str(facts.value(name) or "").lower()
+        if value not in ("", "false", "none", "0"):
+            yield f"{what} are priced as kept on the GPU, not offloaded"
+    if reading.family.name in ("NeMo-RL", "verl"):
+        yield "only the training of a reinforcement-learning step is priced, not its answers"
 
 
 def _model(facts: Facts, flags: Flags, notes: _Notes) -> ModelSpec | None:

@@ -158,3 +158,14 @@ def test_flags_hold_over_what_a_file_leaves_open():
     assert found.job.request.model.name == "qwen3-30b-a3b"
     assert found.job.request.cluster.nodes[0].gpu == "h200-sxm"
     assert found.job.layout.tp == 4
+
+
+def test_what_is_not_priced_is_said_and_not_guessed(tmp_path):
+    path = tmp_path / "lora.yaml"
+    text = "model_name_or_path: meta-llama/Llama-3.1-8B\ncutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: {}\n"
+    path.write_text(text.format("lora"), encoding="utf-8")
+    assert "lora" in audit_of(path, gpus="8").job.missing[0]
+    path.write_text(text.format("full") + "deepspeed: ds_z3_offload.json\n", encoding="utf-8")
+    found = audit_of(path, gpus="8", gpu="h100-sxm")
+    assert found.predicted is not None
+    assert found.job.layout.zero_stage == 3
