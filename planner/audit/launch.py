@@ -12,6 +12,8 @@ from planner.formats.settings import Setting
 from planner.formats.shell import Script, Started, followed
 from planner.formats.shell_values import UNKNOWN, Text
 
+MOST_COMMANDS = 1000
+"""Of a script; a published one has some fifty."""
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""
 _FENCE = re.compile(r"^\s*```+[^\n`]*\n(.*?)^\s*```+", re.MULTILINE | re.DOTALL)
@@ -71,7 +73,7 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     ) in script.names.values.values():  # a command kept in a variable, or written by ``$(cat << EOF)``
         commands.extend(_kept_command(values, given))
     lines = text.split("\n")
-    launches = [found for command in commands if (found := _launch(command, lines))]
+    launches = [found for command in commands[:MOST_COMMANDS] if (found := _launch(command, lines))]
     machine = [*_directives(script), *_variables(script, machines_only=True)]
     if launches:
         best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))

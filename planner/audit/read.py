@@ -23,9 +23,9 @@ from topology.base.units import MIB
 
 Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
 
-MOST_BYTES = 8 * MIB
+MOST_BYTES = 6 * MIB
 """Of one launch file or log."""
-MOST_CONFIG_CHARACTERS = 400_000
+MOST_CONFIG_CHARACTERS = 300_000
 """Of a file that is not a log: no configuration comes near."""
 MOST_FILES = 16
 TELLING_SHARE = 0.7

@@ -17,6 +17,7 @@ from topology.base.errors import InputError, shortened
 
 MOST_CHARACTERS = 400_000
 MOST_NESTED = 60
+MOST_STATEMENTS = 20_000
 _GPUS = re.compile(r"(?:^|_)(\d{1,6})x?_?gpus?(?:_|$)")
 
 
@@ -27,6 +28,12 @@ class Recipe:
     name: str
     settings: tuple[Setting, ...]
     line: int
+
+
+class _Functions(dict[str, ast.FunctionDef]):
+    """The functions of a file, and how many more statements may be read: a call reads its function again."""
+
+    left = MOST_STATEMENTS
 
 
 def recipes_of(text: str, where: str) -> list[Recipe]:
@@ -40,7 +47,9 @@ def recipes_of(text: str, where: str) -> list[Recipe]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         cause = shortened(str(error), 200)
         raise InputError(f"{where} is not valid Python", cause, "correct the syntax at that place") from None
-    functions = {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
+    functions = _Functions(
+        {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
+    )
     found = [
         Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
     ]
@@ -60,10 +69,13 @@ def _deepest(text: str) -> int:
     return most
 
 
-def _of_function(node: ast.FunctionDef, functions: dict[str, ast.FunctionDef], depth: int) -> list[Setting]:
+def _of_function(node: ast.FunctionDef, functions: _Functions, depth: int) -> list[Setting]:
     """Settings of a function; the number of GPUs in its name is one."""
     found: list[Setting] = _defaults(node)
     for statement in node.body:
+        functions.left -= 1
+        if functions.left < 0:
+            break
         found.extend(_statement(statement, functions, depth))
         if len(found) > MOST_SETTINGS:
             break
@@ -89,7 +101,7 @@ def _defaults(node: ast.FunctionDef) -> list[Setting]:
     return found
 
 
-def _statement(node: ast.stmt, functions: dict[str, ast.FunctionDef], depth: int) -> list[Setting]:
+def _statement(node: ast.stmt, functions: _Functions, depth: int) -> list[Setting]:
     """Settings of one statement."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         return _assigned(node.targets[0], node.value, functions, depth)
@@ -100,9 +112,7 @@ def _statement(node: ast.stmt, functions: dict[str, ast.FunctionDef], depth: int
     return []
 
 
-def _assigned(
-    target: ast.expr, value: ast.expr, functions: dict[str, ast.FunctionDef], depth: int
-) -> list[Setting]:
+def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: int) -> list[Setting]:
     """``a.b.c = value``: the first part is the variable's own name."""
     name = _dotted(target)
     if name is None:
@@ -121,13 +131,13 @@ def _assigned(
     )
 
 
-def _call(call: ast.Call, prefix: str, functions: dict[str, ast.FunctionDef], depth: int) -> list[Setting]:
+def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> list[Setting]:
     """Keyword arguments of a call, and settings of the function of this file that it calls."""
     if depth > MOST_NESTED:
         return []
     found: list[Setting] = []
     name = _dotted(call.func)
-    if name in functions and depth < 8:
+    if name is not None and name in functions and depth < 8:
         found.extend(_of_function(functions[name], functions, depth + 1))
     for argument in call.args:
         if isinstance(argument, ast.Call):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 Scalar: TypeAlias = str | int | float | bool | None
 
-MOST_SETTINGS = 20_000
+MOST_SETTINGS = 5_000
 """Of one file; the longest configuration published has some five hundred."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _DEFAULT = re.compile(r"\$\{(?:oc\.env:)?([A-Za-z_]\w*)[:,]-?\s*([^${}]*)\}")

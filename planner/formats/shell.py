@@ -8,7 +8,7 @@ followed, and what they set differently is unknown. Of a loop the first round is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from planner.formats.shell_tests import truth
@@ -18,9 +18,14 @@ from planner.formats.shell_words import REDIRECTIONS, Word, words_of
 
 MOST_STEPS = 20_000
 """Commands followed; a published script has a few hundred."""
+MOST_EXPANDED = 150_000
+"""Words that all commands become together; a published script has some five thousand."""
+MOST_COPIED = 400_000
+"""Variables copied for branches that a run decides; a published script has a few thousand."""
 MOST_CALLS = 8
 """Functions, `eval` and `bash -c` within each other."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
+_POSITIONS = ("@", *map(str, range(1, 10)))
 _DECLARE = frozenset(("export", "declare", "local", "readonly", "typeset"))
 _SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
@@ -101,6 +106,8 @@ class _Follower:
         self.script, self.beside = script, beside
         self.functions: dict[str, list[Node]] = {}
         self.steps = 0
+        self.copied = 0
+        self.expanded = 0
         self.sure = True
         self.calls = 0
         self.left = False
@@ -194,6 +201,9 @@ class _Follower:
 
     def parallel(self, bodies: list[list[Node]], names: Variables) -> None:
         """Follow bodies of which one runs: what they set alike is known, the rest is not."""
+        self.copied += len(bodies) * len(names.values)
+        if self.copied > MOST_COPIED:
+            return
         surely, self.sure = self.sure, False
         ends: list[Variables] = []
         for body in bodies:
@@ -230,15 +240,26 @@ class _Follower:
             words.pop(0)
         if not words or declared:
             return True
-        texts = [text for word in words for text in expanded(word, names)]
+        texts = self.texts(words, names)
         return self.start(texts, assigned, names) if texts else True
+
+    def texts(self, words: Iterable[Word], names: Variables) -> list[Text]:
+        """What words become, as long as all together are no more than any script has."""
+        found: list[Text] = []
+        for word in words:
+            if self.expanded > MOST_EXPANDED:
+                break
+            texts = expanded(word, names)
+            self.expanded += len(texts) + sum(len(text.text) for text in texts) // 100
+            found.extend(texts)
+        return found
 
     def assign(self, word: Word, match: re.Match[str], names: Variables) -> None:
         """``NAME=value``, ``NAME+=value``, ``NAME=( … )``."""
         name, index, more = match.groups()
         before = names.values.get(name, ()) if more else ()
         if word.array is not None:
-            texts = tuple(text for part in word.array for text in expanded(part, names))
+            texts = tuple(self.texts(word.array, names))
             names.values[name] = (*before, *texts)[:MOST_STEPS]
             names.arrays.add(name)
         elif index is not None:
@@ -306,7 +327,7 @@ class _Follower:
 
     def call(self, texts: list[Text], names: Variables) -> None:
         """Run a function of the script."""
-        kept = {name: value for name, value in names.values.items() if name.isdigit() or name == "@"}
+        kept = {name: names.values[name] for name in _POSITIONS if name in names.values}
         for place, text in enumerate(texts[1:10], 1):
             names.values[str(place)] = (text,)
         names.values["@"] = tuple(texts[1:])
@@ -314,8 +335,8 @@ class _Follower:
         self.run(self.functions[texts[0].text], names)
         self.calls -= 1
         self.left = False
-        for name in [name for name in names.values if name.isdigit() or name == "@"]:
-            del names.values[name]
+        for name in _POSITIONS:
+            names.values.pop(name, None)
         names.values |= kept
 
     def source(self, texts: list[Text], names: Variables) -> None:

@@ -137,3 +137,11 @@ LAUNCHES = (
     "source CANARY/secret.toml\nx=$(cat CANARY/secret.toml)\nrun --tensor-model-parallel-size $x --num-layers 2", "```\n" * 5000, "", "\n" * 100_000, "\x00", "\x1b[31m" * 10_000,
 )  # fmt: skip
 """What broke it, and what was made to."""
+_MANY = "\n".join(f"V{number}={number}" for number in range(3000)) + "\n"
+SLOW = (
+    _MANY + "if [ $A = 1 ]; then X=1; else X=2; fi\n" * 6000, _MANY + "f() { X=$1; }\n" + "f 1\n" * 19_000, "A='" + "x " * 40_000 + "'\n" + "run $A $A\n" * 3000,
+    "A=(" + "--a 1 " * 20_000 + ")\n" + "torchrun x.py ${A[@]}\n" * 200, "cat <<EOF\n" + "--a 1\n" * 20_000 + "EOF\n" + "torchrun x.py --tp 1\n" * 5000,
+    "\n".join(f"def f{n}():\n    x = f{n + 1}()\n    y = f{n + 1}()\n    cfg.tp.tensor_parallel_degree = 3" for n in range(2500)),
+    "a:\n" + "  - b: 1\n" * 25_000, "\n".join(f"[a{n}]\nb=1" for n in range(12_000)), "torchrun x.py --tensor-model-parallel-size 8 --num-layers 3 \n" * 4000,
+)  # fmt: skip
+"""What once took longer than two seconds, or might."""
