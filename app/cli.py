@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, str]] = {
     "explain": "Say what binds a plan, why the runner-up lost, what would help.",
     "sweep": "Plan over GPU counts, GPU kinds, lengths and batches.",
     "diff": "Compare two plans.",
+    "audit": "Read a job of another engine, and say what is wrong or slow with it.",
     "accuracy": "Predict measured runs, published or your own, and print the errors.",
     "dash": "Start the what-if dashboard in a browser.",
     "models": "List the models that can be named, or describe one.",
@@ -50,7 +51,7 @@ _HELP: Final = """Plan how to split a model across GPUs: the best layout under a
 `plan --model 70b --gpus 32` plans a training job (short for `plan train`).
 
 Data goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 no feasible plan, 2 bad input,
-3 internal error (--debug shows the traceback), 130 interrupted.
+3 internal error (--debug shows the traceback), 4 an audit that fails, 130 interrupted.
 """
 
 

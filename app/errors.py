@@ -20,6 +20,8 @@ NO_FEASIBLE_PLAN = 1
 """The answer is no; also to whether a plan is what it says it is."""
 BAD_INPUT = 2
 INTERNAL_ERROR = 3
+FAILED_AUDIT = 4
+"""A job that will not fit, or that is further from the best than was allowed."""
 INTERRUPTED = 130
 BROKEN_PIPE = 0
 """The reader of our output went away: it has what it wanted."""

@@ -26,6 +26,12 @@ SCHEMA_VERSION = 4  # 1 did not say what a model computes (rotary positions, eps
 
 _NUMBERS = re.compile(r"\[[-+.,eE\d\s]+\]")
 
+FREE = "any"
+"""The engine of a plan that no engine need be able to run."""
+
+Recomputes = Literal["per-rank", "per-chunk", "all"]
+"""How many layers an engine recomputes: a number of each rank's own, one number for all chunks, or all."""
+
 Objective = Literal["step-time", "cost", "gpus", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
@@ -39,7 +45,8 @@ class PlanRequest:
     plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
     ``{"tp": 8}``. `memory_headroom` is the share of a GPU's memory to leave free; None leaves as much as
     keeps the 80 % band of the peak within the GPU, 0 fills it to the last byte. `anchor` is the level of the
-    user's own runs of the stack; None before any was measured.
+    user's own runs of the stack; None before any was measured. `engine` is whose contract the plan keeps
+    (`planner.engines.contracts`); ``any`` keeps none.
     """
 
     model: ModelSpec
@@ -51,6 +58,7 @@ class PlanRequest:
     top: int = 5
     memory_headroom: float | None = None
     anchor: StackLevel | None = None
+    engine: str = FREE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.job import TrainingJob
-from costmodel.models.spec import ModelSpec
+from costmodel.kernels.saved import calibration_for
+from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.layout import ParallelLayout
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
 from costmodel.training.bands import Doubts, interval, memory_deviation
-from planner.plan import PlanRequest, stack_of
+from planner.plan import FREE, Plan, PlanRequest, stack_of
 from topology.builders import build
 from topology.cluster import Cluster
 
@@ -17,7 +22,7 @@ from topology.cluster import Cluster
 class Setting:
     """Everything a layout is judged against.
 
-    `memory_headroom` is the share of a GPU's memory that a plan leaves free.
+    `memory_headroom` is the share of a GPU's memory that a plan leaves free, `engine` whose limits it keeps.
     """
 
     model: ModelSpec
@@ -25,6 +30,7 @@ class Setting:
     job: TrainingJob
     stack: SoftwareStack
     memory_headroom: float = 0.0
+    engine: str = FREE
 
     @property
     def memory_budget_bytes(self) -> float:
@@ -41,6 +47,7 @@ def setting_of(request: PlanRequest) -> Setting:
         job=request.job,
         stack=stack_of(request),
         memory_headroom=_headroom(request),
+        engine=request.engine,
     )
 
 
@@ -50,3 +57,21 @@ def _headroom(request: PlanRequest) -> float:
         return request.memory_headroom
     _, upper = interval(1.0, memory_deviation(Doubts(experts=request.model.is_moe)))
     return 1 - 1 / upper
+
+
+def split_of(
+    model: ModelSpec, layout: ParallelLayout, layers: tuple[int, ...], recomputes_held: tuple[int, ...]
+) -> StageSplit:
+    """A split as the cost model reads it: layers of each run on each pipeline rank."""
+    runs = tuple(run.count for run in layer_runs(model))
+    return StageSplit(
+        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs),
+        recompute_of_stage=recomputes_held,
+    )
+
+
+def tables_of(plan: Plan) -> Calibration:
+    """The tables a plan was made with, if they are here: the shipped ones, or those with own measurements."""
+    if plan.origin is not None and not plan.origin.measurements:
+        return load_calibration()
+    return calibration_for(plan.request.cluster)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from app.flags.shared import AcceptChanges
-from planner.engines.targets import TARGETS
+from planner.launch.targets import TARGETS
 
 
 def command(
@@ -26,17 +26,21 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")
     ] = None,
     accept_changes: AcceptChanges = False,
+    nearest: Annotated[
+        bool,
+        typer.Option("--nearest", help="Write what comes nearest where the tool cannot be told the plan."),
+    ] = False,
 ) -> int:
     """Write a plan for another trainer or scheduler.
 
-    What the tool cannot express is refused with the change that fixes it, or noted on stderr when it only
-    does it differently.
+    What was written is read back and estimated: unless that is the plan, it is refused with the fields that
+    differ, what they cost and the change that fixes it.
     """
     from app.reports.answer import note, print_text, write_file
     from app.requests.plan_file import read_plan
-    from planner.engines.targets import export_plan
+    from planner.launch.targets import export_plan
 
-    found = export_plan(read_plan(plan, accept_changes=accept_changes, say=note), target)
+    found = export_plan(read_plan(plan, accept_changes=accept_changes, say=note), target, nearest=nearest)
     for text in found.notes:
         note(text)
     if output is None:

@@ -18,6 +18,7 @@ FLAGS: Final[Mapping[str, Any]] = {
     "global_batch_size": options.GlobalBatchSize,
     "precision": options.PrecisionFlag,
     "stack": options.Stack,
+    "engine": options.ForFlag,
     "objective": options.ObjectiveFlag,
     "tokens": options.Tokens,
     "deadline": options.Deadline,

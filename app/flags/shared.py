@@ -38,6 +38,14 @@ Stack: TypeAlias = Annotated[
     str | None,
     typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),
 ]
+ForFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        help="Engine that must be able to run the plan; by default that of the stack. any: none need be.",
+        metavar="ENGINE[@VERSION]",
+    ),
+]
 ObjectiveFlag: TypeAlias = Annotated[
     str | None, typer.Option("--objective", help="What the best plan is best at; the default is step-time.")
 ]

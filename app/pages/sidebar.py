@@ -18,8 +18,9 @@ from costmodel.models.catalog import model_names
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stacks
 from planner.plan import OBJECTIVES
+from planner.questions.engine import DEFAULT_STACK
 from planner.questions.flags import Flags
-from planner.questions.training import DEFAULT_GPU, DEFAULT_STACK, Understood, understand, understand_cluster
+from planner.questions.training import DEFAULT_GPU, Understood, understand, understand_cluster
 from topology.base.errors import InputError
 from topology.catalog import cluster_names, gpus
 from topology.spec import ClusterSpec

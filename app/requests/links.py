@@ -29,6 +29,7 @@ _FLAG_OF_FIELD: Mapping[str, str] = {
     "global_batch_size": "--global-batch-size",
     "precision": "--precision",
     "stack": "--stack",
+    "engine": "--for",
     "objective": "--objective",
     "tokens": "--tokens",
     "deadline": "--deadline",

@@ -11,8 +11,8 @@ from costmodel.layout import num_microbatches
 from costmodel.pipeline.simulator import Event, StageSeconds, simulate_step
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, stack_of
+from planner.problem import split_of
 from planner.search.simulate import chunk_seconds
-from planner.search.verify import split_of
 from topology.builders import build
 
 MOST_SHOWN_MICROBATCHES = 24

@@ -1,1 +1,1 @@
-"""Plans as the configuration of other tools: one file for each tool, no torch."""
+"""What engines can be told: contracts, from which come rules, writers and readers."""

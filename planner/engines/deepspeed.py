@@ -1,90 +1,238 @@
-"""A plan as a DeepSpeed JSON configuration, or as Accelerate's YAML."""
+"""DeepSpeed: its contract, and a plan as a JSON configuration.
+
+Names are those of ``deepspeed/runtime/config.py`` of DeepSpeed 0.19. Stages of a pipeline, experts and the
+split of a sequence are made in a program's own code, so a configuration alone cannot say them.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from costmodel.kernels.precisions import TRAINING
-from planner.engines.facts import Exported, accumulation, machines_of, refuse, refuse_axes
-from planner.engines.quoting import yaml
+from costmodel.layout import DEFAULT_AXIS_ORDER
+from planner.engines.contract import Contract
+from planner.engines.dotted import flat, nested
+from planner.engines.fields import Facts
+from planner.engines.limit import Limit, Question, Variable
+from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.plan import Plan
 
-
-def deepspeed_config(plan: Plan) -> dict[str, Any]:
-    """ZeRO, the batch triple (micro · accumulation · dp = global), AutoTP and pipeline stages."""
-    layout, job = plan.layout, plan.request.job
-    if layout.cp > 1:
-        raise refuse("deepspeed", "context parallelism", f"cp = {layout.cp}", "plan with layout.cp=1")
-    refuse_axes("deepspeed", layout, ("tp", "pp", "dp", "ep"))
-    if layout.pp > 1 and layout.zero_stage > 1:
-        raise refuse("deepspeed", f"ZeRO-{layout.zero_stage} in a pipeline", f"pp = {layout.pp}",
-                     "plan with layout.zero_stage=1")  # fmt: skip
-    config: dict[str, Any] = {
-        "train_batch_size": job.global_batch_size,
-        "train_micro_batch_size_per_gpu": layout.microbatch_size,
-        "gradient_accumulation_steps": accumulation(plan),
-        "zero_optimization": {"stage": layout.zero_stage, "overlap_comm": True},
-        TRAINING[job.precision].half: {"enabled": True},
-        "gradient_clipping": 1.0,
-    }
-    if layout.tp > 1:
-        config["tensor_parallel"] = {"autotp_size": layout.tp}
-    if layout.pp > 1:
-        config["pipeline"] = {"stages": layout.pp}
-    return config
+_Z, _BATCH = "zero_optimization.", "train_micro_batch_size_per_gpu"
+_AGAIN = "activation_checkpointing.number_checkpoints"
+MOST_LAYERS = 4096
 
 
-def export_deepspeed(plan: Plan) -> Exported:
-    """Write ds_config.json."""
-    notes = []
-    if plan.layout.pp > 1:
-        notes.append("pipeline stages and their layers are set in code (PipelineModule), not by this file")
-    if plan.layout.ep > 1:
-        notes.append("expert parallelism is set in code: MoE(ep_size=…)")
-    return Exported(
-        target="deepspeed",
-        file_name="ds_config.json",
-        text=json.dumps(deepspeed_config(plan), indent=2) + "\n",
-        notes=tuple(notes),
+def _number(given: Given, name: str) -> int | None:
+    """A count that may be left to the Trainer as "auto"."""
+    found = given[name]
+    return None if found in (None, "auto") else int(found)
+
+
+def _replicas(given: Given) -> int | None:
+    """Ranks that hold a copy: those of the launcher, or what the batches divide to."""
+    tp = _number(given, "tensor_parallel.autotp_size") or 1
+    if given.num_gpus is not None:
+        return max(1, given.num_gpus // tp)
+    batch, size, steps = (
+        _number(given, name) for name in ("train_batch_size", _BATCH, "gradient_accumulation_steps")
+    )
+    return None if None in (batch, size, steps) else (batch or 0) // ((size or 1) * (steps or 1))
+
+
+def _read_batch(given: Given) -> dict[str, Any]:
+    """The triple of batches, of which any two and the replicas give the third."""
+    size, batch = _number(given, _BATCH), _number(given, "train_batch_size")
+    steps, replicas = _number(given, "gradient_accumulation_steps"), _replicas(given)
+    found: dict[str, Any] = {} if replicas is None else {"layout.dp": replicas}
+    if size is None and batch is not None and replicas:
+        size = batch // (replicas * (steps or 1))
+    if batch is None and size is not None and replicas:
+        batch = size * replicas * (steps or 1)
+    found |= {} if size is None else {"layout.microbatch_size": size}
+    return found | ({} if batch is None else {"job.global_batch_size": batch})
+
+
+def _write_batch(facts: Facts) -> dict[str, Any]:
+    size, batch, dp = (facts[f] for f in ("layout.microbatch_size", "job.global_batch_size", "layout.dp"))
+    return {"train_batch_size": batch, _BATCH: size, "gradient_accumulation_steps": batch // (dp * size)}
+
+
+def _read_stage(given: Given) -> dict[str, Any]:
+    """ZeRO stage; MiCS shards everything within a group, which is what a shard degree says."""
+    stage, group = _number(given, f"{_Z}stage") or 0, _number(given, f"{_Z}mics_shard_size")
+    return {"layout.zero_stage": stage, "layout.shard_degree": group if group and group > 0 else None}
+
+
+def _write_stage(facts: Facts) -> dict[str, Any]:
+    words: dict[str, Any] = {f"{_Z}stage": facts["layout.zero_stage"]}
+    shards = facts["layout.shard_degree"]
+    return words if shards is None else words | {f"{_Z}mics_shard_size": shards}
+
+
+def _write_precision(facts: Facts) -> dict[str, Any]:
+    return {f"{TRAINING[facts['job.precision']].half}.enabled": True}
+
+
+def _read_precision(given: Given) -> dict[str, Any]:
+    named = [name for name in ("bf16", "fp16") if given[f"{name}.enabled"] in (True, "true")]
+    return {"job.precision": named[0]} if named else {}
+
+
+def _write_recompute(facts: Facts) -> dict[str, Any]:
+    again = sum(facts["split.recompute"]) if facts["layout.recompute"] == "full" else 0
+    return {_AGAIN: again} if again else {}
+
+
+def _read_recompute(given: Given) -> dict[str, Any]:
+    again = _number(given, _AGAIN) or 0
+    return {"layout.recompute": "full" if again else "none", "split.recompute": (again,)}
+
+
+SETTINGS = (
+    Setting(
+        words=tuple(
+            Word(name=name, kind="any")
+            for name in ("train_batch_size", _BATCH, "gradient_accumulation_steps")
+        ),
+        fields=("layout.dp", "layout.microbatch_size", "job.global_batch_size"),
+        write=_write_batch,
+        read=_read_batch,
+    ),
+    Setting(
+        words=(
+            Word(name=f"{_Z}stage", kind="any", default=0),
+            Word(name=f"{_Z}mics_shard_size", kind="any"),
+            Word(name=f"{_Z}zero_hpz_partition_size", kind="any"),
+        ),
+        fields=("layout.zero_stage", "layout.shard_degree"),
+        write=_write_stage,
+        read=_read_stage,
+    ),
+    Setting(
+        words=(Word(name=f"{_Z}overlap_comm", kind="any"),),
+        fields=("stack.gradient_overlap",),
+        write=lambda facts: {f"{_Z}overlap_comm": bool(facts["stack.gradient_overlap"])},
+        read=lambda given: {
+            "stack.gradient_overlap": (_read_stage(given)["layout.zero_stage"] == 3)
+            if given[f"{_Z}overlap_comm"] in (None, "auto") else bool(given[f"{_Z}overlap_comm"])
+        },
+    ),
+    Setting(
+        words=(Word(name="bf16.enabled", kind="any"), Word(name="fp16.enabled", kind="any")),
+        fields=("job.precision",),
+        write=_write_precision,
+        read=_read_precision,
+    ),
+    Setting(
+        words=(Word(name=_AGAIN, kind="any"),),
+        fields=("layout.recompute", "split.recompute"),
+        write=_write_recompute,
+        read=_read_recompute,
+    ),
+    Setting(
+        words=(Word(name="gradient_clipping", kind="any"),),
+        fields=(),
+        write=lambda _: {"gradient_clipping": 1.0},
+        read=lambda _: {},
+    ),
+    value(
+        "tensor_parallel.autotp_size", "layout.tp", default=1, when=lambda facts: facts["layout.tp"] > 1
+    ),
+    fixed("layout.sequence_parallel", always=False),
+    fixed("layout.pp", always=1),
+    fixed("layout.cp", always=1),
+    fixed("layout.ep", always=1),
+    fixed("layout.axis_order", always=DEFAULT_AXIS_ORDER),
+    fixed("job.optimizer", always="adamw"),
+)  # fmt: skip
+
+
+def axis_limit(engine: str, axis: str) -> Limit:
+    """The limit of an engine whose files cannot split a job over an axis."""
+    return Limit(
+        name=axis,
+        fields=(axis,),
+        broken=lambda _, t: getattr(t, axis) > 1,
+        says=lambda _, x: (
+            f"{axis} = {getattr(x, axis)}: a program for {engine} splits that in its code, no file says it",
+            f"set {axis}=1",
+        ),
     )
 
 
-def accelerate_config(plan: Plan) -> dict[str, Any]:
-    """FSDP2 and the degrees Accelerate knows: replicas, shards, tp, cp; neither PP nor EP."""
-    layout = plan.layout
-    refuse_axes("accelerate", layout, ("tp", "cp", "dp"))
-    where = machines_of(plan)
-    shards = max(1, min(layout.effective_shard_degree, layout.replicas) // layout.cp)
-    shards = shards if layout.zero_stage else 1
-    ulysses = layout.cp > 1 and layout.cp_kind == "ulysses"
-    return {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "FSDP",
-        "mixed_precision": TRAINING[plan.request.job.precision].half,
-        "num_machines": where.nodes,
-        "machine_rank": 0,
-        "num_processes": layout.num_gpus,
-        "fsdp_config": {
-            "fsdp_version": 2,
-            "fsdp_reshard_after_forward": layout.zero_stage >= 3,
-            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "fsdp_activation_checkpointing": layout.recompute == "full",
-            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-        },
-        "parallelism_config": {
-            "parallelism_config_dp_replicate_size": layout.dp // shards,
-            "parallelism_config_dp_shard_size": shards,
-            "parallelism_config_tp_size": layout.tp,
-            "parallelism_config_cp_size": 1 if ulysses else layout.cp,
-            "parallelism_config_sp_size": layout.cp if ulysses else 1,
-        },
-        "use_cpu": False,
-    }
+def _low(s: Question, _: object) -> bool:
+    return s.job.is_low_precision
 
 
-def export_accelerate(plan: Plan) -> Exported:
-    """Write accelerate.yaml."""
-    notes = (f"set gradient_accumulation_steps={accumulation(plan)} in Accelerator()",)
-    text = yaml(accelerate_config(plan))
-    return Exported(target="accelerate", file_name="accelerate.yaml", text=text, notes=notes)
+HALF_ONLY = Limit(
+    name="precision",
+    fields=(),
+    broken=_low,
+    says=lambda s, _: (
+        f"precision = {s.job.precision}: only sixteen bits have a word",
+        f"use --precision {TRAINING[s.job.precision].half}",
+    ),
+)
+TENSORS_ALONE = Limit(
+    name="sequence-parallel",
+    fields=("sequence_parallel", "tp"),
+    broken=lambda _, t: t.sequence_parallel & (t.tp > 1),
+    says=lambda *_: ("tensor parallelism here keeps whole sequences", "set sequence_parallel=false"),
+)
+WHOLE_LAYERS = Limit(
+    name="recompute",
+    fields=("recompute",),
+    broken=lambda _, t: (t.recompute == 1) | (t.recompute == 2),
+    says=lambda _, x: (f"recompute = {x.recompute}: only whole layers have a word", "set recompute=full"),
+)
+
+DEEPSPEED = Contract(
+    engine="deepspeed",
+    title="DeepSpeed",
+    package="deepspeed",
+    releases=("0.16", "0.19"),
+    stacks=("pytorch",),
+    settings=SETTINGS,
+    limits=(
+        HALF_ONLY,
+        *(axis_limit("DeepSpeed", axis) for axis in ("pp", "cp", "ep", "expert_tp")),
+        TENSORS_ALONE,
+        WHOLE_LAYERS,
+        Limit(
+            name="groups-of-shards",
+            fields=("zero_stage", "shard_degree", "dp", "cp"),
+            broken=lambda _, t: (t.zero_stage > 0) & (t.zero_stage < 3) & (t.shard_degree < t.replicas),
+            says=lambda _, x: (f"shard_degree = {x.shard_degree} at ZeRO-{x.zero_stage}: MiCS is ZeRO-3",
+                               "set zero_stage=3, or leave out shard_degree"),
+        ),
+    ),
+    recomputes="all",
+    built_in={
+        "flash_attention": "the model's own; load it with attn_implementation=\"flash_attention_2\"",
+        "parameter_overlap": "ZeRO-3 gathers ahead",
+        "fsdp_prefetch": "ZeRO-3 gathers ahead by default, stage3_prefetch_bucket_size",
+        "cp_overlap": "no context parallelism here",
+        "p2p_overlap": "no pipeline here",
+        "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
+    },
+    source="deepspeed/runtime/config.py and zero/config.py of the DeepSpeed 0.19.8 archive",
+)  # fmt: skip
+
+
+def render(words: Mapping[str, Any], _: tuple[Variable, ...]) -> str:
+    """The JSON configuration."""
+    return json.dumps(nested(words), indent=2) + "\n"
+
+
+def parse(text: str, _: Contract) -> dict[str, Any]:
+    """Its dotted keys."""
+    return flat(json.loads(text))
+
+
+def notes(plan: Plan) -> tuple[str, ...]:
+    """What the program must do that the file cannot."""
+    if plan.layout.recompute != "full" or not any(plan.recompute_of_stage):
+        return ()
+    return ("checkpoint every layer in the program: gradient_checkpointing=True of the HF Trainer",)

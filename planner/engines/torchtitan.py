@@ -1,4 +1,8 @@
-"""A plan as a torchtitan configuration function (0.3: Python returning a `Trainer.Config`)."""
+"""torchtitan: its contract.
+
+Names are those of ``torchtitan/config/configs.py`` and ``torchtitan/distributed`` of the torchtitan 0.3.0
+wheel; aliases those of the TOML files of 0.1 and 0.2.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +10,80 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from planner.engines.facts import Exported, refuse, refuse_axes, schedule_name
-from planner.engines.quoting import one_line
-from planner.plan import Plan
+import numpy as np
+
+from costmodel.layout import CP_KINDS, DEFAULT_AXIS_ORDER, RECOMPUTES, LayoutTable, ParallelLayout
+from costmodel.pipeline.schedules import RECORDS
+from planner.engines.contract import Contract
+from planner.engines.fields import Facts
+from planner.engines.limit import Limit, Question, Variable
+from planner.engines.setting import Given, Setting, Word, fixed, value
 
 TARGET = "torchtitan"
-_RECOMPUTE = {"full": "FullAC", "selective": "SelectiveAC", "selective-op": "SelectiveAC"}
+_P = "parallelism."
+_SCHEDULES = {
+    record.engine_names[TARGET]: name for name, record in RECORDS.items() if TARGET in record.engine_names
+}
+_POLICIES = {"full": "FullAC", "selective-op": "SelectiveAC"}
+_MODES = {"full": "full", "selective": "selective-op", "none": "none", "None": "none", "": "none"}
+_ALLGATHER, _SELECTIVE = CP_KINDS.index("allgather"), RECOMPUTES.index("selective")
+_CONVERTERS = {"float8": "fp8", "quantize.linear.float8": "fp8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8"}
 
 
-def parallelism(plan: Plan) -> dict[str, Any]:
-    """Fields of `parallelism`: replicas of shards, and the degrees."""
-    layout = plan.layout
-    if layout.cp > 1 and layout.cp_kind == "ulysses":
-        raise refuse(TARGET, "Ulysses", "it has ring and all-gather", "set layout.cp_kind=ring")
-    refuse_axes(TARGET, layout, ("tp", "cp", "pp", "dp", "ep"))
-    copies = layout.replicas
-    shard = min(layout.effective_shard_degree, copies) if layout.zero_stage else layout.cp
-    shards = max(1, shard // layout.cp)
-    fields: dict[str, Any] = {
-        "data_parallel_replicate_degree": layout.dp // shards,
-        "data_parallel_shard_degree": shards,
-        "fsdp_reshard_after_forward": "always" if layout.zero_stage >= 3 else "never",
-        "tensor_parallel_degree": layout.tp,
-        "enable_sequence_parallel": layout.sequence_parallel,
-        "pipeline_parallel_degree": layout.pp,
-        "context_parallel_degree": layout.cp,
-        "expert_parallel_degree": layout.ep,
+def _shards(facts: Facts) -> tuple[int, int]:
+    """Copies of shards, and data-parallel ranks of one shard; ranks of cp shard beside them."""
+    dp, cp = facts["layout.dp"], facts["layout.cp"]
+    if not facts["layout.zero_stage"]:
+        return dp, 1
+    share = facts["layout.shard_degree"] or dp * cp
+    shards = max(1, min(share, dp * cp) // cp)
+    return dp // shards, shards
+
+
+def _write_data(facts: Facts) -> dict[str, Any]:
+    copies, shards = _shards(facts)
+    return {
+        f"{_P}data_parallel_replicate_degree": copies,
+        f"{_P}data_parallel_shard_degree": shards,
+        f"{_P}fsdp_reshard_after_forward": "always" if facts["layout.zero_stage"] >= 3 else "never",
     }
-    if layout.pp > 1:
-        fields["pipeline_parallel_schedule"] = schedule_name(TARGET, layout)
-        fields["module_fqns_per_model_part"] = model_parts(plan.layers_of_stage)
-    return fields
+
+
+def _read_data(given: Given) -> dict[str, Any]:
+    """Replicas and shards: a degree of −1 takes what is left of the launcher's processes."""
+    copies, shards = given[f"{_P}data_parallel_replicate_degree"], given[f"{_P}data_parallel_shard_degree"]
+    tp, pp, cp = (given[f"{_P}{axis}_parallel_degree"] for axis in ("tensor", "pipeline", "context"))
+    if shards < 0:
+        if given.num_gpus is None:
+            return {"layout.zero_stage": _stage(given, pp)}
+        shards = max(1, given.num_gpus // (copies * tp * pp * cp))
+    sharded = shards * cp > 1
+    return {
+        "layout.dp": copies * shards,
+        "layout.zero_stage": _stage(given, pp) if sharded else 0,
+        "layout.shard_degree": shards * cp if sharded and copies > 1 else None,
+    }
+
+
+def _stage(given: Given, pp: int) -> int:
+    """ZeRO-3 where parameters are resharded after the forward pass, as they are without a pipeline."""
+    policy = given[f"{_P}fsdp_reshard_after_forward"]
+    return 3 if policy == "always" or (policy == "default" and pp == 1) else 2
+
+
+_DATA = Setting(
+    words=(
+        Word(name=f"{_P}data_parallel_replicate_degree", kind="int", default=1,
+             aliases=("training.data_parallel_replicate_degree",)),
+        Word(name=f"{_P}data_parallel_shard_degree", kind="int", default=-1,
+             aliases=("training.data_parallel_shard_degree", "training.data_parallel_degree")),
+        Word(name=f"{_P}fsdp_reshard_after_forward", default="default",
+             aliases=("training.fsdp_reshard_after_forward",)),
+    ),
+    fields=("layout.dp", "layout.zero_stage", "layout.shard_degree"),
+    write=_write_data,
+    read=_read_data,
+)  # fmt: skip
 
 
 def model_parts(layers_of_stage: Sequence[int]) -> list[list[str]]:
@@ -52,46 +99,277 @@ def model_parts(layers_of_stage: Sequence[int]) -> list[list[str]]:
     return parts
 
 
-def export(plan: Plan) -> Exported:
-    """Write a function that fills a configuration; the model flavour is the user's to name."""
-    layout, job = plan.layout, plan.request.job
-    lines = [f"    config.parallelism.{name} = {value!r}" for name, value in parallelism(plan).items()]
-    local = job.global_batch_size // layout.dp if layout.pp > 1 else layout.microbatch_size
-    lines += [
-        f"    config.training.local_batch_size = {local}",
-        f"    config.training.global_batch_size = {job.global_batch_size}",
-        f"    config.training.seq_len = {job.sequence_length}",
-    ]
-    policy = _RECOMPUTE.get(layout.recompute)
-    before = (
-        "" if policy is None else f"    from torchtitan.distributed.activation_checkpoint import {policy}\n\n"
-    )
-    lines.append(f"    config.activation_checkpoint = {f'{policy}.Config()' if policy else None}")
-    if layout.pp > 1:
-        size = layout.microbatch_size
-        lines.append(f"    config.parallelism.pipeline_parallel_microbatch_size = {size}")
-    title = f"{one_line(plan.request.model.name)} on {layout.num_gpus} GPUs"
-    text = (
-        f"# torchtitan configuration: {title}\n\n\n"
-        "def apply_plan(config):\n"
-        '    """Fill a Trainer.Config with the plan\'s parallelism and batch."""\n'
-        + before
-        + "\n".join(lines)
-        + "\n    return config\n"
-    )
-    layers, recomputed = plan.request.model.num_layers, sum(plan.recompute_of_stage)
-    partly = layout.recompute == "full" and recomputed < layers
-    notes = [f"torchtitan recomputes all {layers} layers, the plan {recomputed}"] if partly else []
-    notes.append(f"name the flavour of the model: {_mathematics(plan)}")
-    return Exported(target=TARGET, file_name="torchtitan_plan.py", text=text, notes=tuple(notes))
+def _write_pipeline(facts: Facts) -> dict[str, Any]:
+    if facts["layout.pp"] == 1:
+        return {}
+    names = {ours: theirs for theirs, ours in _SCHEDULES.items()}
+    return {
+        f"{_P}pipeline_parallel_schedule": names[facts["layout.schedule"]],
+        f"{_P}module_fqns_per_model_part": model_parts(facts["split.layers"]),
+    }
 
 
-def _mathematics(plan: Plan) -> str:
-    """What a flavour must compute with to be the plan's model."""
-    model = plan.request.model
-    scaling = model.rotary.scaling
-    words = [f"norm_eps {model.norm_epsilon:g}"]
-    if not model.learned_positions:
-        words.append(f"rope_theta {model.rotary.theta:g}")
-        words.append(f"rope scaling {f'{scaling.kind} {scaling.factor:g}' if scaling else 'none'}")
-    return ", ".join([*words, *model.unmodelled])
+def _read_pipeline(given: Given) -> dict[str, Any]:
+    """Schedule and stages; how many layers a stage has is said by its modules only."""
+    pp, parts = given[f"{_P}pipeline_parallel_degree"], given[f"{_P}module_fqns_per_model_part"]
+    if pp == 1:
+        return {"layout.schedule": "1f1b", "layout.virtual_stages": 1}
+    name = given[f"{_P}pipeline_parallel_schedule"]
+    if name not in _SCHEDULES:
+        raise ValueError(f"{name!r} is none of {', '.join(_SCHEDULES)}")
+    found: dict[str, Any] = {"layout.schedule": _SCHEDULES[name]}
+    if parts:
+        layers = tuple(sum(str(module).startswith("layers.") for module in part) for part in parts)
+        return found | {"layout.virtual_stages": len(layers) // pp, "split.layers": layers}
+    return found | {"layout.virtual_stages": RECORDS[found["layout.schedule"]].chunks or 2}
+
+
+_PIPELINE = Setting(
+    words=(
+        Word(name=f"{_P}pipeline_parallel_schedule", default="1F1B",
+             aliases=("experimental.pipeline_parallel_schedule",)),
+        Word(name=f"{_P}module_fqns_per_model_part", kind="any"),
+    ),
+    fields=("layout.schedule", "layout.virtual_stages", "split.layers"),
+    write=_write_pipeline,
+    read=_read_pipeline,
+)  # fmt: skip
+
+
+def _write_batch(facts: Facts) -> dict[str, Any]:
+    """A rank's batch: with a pipeline all its microbatches, without one of them."""
+    size, batch = facts["layout.microbatch_size"], facts["job.global_batch_size"]
+    piped = facts["layout.pp"] > 1
+    words = {"training.local_batch_size": batch // facts["layout.dp"] if piped else size}
+    words["training.global_batch_size"] = batch
+    return words | ({f"{_P}pipeline_parallel_microbatch_size": size} if piped else {})
+
+
+def _read_batch(given: Given) -> dict[str, Any]:
+    piped = given[f"{_P}pipeline_parallel_degree"] > 1
+    local, batch = given["training.local_batch_size"], given["training.global_batch_size"]
+    size = given[f"{_P}pipeline_parallel_microbatch_size"] if piped else local
+    replicas = _read_data(given).get("layout.dp")
+    if batch < 0 and replicas is not None:
+        batch = local * replicas
+    return {"layout.microbatch_size": size} | ({"job.global_batch_size": batch} if batch > 0 else {})
+
+
+_BATCH = Setting(
+    words=(
+        Word(name="training.local_batch_size", kind="int", default=8, aliases=("training.batch_size",)),
+        Word(name="training.global_batch_size", kind="int", default=-1),
+        Word(name=f"{_P}pipeline_parallel_microbatch_size", kind="int", default=1),
+    ),
+    fields=("layout.microbatch_size", "job.global_batch_size"),
+    write=_write_batch,
+    read=_read_batch,
+)
+
+
+def _write_recompute(facts: Facts) -> dict[str, Any]:
+    every = facts["layout.recompute"] != "full" or any(facts["split.recompute"])
+    return {"activation_checkpoint": _POLICIES.get(facts["layout.recompute"]) if every else None}
+
+
+def _read_recompute(given: Given) -> dict[str, Any]:
+    """The policy; under FullAC every layer is recomputed."""
+    named, mode = given["activation_checkpoint"], given["activation_checkpoint.mode"]
+    policies = {theirs: ours for ours, theirs in _POLICIES.items()} | {"None": "none"}
+    policy = policies.get(str(named), "none") if mode is None else _MODES[str(mode)]
+    split = _read_pipeline(given)
+    if policy != "full" or "split.layers" not in split:
+        return {"layout.recompute": policy}
+    layout = ParallelLayout(
+        pp=given[f"{_P}pipeline_parallel_degree"],
+        schedule=split["layout.schedule"],
+        virtual_stages=split["layout.virtual_stages"],
+    )
+    from costmodel.pipeline.stages import ranks_of_chunks
+
+    again = [0] * layout.pp
+    for rank, held in zip(ranks_of_chunks(layout), split["split.layers"], strict=True):
+        again[rank] += held
+    return {"layout.recompute": policy, "split.recompute": tuple(again)}
+
+
+_RECOMPUTE = Setting(
+    words=(
+        Word(name="activation_checkpoint"),
+        Word(name="activation_checkpoint.mode"),
+        Word(name="activation_checkpoint.selective_ac_option"),
+    ),
+    fields=("layout.recompute", "split.recompute"),
+    write=_write_recompute,
+    read=_read_recompute,
+)
+
+
+def _read_precision(given: Given) -> dict[str, Any]:
+    """Half precision, or the converters of earlier versions."""
+    converters = given["model.converters"]
+    listed = converters if isinstance(converters, (list, tuple)) else [converters]
+    low = [_CONVERTERS[str(name)] for name in listed if str(name) in _CONVERTERS]
+    if low:
+        return {"job.precision": low[0]}
+    return {"job.precision": "bf16"} if given["training.mixed_precision_param"] == "bfloat16" else {}
+
+
+_PRECISION = Setting(
+    words=(
+        Word(name="training.mixed_precision_param", default="bfloat16"),
+        Word(name="model.converters", kind="any"),
+    ),
+    fields=("job.precision",),
+    write=lambda _: {"training.mixed_precision_param": "bfloat16"},
+    read=_read_precision,
+)
+
+SETTINGS = (
+    value(
+        f"{_P}tensor_parallel_degree", "layout.tp", default=1, aliases=("training.tensor_parallel_degree",)
+    ),
+    Setting(
+        words=(Word(name=f"{_P}enable_sequence_parallel", kind="flag", default=True),),
+        fields=("layout.sequence_parallel",),
+        write=lambda facts: {f"{_P}enable_sequence_parallel": facts["layout.sequence_parallel"]},
+        read=lambda given: {
+            "layout.sequence_parallel": given[f"{_P}enable_sequence_parallel"]
+            and given[f"{_P}tensor_parallel_degree"] > 1
+        },
+    ),
+    value(
+        f"{_P}pipeline_parallel_degree", "layout.pp", default=1,
+        aliases=("experimental.pipeline_parallel_degree",),
+    ),
+    value(
+        f"{_P}context_parallel_degree", "layout.cp", default=1,
+        aliases=("experimental.context_parallel_degree",),
+    ),
+    value(f"{_P}expert_parallel_degree", "layout.ep", default=1),
+    _DATA,
+    _PIPELINE,
+    _BATCH,
+    value("training.seq_len", "job.sequence_length", default=2048),
+    _RECOMPUTE,
+    _PRECISION,
+    Setting(
+        words=(Word(name="compile.enable", kind="flag", default=False, aliases=("training.compile",)),),
+        fields=("stack.fused_elementwise",),
+        write=lambda facts: {"compile.enable": bool(facts["stack.fused_elementwise"])},
+        read=lambda given: {"stack.fused_elementwise": given["compile.enable"]},
+    ),
+    Setting(
+        words=(
+            Word(
+                name="compile.enable_async_tensor_parallel", kind="flag", default=False,
+                aliases=(f"{_P}enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel"),
+            ),
+        ),
+        fields=("stack.tp_overlap_share",),
+        write=lambda facts: {"compile.enable_async_tensor_parallel": facts["stack.tp_overlap_share"] > 0},
+        read=lambda given: {"stack.tp_overlap_share": given["compile.enable_async_tensor_parallel"]},
+    ),
+    fixed("layout.cp_kind", always="allgather"),
+    fixed("layout.expert_tp", always=1),
+    fixed("layout.axis_order", always=DEFAULT_AXIS_ORDER),
+    fixed("job.optimizer", always="adamw"),
+)  # fmt: skip
+
+
+def _alone_broken(_: Question, t: LayoutTable) -> Any:
+    return (t.zero_stage > 0) & (t.shard_degree == 1)
+
+
+def _shared_broken(_: Question, t: LayoutTable) -> Any:
+    return (t.zero_stage > 0) & (t.shard_degree % np.maximum(t.cp, 1) != 0)
+
+
+LIMITS = (
+    Limit(
+        name="precision",
+        fields=(),
+        broken=lambda s, _: s.job.precision != "bf16",
+        says=lambda s, _: (
+            f"precision = {s.job.precision}: eight bits are converters of the model, sixteen are bfloat16",
+            "use --precision bf16",
+        ),
+    ),
+    Limit(
+        name="context-exchange",
+        fields=("cp", "cp_kind"),
+        broken=lambda _, t: (t.cp > 1) & (t.cp_kind != _ALLGATHER),
+        says=lambda _, x: (
+            f"cp = {x.cp} by {x.cp_kind}: keys and values are gathered",
+            "set cp_kind=allgather",
+        ),
+    ),
+    Limit(
+        name="selective",
+        fields=("recompute",),
+        broken=lambda _, t: t.recompute == _SELECTIVE,
+        says=lambda *_: ("recompute = selective: SelectiveAC chooses by op", "set recompute=selective-op"),
+    ),
+    Limit(
+        name="expert-tensors",
+        fields=("expert_tp",),
+        broken=lambda _, t: t.expert_tp > 1,
+        says=lambda _, x: (f"expert_tp = {x.expert_tp}: experts are not split over tp", "set expert_tp=1"),
+    ),
+    Limit(
+        name="sharding-alone",
+        fields=("zero_stage", "shard_degree", "dp", "cp"),
+        broken=_alone_broken,
+        says=lambda _, x: (
+            f"zero_stage = {x.zero_stage} over one rank shards nothing",
+            "set zero_stage=0",
+        ),
+    ),
+    Limit(
+        name="shards-of-context",
+        fields=("zero_stage", "shard_degree", "cp", "dp"),
+        broken=_shared_broken,
+        says=lambda _, x: (
+            f"shard_degree % cp = {x.effective_shard_degree} % {x.cp}: ranks of cp always share the shards",
+            "leave out shard_degree",
+        ),
+    ),
+    Limit(
+        name="expert-block",
+        fields=("ep", "zero_stage", "shard_degree", "cp", "tp", "dp"),
+        broken=lambda _, t: (t.ep > 1) & (np.where(t.zero_stage > 0, t.shard_degree, 1) * t.tp % t.ep != 0),
+        says=lambda _, x: (
+            f"(dp_shard·cp·tp) % ep = ({x.effective_shard_degree}·{x.tp}) % {x.ep}, must be 0",
+            "use a smaller ep, or leave out shard_degree",
+        ),
+    ),
+)
+
+TORCHTITAN = Contract(
+    engine=TARGET,
+    title="torchtitan",
+    package="torchtitan",
+    releases=("0.3", "0.3"),
+    stacks=("torchtitan",),
+    settings=SETTINGS,
+    limits=LIMITS,
+    recomputes="all",
+    environment=(
+        Variable(
+            name="PYTORCH_CUDA_ALLOC_CONF",
+            value="expandable_segments:True",
+            why="less of the memory is lost to fragments",
+        ),
+    ),
+    built_in={
+        "flash_attention": "scaled_dot_product_attention takes a fused kernel",
+        "vocab_parallel_loss": "with tensor parallelism the loss is computed on shards",
+        "gradient_overlap": "FSDP2 reduces layer by layer, DDP bucket by bucket",
+        "parameter_overlap": "FSDP2 gathers layer by layer",
+        "fsdp_prefetch": "FSDP2 gathers the next layer ahead",
+        "cp_overlap": "priced for the ring, which is not offered",
+        "p2p_overlap": "torch.distributed.pipelining sends beside compute",
+        "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
+    },
+    source="torchtitan/config/configs.py of the torchtitan 0.3.0 wheel",
+)

@@ -18,6 +18,7 @@ class Flags:
     global_batch_size: str | None = None
     precision: str | None = None
     stack: str | None = None
+    engine: str | None = None
     objective: str | None = None
     tokens: str | None = None
     deadline: str | None = None

@@ -15,8 +15,8 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import StackLevel
-from costmodel.stack import stack as find_stack
-from planner.plan import OBJECTIVES, Objective, PlanRequest
+from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
+from planner.questions.engine import stack_and_engine, usual_engine
 from planner.questions.flags import Flags
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.rules.check import parse_pins
@@ -28,7 +28,6 @@ from topology.cluster_file import resized
 from topology.spec import ClusterSpec
 
 DEFAULT_GPU = "h100-sxm"
-DEFAULT_STACK = "megatron-core"
 DEFAULT_SEQUENCE_LENGTH = 8192
 DEFAULT_GLOBAL_BATCH_SIZE = 512
 SEQUENCES_PER_GPU = 8
@@ -67,19 +66,24 @@ def understand(
     model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
     job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
-    stack = find_stack(flags.stack or DEFAULT_STACK).name
+    stack, engine = stack_and_engine(flags.stack, flags.engine)
     request = PlanRequest(
         model=model,
         cluster=spec,
         job=job,
         stack=stack,
+        engine=engine or FREE,
         objective=_objective(flags.objective, job),
         pins=parse_pins(groups["layout"]),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
     )
-    return Understood(request=request, notes=_notes(flags, request))
+    notes = _notes(flags, request)
+    if engine is None:
+        usual, why = usual_engine(request)
+        request, notes = replace(request, engine=usual), (*notes, *why)
+    return Understood(request=request, notes=notes)
 
 
 def _headroom(flags: Flags) -> float | None:

@@ -30,9 +30,10 @@ class JobWords(TypedDict, total=False):
 
     `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
     `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value; `stack` and
-    `precision` are names. `job` takes the place of the words that describe one. `layout` pins every field of
-    a layout, `set` single fields: ``{"layout.tp": 8, "cluster.count": 4}``. `anchor` is a table of your own
-    runs, or the name it is kept under.
+    `precision` are names, `engine` is that of whose limits the plan keeps, ``any`` for none. `job` takes the
+    place of the words that describe one. `layout` pins every field of a layout, `set` single fields:
+    ``{"layout.tp": 8, "cluster.count": 4}``. `anchor` is a table of your own runs, or the name it is kept
+    under.
     """
 
     gpus: CountWord
@@ -45,6 +46,7 @@ class JobWords(TypedDict, total=False):
     deadline: float | str
     job: TrainingJob
     stack: str | SoftwareStack
+    engine: str
     layout: ParallelLayout
     set: Mapping[str, object]
     anchor: str | Path
@@ -74,6 +76,7 @@ class GridWords(TypedDict, total=False):
     tokens: CountWord
     deadline: float | str
     stack: str | SoftwareStack
+    engine: str
     layout: ParallelLayout
     set: Mapping[str, object]
     anchor: str | Path

@@ -18,8 +18,10 @@ from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, Layou
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
+from planner.plan import FREE
 from planner.problem import Setting
 from planner.rules.axes import AXIS_RULES
+from planner.rules.engines import engine_rules
 from planner.rules.rule import Mask, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
@@ -28,17 +30,38 @@ from topology.base.errors import InputError
 from topology.base.units import format_bytes
 from topology.cluster import Cluster
 
-__all__ = ["RULES", "Setting", "Violation", "check", "check_memory", "check_pins", "legal", "parse_pins"]
+__all__ = [
+    "RULES",
+    "Setting",
+    "Violation",
+    "check",
+    "check_memory",
+    "check_pins",
+    "legal",
+    "parse_pins",
+    "rules_of",
+]
 
 RULES: tuple[Rule, ...] = SHAPE_RULES + AXIS_RULES + STACK_RULES + SHARDING_RULES
 
 
+def rules_of(engine: str) -> tuple[Rule, ...]:
+    """Every rule that a plan for an engine keeps."""
+    return RULES + engine_rules(engine)
+
+
 def check(
-    model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, layout: ParallelLayout
+    model: ModelSpec,
+    cluster: Cluster,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    *,
+    engine: str = FREE,
 ) -> tuple[Violation, ...]:
-    """Explain every rule that one layout breaks; empty when it is legal."""
-    setting = Setting(model=model, cluster=cluster, job=job, stack=stack)
-    degrees, *others = RULES
+    """Explain every rule that one layout breaks, those of an engine among them; empty when it is legal."""
+    setting = Setting(model=model, cluster=cluster, job=job, stack=stack, engine=engine)
+    degrees, *others = rules_of(engine)
     if _breaks(degrees, setting, layout):  # the arithmetic of the other rules needs positive degrees
         return (degrees.explain(setting, layout),)
     return tuple(rule.explain(setting, layout) for rule in others if _breaks(rule, setting, layout))
@@ -56,7 +79,7 @@ def legal(
     """
     keep = np.ones(len(table), dtype=bool)
     rejected: dict[str, int] = {}
-    for rule in RULES:
+    for rule in rules_of(setting.engine):
         if only is not None and not only.issuperset(rule.fields):
             continue
         broken = keep & rule.broken(setting, table)
@@ -75,7 +98,7 @@ def check_pins(setting: Setting, pins: Mapping[str, Any]) -> tuple[Violation, ..
     layout = ParallelLayout(**dict(pins))
     return tuple(
         rule.explain(setting, layout)
-        for rule in RULES
+        for rule in rules_of(setting.engine)
         if _decided(rule, pins)
         and all(_breaks(rule, setting, replace(layout, **chosen)) for chosen in _open_choices(rule, pins))
     )

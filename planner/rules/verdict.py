@@ -21,7 +21,14 @@ def require_legal(plan: Plan) -> Plan:
 def broken_rules(plan: Plan) -> tuple[Violation, ...]:
     """Every rule of its own stack that a plan breaks."""
     request = plan.request
-    return check(request.model, build(request.cluster), request.job, stack(request.stack), plan.layout)
+    return check(
+        request.model,
+        build(request.cluster),
+        request.job,
+        stack(request.stack),
+        plan.layout,
+        engine=request.engine,
+    )
 
 
 def illegal(violations: tuple[Violation, ...]) -> NoFeasiblePlanError:

@@ -20,9 +20,12 @@ from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs_of
 from planner.bounds.priced import Priced
+from planner.engines.contracts import recomputes_of
+from planner.plan import Recomputes
 from planner.problem import Setting
-from planner.stages.dynamic_program import StageBound, bound_stages
+from planner.stages.dynamic_program import StageBound
 from planner.stages.integer_program import StageSolution, solve_stages
+from planner.stages.one_count import bound_told
 
 SHAPE = tuple(axis for axis in AXIS_FIELDS if axis in PARTS and axis != "dp")
 """Degrees by which plans are told apart: the axes after which a part of the step is named; dp is the rest."""
@@ -35,6 +38,7 @@ class Candidate:
     layout: ParallelLayout
     costs: StageCosts
     known: StageBound
+    recomputes: Recomputes = "per-rank"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,9 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
         stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes),
         layout,
     )
-    return Candidate(layout=layout, costs=costs, known=bound_stages(costs, ranks_of_chunks(layout)))
+    told = recomputes_of(setting.engine)
+    known = bound_told(costs, ranks_of_chunks(layout), told)
+    return Candidate(layout=layout, costs=costs, known=known, recomputes=told)
 
 
 def decidable(costs: StageCosts, layout: ParallelLayout) -> StageCosts:
@@ -100,7 +106,13 @@ def safety(found: Choice) -> tuple[int, float]:
 
 def decide(found: Candidate, cutoff_s: float) -> StageSolution:
     """Let CP-SAT find the best split below a cutoff, or prove there is none."""
-    return solve_stages(found.costs, ranks_of_chunks(found.layout), cutoff_s=cutoff_s, seed=found.known.split)
+    return solve_stages(
+        found.costs,
+        ranks_of_chunks(found.layout),
+        cutoff_s=cutoff_s,
+        seed=found.known.split,
+        recomputes=found.recomputes,
+    )
 
 
 def layers_of_stage(found: Choice) -> tuple[int, ...]:

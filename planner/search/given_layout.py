@@ -24,7 +24,8 @@ from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
 from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs
-from planner.plan import Optimality, Plan, PlanRequest
+from planner.engines.contracts import recomputes_of
+from planner.plan import Optimality, Plan, PlanRequest, Recomputes
 from planner.problem import setting_of
 from planner.rules.check import check
 from planner.rules.rule import Violation
@@ -44,13 +45,13 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
     setting = setting_of(request)
     cluster, stack = setting.cluster, setting.stack
     asked = complete_layout(request.pins, cluster.num_gpus, stack)
-    violations = check(request.model, cluster, request.job, stack, asked)
+    violations = check(request.model, cluster, request.job, stack, asked, engine=setting.engine)
     if violations:
         return violations
     rented = asked.num_gpus if goal_of(request).rents_what_it_uses else None
     costs = decidable(stage_costs(request.model, cluster, request.job, stack, asked, cal), asked)
     chunk_ranks = ranks_of_chunks(asked)
-    solution = _solution(costs, chunk_ranks, setting.memory_budget_bytes)
+    solution = _solution(costs, chunk_ranks, setting.memory_budget_bytes, recomputes_of(setting.engine))
     split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
     layout = named(asked, split)
     answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
@@ -87,10 +88,12 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
     )
 
 
-def _solution(costs: StageCosts, chunk_ranks: tuple[int, ...], budget_bytes: float) -> StageSolution:
+def _solution(
+    costs: StageCosts, chunk_ranks: tuple[int, ...], budget_bytes: float, told: Recomputes
+) -> StageSolution:
     """The best split within the memory that a plan may fill, else within all there is."""
-    kept = solve_stages(replace(costs, capacity_bytes=budget_bytes), chunk_ranks)
-    return kept if kept.split is not None else solve_stages(costs, chunk_ranks)
+    kept = solve_stages(replace(costs, capacity_bytes=budget_bytes), chunk_ranks, recomputes=told)
+    return kept if kept.split is not None else solve_stages(costs, chunk_ranks, recomputes=told)
 
 
 def _filled(pins: Mapping[str, Any], layout: ParallelLayout) -> tuple[str, ...]:

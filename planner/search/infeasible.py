@@ -16,7 +16,7 @@ from costmodel.training.estimate import estimate
 from planner.bounds.funnel import smallest_memory
 from planner.plan import PlanRequest
 from planner.problem import Setting, setting_of
-from planner.rules.check import RULES, check, check_memory, check_pins, parse_pins
+from planner.rules.check import check, check_memory, check_pins, parse_pins, rules_of
 from planner.rules.rule import Violation
 from planner.search.best_first import explore
 from planner.search.state import Search
@@ -225,8 +225,8 @@ def _long(seconds: float) -> str:
 def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Violation, ...]:
     """The rule that the smallest layout breaks, when every layout breaks some."""
     s = setting
-    smallest = check(s.model, s.cluster, s.job, s.stack, ParallelLayout())
-    names = {rule.name for rule in RULES}
+    smallest = check(s.model, s.cluster, s.job, s.stack, ParallelLayout(), engine=s.engine)
+    names = {rule.name for rule in rules_of(s.engine)}
     return smallest or tuple(
         Violation(
             rule=name, message=f"{count:,} layouts break it", have=count, need=0, unit="layouts", hint=""

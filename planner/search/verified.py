@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from costmodel.kernels.saved import calibration_for
-from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.kernels.tables import Calibration
 from planner.plan import Optimality, Origin, Plan
-from planner.problem import Setting, setting_of
+from planner.problem import Setting, setting_of, tables_of
 from planner.rules.verdict import require_legal
 from planner.search.origin import origin_of
 from planner.search.verify import estimate_anew, in_place, number_claims
@@ -70,13 +69,6 @@ def verified(plan: Plan, where: str, *, accept_changes: bool = False, say: Say =
     for change in changes:
         say(f"{where}: {change}")
     return _anew(plan, setting, cal, here, other, changes)
-
-
-def tables_of(plan: Plan) -> Calibration:
-    """The tables a plan was made with, if they are here: the shipped ones, or those with own measurements."""
-    if plan.origin is not None and not plan.origin.measurements:
-        return load_calibration()
-    return calibration_for(plan.request.cluster)
 
 
 def made_otherwise(then: Origin | None, here: Origin) -> str:

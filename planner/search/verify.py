@@ -12,12 +12,9 @@ from typing import Any
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import ModelSpec, layer_runs
-from costmodel.pipeline.stage_costs import StageSplit
-from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.training.estimate import estimate_and_costs
 from planner.plan import Plan
-from planner.problem import Setting, setting_of
+from planner.problem import Setting, setting_of, split_of
 from planner.rules.check import check
 from planner.search.objective import goal_of
 from planner.search.origin import digest
@@ -101,17 +98,6 @@ def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
     return replace(plan, estimate=now, simulated_s=played_s, provenance=now.provenance)
 
 
-def split_of(
-    model: ModelSpec, layout: ParallelLayout, layers: tuple[int, ...], recomputes_held: tuple[int, ...]
-) -> StageSplit:
-    """A split as the cost model reads it: layers of each run on each pipeline rank."""
-    runs = tuple(run.count for run in layer_runs(model))
-    return StageSplit(
-        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs),
-        recompute_of_stage=recomputes_held,
-    )
-
-
 def _question(plan: Plan) -> Iterator[Claim]:
     """Whether the plan still answers what it was asked."""
     if plan.origin is not None:
@@ -120,7 +106,7 @@ def _question(plan: Plan) -> Iterator[Claim]:
 
 def _legal(plan: Plan, s: Setting) -> Claim:
     """Whether the layout breaks a rule of its own stack."""
-    broken = check(s.model, s.cluster, s.job, s.stack, plan.layout)
+    broken = check(s.model, s.cluster, s.job, s.stack, plan.layout, engine=s.engine)
     found = "; ".join(f"{violation.rule}: {violation.message}" for violation in broken) or "legal"
     return Claim(name="rules", holds=not broken, claimed="legal", found=found)
 
@@ -160,7 +146,7 @@ def _others(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     """The same of the plans beside it."""
     for number, other in enumerate(plan.alternatives, start=1):
         of, x = f" of alternative {number}", other.layout
-        broken = check(s.model, s.cluster, s.job, s.stack, x)
+        broken = check(s.model, s.cluster, s.job, s.stack, x, engine=s.engine)
         yield same(f"rules{of}", ", ".join(violation.rule for violation in broken) or "legal", "legal")
         if broken:
             continue

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,8 +77,8 @@ def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     if width < everything and not np.isfinite(_least(tables, tables.seconds, np.maximum)):
         width = everything
         tables = rank_tables(costs, width)
-    bound_s, paths = _bound(costs, tables, truncated=width < everything)
-    return _known(costs, bound_s, [_split_of_path(tables, path) for path in paths])
+    bound_s, paths = bound_tables(costs, tables, truncated=width < everything)
+    return _known(costs, bound_s, [split_of_path(tables, path) for path in paths])
 
 
 def _known(costs: StageCosts, bound_s: float, splits: Sequence[StageSplit]) -> StageBound:
@@ -125,14 +125,26 @@ def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
             allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
             path = _path(tables, np.where(allowed, tables.seconds, np.inf))
             if path:
-                split = _split_of_path(tables, path)
+                split = split_of_path(tables, path)
                 if step_time(costs, split) < best_s:
                     best_s, best = step_time(costs, split), split
     return best_s, best
 
 
-def rank_tables(costs: StageCosts, most: int) -> RankTables:
-    """Tabulate every rank's time, tail and recomputed layers when it takes 1 to `most` layers."""
+Recomputed = tuple[Integers, Floats, npt.NDArray[np.bool_]]
+"""Recomputed layers, their seconds, and whether they suffice, of every rank and choice."""
+
+
+def rank_tables(
+    costs: StageCosts, most: int, recompute: Callable[[Integers], Recomputed] | None = None
+) -> RankTables:
+    """Tabulate every rank's time, tail and recomputed layers when it takes 1 to `most` layers.
+
+    Args:
+        costs: what layers and ranks cost.
+        most: layers that a rank takes at most.
+        recompute: what each choice recomputes; the fewest layers that fit, if not given.
+    """
     total = sum(costs.runs)
     taken = np.arange(1, most + 1)
     at = np.arange(total + 1)
@@ -145,7 +157,8 @@ def rank_tables(costs: StageCosts, most: int) -> RankTables:
             [np.clip(at - (e - n), 0, n) for e, n in zip(ends, costs.runs, strict=True)], axis=-1
         )
         counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
-    recomputed, recompute_s, possible = _fewest_recomputed(costs, counts, SPARE_BYTES)
+    chosen = recompute or (lambda held: _fewest_recomputed(costs, held, SPARE_BYTES))
+    recomputed, recompute_s, possible = chosen(counts)
     seconds = counts @ np.asarray(costs.layer_s) + recompute_s + np.asarray(costs.fixed_s)[:, None, None]
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
     ends_s = [counts @ np.asarray(form) + np.asarray(fixed)[:, None, None] for form, fixed in forms]
@@ -160,9 +173,7 @@ def rank_tables(costs: StageCosts, most: int) -> RankTables:
     )
 
 
-def _fewest_recomputed(
-    costs: StageCosts, counts: Integers, spare_bytes: float
-) -> tuple[Integers, Floats, npt.NDArray[np.bool_]]:
+def _fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) -> Recomputed:
     """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
     held = np.asarray(costs.in_flight)[:, None, None]
     fixed = np.asarray(costs.fixed_bytes)[:, None, None]
@@ -186,7 +197,7 @@ def _fewest_recomputed(
     return recomputed, seconds, ~must | (need <= 0)
 
 
-def _bound(costs: StageCosts, tables: RankTables, *, truncated: bool) -> tuple[float, list[list[int]]]:
+def bound_tables(costs: StageCosts, tables: RankTables, *, truncated: bool) -> tuple[float, list[list[int]]]:
     """Bound over all splits, and the splits of least sum for each slowest rank that was tried.
 
     (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
@@ -266,7 +277,7 @@ def _path(tables: RankTables, values: Floats) -> list[int]:
     return path[::-1]
 
 
-def _split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
+def split_of_path(tables: RankTables, path: list[int]) -> StageSplit:
     """Split whose ranks end at the states of a path."""
     rows, recomputed = [], []
     for s, (start, end) in enumerate(itertools.pairwise(path)):

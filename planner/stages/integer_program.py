@@ -23,6 +23,7 @@ from typing import Literal
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
 from costmodel.pipeline.stages import chunks_of_rank, end_limit, shortage
+from planner.plan import Recomputes
 from planner.stages.cpsat import IntegerModel, SolverResult, Variable, solve
 
 TIME_RESOLUTION = 2**34
@@ -65,10 +66,11 @@ CAUTIOUS = _Rounding(need=math.ceil, room=math.floor)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """Variables of the solver in the words of the domain: `layers[s][k]`, `recomputed[s][k]`."""
+    """Variables in words of the domain: `layers[s][k]`, `recomputed[s][k]`, `held[chunk][k]`."""
 
     layers: tuple[tuple[Variable, ...], ...]
     recomputed: tuple[tuple[Variable, ...], ...]
+    held: tuple[tuple[Variable, ...], ...]
 
 
 def solve_stages(
@@ -77,6 +79,7 @@ def solve_stages(
     *,
     cutoff_s: float = math.inf,
     seed: StageSplit | None = None,
+    recomputes: Recomputes = "per-rank",
 ) -> StageSolution:
     """Find the fastest split that fits, or prove that none beats `cutoff_s`.
 
@@ -86,11 +89,12 @@ def solve_stages(
         (`costmodel.pipeline.stages.ranks_of_chunks`).
         cutoff_s: only splits faster than this are of interest.
         seed: a split to start from, kept when nothing beats it.
+        recomputes: how many layers the engine can be told to recompute.
     """
-    best = _solve(costs, chunk_ranks, cutoff_s, seed, FAVOURABLE)
+    best = _solve(costs, chunk_ranks, cutoff_s, seed, FAVOURABLE, recomputes)
     if best.split is None or fits_capacity(costs, best.split):
         return best
-    safe = _solve(costs, chunk_ranks, cutoff_s, seed, CAUTIOUS)
+    safe = _solve(costs, chunk_ranks, cutoff_s, seed, CAUTIOUS, recomputes)
     if safe.status == "proven" and safe.step_time_s > best.bound_s * (1 + ROUNDED_AWAY):
         return replace(safe, status="best-found", bound_s=best.bound_s)
     return replace(safe, bound_s=best.bound_s)
@@ -102,10 +106,12 @@ def _solve(
     cutoff_s: float,
     seed: StageSplit | None,
     rounding: _Rounding,
+    recomputes: Recomputes,
 ) -> StageSolution:
     """Build the model with bytes rounded one way, solve and decode it."""
     model = IntegerModel()
     counts = _count_variables(model, costs, chunk_ranks)
+    _require_told(model, costs, chunk_ranks, counts, recomputes)
     _limit_memory(model, costs, counts, rounding)
     quantum = _quantum(costs)
     _minimise_step(model, costs, counts, quantum, cutoff_s)
@@ -134,15 +140,45 @@ def _count_variables(model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[
         model.require({layers[s][k]: 1 for s in range(ranks)}, n, n)
     for row in layers:
         model.require(dict.fromkeys(row, 1), 1, None)
-    if chunks_per_rank > 1 or K > 1:
-        _require_order(model, costs, chunk_ranks, layers)
+    ordered = chunks_per_rank > 1 or K > 1
+    held = _require_order(model, costs, chunk_ranks, layers) if ordered else layers
     frees = _freed(costs)
     recomputed = tuple(
         tuple(model.variable(0, costs.runs[k] if frees[k] > 0 else 0) for k in range(K)) for _ in range(ranks)
     )
     for row, run_recomputed in zip(layers, recomputed, strict=True):
         _require_recompute_order(model, costs, row, run_recomputed)
-    return _Counts(layers=layers, recomputed=recomputed)
+    return _Counts(layers=layers, recomputed=recomputed, held=held)
+
+
+def _require_told(
+    model: IntegerModel,
+    costs: StageCosts,
+    chunk_ranks: tuple[int, ...],
+    counts: _Counts,
+    recomputes: Recomputes,
+) -> None:
+    """Recompute what an engine can be told: the first layers of every chunk, as many of each, or all layers.
+
+    A chunk of h layers recomputes min(n, h): at most either, and as many as one of them. All layers are the
+    same with n either 0 or more than any chunk has.
+    """
+    if recomputes == "per-rank":
+        return
+    most = sum(costs.runs)
+    count = model.variable(0, most)
+    if recomputes == "all":
+        model.require({count: 1, model.boolean(): -most}, 0, 0)
+    firsts = [model.variable(0, most) for _ in chunk_ranks]
+    for first, held in zip(firsts, counts.held, strict=True):
+        whole, of_chunk = model.boolean(), dict.fromkeys(held, -1)
+        model.require({count: 1, first: -1}, 0, None)
+        model.require({first: -1, **dict.fromkeys(held, 1)}, 0, None)
+        model.require({first: 1, **of_chunk}, 0, None, only_if=(whole,))
+        model.require({first: 1, count: -1}, 0, None, only_if=(~whole,))
+    for rank, row in enumerate(counts.recomputed):
+        mine = chunks_of_rank(chunk_ranks, rank)
+        model.require({**dict.fromkeys(row, 1), **{firsts[chunk]: -1 for chunk in mine}}, 0, 0)
 
 
 def _freed(costs: StageCosts) -> list[float]:
@@ -165,10 +201,10 @@ def _require_recompute_order(
 
 def _require_order(
     model: IntegerModel, costs: StageCosts, chunk_ranks: tuple[int, ...], layers: Sequence[Sequence[Variable]]
-) -> None:
+) -> tuple[tuple[Variable, ...], ...]:
     """Chunks hold consecutive layers: a chunk may hold run k+1 only if no later chunk holds run k."""
     K = len(costs.runs)
-    held = [[model.variable(0, n) for n in costs.runs] for _ in chunk_ranks]
+    held = tuple(tuple(model.variable(0, n) for n in costs.runs) for _ in chunk_ranks)
     for rank, row in enumerate(layers):
         mine = chunks_of_rank(chunk_ranks, rank)
         for k in range(K):
@@ -183,6 +219,7 @@ def _require_order(
             if chunk > 0:
                 model.require({begun[chunk]: 1, begun[chunk - 1]: -1}, 0, None)
                 model.require({variables[k]: 1, begun[chunk - 1]: costs.runs[k]}, None, costs.runs[k])
+    return held
 
 
 def _require_equal_chunks(model: IntegerModel, costs: StageCosts, held: Sequence[Sequence[Variable]]) -> None:

@@ -22,9 +22,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.training.constants import default_constants
 from costmodel.training.estimate import estimate
 from planner.plan import Plan, from_json, to_json
-from planner.problem import setting_of
-from planner.search.verified import tables_of, verified
-from planner.search.verify import split_of, verify
+from planner.problem import setting_of, split_of, tables_of
+from planner.search.verified import verified
+from planner.search.verify import verify
 from planner.structure import sound
 from topology.base.errors import InputError
 from topology.base.units import format_seconds

@@ -91,7 +91,7 @@ def _narrow(_: Setting, x: ParallelLayout) -> Violation:
 """
 TARGET = '''"""A plan in five words."""
 
-from planner.engines.facts import Exported
+from planner.launch.machines import Exported
 from planner.plan import Plan
 
 
@@ -123,7 +123,9 @@ from costmodel.accuracy.run_layout import layout_of
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import orders
-from planner.engines.torchtitan import parallelism
+from planner.engines.contract import write
+from planner.engines.fields import facts_of
+from planner.engines.torchtitan import TORCHTITAN
 from planner.plan import PlanRequest
 from planner.search.search import search
 from costmodel.job import TrainingJob
@@ -143,13 +145,13 @@ request = PlanRequest(
     job=TrainingJob(sequence_length=8192, global_batch_size=64), pins={"pp": 4, "schedule": "toy"})
 found = search(request)
 assert (found.layout.schedule, found.layout.virtual_stages) == ("toy", 3)
-print(parallelism(found)["pipeline_parallel_schedule"])
+print(write(TORCHTITAN, facts_of(found))["parallelism.pipeline_parallel_schedule"])
 """
 
 TOY_PRECISION = """("nvfp4", "fp4"),
     ),
     "toy8": TrainingRecord(
-        linear="fp8", peak="fp8", engine_words={"megatron": ("--toy",)}, run_names=("toy8",)
+        linear="fp8", peak="fp8", engine_words={"megatron": ("--fp8-format", "toy")}, run_names=("toy8",)
     ),
 }"""
 """Eight bits under another name."""
@@ -158,16 +160,16 @@ ASKED_OF_PRECISION = """
 from app.flags.shared import _PRECISION_HELP
 from costmodel.job import TrainingJob
 from costmodel.models.catalog import model
-from planner.engines.megatron import arguments
+from planner.launch.targets import export_plan
 from planner.plan import PlanRequest, from_json, to_json
 from planner.search.search import search
 from topology.builders import default_cluster
 
 job = TrainingJob(sequence_length=8192, global_batch_size=64, precision="toy8")
 cluster = default_cluster("h100-sxm", 8).spec
-found = search(PlanRequest(model=model("llama-3.1-8b"), cluster=cluster, job=job))
+found = search(PlanRequest(model=model("llama-3.1-8b"), cluster=cluster, job=job, engine="megatron"))
 assert from_json(to_json(found)) == found
-print("or toy8" in _PRECISION_HELP, found.request.job.is_low_precision, arguments(found)[-2:])
+print("or toy8" in _PRECISION_HELP, found.request.job.is_low_precision, [line.strip() for line in export_plan(found, "megatron").text.splitlines() if "fp8" in line])
 """
 
 
@@ -193,7 +195,7 @@ from costmodel.accuracy.run_layout import layout_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_words, num_axes
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import stack
-from planner.engines.targets import TARGETS
+from planner.launch.targets import export_plan
 from planner.plan import PlanRequest, from_json, to_json
 from planner.rules.check import check
 from planner.search.search import search
@@ -219,10 +221,13 @@ for pins in ({}, {"toy": 2, "tp": 8}):
     plan = search(PlanRequest(model=llama, cluster=cluster.spec, job=job, pins=pins))
     assert from_json(to_json(plan)) == plan
     found[plan.layout.toy] = plan
+pins = {"toy": 2, "tp": 8, "sequence_parallel": False}
+whole = search(PlanRequest(model=llama, cluster=cluster.spec, job=job, pins=pins))
 refused = []
 for name in ("megatron", "torchtitan", "deepspeed", "accelerate"):
+    tensors = name in ("megatron", "torchtitan")
     try:
-        TARGETS[name](found[2])
+        export_plan(found[2] if tensors else whole, name)
     except InputError as error:
         refused.append(str(error).count("toy = 2"))
 print(sorted(found), refused)
@@ -267,10 +272,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(rules, "AXIS_RULES: tuple[Rule, ...] = (\n", RULE)
     entry = '    Rule(name="toy-narrow", fields=("tp",), broken=_narrow_broken, explain=_narrow),\n'
     insert(rules, "    *(_offered(axis)", entry)
-    (root / "planner" / "engines" / "toy.py").write_text(TARGET, encoding="utf-8")
-    targets = root / "planner" / "engines" / "targets.py"
-    insert(targets, '    "megatron": megatron.export,\n', '    "toy": toy.export,\n')
-    insert(targets, "from planner.engines.facts import", "from planner.engines import toy\n")
+    (root / "planner" / "launch" / "toy.py").write_text(TARGET, encoding="utf-8")
+    targets = root / "planner" / "launch" / "targets.py"
+    insert(targets, '    "kubeflow": export_kubeflow,\n', '    "toy": toy.export,\n')
+    insert(targets, "from planner.launch.machines import", "from planner.launch import toy\n")
     return root
 
 
@@ -373,7 +378,7 @@ def test_a_training_precision_is_added_in_one_place(tree: Path) -> None:
     """A toy precision with a name and a record is offered, read from plans, planned and exported."""
     edit(tree / "costmodel/kernels/precisions.py", '"nvfp4"]', '"nvfp4", "toy8"]')
     edit(tree / "costmodel/kernels/precisions.py", '("nvfp4", "fp4"),\n    ),\n}', TOY_PRECISION)
-    assert printed(tree, ASKED_OF_PRECISION) == "True True ['--bf16', '--toy']\n"
+    assert printed(tree, ASKED_OF_PRECISION) == "True True ['--fp8-format toy']\n"
 
 
 def test_an_axis_is_added_in_three_places(tree: Path) -> None:

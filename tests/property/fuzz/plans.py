@@ -72,7 +72,7 @@ def read_plan(text: str, box: Box) -> object:
 
 
 def use_plan(text: str, box: Box) -> object:
-    from planner.engines.targets import TARGETS
+    from planner.launch.targets import TARGETS
 
     path, other = str(box.file("plan.json", text)), str(box.file("other.json", plan_texts()[0]))
     uses = [

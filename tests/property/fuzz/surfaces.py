@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.property.fuzz import clusters, commands, hostile, kept, plans, words
+from tests.property.fuzz import clusters, commands, hostile, kept, launches, plans, words
 from tests.property.fuzz.surface import Surface
 
 SURFACES: tuple[Surface, ...] = (
@@ -19,5 +19,7 @@ SURFACES: tuple[Surface, ...] = (
     Surface("command line", commands.make, words.run_words, hostile.COMMANDS, weight=4, asked=words.words_asked),
     Surface("environment", words.make_environment, words.read_environment, hostile.ENVIRONMENTS, weight=40),
     Surface("dashboard URL", words.make_query, words.read_query, hostile.QUERIES, weight=60),
+    Surface("launch files", launches.make_launch, launches.read_launch, (*launches.LAUNCHES, *launches.SLOW), weight=300),
+    Surface("launch files, audited", launches.make_launch, launches.audit_launch, weight=2),
     Surface("kept files", kept.make_kept, kept.read_kept, hostile.KEPT, weight=60),
 )  # fmt: skip

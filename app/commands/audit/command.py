@@ -1,0 +1,63 @@
+"""`plan audit`: what launch files and logs of any engine say, what is wrong, what would be faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.flags.job import takes_job
+from app.flags.shared import AsJson, OutputFile, OutputFormat
+from planner.questions.flags import Flags
+
+
+@takes_job("objective", "memory_headroom", "top", "tokens", "deadline", "anchor")
+def command(
+    flags: Flags,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="Scripts, configurations and logs of one job; FILE.py::NAME for one recipe of a file.",
+        ),
+    ],
+    *,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env", help="A variable that a script reads, as it would be set (repeat).", metavar="NAME=VALUE"
+        ),
+    ] = None,
+    fail_above: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-above",
+            help="Leave with exit code 4 if the job is this much slower than the best (15%), or illegal.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    anchor: Annotated[
+        str | None,
+        typer.Option(
+            "--anchor", help="Keep what a log measured under this name, for plan --anchor.", metavar="NAME"
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
+) -> int:
+    """Read a job that already runs, without running anything, and say what could be better.
+
+    Prints what was read where and what was assumed, settings that are illegal, contradictory or slow,
+    predicted against measured, the distance to the proven best, and changes in the file's own words. Exit
+    code 4: it will not fit, or is beyond --fail-above.
+    """
+    from app.commands.audit.answer import AuditQuestion, audit_answer_of
+    from app.reports.answer import check_destination, emit
+
+    check_destination(wanted=output_format, as_json=as_json, output=output)
+    question = AuditQuestion(
+        files=tuple(str(path) for path in files), env=tuple(env or ()), fail_above=fail_above, anchor=anchor
+    )
+    return emit(audit_answer_of(question, flags), wanted=output_format, as_json=as_json, output=output)

@@ -1,0 +1,241 @@
+"""What `plan audit` says: the job as its files have it, what is wrong, what it should take, what helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.quantities import format_share
+from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
+from costmodel.layout import layout_words
+from planner.audit.audit import Audit
+from planner.audit.changes import Change
+from planner.audit.facts import Fact
+from topology.base.units import format_bytes, format_seconds
+
+SCHEMA_VERSION = 1
+_MOST_FACTS = 60
+_SHOWN = ("layout", "job", "model", "cluster")
+
+
+def audit_answer(found: Audit) -> Answer:
+    """Everything an audit says."""
+    sections: list[Section] = [_files(found), _facts_table(found)]
+    if found.findings:
+        rows = tuple((f.kind, f.message, f.fix, _place(f.file, f.line)) for f in found.findings)
+        sections.append(
+            Table(title="Wrong or slow", columns=("", "what", "help", "where"), rows=rows, align="llll")
+        )
+    sections.append(_times(found))
+    if found.changes:
+        sections.append(_changes_table(found))
+    if found.doubts:
+        sections.append(Lines(title="Taken for granted", lines=found.doubts))
+    document = audit_document(found)
+    return Answer(
+        headline=_headline(found),
+        sections=tuple(sections),
+        document=json_text(document),
+        records=tuple(document["facts"]),
+    )
+
+
+def _headline(found: Audit) -> str:
+    """What was read, in a line."""
+    names = ", ".join(path.rpartition("/")[2] for path in found.reading.kinds)
+    return f"{names}: a job of {found.reading.family.name}"
+
+
+def _files(found: Audit) -> Facts:
+    """Files and what they are."""
+    pairs: list[tuple[str, str]] = [
+        (path.rpartition("/")[2], kind) for path, kind in found.reading.kinds.items()
+    ]
+    if found.job.layout is not None and found.job.request is not None:
+        request = found.job.request
+        pairs.append(("layout", layout_words(found.job.layout)))
+        pairs.append(("on", f"{request.cluster.num_gpus} × {request.cluster.nodes[0].gpu}"))
+        pairs.append(("model", request.model.name))
+    if found.job.missing:
+        pairs.append(("missing", ", ".join(found.job.missing)))
+    return Facts(title="", pairs=tuple(pairs))
+
+
+def _shown(found: Audit) -> list[Fact]:
+    """Facts of a job, in the order of groups."""
+    facts = found.reading.facts.found.values()
+    return [fact for group in _SHOWN for fact in facts if fact.name.partition(".")[0] == group]
+
+
+def _facts_table(found: Audit) -> Table:
+    """What was read where."""
+    rows = tuple(
+        (fact.name, _text(fact.value), fact.how, _place(fact.file, fact.line), fact.said[:60])
+        for fact in _shown(found)[:_MOST_FACTS]
+    )
+    return Table(title="Read", columns=("field", "value", "how", "where", "said"), rows=rows, align="lrlll")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _place(file: str, line: int) -> str:
+    """File and line, as editors take them."""
+    return f"{file.rpartition('/')[2]}:{line}" if file and line else ""
+
+
+def _times(found: Audit) -> Facts:
+    """Predicted, measured and best."""
+    pairs: list[tuple[str, str]] = []
+    measured = found.reading.measured
+    if found.measured_step_s is not None:
+        steps = f" (median of {measured.steps} steps)" if measured and measured.steps else ""
+        pairs.append(("measured", f"{format_seconds(found.measured_step_s)}{steps}"))
+    if measured and measured.tflops_per_gpu:
+        pairs.append(("printed rate", f"{measured.tflops_per_gpu:.1f} TFLOP/s per GPU"))
+    if measured and measured.peak_memory_bytes:
+        pairs.append(("printed peak", format_bytes(measured.peak_memory_bytes)))
+    if found.predicted is not None:
+        band = f"{format_seconds(found.predicted.lower_s)} to {format_seconds(found.predicted.upper_s)}"
+        pairs.append(("predicted", f"{format_seconds(found.predicted.step_time_s)}, 80 % band {band}"))
+        fits = "" if found.fits else ", which does not fit"
+        pairs.append(("peak memory", f"{format_bytes(found.predicted.peak_memory_bytes)}{fits}"))
+    if found.best is not None:
+        words = f"{layout_words(found.best.layout)} · {found.best.optimality.status}"
+        pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)}: {words}"))
+    if found.slower_by is not None:
+        pairs.append(("distance", f"{format_share(max(0.0, found.slower_by), signed=True)} over the best"))
+    return Facts(title="Times", pairs=tuple(pairs or [("predicted", "not without what is missing")]))
+
+
+def _changes_table(found: Audit) -> Table:
+    """What would be better, in the file's words."""
+    rows = tuple(
+        (
+            " ".join(change.set) if change.set else "the best plan",
+            "all of it" if change.whole else "alone",
+            format_seconds(change.seconds_gained) if change.seconds_gained > 0 else "none",
+            _signed_bytes(change.memory_change_bytes),
+        )
+        for change in found.changes
+    )
+    return Table(title="Changes", columns=("set", "", "gains a step", "memory"), rows=rows, align="llrr")
+
+
+def _signed_bytes(value: float) -> str:
+    return f"{'+' if value >= 0 else '-'}{format_bytes(abs(value))}"
+
+
+def audit_document(found: Audit) -> dict[str, Any]:
+    """An audit as data; fields that no file states are absent."""
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "files": [{"file": path, "kind": kind} for path, kind in found.reading.kinds.items()],
+        "engine": found.reading.family.name,
+    }
+    for group in _SHOWN:
+        document[group] = {
+            fact.name.partition(".")[2]: fact.value
+            for fact in _shown(found)
+            if fact.name.startswith(f"{group}.")
+        }
+    name = found.reading.facts.value("said.model")
+    if name:
+        document["model"]["name"] = name
+    document["facts"] = [_fact_record(fact) for fact in _shown(found)]
+    document["findings"] = [
+        {"kind": f.kind, "rule": f.rule, "message": f.message, "fix": f.fix, "file": f.file, "line": f.line}
+        for f in found.findings
+    ]
+    document["measured"] = _measured_record(found)
+    document["predicted"] = _predicted_record(found)
+    document["best"] = _best_record(found)
+    document["changes"] = [_change_record(change) for change in found.changes]
+    document["slower_by"] = found.slower_by
+    document["fits"] = found.fits
+    document["missing"] = list(found.job.missing)
+    document["assumed"] = list(found.doubts)
+    return document
+
+
+def _fact_record(fact: Fact) -> dict[str, Any]:
+    """A fact with its place."""
+    return {
+        "field": fact.name,
+        "value": fact.value,
+        "how": fact.how,
+        "file": fact.file,
+        "line": fact.line,
+        "said": fact.said,
+    }
+
+
+def _measured_record(found: Audit) -> dict[str, Any] | None:
+    """What a log measured."""
+    measured = found.reading.measured
+    if measured is None:
+        return None
+    record = {
+        "step_time_s": found.measured_step_s,
+        "steps": measured.steps or None,
+        "tflops_per_gpu": measured.tflops_per_gpu,
+        "tokens_per_s_per_gpu": measured.tokens_per_s_per_gpu,
+        "samples_per_s": measured.samples_per_s,
+        "peak_memory_bytes": measured.peak_memory_bytes,
+    }
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _predicted_record(found: Audit) -> dict[str, Any] | None:
+    """What the job should take."""
+    predicted = found.predicted
+    if predicted is None:
+        return None
+    record: dict[str, Any] = {
+        "step_time_s": predicted.step_time_s, "lower_s": predicted.lower_s, "upper_s": predicted.upper_s,
+        "peak_memory_bytes": predicted.peak_memory_bytes, "memory_upper_bytes": predicted.memory_upper_bytes,
+        "mfu": predicted.mfu, "bound_by": predicted.bound_by,
+    }  # fmt: skip
+    if found.measured_step_s:
+        record["error"] = predicted.step_time_s / found.measured_step_s - 1
+    return record
+
+
+def _best_record(found: Audit) -> dict[str, Any] | None:
+    """The proven best."""
+    best = found.best
+    if best is None:
+        return None
+    return {
+        "step_time_s": best.estimate.step_time_s,
+        "peak_memory_bytes": best.estimate.peak_memory_bytes,
+        "status": best.optimality.status,
+        "gap": best.optimality.gap,
+        "words": layout_words(best.layout),
+        "layout": {
+            name: getattr(best.layout, name)
+            for name in (
+                "tp",
+                "pp",
+                "virtual_stages",
+                "cp",
+                "ep",
+                "expert_tp",
+                "dp",
+                "microbatch_size",
+                "zero_stage",
+                "recompute",
+                "sequence_parallel",
+                "schedule",
+            )
+        },
+    }
+
+
+def _change_record(change: Change) -> dict[str, Any]:
+    """One change."""
+    return {
+        "set": list(change.set), "fields": dict(change.fields), "whole": change.whole,
+        "step_time_s": change.step_time_s, "seconds_gained": change.seconds_gained,
+        "peak_memory_bytes": change.peak_memory_bytes, "memory_change_bytes": change.memory_change_bytes,
+    }  # fmt: skip

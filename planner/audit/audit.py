@@ -1,0 +1,132 @@
+"""An audit: what files say, what is wrong with it, what it should take, and what would be better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.estimate import Estimate
+from costmodel.kernels.tables import Calibration
+from costmodel.training.estimate import estimate
+from planner.audit.changes import Change, Running, changes_of
+from planner.audit.findings import Finding, findings_of
+from planner.audit.job import Job, job_of
+from planner.audit.read import Reading
+from planner.audit.told import add_chunks, split_told, stack_told, switched_off, told_of
+from planner.plan import Plan, PlanRequest
+from planner.problem import setting_of
+from planner.questions.flags import Flags
+from planner.search.search import search
+from topology.base.errors import InputError
+from topology.builders import build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Everything that an audit says.
+
+    Attributes:
+        reading: What the files say.
+        job: The job as far as it is known.
+        findings: What is wrong.
+        predicted: What the job should take as it is; None where it is not known or not legal.
+        best: The best plan of the same engine and cluster; None where there is none or nothing is known.
+        changes: What would be better.
+        doubts: What was taken for granted.
+        measured_step_s: Step that a log measured, printed or from its rates.
+    """
+
+    reading: Reading
+    job: Job
+    findings: tuple[Finding, ...] = ()
+    predicted: Estimate | None = None
+    best: Plan | None = None
+    changes: tuple[Change, ...] = ()
+    doubts: tuple[str, ...] = ()
+    measured_step_s: float | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the job fits its GPUs; None if it is not known."""
+        if self.predicted is None or self.job.request is None:
+            return None
+        return self.predicted.peak_memory_bytes <= build(self.job.request.cluster).gpu.memory_bytes
+
+    @property
+    def step_time_s(self) -> float | None:
+        """The step as measured, else as predicted."""
+        return self.measured_step_s or (self.predicted.step_time_s if self.predicted else None)
+
+    @property
+    def slower_by(self) -> float | None:
+        """Share by which the job, as measured or else as predicted, is slower than the best."""
+        runs = self.measured_step_s is not None or self.fits is not False
+        if self.best is None or self.step_time_s is None or not runs:
+            return None
+        return self.step_time_s / self.best.estimate.step_time_s - 1
+
+
+def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
+    """Judge what files say.
+
+    Args:
+        reading: From `planner.audit.read.read_files`.
+        flags: What the user says beside them.
+        cal: Kernel and collective tables.
+    """
+    add_chunks(reading)
+    doubts = list(reading.doubts)
+    try:
+        job = job_of(reading, flags)
+        cluster = build(job.request.cluster) if job.request else None
+        findings = findings_of(reading, job, cluster)
+    except InputError as impossible:
+        if flags != Flags():
+            raise
+        job, cluster = Job(missing=(f"a possible job: {impossible.what}, {impossible.cause}",)), None
+        findings = findings_of(reading, job, None)
+    doubts += job.assumed
+    illegal = any(finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in findings)
+    now = None if illegal else _running(reading, job, cal)
+    best = _best(job.request, cal)
+    changes = changes_of(reading, now, best, cal) if now else ()
+    return Audit(
+        reading=reading, job=job, findings=findings, predicted=now.estimate if now else None, best=best,
+        changes=changes,
+        doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
+    )  # fmt: skip
+
+
+def measured_step_s(reading: Reading, job: Job) -> float | None:
+    """A step that a log prints, or that its rates mean for the job."""
+    measured = reading.measured
+    if measured is None or measured.step_time_s is not None:
+        return measured.step_time_s if measured else None
+    batch = reading.facts.count("job.global_batch_size") or (
+        job.request.job.global_batch_size if job.request else None
+    )
+    length, gpus = reading.facts.count("job.sequence_length"), reading.facts.count("cluster.num_gpus")
+    if batch and measured.samples_per_s:
+        return batch / measured.samples_per_s
+    if batch and length and gpus and measured.tokens_per_s_per_gpu:
+        return batch * length / (measured.tokens_per_s_per_gpu * gpus)
+    return None
+
+
+def _running(reading: Reading, job: Job, cal: Calibration) -> Running | None:
+    """The job as its files have it, estimated."""
+    if job.request is None or job.layout is None:
+        return None
+    setting, told = setting_of(job.request), told_of(reading, job.request)
+    split = split_told(job.request, job.layout, told)
+    stack = stack_told(setting.stack, told)
+    found = estimate(setting.model, setting.cluster, setting.job, stack, job.layout, cal, split)
+    off = switched_off(setting.stack, told)
+    return Running(request=job.request, layout=job.layout, split=split, stack=stack, off=off, estimate=found)
+
+
+def _best(request: PlanRequest | None, cal: Calibration) -> Plan | None:
+    """The best plan of the same engine on the same cluster."""
+    if request is None:
+        return None
+    found = search(request, cal)
+    return found if isinstance(found, Plan) else None

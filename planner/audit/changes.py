@@ -1,0 +1,235 @@
+"""What would make a job faster: every single change of its layout, and the proven best, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.estimate import Estimate
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.schedules import usual_schedule
+from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.stack import SoftwareStack
+from costmodel.training.estimate import estimate
+from costmodel.training.score import evaluate
+from planner.audit.read import Reading
+from planner.audit.spelling import spelled_change, spelled_words
+from planner.audit.told import facts_of_job, words_between
+from planner.engines.fields import facts_of, stack_facts, told_stack
+from planner.plan import Plan, PlanRequest
+from planner.problem import Setting, setting_of
+from planner.rules.check import legal
+
+MOST_CHANGES = 6
+LEAST_GAIN = 0.002
+"""Share of a step below which a change is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A job as its files have it.
+
+    Attributes:
+        request: The job.
+        layout: How it is split.
+        split: Layers and recomputed layers of every rank.
+        stack: The profile with what the files switch off.
+        off: Mechanisms that they switch off.
+        estimate: What it should take.
+    """
+
+    request: PlanRequest
+    layout: ParallelLayout
+    split: StageSplit
+    stack: SoftwareStack
+    off: tuple[str, ...]
+    estimate: Estimate
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything it says, by field."""
+        return {
+            **facts_of_job(self.request, self.layout, self.split, self.stack),
+            **dict.fromkeys(self.off, False),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change.
+
+    Attributes:
+        set: Words to write, as the file's engine spells them.
+        fields: Canonical fields and their new values.
+        step_time_s: Of the job with it.
+        seconds_gained: Less of a step.
+        peak_memory_bytes: Of the fullest GPU with it.
+        memory_change_bytes: More than now.
+        whole: Whether it is the whole way to the best plan, not one change.
+    """
+
+    set: tuple[str, ...]
+    fields: tuple[tuple[str, Any], ...]
+    step_time_s: float
+    seconds_gained: float
+    peak_memory_bytes: float
+    memory_change_bytes: float
+    whole: bool = False
+
+
+def changes_of(reading: Reading, now: Running, best: Plan | None, cal: Calibration) -> tuple[Change, ...]:
+    """Changes that gain time, or make the job fit, ranked by the seconds they gain.
+
+    Args:
+        reading: The files.
+        now: The job as they have it.
+        best: The proven best of the same engine and cluster.
+        cal: Kernel and collective tables.
+    """
+    setting = setting_of(now.request)
+    fits = now.estimate.peak_memory_bytes <= setting.cluster.gpu.memory_bytes
+    single = [*_of_layout(reading, now, setting, best, cal), *_of_switches(reading, now, setting, cal)]
+    least = LEAST_GAIN * now.estimate.step_time_s if fits else -np.inf
+    useful = [change for change in single if change.set and change.seconds_gained > least]
+    useful.sort(key=lambda change: -change.seconds_gained)
+    once = list({change.set: change for change in reversed(useful)}.values())[::-1]
+    return (*_whole(reading, now, best), *once[:MOST_CHANGES])
+
+
+def _change(
+    now: Running, words: tuple[str, ...], fields: tuple[tuple[str, Any], ...], step_s: float, peak: float
+) -> Change:
+    """A change beside the job as it is."""
+    return Change(
+        set=words,
+        fields=fields,
+        step_time_s=step_s,
+        seconds_gained=now.estimate.step_time_s - step_s,
+        peak_memory_bytes=peak,
+        memory_change_bytes=peak - now.estimate.peak_memory_bytes,
+    )
+
+
+def _of_layout(
+    reading: Reading, now: Running, setting: Setting, best: Plan | None, cal: Calibration
+) -> Iterator[Change]:
+    """Changes of one thing of the layout that are legal and fit."""
+    candidates = [row for row in dict.fromkeys(_neighbours(now.layout, setting, best)) if row != now.layout]
+    if not candidates:
+        return
+    table = LayoutTable.from_rows(candidates)
+    keep, _ = legal(replace(setting, stack=now.stack), table)
+    with np.errstate(all="ignore"):
+        scores = evaluate(setting.model, setting.cluster, setting.job, now.stack, table, cal)
+    capacity = setting.cluster.gpu.memory_bytes
+    for at, candidate in enumerate(candidates):
+        step_s, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
+        if keep[at] and np.isfinite(step_s) and peak <= capacity:
+            fields = changed_fields(now.layout, candidate)
+            split = even_split([run.count for run in layer_runs(now.request.model)], candidate)
+            after = {
+                **now.facts,
+                **facts_of_job(now.request, candidate, split, now.stack),
+                **dict.fromkeys(now.off, False),
+            }
+            yield _change(now, _words(reading, now, after, fields), fields, step_s, peak)
+
+
+def _of_switches(reading: Reading, now: Running, setting: Setting, cal: Calibration) -> Iterator[Change]:
+    """Mechanisms that the engine has and the files do not switch on."""
+    usual = stack_facts(setting.stack)
+    for name in now.off:
+        others = {other: False for other in now.off if other != name}
+        found = estimate(
+            setting.model,
+            setting.cluster,
+            setting.job,
+            told_stack(setting.stack, others),
+            now.layout,
+            cal,
+            now.split,
+        )
+        after = {**now.facts, name: usual[name]}
+        fields = ((name, True),)
+        words = _words(reading, now, after, ())
+        if found.peak_memory_bytes <= setting.cluster.gpu.memory_bytes:
+            yield _change(now, words, fields, found.step_time_s, found.peak_memory_bytes)
+
+
+def _words(
+    reading: Reading, now: Running, after: dict[str, Any], fields: tuple[tuple[str, Any], ...]
+) -> tuple[str, ...]:
+    """Words for a job that says this: by the contract of its engine, else by the file's own names."""
+    between = words_between(reading, now.facts, after)
+    if between is None:
+        return spelled_change(reading, fields)
+    return spelled_words(reading, *between)
+
+
+def _whole(reading: Reading, now: Running, best: Plan | None) -> Iterator[Change]:
+    """The way to the best plan, as one change."""
+    if best is None or best.estimate.step_time_s >= now.estimate.step_time_s * (1 - LEAST_GAIN):
+        return
+    fields = changed_fields(now.layout, best.layout)
+    words = _words(reading, now, facts_of(best), fields)
+    change = _change(now, words, fields, best.estimate.step_time_s, best.estimate.peak_memory_bytes)
+    yield replace(change, whole=True)
+
+
+def changed_fields(before: ParallelLayout, after: ParallelLayout) -> tuple[tuple[str, Any], ...]:
+    """Fields that differ, with their new values.
+
+    >>> changed_fields(ParallelLayout(tp=2), ParallelLayout(tp=4, zero_stage=1))
+    (('tp', 4), ('zero_stage', 1))
+    """
+    names = [name for name in ParallelLayout.__slots__ if name not in ("cp_kind", "axis_order")]
+    return tuple(
+        (name, getattr(after, name)) for name in names if getattr(before, name) != getattr(after, name)
+    )
+
+
+def _neighbours(layout: ParallelLayout, setting: Setting, best: Plan | None) -> Iterator[ParallelLayout]:
+    """Layouts that differ in one thing."""
+    supports = setting.stack.supports
+    for name in ("tp", "pp", "cp"):
+        for degree in _near(layout, name, best):
+            yield from _moved(layout, name, degree)
+    for size in _near(layout, "microbatch_size", best):
+        yield replace(layout, microbatch_size=size)
+    if layout.pp > 1:
+        for chunks in sorted({1, 2, 4, *_near(layout, "virtual_stages", best)}):
+            yield replace(layout, virtual_stages=chunks, schedule=usual_schedule(chunks))
+    stages = supports.zero_stages_with_pipeline if layout.pp > 1 else supports.zero_stages
+    for stage in stages:
+        yield replace(layout, zero_stage=stage)
+    for policy in supports.recomputes:
+        yield replace(layout, recompute=policy)
+    if layout.tp > 1:
+        yield replace(layout, sequence_parallel=not layout.sequence_parallel)
+    for degree in _near(layout, "ep", best) if setting.model.is_moe else ():
+        yield replace(layout, ep=degree)
+
+
+def _near(layout: ParallelLayout, name: str, best: Plan | None) -> tuple[int, ...]:
+    """Twice and half a degree, and that of the best plan."""
+    now = getattr(layout, name)
+    found = {now * 2, max(1, now // 2), *(() if best is None else (getattr(best.layout, name),))}
+    return tuple(sorted(found - {now}))
+
+
+def _moved(layout: ParallelLayout, name: str, degree: int) -> Iterator[ParallelLayout]:
+    """Another degree of one axis; dp takes what it frees."""
+    ranks = layout.dp * getattr(layout, name)
+    if ranks % degree:
+        return
+    moved = replace(layout, **{name: degree, "dp": ranks // degree, "shard_degree": None})
+    if moved.pp == 1:
+        moved = replace(moved, virtual_stages=1, schedule=usual_schedule(1))
+    tensor = moved.tp > 1 and (layout.sequence_parallel or layout.tp == 1)
+    yield replace(moved, sequence_parallel=tensor)

@@ -1,0 +1,214 @@
+"""What follows from what a file states: chunks from layers, ZeRO from its words, dp from GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from planner.audit.facts import Facts
+from planner.audit.ranks import batch, machines, replicas, world
+from planner.audit.sharding import zero
+from planner.audit.words import PARENTS, Family
+from planner.formats.settings import truth_of, whole
+
+_SCHEDULES: Mapping[str, str] = {
+    "1f1b": "1f1b",
+    "interleaved1f1b": "interleaved",
+    "interleaved": "interleaved",
+    "gpipe": "gpipe",
+    "afab": "gpipe",
+    "allforwardallbackward": "gpipe",
+    "interleavedzerobubble": "zb-h1",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipev",
+}
+_PRECISIONS: tuple[tuple[str, str], ...] = (
+    ("nvfp4", "nvfp4"),
+    ("fp4", "nvfp4"),
+    ("mxfp8", "mxfp8"),
+    ("fp8_mx", "mxfp8"),
+    ("fp8", "fp8"),
+    ("float8", "fp8"),
+    ("bf16", "bf16"),
+    ("bfloat16", "bf16"),
+    ("fp16", "fp16"),
+    ("float16", "fp16"),
+    ("half", "fp16"),
+    ("16-mixed", "fp16"),
+)
+
+
+def conclude(facts: Facts, family: Family) -> None:
+    """Add every fact that follows."""
+    parent = str(facts.value("said.parent") or "").rpartition("/")[2]
+    defaults = {**family.defaults, **PARENTS.get(parent, {})}
+    why = f"{parent or family.name} has it where nothing is said"
+    if parent in PARENTS:
+        facts.notes.append(
+            f"{parent} was not given: values as it is published are taken for what is not said here"
+        )
+    for name, value in defaults.items():
+        if name in ("layout.tp", "layout.pp", "layout.cp"):  # dp follows from these
+            facts.put(name, value, "default", why)
+    for step in _STEPS:
+        step(facts, family)
+    for name, value in defaults.items():
+        facts.put(name, value, "default", why)
+
+
+def _precision(facts: Facts, family: Family) -> None:
+    """The format that linear layers multiply in; eight bits over sixteen."""
+    words = [
+        str(facts.value(name) or "") for name in ("said.fp4", "said.fp8", "said.fp8_recipe", "said.precision")
+    ]
+    low = words[0] if words[0].lower() not in ("", "false", "0", "no") else ""
+    eight = words[1] if words[1].lower() not in ("", "false", "0", "no", "none") else ""
+    if low:
+        facts.put("job.precision", "nvfp4", "stated", f"fp4 {low}", like="said.fp4")
+    elif eight:
+        name = "mxfp8" if "mx" in words[2] else "fp8"
+        facts.put("job.precision", name, "stated", f"fp8 {eight}", like="said.fp8")
+    if family.name == "torchtitan":
+        converters = str(facts.value("said.converters") or "").lower()
+        if "float8" in converters or "mx" in converters:
+            name = "mxfp8" if "mx" in converters else "fp8"
+            facts.put("job.precision", name, "stated", f"converters {converters}", like="said.converters")
+        if "said.flavor" in facts.found and not str(facts.found["said.flavor"].said).startswith("model_"):
+            facts.put("job.precision", "bf16", "default", "torchtitan trains in bf16 without a converter")
+    for name, precision in (("said.bf16", "bf16"), ("said.fp16", "fp16")):
+        if facts.truth(name) or str(facts.value(name)) == "auto" or facts.value(name) == "":
+            facts.take("job.precision", precision, name)
+    text = words[3].lower().rpartition("c=")[2]
+    known = next((ours for theirs, ours in _PRECISIONS if theirs in text), None)
+    if known:
+        facts.take("job.precision", known, "said.precision")
+
+
+def _recompute(facts: Facts, _: Family) -> None:
+    """What is recomputed."""
+    word = str(facts.value("said.recompute") or "").lower()
+    option = str(facts.value("said.recompute_option") or "")
+    if word in ("full", "none"):
+        facts.take("layout.recompute", word, "said.recompute")
+    elif word == "selective":
+        layers = option == "op" or "said.flavor" in facts.found
+        facts.take("layout.recompute", "selective-op" if layers else word, "said.recompute")
+    for name, found in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
+        held = facts.truth(name)
+        if held is None and facts.value(name) is not None:
+            held = True  # a way of doing it: unsloth, offload, …
+        if held is not None:
+            facts.take("layout.recompute", found if held else "none", name)
+    if "said.recompute_method" in facts.found:
+        facts.take("layout.recompute", "full", "said.recompute_method")
+    if "said.recompute_modules" in facts.found:
+        facts.take("layout.recompute", "selective", "said.recompute_modules")
+
+
+def _pipeline(facts: Facts, _: Family) -> None:
+    """Chunks of a rank, and the schedule that they mean."""
+    each, layers, pp = (
+        whole(facts.value("said.layers_per_virtual_stage")),
+        facts.count("model.num_layers"),
+        facts.count("layout.pp"),
+    )
+    if each and each > 0 and layers and pp and layers % (each * pp) == 0:
+        facts.put(
+            "layout.virtual_stages",
+            layers // (each * pp),
+            "derived",
+            f"{layers} layers, {pp} stages, {each} layers a chunk",
+            like="said.layers_per_virtual_stage",
+        )
+    word = re.sub(r"[^a-z0-9]", "", str(facts.value("layout.schedule") or "").lower())
+    if "layout.schedule" in facts.found:
+        fact = facts.found.pop("layout.schedule")
+        if word in _SCHEDULES:
+            facts.put("layout.schedule", _SCHEDULES[word], "stated", fact.said)
+            _place(facts, "layout.schedule", fact.line, fact.file)
+    if (facts.count("layout.virtual_stages") or 1) > 1:
+        facts.put(
+            "layout.schedule", "interleaved", "derived", "several chunks a rank", like="layout.virtual_stages"
+        )
+
+
+def _place(facts: Facts, name: str, line: int, file: str) -> None:
+    """Give a fact the place of the word that it came from."""
+    from dataclasses import replace
+
+    facts.found[name] = replace(facts.found[name], line=line, file=file)
+
+
+def _sequence_parallel(facts: Facts, _: Family) -> None:
+    """Nanotron's modes of tensor parallelism, and how many tokens a microbatch of torchtitan has."""
+    mode = facts.value("said.tp_mode")
+    if mode is not None:
+        facts.take("layout.sequence_parallel", str(mode).upper() == "REDUCE_SCATTER", "said.tp_mode")
+    tokens, length = whole(facts.value("said.microbatch_tokens")), facts.count("job.sequence_length")
+    if tokens and length and tokens % length == 0:
+        facts.put(
+            "layout.microbatch_size",
+            tokens // length,
+            "derived",
+            f"{tokens} tokens of {length}",
+            like="said.microbatch_tokens",
+        )
+
+
+_OVERRIDES: Mapping[str, str] = {
+    "n_embd": "model.hidden_size",
+    "n_head": "model.num_attention_heads",
+    "n_layer": "model.num_layers",
+    "n_positions": "job.sequence_length",
+    "hidden_size": "model.hidden_size",
+    "num_hidden_layers": "model.num_layers",
+    "num_attention_heads": "model.num_attention_heads",
+}
+
+
+def _overrides(facts: Facts, _: Family) -> None:
+    """Sizes in the text of ``--config_overrides``."""
+    for part in str(facts.value("said.overrides") or "").split(",")[:40]:
+        name, text = part.partition("=")[::2]
+        count = whole(text)
+        if name.strip() in _OVERRIDES and count and count > 0:
+            facts.put(
+                _OVERRIDES[name.strip()],
+                count,
+                "stated",
+                f"config_overrides {part.strip()}",
+                like="said.overrides",
+            )
+
+
+def _lengths(facts: Facts, _: Family) -> None:
+    """Tokens of a sample of a reinforcement-learning job, and truth of yes-or-no fields."""
+    prompt, answer = whole(facts.value("said.prompt_length")), whole(facts.value("said.response_length"))
+    if prompt and answer and facts.value("said.strategy") is not None:
+        facts.put(
+            "job.sequence_length",
+            prompt + answer,
+            "derived",
+            "prompt and response",
+            like="said.response_length",
+        )
+    if facts.value("said.expert_parallel") is not None and truth_of(facts.value("said.expert_parallel")):
+        degree = (facts.count("layout.tp") or 1) * (facts.count("layout.dp") or 1)
+        facts.put(
+            "layout.ep", degree, "derived", "experts over all GPUs of a stage", like="said.expert_parallel"
+        )
+
+
+_STEPS: tuple[Callable[[Facts, Family], None], ...] = (
+    _overrides,
+    machines,
+    _precision,
+    _recompute,
+    zero,
+    _pipeline,
+    _lengths,
+    _sequence_parallel,
+    replicas,
+    world,
+    batch,
+)

@@ -1,0 +1,203 @@
+"""Facts of a job: what the settings of a file state, each with where it stands, and what follows from them.
+
+A fact is *stated* (a word of the file says it), *derived* (it follows from stated ones: dp from the number of
+GPUs), a *default* of the engine, or *assumed* by us. What is not stated and does not follow is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from planner.audit.words import Family
+from planner.formats.settings import Scalar, Setting, truth_of, whole
+
+NOT_KNOWN = "\x00"
+"""Value of a setting that only a run knows."""
+
+How = Literal["stated", "derived", "default", "assumed"]
+
+_SKIPPED_PARTS = frozenset(
+    (
+        "rollout",
+        "ref",
+        "generation",
+        "critic",
+        "reward",
+        "reward_model",
+        "eval",
+        "validation",
+        "draft",
+        "teacher",
+        "optim_config",
+    )
+)
+"""Parts of names that speak of another job than the one that trains."""
+_WHOLE = frozenset(
+    (
+        "layout.tp",
+        "layout.pp",
+        "layout.cp",
+        "layout.ep",
+        "layout.expert_tp",
+        "layout.dp",
+        "layout.virtual_stages",
+        "layout.microbatch_size",
+        "layout.shard_degree",
+        "job.global_batch_size",
+        "job.sequence_length",
+        "said.nodes",
+        "said.gpus_per_node",
+        "said.num_gpus",
+        "said.machines",
+        "said.replica_gpus",
+        "said.tasks_per_node",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One fact.
+
+    Attributes:
+        name: Canonical field.
+        value: Its value.
+        how: How it came to be known.
+        line: Where it stands; 0 if nowhere.
+        said: The word of the file, or why it holds.
+        file: The file.
+        word: The name of the setting that states it.
+    """
+
+    name: str
+    value: Any
+    how: How = "stated"
+    line: int = 0
+    said: str = ""
+    file: str = ""
+    word: str = ""
+
+
+@dataclass(slots=True)
+class Facts:
+    """Facts by field; the first that is stated holds, unless a later one overrides it."""
+
+    found: dict[str, Fact] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    """Fields whose word the file has, with a value that only a run knows."""
+    notes: list[str] = field(default_factory=list)
+
+    def value(self, name: str) -> Any:
+        """Value of a field, None if nothing is known of it."""
+        fact = self.found.get(name)
+        return None if fact is None else fact.value
+
+    def truth(self, name: str) -> bool | None:
+        """A field as yes or no."""
+        value = self.value(name)
+        return None if value is None else truth_of(value)
+
+    def count(self, name: str) -> int | None:
+        """A field as a whole number above zero."""
+        found = whole(self.value(name))
+        return found if found is not None and found > 0 else None
+
+    def put(self, name: str, value: Any, how: How, said: str, like: str = "") -> None:
+        """Add a fact that follows from another, unless something is known."""
+        if name not in self.found and (name not in self.unknown or how == "stated"):
+            base = self.found.get(like)
+            line, file = (base.line, base.file) if base else (0, "")
+            self.found[name] = Fact(name=name, value=value, how=how, said=said, line=line, file=file)
+
+    def take(self, name: str, value: Any, word: str) -> None:
+        """Add a fact that another one states, with its words and place, unless something is known."""
+        self.put(name, value, "stated", self.found[word].said, like=word)
+
+    def stated(self, name: str) -> bool:
+        """Whether a word of the file says it."""
+        fact = self.found.get(name)
+        return fact is not None and fact.how == "stated"
+
+
+def meaning(setting: Setting, words: Mapping[str, str]) -> str | None:
+    """The field that a setting states, by the longest end of its name that is a word."""
+    path = setting.path
+    if _SKIPPED_PARTS.intersection(path[:-1]):
+        return None
+    for length in range(min(3, len(path)), 0, -1):
+        found = words.get(".".join(path[-length:]))
+        if found is not None:
+            return found
+    return None
+
+
+def recognised(settings: Iterable[Setting], family: Family) -> int:
+    """How many different fields of a job some settings state, machines left out."""
+    fields = {meaning(setting, family.words) for setting in settings}
+    machines = (
+        "said.nodes",
+        "said.gpus_per_node",
+        "said.num_gpus",
+        "said.machines",
+        "said.gpu",
+        "said.ignored",
+        None,
+    )
+    return len(fields.difference(machines))
+
+
+def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
+    """What settings state, in the words of a family; the first of several holds."""
+    facts = Facts()
+    told = tuple(settings)
+    off = switched_off(told)
+    for setting in told:
+        if any(setting.path[: len(table)] == table and len(setting.path) > len(table) for table in off):
+            continue
+        name = meaning(setting, family.words)
+        if name is None or name in facts.found or name in facts.unknown or name == "said.ignored":
+            continue
+        value = _value(name, setting.value)
+        if value == NOT_KNOWN:
+            facts.unknown.add(name)
+        elif value is not None:
+            said = f"{setting.name} {setting.value}" + (f" ({setting.how})" if setting.how else "")
+            facts.found[name] = Fact(
+                name=name, value=value, line=setting.line, said=said, file=file, word=setting.name
+            )
+    return facts
+
+
+def switched_off(settings: tuple[Setting, ...]) -> frozenset[tuple[str, ...]]:
+    """Tables that say of themselves that they are off: the rest of them means nothing."""
+    found = {
+        setting.path[:-1]
+        for setting in settings
+        if setting.path[-1] in ("enabled", "enable")
+        and len(setting.path) > 1
+        and truth_of(setting.value) is False
+    }
+    return frozenset(found)
+
+
+def _value(name: str, value: Scalar) -> Any:
+    """A value of the kind that a field has; None leaves the field open (``auto``, ``null``)."""
+    text = str(value).strip().strip("'\"")
+    if value == NOT_KNOWN:
+        return NOT_KNOWN if name in _WHOLE else None
+    if value is None and name == "said.recompute":
+        return "none"
+    if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
+        return None if name != "said.bf16" or text.lower() != "auto" else "auto"
+    if name in _WHOLE or (
+        name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
+    ):
+        found = whole(value)
+        return found if found is not None and found > 0 else None
+    if name == "layout.sequence_parallel":
+        return truth_of(value)
+    if name in ("said.zero_stage", "said.dp_shard", "said.dp_replicate"):
+        return whole(value)
+    return value if isinstance(value, bool | int | float) else text[:500]

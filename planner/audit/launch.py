@@ -1,0 +1,266 @@
+"""Commands as settings: the flags of a launch command, of its launcher and of its scheduler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.audit.facts import NOT_KNOWN, recognised
+from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
+from planner.formats.settings import Setting
+from planner.formats.shell import Script, Started, followed
+from planner.formats.shell_values import UNKNOWN, Text
+
+MOST_COMMANDS = 1000
+"""Of a script; a published one has some fifty."""
+LEAST_WORDS = 2
+"""Words of an engine that make a command a launch."""
+_FENCE = re.compile(r"^\s*```+[^\n`]*\n(.*?)^\s*```+", re.MULTILINE | re.DOTALL)
+_HYDRA = re.compile(r"[+~]{0,2}[A-Za-z_][\w.\[\]-]*(?:\.[\w\[\]-]+)+=.*|[+~]{0,2}[a-z_]\w*=.+", re.DOTALL)
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*(?:=.*)?", re.DOTALL)
+_SHORT = {
+    "-tp": "tensor_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "-dp": "data_parallel_size",
+    "-N": "nodes",
+}
+_SHORT_TRAINING = {
+    "-tp": "tensor_model_parallel_size",
+    "-pp": "pipeline_model_parallel_size",
+    "-cp": "context_parallel_size",
+    "-vp": "virtual_pipeline_model_parallel_size",
+    "-ep": "expert_model_parallel_size",
+    "-et": "expert_tensor_parallel_size",
+    "-mb": "micro_batch_size",
+    "-gb": "global_batch_size",
+    "-ng": "num_gpus",
+}
+"""Short flags of the scripts of Megatron-Bridge and NeMo, known by those of the batch."""
+_LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "mpirun", "srun", "horovodrun")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a script starts.
+
+    Attributes:
+        settings: Of the command, then of the scheduler and of the script's variables.
+        family: Whose words they are.
+        line: Where the command begins.
+        known: How many words were recognised.
+        sure: Whether the command is started whatever a run finds.
+        others: Lines of other commands that could have been meant.
+    """
+
+    settings: tuple[Setting, ...]
+    family: Family
+    line: int
+    known: int
+    sure: bool = True
+    others: tuple[int, ...] = ()
+
+
+def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> tuple[Launch | None, Script]:
+    """The launch of a script: the command with most known words, else the script's variables."""
+    script = followed(text, given=given, beside=beside)
+    commands = list(script.started)
+    for document in script.documents:
+        if re.search(r"--[a-z]", document.text):
+            commands.extend(followed(document.text, given=given).started)
+    for (
+        values
+    ) in script.names.values.values():  # a command kept in a variable, or written by ``$(cat << EOF)``
+        commands.extend(_kept_command(values, given))
+    lines = text.split("\n")
+    launches = [found for command in commands[:MOST_COMMANDS] if (found := _launch(command, lines))]
+    machine = [*_directives(script), *_variables(script, machines_only=True)]
+    if launches:
+        best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))
+        others = tuple(sorted({launch.line for launch in launches if launch.line != best.line}))
+        settings = (*best.settings, *machine)
+        return Launch(settings, best.family, best.line, best.known, best.sure, others), script
+    flags = _flags_in_variables(script, lines)
+    variables = [*flags, *_variables(script, machines_only=False)]
+    family = replace(FAMILIES[-1], words={**MEGATRON_WORDS, **FAMILIES[-1].words}) if flags else FAMILIES[-1]
+    known = recognised(variables, family)
+    if known < LEAST_WORDS:
+        return None, script
+    return Launch((*variables, *_directives(script)), family, 1, known), script
+
+
+def blocks_of(text: str) -> list[tuple[str, int]]:
+    """Commands in the fences of a page, with the line on which each begins."""
+    return [(match.group(1), text.count("\n", 0, match.start(1)) + 1) for match in _FENCE.finditer(text)]
+
+
+def launch_of_page(text: str, given: Mapping[str, str], line_wanted: int = 0) -> tuple[Launch | None, Script]:
+    """The first launch in the fences of a page, or the first at or after a line."""
+    found: list[tuple[Launch, Script]] = []
+    for block, line in blocks_of(text)[:200]:
+        launch, script = launch_of("\n" * (line - 1) + block, given, {})
+        wanted = line + block.count("\n") >= line_wanted
+        if launch is not None and wanted and launch.family.name != FAMILIES[-1].name:
+            found.append((launch, script))
+    if not found:
+        return None, Script()
+    first, script = found[0]
+    others = tuple(launch.line for launch, _ in found[1:])
+    return Launch(first.settings, first.family, first.line, first.known, first.sure, others), script
+
+
+def _kept_command(values: Sequence[Text], given: Mapping[str, str]) -> list[Started]:
+    """Commands in the text of a variable."""
+    if len(values) != 1 or "\n" not in values[0].text or not re.search(r"\s--[a-z]", values[0].text):
+        return []
+    return followed(values[0].text, given=given).started
+
+
+def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
+    """A command as a launch, if an engine knows its words."""
+    settings = settings_of_words(command.words, lines)
+    programs = [text.text for text in command.words if not text.text.startswith("-")][:12]
+    family = family_of(settings, programs)
+    if family is None:
+        return None
+    assigned = [
+        Setting(name=name, value=text.text, line=text.line)
+        for name, text in command.assigned.items()
+        if text.known
+    ]
+    known = recognised(settings, family)
+    enough = LEAST_WORDS if not family.serves else 1
+    if known < enough and not (known and _is_launcher(command)):
+        return None
+    return Launch((*settings, *assigned), family, command.line, known, command.sure)
+
+
+def _flags_in_variables(script: Script, lines: Sequence[str]) -> list[Setting]:
+    """Flags that a script keeps in variables for another script to use."""
+    found: list[Setting] = []
+    for values in script.names.values.values():
+        words = [Text(part, value.line) for value in values for part in value.text.split()]
+        if any(word.text.startswith("--") for word in words):
+            found.extend(setting for setting in settings_of_words(words, lines) if setting.value != NOT_KNOWN)
+    return found
+
+
+def _is_launcher(command: Started) -> bool:
+    """Whether a command's first words name a launcher."""
+    return any(text.text.rpartition("/")[2] in _LAUNCHERS for text in command.words[:4])
+
+
+def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple[Setting, ...]:
+    """Flags of a command as settings; a value that only a run knows is left out.
+
+    >>> words = [Text(word, 1) for word in ("run", "--tp-size=4", "--bf16", "--seq", "1", "a.b=2")]
+    >>> [(setting.name, setting.value) for setting in settings_of_words(words)]
+    [('tp-size', '4'), ('bf16', True), ('seq', '1'), ('a.b', '2')]
+    """
+    found: list[Setting] = []
+    at = 0
+    short = _SHORT_TRAINING if {"-mb", "-gb"} & {word.text for word in words} else _SHORT
+    while at < len(words):
+        text, line = words[at].text, words[at].line
+        at += 1
+        name, equals, value = text.partition("=")
+        if _OPTION.fullmatch(text) and name.strip("-"):
+            values = [value] if equals else []
+            flag, _, more = name.partition(" ")
+            if more and not equals:  # one word of an array that holds a flag and its value
+                name, values = flag, [more.strip()]
+            while not equals and at < len(words) and not _is_option(words[at].text):
+                values.append(words[at].text)
+                at += 1
+            found.extend(_setting(short.get(name, name.lstrip("-")), values, _line(name, line, lines)))
+        elif " " in text and text.startswith("--"):
+            found.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
+        elif _HYDRA.fullmatch(text) and not text.startswith("/"):
+            found.extend(_setting(name.lstrip("+~"), [value], line))
+        elif text == "serve" and at < len(words) and not words[at].text.startswith("-"):
+            found.extend(_setting("serve", [words[at].text], line))
+    last = {setting.name: setting for setting in found}  # of a flag given twice the last counts
+    return tuple(last.values())
+
+
+def _is_option(text: str) -> bool:
+    """Whether a word begins another setting."""
+    return bool(re.match(r"--?[A-Za-z]", text)) or bool(re.match(r"[+~]{0,2}[A-Za-z_]\w*\.[\w.\[\]]+=", text))
+
+
+def _setting(name: str, values: list[str], line: int) -> list[Setting]:
+    """One setting, if its value is known."""
+    if UNKNOWN in name:
+        return []
+    if any(UNKNOWN in value for value in values[:1]):
+        return [Setting(name=name, value=NOT_KNOWN, line=line)]
+    value = values[0].strip("'\"") if values else True
+    return [Setting(name=name, value=value, line=line)]
+
+
+def _line(flag: str, line: int, lines: Sequence[str]) -> int:
+    """The line on which a flag stands, at or after the one on which its command or variable begins."""
+    for number in range(max(line, 1), min(len(lines), line + 120) + 1):
+        written = lines[number - 1]
+        if flag in written and not written.lstrip().startswith("#"):
+            return number
+    return line
+
+
+def _directives(script: Script) -> list[Setting]:
+    """What the scheduler is told."""
+    return [
+        Setting(
+            name=name.lstrip("-") if len(name) > 2 else {"-N": "nodes", "-n": "ntasks"}.get(name, name),
+            value=text.text,
+            line=text.line,
+        )
+        for name, text in script.directives.items()
+        if text.text
+    ]
+
+
+def _variables(script: Script, *, machines_only: bool) -> list[Setting]:
+    """A script's own variables as settings."""
+    found: list[Setting] = []
+    for name, values in script.names.values.items():
+        if len(values) != 1 or not values[0].known or values[0].line == 0:
+            continue
+        how = f"the variable {name}" + (
+            ", which nothing sets otherwise" if name in script.names.defaults else ""
+        )
+        found.append(Setting(name=name, value=values[0].text, line=values[0].line, how=how))
+    return [setting for setting in found if not machines_only or is_machine(setting)]
+
+
+def is_machine(setting: Setting) -> bool:
+    """Whether a variable says how many GPUs there are."""
+    return setting.path[-1] in (
+        "nnodes",
+        "num_nodes",
+        "nodes",
+        "gpus_per_node",
+        "num_gpus_per_node",
+        "num_gpus",
+        "nproc_per_node",
+        "ngpu",
+    )
+
+
+def family_of(settings: Iterable[Setting], programs: Sequence[str] = ()) -> Family | None:
+    """The family whose marks some settings have; programs are words of the command."""
+    paths = [".".join(setting.path) for setting in settings]
+    text = " ".join(programs)
+    for family in FAMILIES:
+        if family.programs and any(program in text for program in family.programs):
+            if family.serves or any(_marked(path, family.marks) for path in paths):
+                return family
+        elif (not family.programs and any(_marked(path, family.marks) for path in paths)) or (
+            family.serves and family.marks and any(_marked(path, family.marks) for path in paths)
+        ):
+            return family
+    return None
+
+
+def _marked(path: str, marks: Sequence[str]) -> bool:
+    return any(path == mark or path.endswith(f".{mark}") for mark in marks)

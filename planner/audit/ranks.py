@@ -1,0 +1,161 @@
+"""GPUs, replicas and batches: what nodes, degrees and samples mean for each other."""
+
+from __future__ import annotations
+
+import re
+
+from planner.audit.facts import Facts
+from planner.audit.words import Family
+from planner.formats.settings import whole
+
+USUAL_GPUS_PER_NODE = 8
+_GPUS_IN_GRES = re.compile(r"gpu(?::[A-Za-z]\w*)*:(\d{1,3})")
+
+
+def machines(facts: Facts, family: Family) -> None:
+    """The number of GPUs, from nodes and GPUs of each."""
+    gres = _GPUS_IN_GRES.search(str(facts.value("said.gres") or ""))
+    if gres:
+        facts.put("said.gpus_per_node", int(gres.group(1)), "stated", "gres", like="said.gres")
+    elif (facts.count("said.tasks_per_node") or 1) > 1 and "said.gpus_per_node" not in facts.found:
+        facts.put(
+            "said.gpus_per_node",
+            facts.count("said.tasks_per_node"),
+            "derived",
+            "a GPU for each task",
+            like="said.tasks_per_node",
+        )
+    each, nodes, total = (
+        facts.count("said.gpus_per_node"),
+        facts.count("said.nodes"),
+        facts.count("said.num_gpus"),
+    )
+    if total and nodes and not each and family.name == "Megatron-DeepSpeed":
+        each, total = total, None  # the launcher `deepspeed` counts those of a node
+    if total and (family.name in ("Accelerate", "shell variables") or not (each and nodes)):
+        facts.take("cluster.num_gpus", total, "said.num_gpus")
+    elif each and nodes:
+        facts.put(
+            "cluster.num_gpus", each * nodes, "derived", f"{nodes} nodes of {each} GPUs", like="said.nodes"
+        )
+    elif each and "said.nodes" not in facts.unknown:
+        facts.put(
+            "cluster.num_gpus",
+            each,
+            "derived",
+            f"{each} processes, and no number of nodes",
+            like="said.gpus_per_node",
+        )
+    elif nodes and "said.gpus_per_node" not in facts.unknown:
+        _usual_node(facts, nodes)
+
+
+def _usual_node(facts: Facts, nodes: int) -> None:
+    """GPUs of nodes that no word counts: eight each, if the layout fills them."""
+    degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
+    others = degrees[0] * degrees[1] * degrees[2]
+    if others > 1 and (nodes * USUAL_GPUS_PER_NODE) % others == 0:
+        said = f"{nodes} nodes, and {USUAL_GPUS_PER_NODE} GPUs of each as in most machines"
+        facts.put("cluster.num_gpus", nodes * USUAL_GPUS_PER_NODE, "assumed", said, like="said.nodes")
+        facts.notes.append(f"GPUs of a node are not stated: {USUAL_GPUS_PER_NODE} are assumed")
+
+
+def replicas(facts: Facts, family: Family) -> None:
+    """dp: as stated by its parts, or what the other degrees leave of the GPUs."""
+    shard, copies = whole(facts.value("said.dp_shard")), whole(facts.value("said.dp_replicate"))
+    world = facts.count("cluster.num_gpus")
+    split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
+    others = split[0] * split[1] * split[2]
+    outer = facts.count("said.extra_ep")
+    if outer:
+        facts.take("layout.ep", outer, "said.extra_ep")
+    if shard is not None and shard > 0 and family.name != "MaxText":
+        total = shard * max(1, copies or 1) * (outer or 1)
+        like = "said.dp_shard"
+        facts.put(
+            "layout.dp", total, "stated" if total == shard else "derived", facts.found[like].said, like=like
+        )
+        if copies and copies > 1:
+            facts.take("layout.shard_degree", shard, like)
+    elif not family.serves and world and world % others == 0:
+        _dp_of_world(facts, family, world, others)
+    elif shard == -1:
+        facts.put(
+            "layout.dp",
+            -1,
+            "stated",
+            f"{facts.found['said.dp_shard'].said}: all that is left",
+            like="said.dp_shard",
+        )
+
+
+def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
+    """Dp from the number of GPUs, unless the file contradicts itself or says nothing of a split."""
+    degrees = any(f"layout.{name}" in facts.found for name in ("tp", "pp", "cp", "ep"))
+    parallel = degrees or "layout.zero_stage" in facts.found or "layout.microbatch_size" in facts.found
+    if not parallel:
+        return
+    dp, cp, tp = world // others, facts.count("layout.cp") or 1, facts.count("layout.tp") or 1
+    ep = facts.count("layout.ep") or 1
+    if (dp * cp * tp) % ep and family.name != "Megatron-DeepSpeed":
+        facts.notes.append(
+            f"{world} GPUs leave dp {dp} · cp {cp} · tp {tp}, which ep {ep} does not divide: dp is not told"
+        )
+        return
+    facts.put("layout.dp", dp, "derived", f"{world} GPUs over tp·pp·cp = {others}", like="cluster.num_gpus")
+
+
+def world(facts: Facts, family: Family) -> None:
+    """GPUs of a job whose degrees are all stated."""
+    dp = facts.count("layout.dp")
+    split = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
+    others = split[0] * split[1] * split[2]
+    if (
+        dp
+        and not family.serves
+        and (family.name in ("nanotron", "Axolotl", "MaxText") or facts.value("said.dp_shard"))
+    ):
+        outer = (
+            (facts.count("layout.ep") or 1) if family.name == "nanotron" else 1
+        )  # its experts have ranks of their own
+        facts.put(
+            "cluster.num_gpus",
+            dp * others * outer,
+            "derived",
+            "dp·tp·pp·cp" + ("·ep" if outer > 1 else ""),
+            like="layout.dp",
+        )
+    if family.serves and "said.replica_gpus" in facts.found:
+        facts.put(
+            "cluster.num_gpus", others, "derived", "GPUs of one replica: tp·pp", like="said.replica_gpus"
+        )
+
+
+def batch(facts: Facts, family: Family) -> None:
+    """The global batch, from the samples of a replica."""
+    dp, minibatch = facts.count("layout.dp"), whole(facts.value("said.replica_batch"))
+    if dp and minibatch:
+        facts.put(
+            "job.global_batch_size",
+            dp * minibatch,
+            "derived",
+            f"{minibatch} samples a replica, dp {dp}",
+            like="said.replica_batch",
+        )
+    size, steps = facts.count("layout.microbatch_size"), whole(facts.value("said.accumulation"))
+    if dp and size and steps and steps > 0:
+        facts.put(
+            "job.global_batch_size",
+            dp * size * steps,
+            "derived",
+            f"dp {dp} · {size} · {steps} accumulated",
+            like="said.accumulation",
+        )
+    elif dp and size and family.name == "torchtitan" and "said.nodes" in facts.found:
+        facts.put(
+            "job.global_batch_size",
+            dp * size,
+            "derived",
+            f"dp {dp} · local batch {size}",
+            like="layout.microbatch_size",
+        )

@@ -1,0 +1,377 @@
+"""Files as facts of one job: each read by what it is, then put together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from planner.audit.conclusions import conclude
+from planner.audit.facts import Facts, facts_of
+from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
+from planner.audit.words import FAMILIES, Family, family_named
+from planner.formats.logs import Measured, is_log, measured_of
+from planner.formats.python_config import Recipe, recipes_of
+from planner.formats.settings import Setting, with_defaults
+from planner.formats.shell import Script
+from planner.formats.structured import json_settings, toml_settings, yaml_settings
+from topology.base.decode import read_text
+from topology.base.errors import InputError
+from topology.base.units import MIB
+
+Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
+
+MOST_BYTES = 6 * MIB
+"""Of one launch file or log."""
+MOST_CONFIG_CHARACTERS = 300_000
+"""Of a file that is not a log: no configuration comes near."""
+MOST_FILES = 16
+TELLING_SHARE = 0.7
+"""Of the settings of the recipe that has most: one with fewer is a part of others."""
+_SHELL = re.compile(
+    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^\s*(?:export\s+)?[A-Za-z_]\w*=|^\s*(?:torchrun|srun|python3?|deepspeed|source)\s",
+    re.MULTILINE,
+)
+_TOML = re.compile(r"^\s*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
+_PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
+_GPU_NAMES: Mapping[str, str] = {
+    "h100": "h100-sxm",
+    "h200": "h200-sxm",
+    "b200": "b200-sxm",
+    "b300": "b300-sxm",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "a100": "a100-sxm-80gb",
+    "v100": "v100-sxm-32gb",
+    "mi300x": "mi300x",
+    "mi325x": "mi325x",
+    "mi355x": "mi355x",
+}
+_GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
+_PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
+"""A precision in the name of a file."""
+_DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What files say together.
+
+    Attributes:
+        facts: Of the job.
+        family: Whose words they are.
+        kinds: What each file is.
+        measured: What logs measured.
+        doubts: What was taken for granted, and what could have been meant instead.
+    """
+
+    facts: Facts
+    family: Family
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    measured: Measured | None = None
+    doubts: list[str] = field(default_factory=list)
+    gpus: tuple[str, ...] = ()
+    """Kinds of GPU that the files mention."""
+    mentioned_gpus: int | None = None
+    """How many a comment says the file is for."""
+    variables: dict[str, str] = field(default_factory=dict)
+    """What scripts set, by name."""
+    settings: tuple[Setting, ...] = ()
+    """Everything that was read, the first file that holds first."""
+
+
+def kind_of(text: str, name: str) -> Kind:
+    r"""What a file is, by its content; its name decides only between what the content allows.
+
+    >>> kind_of("#!/bin/bash\\nTP=1", "x.txt"), kind_of("a: 1\\nb: [2]", "x"), kind_of('{"a": 1}', "x.conf")
+    ('shell', 'yaml', 'json')
+    """
+    suffix = name.lower().rpartition(".")[2]
+    if is_log(text):
+        return "log"
+    if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
+        return "json"
+    if text.startswith("#!") or re.search(r"^#SBATCH", text, re.MULTILINE):
+        return "shell"
+    if suffix in ("sh", "sbatch", "slurm", "bash", "env"):
+        return "shell"
+    if re.search(r"^\s*```", text, re.MULTILINE):
+        return "page"
+    for known, suffixes in (("toml", ("toml",)), ("yaml", ("yaml", "yml")), ("python", ("py",))):
+        if suffix in suffixes:
+            return known  # type: ignore[return-value]  # a literal of the table
+    if _PYTHON.search(text):
+        return "python"
+    if _TOML.search(text) and "=" in text:
+        return "toml"
+    return "shell" if _SHELL.search(text) or "--" in text else "yaml"
+
+
+def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> Reading:
+    """Read files that together describe one job; a name may end in ``::recipe`` for one of a Python file.
+
+    Args:
+        paths: Files.
+        given: Variables of the environment that scripts read.
+    """
+    named = [str(path) for path in paths]
+    if not named or len(named) > MOST_FILES:
+        cause = f"{len(named)} files were named"
+        raise InputError(
+            "these files cannot be read together", cause, f"name one to {MOST_FILES} files of one job"
+        )
+    texts = {name: _text(name.partition("::")[0]) for name in named}
+    beside = {Path(name).name: text for name, text in texts.items()}
+    sourced = _sourced(texts)
+    readings = [
+        _read(name, text, given or {}, beside)
+        for name, text in texts.items()
+        if Path(name).name not in sourced
+    ]
+    readings = readings or [_read(name, text, given or {}, {}) for name, text in texts.items()]
+    whole = _together(readings)
+    _mentions(whole, [*texts, *texts.values()])
+    return whole
+
+
+def _mentions(whole: Reading, texts: Iterable[str]) -> None:
+    """Kinds and numbers of GPUs that names and comments speak of."""
+    kinds: set[str] = set()
+    numbers: set[int] = set()
+    for text in texts:
+        kinds |= {match.group(1).lower() for match in _GPU.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
+    whole.gpus = tuple(sorted({_GPU_NAMES[kind] for kind in kinds}))
+    whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
+
+
+def _text(path: str) -> str:
+    """The text of a file, without characters that mean something to us."""
+    text = read_text(path, int(MOST_BYTES)).replace("\x00", "").replace("\r\n", "\n")
+    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    if len(text) > MOST_CONFIG_CHARACTERS and not is_log(text):
+        cause = f"it has {len(text):,} characters and is no log"
+        raise InputError(
+            f"{path} is no launch file", cause, "name the script, the configuration or the log of a job"
+        )
+    return text
+
+
+def _sourced(texts: Mapping[str, str]) -> frozenset[str]:
+    """Names of given files that another of them reads."""
+    names = {Path(name).name for name in texts}
+    found: set[str] = set()
+    for name, text in texts.items():
+        if len(texts) > 1:
+            for match in re.finditer(
+                r"^\s*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$", text[:MOST_CONFIG_CHARACTERS], re.MULTILINE
+            ):
+                if match.group(1) in names and match.group(1) != Path(name).name:
+                    found.add(match.group(1))
+    return frozenset(found)
+
+
+def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> Reading:
+    """One file."""
+    path, _, recipe = name.partition("::")
+    kind = kind_of(text, path)
+    if kind in ("shell", "page"):
+        return _of_script(
+            path, text, kind, given, beside, int(recipe) if recipe.isdecimal() and len(recipe) < 7 else 0
+        )
+    if kind == "log":
+        return _of_log(path, text, given)
+    doubts: list[str] = []
+    if kind == "python":
+        chosen = _recipe(recipes_of(text, path), recipe, path, doubts)
+        settings = list(chosen.settings)
+    elif kind == "json":
+        settings, template = json_settings(text, path)
+        if template:
+            doubts.append(f"{path} is a template: values that a script fills in are not known")
+    else:
+        settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
+    settings = with_defaults(settings)
+    family = family_of(settings) or _by_name(settings)
+    facts = facts_of(settings, family, path)
+    doubts.extend(
+        setting.how for setting in settings if "is not set" in setting.how and _used(setting, facts)
+    )
+    return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
+
+
+def _used(setting: Setting, facts: Facts) -> bool:
+    return any(fact.line == setting.line for fact in facts.found.values())
+
+
+def _by_name(settings: list[Setting]) -> Family:
+    """The family of settings without a mark: most words recognised."""
+    from planner.audit.facts import recognised
+
+    best = max(FAMILIES, key=lambda family: recognised(settings, family))
+    return best if recognised(settings, best) else FAMILIES[-1]
+
+
+def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) -> Recipe:
+    """The function that is meant: the named one, else the first that is no test."""
+    names = [recipe.name for recipe in recipes if recipe.name]
+    if wanted:
+        found = next((recipe for recipe in recipes if recipe.name == wanted), None)
+        if found is None:
+            raise InputError(
+                f"{path} has no recipe {wanted}",
+                f"it has {', '.join(names[:8]) or 'none'}",
+                "name one of them",
+            )
+        return found
+    from planner.audit.facts import recognised
+
+    known = {
+        recipe.name: recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
+        for recipe in recipes
+    }
+    least = max(2, TELLING_SHARE * max(known.values(), default=0))
+    telling = [recipe for recipe in recipes if known[recipe.name] >= least]
+    if not telling:
+        raise InputError(
+            f"{path} sets nothing that is known",
+            "no assignment of it is a setting of an engine",
+            "name a recipe or a configuration",
+        )
+    first = next((recipe for recipe in telling if not _DEBUG.search(recipe.name)), telling[0])
+    if len(telling) > 1:
+        doubts.append(
+            f"of {len(telling)} recipes the first is read, {first.name}: name another as {path}::NAME"
+        )
+    return first
+
+
+def _of_script(
+    path: str, text: str, kind: Kind, given: Mapping[str, str], beside: Mapping[str, str], line: int = 0
+) -> Reading:
+    """A script, or a page with commands (the first at or after a line)."""
+    others = {name: other for name, other in beside.items() if other is not text}
+    launch, script = launch_of(text, given, others) if kind == "shell" else launch_of_page(text, given, line)
+    if launch is None:
+        facts = Facts()
+        doubts = [*_doubts_of(script), f"{path} states no layout: its settings come from elsewhere"]
+        _add_named_precision(facts, path, script.sourced, doubts)
+        return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
+    facts = facts_of(launch.settings, launch.family, path)
+    variables = {name: script.names.text(name) or "" for name in script.names.values}
+    if kind == "shell":
+        for document in script.documents:
+            _add_document(facts, document.text, path, document.line)
+    doubts = [*_doubts_of(script), *_doubts_of_launch(launch)]
+    if launch.family.serves or launch.family.name == FAMILIES[-1].name:
+        _add_named_precision(facts, path, script.sourced, doubts)
+    return Reading(
+        facts, launch.family, {path: kind}, None, doubts, variables=variables, settings=launch.settings
+    )
+
+
+def _add_named_precision(facts: Facts, path: str, sourced: Iterable[str], doubts: list[str]) -> None:
+    """A precision that only names of files tell: of the script, or of one that it reads."""
+    words = ("said.precision", "said.fp8", "said.fp4", "said.bf16", "said.fp16")
+    named = next((name for name in (Path(path).name, *sourced) if _IN_NAME.search(name)), None)
+    if named is not None and not any(word in facts.found for word in words):
+        match = _IN_NAME.search(named)
+        facts.put("said.precision", match.group(1) if match else "", "derived", f"the name of {named}")
+        doubts.append(f"the precision is read from the name of {named}")
+
+
+def _add_document(facts: Facts, text: str, path: str, line: int) -> None:
+    """Settings of a configuration that a script writes itself."""
+    if not text.lstrip().startswith("{"):
+        return
+    try:
+        settings, _ = json_settings(re.sub(r"\x00|\$\{?\w+\}?", "null", text), path)
+    except InputError:
+        return
+    written = facts_of(settings, family_named("DeepSpeed"), path)
+    for name, fact in written.found.items():
+        facts.put(name, fact.value, "stated", f"{fact.said} (in the JSON of line {line})")
+
+
+def _doubts_of(script: Script) -> list[str]:
+    """What a script leaves to a run."""
+    found = [
+        f"{name} is read by the script and was not given: name it too"
+        for name in dict.fromkeys(script.sourced)
+    ]
+    for line, names in script.branches[:20]:
+        if names:
+            found.append(
+                f"line {line}: only a run knows {', '.join(sorted(names)[:4])}; "
+                "what its branches set differently is not told (--env says it)"
+            )
+    return found
+
+
+def _doubts_of_launch(launch: Launch) -> list[str]:
+    """What else a script starts."""
+    found = (
+        []
+        if launch.sure
+        else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
+    )
+    if launch.others:
+        lines = ", ".join(map(str, launch.others[:8]))
+        found.append(
+            f"other commands could be meant, of lines {lines}: the one of line {launch.line} is read"
+        )
+    return found
+
+
+def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
+    """A log: what it measured, and the job as far as it prints it."""
+    measured, settings, command = measured_of(text)
+    family = FAMILIES[-1]
+    facts = Facts()
+    if command:
+        launch, _ = launch_of(command, given, {})
+        if launch is not None:
+            facts, family = facts_of(launch.settings, launch.family, path), launch.family
+    if settings:
+        printed = family_of(settings) or _by_name(settings)
+        if family.name == FAMILIES[-1].name:
+            family = printed
+        for name, fact in facts_of(settings, printed, path).found.items():
+            facts.found.setdefault(name, fact)
+    for name, value, line in measured.job:
+        facts.put(name, value, "stated", f"line {line} of the log")
+    doubts = list(measured.doubts)
+    return Reading(facts, family, {path: "log"}, measured, doubts, settings=tuple(settings))
+
+
+def _together(readings: list[Reading]) -> Reading:
+    """Facts of several files: what a command says overrides the file that it names."""
+    order = sorted(
+        readings,
+        key=lambda reading: ("shell", "page", "python", "toml", "yaml", "json", "log").index(
+            next(iter(reading.kinds.values()))
+        ),
+    )
+    first = order[0]
+    telling = next((reading for reading in order if reading.facts.found), first)
+    whole = Reading(Facts(), telling.family)
+    for reading in order:
+        for name, fact in reading.facts.found.items():
+            known = whole.facts.found.setdefault(name, fact)
+            if known is not fact and known.value != fact.value and not name.startswith("said."):
+                whole.doubts.append(
+                    f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}"
+                )
+        whole.facts.unknown |= reading.facts.unknown
+        whole.variables |= reading.variables
+        whole.settings += reading.settings
+        whole.kinds |= reading.kinds
+        whole.doubts.extend(reading.doubts)
+        whole.measured = whole.measured or reading.measured
+    conclude(whole.facts, whole.family)
+    whole.doubts.extend(whole.facts.notes)
+    return whole

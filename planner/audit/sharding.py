@@ -1,0 +1,110 @@
+"""ZeRO stages, from the words of every engine that shards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from planner.audit.facts import Facts
+from planner.audit.words import Family
+from planner.formats.settings import whole
+
+_STAGE_IN_NAME = re.compile(r"(?:zero|z|stage)_?([0-3])(?![0-9])", re.IGNORECASE)
+_STAGE_OF_SHARDING: Mapping[str, int] = {
+    "full_shard": 3,
+    "full": 3,
+    "optim_grads_params": 3,
+    "hybrid_shard": 3,
+    "1": 3,
+    "shard_grad_op": 2,
+    "optim_grads": 2,
+    "_hybrid_shard_zero2": 2,
+    "2": 2,
+    "optim": 1,
+    "no_shard": 0,
+    "3": 0,
+    "4": 3,
+}
+
+
+def zero(facts: Facts, family: Family) -> None:
+    """The ZeRO stage, or what FSDP comes to."""
+    if facts.truth("said.megatron_fsdp"):
+        word = str(facts.value("said.sharding") or "optim_grads_params").lower()
+        facts.put(
+            "layout.zero_stage",
+            _STAGE_OF_SHARDING.get(word, 3),
+            "stated",
+            f"Megatron-FSDP, {word}",
+            like="said.megatron_fsdp",
+        )
+    elif facts.truth("said.torch_fsdp2"):
+        facts.put("layout.zero_stage", 3, "stated", "torch FSDP2", like="said.torch_fsdp2")
+    stage = whole(facts.value("said.zero_stage"))
+    if stage is not None and 0 <= stage <= 3:
+        bf16 = facts.value("job.precision") == "bf16" and family.name == "Megatron-DeepSpeed"
+        if stage == 0 and bf16 and "said.deepspeed" in facts.found:
+            facts.put(
+                "layout.zero_stage",
+                1,
+                "derived",
+                "stage 0, and DeepSpeed's bf16 optimizer shards its states itself",
+                like="said.zero_stage",
+            )
+            facts.notes.append(
+                "ZeRO is 0 in the file, and DeepSpeed's bf16 optimizer shards its states itself: ZeRO-1"
+            )
+        facts.take("layout.zero_stage", stage, "said.zero_stage")
+    elif facts.truth("said.distributed_optimizer") or "distributed" in str(
+        facts.value("said.optimizer") or ""
+    ):
+        like = (
+            "said.distributed_optimizer" if "said.distributed_optimizer" in facts.found else "said.optimizer"
+        )
+        facts.put("layout.zero_stage", 1, "stated", "a distributed optimizer", like=like)
+    _fsdp(facts, family)
+
+
+def _fsdp(facts: Facts, family: Family) -> None:
+    """Stages of PyTorch's FSDP and of a DeepSpeed file that is only named."""
+    sharding = (
+        str(facts.value("said.sharding") or facts.value("said.fsdp") or "")
+        .lower()
+        .split(",")[0]
+        .split(" ")[0]
+    )
+    if sharding in _STAGE_OF_SHARDING:
+        like = "said.sharding" if "said.sharding" in facts.found else "said.fsdp"
+        facts.take("layout.zero_stage", _STAGE_OF_SHARDING[sharding], like)
+    elif facts.truth("said.reshard") is not None and family.name != "torchtitan":
+        facts.take("layout.zero_stage", 3 if facts.truth("said.reshard") else 2, "said.reshard")
+    elif (
+        family.name == "torchtitan"
+        and "said.dp_shard" in facts.found
+        and whole(facts.value("said.dp_shard")) != 1
+    ):
+        facts.put(
+            "layout.zero_stage",
+            3,
+            "stated",
+            f"FSDP, {facts.found['said.dp_shard'].said}",
+            like="said.dp_shard",
+        )
+    elif str(facts.value("said.distributed_type") or "").upper() == "MULTI_GPU":
+        facts.take("layout.zero_stage", 0, "said.distributed_type")
+    elif facts.value("said.fsdp_axis") is not None:
+        facts.take("layout.zero_stage", 3, "said.fsdp_axis")
+    if str(facts.value("said.strategy") or "").startswith("fsdp"):
+        facts.take("layout.zero_stage", 3, "said.strategy")
+    named = _STAGE_IN_NAME.search(str(facts.value("said.deepspeed") or "").rpartition("/")[2])
+    if named and "layout.zero_stage" not in facts.found:
+        facts.put(
+            "layout.zero_stage",
+            int(named.group(1)),
+            "derived",
+            f"by the name of {facts.value('said.deepspeed')}",
+            like="said.deepspeed",
+        )
+        facts.notes.append(
+            f"the ZeRO stage is read from the name of {facts.value('said.deepspeed')}: name that file too"
+        )

@@ -1,0 +1,71 @@
+"""Words of every kind of launch file, and the canonical fields that they state; the tables are data.
+
+A `Family` is one kind of file: the words that it is known by, and what its words mean. A word is the end of a
+setting's dotted name in one spelling (small letters, underscores); the longest that fits counts. Fields are
+those of `planner.engines.fields`; ``said.NAME`` are facts that decide others together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from topology.base.decode import read_toml
+
+_FILE = Path(__file__).parent / "data" / "words.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One kind of launch file.
+
+    Attributes:
+        name: What its engine is called.
+        stack: The profile that prices it; empty where none does.
+        engine: Whose contract reads and writes it (`planner.engines.contracts`); empty where none does.
+        marks: Any of these ends of names makes a file one of this family, together with one of `programs` if
+            those are not empty.
+        programs: Parts of a command's words.
+        words: Its words and the field of each.
+        defaults: Fields that its engine fills itself.
+        serves: Whether it serves.
+    """
+
+    name: str
+    stack: str = ""
+    engine: str = ""
+    marks: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    serves: bool = False
+
+
+def _groups(table: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Fields by word, of every group."""
+    return {
+        group: {word: stated for stated, words in fields.items() for word in words}
+        for group, fields in table.items()
+    }
+
+
+def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> Family:
+    """One family of the file."""
+    words = {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
+    marks, programs = tuple(entry.pop("marks", ())), tuple(entry.pop("programs", ()))
+    return Family(**entry, marks=marks, programs=programs, words=words)
+
+
+_TABLE = read_toml(_FILE)
+FAMILIES = tuple(_family(entry, _groups(_TABLE["words"])) for entry in _TABLE["families"])
+"""In the order in which they are tried; the last reads a script's variables."""
+MEGATRON_WORDS = next(family.words for family in FAMILIES if family.name == "Megatron-LM")
+PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
+"""What recipes state that others are made from."""
+
+
+def family_named(name: str) -> Family:
+    """The family of a name, the first of several."""
+    return next(family for family in FAMILIES if family.name == name)

@@ -1,0 +1,257 @@
+"""Hugging Face Accelerate with the Trainer: their contract, and a plan as their two files.
+
+Names are those of ``accelerate/commands/config/config_args.py`` and `ParallelismConfig` of Accelerate 1.15,
+and of `TrainingArguments`, which hold what Accelerate leaves to a program: the batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from costmodel.layout import DEFAULT_AXIS_ORDER
+from planner.engines.contract import Contract
+from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit
+from planner.engines.dotted import flat, nested
+from planner.engines.fields import Facts
+from planner.engines.limit import Limit, Variable
+from planner.engines.quoting import yaml
+from planner.engines.setting import Given, Setting, Word, fixed
+
+_F, _P, _T = "fsdp_config.fsdp_", "parallelism_config.parallelism_config_", "trainer."
+CONFIG, ARGUMENTS = "accelerate.yaml", "training_args.json"
+
+
+def _degree(given: Given, name: str) -> int:
+    found = given[f"{_P}{name}_size"]
+    return 1 if found is None else int(found)
+
+
+def _degrees(given: Given) -> dict[str, Any]:
+    """Replicas of shards: what the file says, or all processes where it says nothing of them."""
+    copies, shards, tp = (_degree(given, name) for name in ("dp_replicate", "dp_shard", "tp"))
+    ring, ulysses = _degree(given, "cp"), _degree(given, "sp")
+    sharded = str(given["distributed_type"]).upper() == "FSDP"
+    processes = given["num_processes"] or given.num_gpus
+    if copies * shards == 1 and processes is not None:
+        replicas = max(1, int(processes) // (tp * ring * ulysses))
+        copies, shards = (1, replicas) if sharded else (replicas, 1)
+    cp = ring * ulysses
+    again = str(given[f"{_F}reshard_after_forward"]).lower() in ("true", "full_shard")
+    stage = (3 if again else 2) if sharded else 0
+    whole = copies == 1 or not stage
+    return {
+        "layout.dp": copies * shards,
+        "layout.tp": tp,
+        "layout.cp": cp,
+        "layout.cp_kind": "ulysses" if ulysses > 1 else "ring",
+        "layout.zero_stage": stage,
+        "layout.shard_degree": None if whole else shards * cp,
+    }
+
+
+def _write_degrees(facts: Facts) -> dict[str, Any]:
+    dp, cp, stage = facts["layout.dp"], facts["layout.cp"], facts["layout.zero_stage"]
+    share = facts["layout.shard_degree"] or dp * cp
+    shards = max(1, share // cp) if stage else 1
+    ulysses = cp > 1 and facts["layout.cp_kind"] == "ulysses"
+    words: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if stage else "MULTI_GPU",
+        "num_processes": facts["cluster.num_gpus"],
+    }
+    if stage:
+        words |= {
+            f"{_F}version": 2,
+            f"{_F}reshard_after_forward": stage >= 3,
+            f"{_F}auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            f"{_F}state_dict_type": "SHARDED_STATE_DICT",
+        }
+    return words | {
+        f"{_P}dp_replicate_size": dp // shards,
+        f"{_P}dp_shard_size": shards,
+        f"{_P}tp_size": facts["layout.tp"],
+        f"{_P}cp_size": 1 if ulysses else cp,
+        f"{_P}sp_size": cp if ulysses else 1,
+        "use_cpu": False,
+    }
+
+
+_DEGREES = Setting(
+    words=(
+        Word(name="compute_environment"),
+        Word(name="distributed_type"),
+        Word(name="num_processes", kind="int"),
+        Word(name="num_machines", kind="int"),
+        Word(name="machine_rank", kind="int"),
+        *(Word(name=f"{_F}{name}", kind="any", aliases=(f"fsdp_config.{name}",))
+          for name in ("version", "reshard_after_forward", "auto_wrap_policy", "state_dict_type")),
+        *(Word(name=f"{_P}{name}_size", kind="int")
+          for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")),
+        Word(name="use_cpu", kind="flag", default=False),
+    ),
+    fields=tuple(f"layout.{name}" for name in ("dp", "tp", "cp", "cp_kind", "zero_stage", "shard_degree")),
+    write=_write_degrees,
+    read=_degrees,
+)  # fmt: skip
+
+
+def _write_batch(facts: Facts) -> dict[str, Any]:
+    size, batch, dp = (facts[f] for f in ("layout.microbatch_size", "job.global_batch_size", "layout.dp"))
+    return {
+        f"{_T}per_device_train_batch_size": size,
+        f"{_T}gradient_accumulation_steps": batch // (dp * size),
+        f"{_T}max_length": facts["job.sequence_length"],
+    }
+
+
+def _read_batch(given: Given) -> dict[str, Any]:
+    size, steps = given[f"{_T}per_device_train_batch_size"], given[f"{_T}gradient_accumulation_steps"]
+    length = given[f"{_T}max_length"]
+    found = {
+        "layout.microbatch_size": size,
+        "job.global_batch_size": size * steps * _degrees(given)["layout.dp"],
+    }
+    return found | ({} if length is None else {"job.sequence_length": length})
+
+
+_BATCH = Setting(
+    words=(
+        Word(name=f"{_T}per_device_train_batch_size", kind="int", default=8),
+        Word(name=f"{_T}gradient_accumulation_steps", kind="int", default=1,
+             aliases=("gradient_accumulation_steps",)),
+        Word(name=f"{_T}max_length", kind="int", aliases=("trainer.max_seq_length", "trainer.cutoff_len")),
+    ),
+    fields=("layout.microbatch_size", "job.global_batch_size", "job.sequence_length"),
+    write=_write_batch,
+    read=_read_batch,
+)  # fmt: skip
+
+
+def _write_recompute(facts: Facts) -> dict[str, Any]:
+    again = facts["layout.recompute"] == "full" and any(facts["split.recompute"])
+    name = f"{_F}activation_checkpointing" if facts["layout.zero_stage"] else f"{_T}gradient_checkpointing"
+    return {name: again}
+
+
+def _read_recompute(given: Given) -> dict[str, Any]:
+    """All layers, or none; how many there are is the model's."""
+    said = (given[f"{_F}activation_checkpointing"], given[f"{_T}gradient_checkpointing"])
+    again = any(str(one).lower() == "true" for one in said)
+    return {"layout.recompute": "full" if again else "none"} | ({} if again else {"split.recompute": (0,)})
+
+
+_RECOMPUTE = Setting(
+    words=(
+        Word(
+            name=f"{_F}activation_checkpointing",
+            kind="any",
+            aliases=("fsdp_config.activation_checkpointing",),
+        ),
+        Word(name=f"{_T}gradient_checkpointing", kind="any"),
+    ),
+    fields=("layout.recompute", "split.recompute"),
+    write=_write_recompute,
+    read=_read_recompute,
+)
+
+
+def _read_precision(given: Given) -> dict[str, Any]:
+    named = str(given["mixed_precision"])
+    return {"job.precision": named} if named in ("bf16", "fp16", "fp8") else {}
+
+
+SETTINGS = (
+    _DEGREES,
+    Setting(
+        words=(Word(name="mixed_precision", default="no"),),
+        fields=("job.precision",),
+        write=lambda facts: {"mixed_precision": facts["job.precision"]},
+        read=_read_precision,
+    ),
+    _RECOMPUTE,
+    _BATCH,
+    fixed("layout.sequence_parallel", always=False),
+    fixed("layout.pp", always=1),
+    fixed("layout.ep", always=1),
+    fixed("layout.axis_order", always=DEFAULT_AXIS_ORDER),
+    fixed("job.optimizer", always="adamw"),
+)
+
+ACCELERATE = Contract(
+    engine="accelerate",
+    title="Accelerate",
+    package="accelerate",
+    releases=("1.10", "1.15"),
+    stacks=("pytorch",),
+    settings=SETTINGS,
+    limits=(
+        HALF_ONLY,
+        *(axis_limit("Accelerate", axis) for axis in ("pp", "ep", "expert_tp")),
+        TENSORS_ALONE,
+        WHOLE_LAYERS,
+        Limit(
+            name="optimizer-alone",
+            fields=("zero_stage", "dp", "cp"),
+            broken=lambda _, t: (t.zero_stage == 1) | ((t.zero_stage > 0) & (t.replicas == 1)),
+            says=lambda _, x: (
+                f"zero_stage = {x.zero_stage} over {x.replicas} replicas: FSDP2 shards gradients too",
+                "set zero_stage=2 or 3, or 0 for DDP",
+            ),
+        ),
+        Limit(
+            name="shards-of-context",
+            fields=("zero_stage", "shard_degree", "cp", "dp"),
+            broken=lambda _, t: (t.zero_stage > 0) & (t.shard_degree % np.maximum(t.cp, 1) != 0),
+            says=lambda _, x: (
+                f"shard_degree % cp = {x.effective_shard_degree} % {x.cp}: ranks of cp share the shards",
+                "leave out shard_degree",
+            ),
+        ),
+    ),
+    recomputes="all",
+    built_in={
+        "flash_attention": 'load the model with attn_implementation="flash_attention_2"',
+        "gradient_overlap": "FSDP2 reduces layer by layer, DDP bucket by bucket",
+        "parameter_overlap": "FSDP2 gathers layer by layer",
+        "fsdp_prefetch": "FSDP2 gathers the next layer ahead",
+        "cp_overlap": "no context parallelism in the profile",
+        "p2p_overlap": "no pipeline here",
+        "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
+    },
+    source="commands/config/config_args.py and parallelism_config.py of the accelerate 1.15.0 wheel",
+)
+
+
+def render(words: Mapping[str, Any], _: tuple[Variable, ...]) -> dict[str, str]:
+    """The configuration of `accelerate launch`, and the arguments of a Trainer."""
+    own = {name: said for name, said in words.items() if not name.startswith(_T)}
+    trainer = {name.removeprefix(_T): said for name, said in words.items() if name.startswith(_T)}
+    return {CONFIG: yaml(nested(own)), ARGUMENTS: json.dumps(trainer, indent=2) + "\n"}
+
+
+def parse(files: Mapping[str, str], _: Contract) -> dict[str, Any]:
+    """The dotted keys of both."""
+    trainer = {f"{_T}{name}": said for name, said in json.loads(files[ARGUMENTS]).items()}
+    return {**flat(_plain_yaml(files[CONFIG])), **trainer}
+
+
+def _plain_yaml(text: str) -> dict[str, Any]:
+    """What `quoting.yaml` wrote of nested mappings of scalars, each line one key."""
+    found: dict[str, Any] = {}
+    group = found
+    for line in text.splitlines():
+        name, _, said = line.strip().partition(":")
+        if not line.startswith(" "):
+            group = found
+        if said.strip():
+            group[name] = json.loads(said)
+        else:
+            group = found[name] = {}
+    return found
+
+
+__all__ = ["ACCELERATE", "parse", "render"]

@@ -1,0 +1,204 @@
+"""Megatron-Bridge (NeMo): its contract, and a plan as overrides of a recipe's `ConfigContainer`.
+
+It configures megatron-core, so its settings are Megatron-LM's under other names; the model is the recipe's.
+Names are those of ``megatron/bridge/training/config.py`` and of megatron-core's configuration classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from planner.engines.contract import Contract
+from planner.engines.dotted import assignments
+from planner.engines.fields import Facts
+from planner.engines.limit import Variable
+from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
+from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
+from planner.engines.megatron_lm.limits import LIMITS
+from planner.engines.setting import Given, Setting, Word, value
+from planner.plan import Plan
+
+_NAMES = {
+    "--tensor-model-parallel-size": "model.tensor_model_parallel_size",
+    "--pipeline-model-parallel-size": "model.pipeline_model_parallel_size",
+    "--context-parallel-size": "model.context_parallel_size",
+    "--expert-model-parallel-size": "model.expert_model_parallel_size",
+    "--expert-tensor-parallel-size": "model.expert_tensor_parallel_size",
+    "--micro-batch-size": "train.micro_batch_size",
+    "--global-batch-size": "train.global_batch_size",
+    "--seq-length": "model.seq_length",
+    "--pipeline-model-parallel-layout": "model.pipeline_model_parallel_layout",
+    "--num-virtual-stages-per-pipeline-rank": "model.virtual_pipeline_model_parallel_size",
+    "--decoder-first-pipeline-num-layers": "model.num_layers_in_first_pipeline_stage",
+    "--decoder-last-pipeline-num-layers": "model.num_layers_in_last_pipeline_stage",
+    "--account-for-embedding-in-pipeline-split": "model.account_for_embedding_in_pipeline_split",
+    "--account-for-loss-in-pipeline-split": "model.account_for_loss_in_pipeline_split",
+    "--sequence-parallel": "model.sequence_parallel",
+    "--cp-comm-type": "model.cp_comm_type",
+    "--use-distributed-optimizer": "ddp.use_distributed_optimizer",
+    "--use-megatron-fsdp": "dist.use_megatron_fsdp",
+    "--data-parallel-sharding-strategy": "ddp.data_parallel_sharding_strategy",
+    "--ckpt-format": "checkpoint.ckpt_format",
+    "--num-distributed-optimizer-instances": "ddp.num_distributed_optimizer_instances",
+    "--use-tp-pp-dp-mapping": "dist.use_tp_pp_dp_mapping",
+    "--recompute-granularity": "model.recompute_granularity",
+    "--recompute-method": "model.recompute_method",
+    "--recompute-num-layers": "model.recompute_num_layers",
+    "--recompute-modules": "model.recompute_modules",
+    "--overlap-grad-reduce": "ddp.overlap_grad_reduce",
+    "--overlap-param-gather": "ddp.overlap_param_gather",
+    "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
+    "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
+    "--moe-flex-dispatcher-backend": "model.moe_flex_dispatcher_backend",
+    "--moe-enable-deepep": "model.moe_enable_deepep",
+    "--attention-dropout": "model.attention_dropout",
+    "--hidden-dropout": "model.hidden_dropout",
+    "--num-layers": "model.num_layers",
+    "--num-experts": "model.num_moe_experts",
+}
+_OPPOSITES = {
+    "--grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
+    "--no-overlap-p2p-communication": "model.overlap_p2p_comm",
+    "--no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
+}
+_ALIASES = {
+    "model.seq_length": ("dataset.sequence_length", "dataset.seq_length"),
+    "dist.use_megatron_fsdp": ("ddp.use_megatron_fsdp",),
+    "ddp.overlap_grad_reduce": ("comm_overlap.overlap_grad_reduce",),
+    "ddp.overlap_param_gather": ("comm_overlap.overlap_param_gather",),
+    "model.overlap_p2p_comm": ("comm_overlap.overlap_p2p_comm",),
+}
+_RECIPES = {
+    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
+}  # fmt: skip
+_TOLD_RECIPES = {theirs: ours for ours, theirs in _RECIPES.items()} | {
+    "bf16_with_fp8_current_scaling_mixed": "fp8",
+    "bf16_with_fp8_subchannel_scaling_mixed": "fp8",
+    "nemotron_h_bf16_with_fp8_current_scaling_mixed": "fp8",
+    "fp16_with_fp8_delayed_scaling_mixed": "fp8",
+}
+
+
+def _renamed(word: Word) -> Word:
+    """A word of Megatron-LM by its name here; one that has none keeps its own and is never written."""
+    if word.name in _OPPOSITES:
+        name = _OPPOSITES[word.name]
+        return Word(name=name, kind="flag", default=not word.default, aliases=_ALIASES.get(name, ()))
+    name = _NAMES.get(word.name, word.name)
+    return replace(word, name=name, aliases=_ALIASES.get(name, ()))
+
+
+def _as_here(setting: Setting) -> Setting:
+    """A setting of Megatron-LM under its names here."""
+    theirs = {word.name: word for word in setting.words}
+
+    def written(facts: Facts) -> Mapping[str, Any]:
+        found = setting.write(facts)
+        said = {_NAMES[name]: said for name, said in found.items() if name in _NAMES}
+        return said | {_OPPOSITES[name]: not found.get(name, False) for name in theirs if name in _OPPOSITES}
+
+    def told(given: Given) -> Mapping[str, Any]:
+        return setting.read(as_megatron(given))
+
+    return Setting(words=tuple(map(_renamed, setting.words)), fields=setting.fields, write=written, read=told)
+
+
+def as_megatron(given: Given) -> Given:
+    """The same words by Megatron-LM's names."""
+    ours = {here: name for name, here in _NAMES.items()}
+    values: dict[str, Any] = {ours.get(name, name): said for name, said in given.values.items()}
+    for name, here in _OPPOSITES.items():
+        if here in given.values:
+            values[name] = not given.values[here]
+    if given.values.get("mixed_precision", "").startswith("fp16"):
+        values["--fp16"] = True
+    return Given(values, _MEGATRON_WORDS)
+
+
+_MEGATRON_WORDS = {word.name: word for setting in LAYOUT_SETTINGS for word in setting.words} | {
+    "--num-layers": Word(name="--num-layers", kind="int"),
+    "--num-experts": Word(name="--num-experts", kind="int"),
+}
+
+
+def _read_precision(given: Given) -> dict[str, Any]:
+    name = given["mixed_precision"]
+    if name not in _TOLD_RECIPES:
+        raise ValueError(f"{name!r} is none of {', '.join(_TOLD_RECIPES)}")
+    return {"job.precision": _TOLD_RECIPES[name], "recipe.fp8_recipe": name}
+
+
+_PRECISION = Setting(
+    words=(Word(name="mixed_precision", default="bf16_mixed"),),
+    fields=("job.precision", "recipe.fp8_recipe"),
+    write=lambda facts: {"mixed_precision": _RECIPES[facts["job.precision"]]},
+    read=_read_precision,
+)
+_STATIC = Setting(
+    words=(
+        Word(name="model.cuda_graph_impl", default="none"),
+        Word(name="model.moe_paged_stash", kind="flag", default=False),
+    ),
+    fields=("stack.static_experts_blackwell",),
+    write=lambda facts: (
+        {"model.cuda_graph_impl": "full_iteration", "model.moe_paged_stash": True}
+        if facts["stack.static_experts_blackwell"]
+        else {}
+    ),
+    read=lambda given: {
+        "stack.static_experts_blackwell": given["model.cuda_graph_impl"] == "full_iteration"
+        and given["model.moe_paged_stash"]
+    },
+)
+
+SETTINGS = (
+    *(_as_here(one) for one in LAYOUT_SETTINGS if "job.precision" not in one.fields),
+    _PRECISION,
+    _STATIC,
+    value("model.num_layers", "model.num_layers"),
+    value("model.num_moe_experts", "model.num_experts", when=lambda facts: facts["model.num_experts"] > 0),
+)
+
+BRIDGE = Contract(
+    engine="megatron-bridge",
+    title="Megatron-Bridge",
+    package="megatron-bridge",
+    releases=("0.3", "0.6"),
+    stacks=("megatron-bridge", "megatron-bridge-26.06", "megatron-core"),
+    settings=SETTINGS,
+    limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
+    recomputes="per-chunk",
+    environment=ENVIRONMENT,
+    built_in=BUILT_IN,
+    source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.3.1 wheel",
+)
+
+
+def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
+    """A function that overrides a recipe."""
+    exports = [f"# export {one.name}={one.value}: {one.why}" for one in environment]
+    body = []
+    if "comm_overlap.tp_comm_overlap" in words:
+        body.append("    from megatron.bridge.training.comm_overlap import CommOverlapConfig\n")
+        body.append("    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=True)")
+    body += [f"    cfg.{name} = {said!r}" for name, said in words.items()]
+    head = "# Megatron-Bridge overrides: call apply_plan with the ConfigContainer of your model's recipe"
+    return "\n".join([
+        head, *exports, "", "", "def apply_plan(cfg):",
+        '    """Override a recipe with the plan\'s parallelism, batch and overlap."""', *body,
+        "    return cfg\n",
+    ])  # fmt: skip
+
+
+def parse(text: str, _: Contract) -> dict[str, Any]:
+    """What such a function assigns."""
+    found = assignments(text, "cfg")
+    return {name: said for name, said in found.items() if name != "comm_overlap"}
+
+
+def notes(plan: Plan) -> tuple[str, ...]:
+    """What is left to the user."""
+    return (f"take the recipe of {plan.request.model.name}: a model is the recipe's, not the overrides'",)

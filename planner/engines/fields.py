@@ -1,0 +1,133 @@
+"""What configuration files of every engine say, in one set of names: the canonical fields.
+
+A *field* is a dotted name and has one meaning for all engines:
+
+- ``cluster.num_gpus``: GPUs the job is started on; launchers state it, engine files seldom do
+- ``layout.NAME``: a field of `costmodel.layout.ParallelLayout`, as ``layout.tp``, ``layout.zero_stage``
+- ``split.layers``: layers of each virtual stage in model order, a tuple of pp · virtual_stages numbers
+- ``split.recompute``: recomputed layers of each pipeline rank, a tuple of pp numbers
+- ``job.NAME``: a field of `costmodel.job.TrainingJob`, as ``job.sequence_length``, ``job.precision``
+- ``model.NAME``: a field of `costmodel.models.spec.ModelSpec`, nested ones as ``model.rotary.theta``,
+  ``model.routing.n_group``
+- ``stack.NAME``: a field of the groups timing and memory of a stack profile; True: as the profile prices it,
+  False: switched off, a number: that value
+- ``recipe.NAME``: what no estimate depends on: ``fp8_recipe``, ``recompute_modules``, ``dispatcher``,
+  ``optimizer``
+
+Equal meanings have equal values: `facts_of` writes what makes no difference (the order of axes of one member,
+the exchange of context without context parallelism, …) in one way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from costmodel.layout import AXIS_ORDERS, ParallelLayout
+from costmodel.models.spec import ModelSpec
+from costmodel.pipeline.schedules import usual_schedule
+from costmodel.stack import SoftwareStack
+from planner.plan import Plan, stack_of
+
+Facts = Mapping[str, Any]
+"""Values by field."""
+
+UNTOLD = ("model.name", "model.source", "model.as_of")
+"""Fields of a model that say nothing of what it computes."""
+
+
+def facts_of(plan: Plan) -> dict[str, Any]:
+    """Everything a plan says, by field."""
+    return {
+        "cluster.num_gpus": plan.layout.num_gpus,
+        **layout_facts(plan.layout),
+        "split.layers": tuple(plan.layers_of_stage),
+        "split.recompute": tuple(plan.recompute_of_stage),
+        **{f"job.{field.name}": getattr(plan.request.job, field.name) for field in fields(plan.request.job)},
+        **model_facts(plan.request.model),
+        **stack_facts(stack_of(plan.request)),
+    }
+
+
+def layout_facts(layout: ParallelLayout) -> dict[str, Any]:
+    """The fields of a layout."""
+    same = plainest(layout)
+    return {f"layout.{field.name}": getattr(same, field.name) for field in fields(same)}
+
+
+def plainest(layout: ParallelLayout) -> ParallelLayout:
+    """The same layout with what makes no difference in it written in one way.
+
+    >>> plainest(ParallelLayout(tp=2, dp=2, axis_order=("dp", "pp", "cp", "tp"))).axis_order
+    ('pp', 'dp', 'cp', 'tp')
+    """
+    active = tuple(axis for axis in layout.axis_order if getattr(layout, axis) > 1)
+    whole = layout.zero_stage == 0 or layout.effective_shard_degree >= layout.replicas
+    return replace(
+        layout,
+        axis_order=_first_order(active),
+        shard_degree=None if whole else layout.shard_degree,
+        cp_kind=layout.cp_kind if layout.cp > 1 else "ring",
+        sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+        schedule=layout.schedule if layout.pp > 1 else usual_schedule(1),
+        virtual_stages=layout.virtual_stages if layout.pp > 1 else 1,
+    )
+
+
+@functools.cache
+def _first_order(active: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of the orders that place these axes alike; where the others are matters to no rank."""
+    alike = (order for order in AXIS_ORDERS if tuple(axis for axis in order if axis in active) == active)
+    return next(alike)
+
+
+def model_facts(model: ModelSpec) -> dict[str, Any]:
+    """The fields of a model, those of rotary positions and routing one by one."""
+    found: dict[str, Any] = {}
+    for field in fields(model):
+        value = getattr(model, field.name)
+        if field.name in ("rotary", "routing") and is_dataclass(value):
+            found |= {f"model.{field.name}.{part.name}": getattr(value, part.name) for part in fields(value)}
+        else:
+            found[f"model.{field.name}"] = value
+    if found["model.query_pre_attn_scalar"] == model.qk_head_dim:
+        found["model.query_pre_attn_scalar"] = None  # that of the head's size is what None means
+    return {name: value for name, value in found.items() if name not in UNTOLD}
+
+
+def stack_facts(stack: SoftwareStack) -> dict[str, Any]:
+    """What a profile times and keeps."""
+    groups = (stack.timing, stack.memory)
+    return {f"stack.{field.name}": getattr(group, field.name) for group in groups for field in fields(group)}
+
+
+def told_model(model: ModelSpec, told: Facts) -> ModelSpec:
+    """A model with the fields that a file states."""
+    flat: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in told.items():
+        group, _, rest = name.partition(".")
+        if group != "model":
+            continue
+        outer, _, inner = rest.partition(".")
+        if inner:
+            parts.setdefault(outer, {})[inner] = value
+        else:
+            flat[outer] = value
+    nested = {name: replace(getattr(model, name), **values) for name, values in parts.items()}
+    return replace(model, **flat, **nested)
+
+
+def told_stack(stack: SoftwareStack, told: Facts) -> SoftwareStack:
+    """A profile with the mechanisms that a file switches off, or sets to a value."""
+    groups = {"timing": stack.timing, "memory": stack.memory}
+    for name, value in told.items():
+        group, _, field = name.partition(".")
+        if group != "stack" or value is True:
+            continue
+        home = "timing" if hasattr(stack.timing, field) else "memory"
+        kind = type(getattr(groups[home], field))
+        groups[home] = replace(groups[home], **{field: kind(value)})  # type: ignore[type-var]
+    return replace(stack, **groups)  # type: ignore[arg-type]

@@ -1,0 +1,69 @@
+"""How the words of each engine become files, and its files words again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.engines import accelerate, bridge, deepspeed, own, torchtitan_file
+from planner.engines.contract import Contract
+from planner.engines.limit import Variable
+from planner.engines.megatron_lm import script
+from planner.plan import Plan
+
+Files = Mapping[str, str]
+"""Texts by file name, the main one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """The files of one engine.
+
+    Attributes:
+        render: A plan, its words and the environment as files.
+        parse: The words of such files.
+        notes: What is left to the user.
+    """
+
+    render: Callable[[Plan, Mapping[str, Any], tuple[Variable, ...]], Files]
+    parse: Callable[[Files, Contract], Mapping[str, Any]]
+    notes: Callable[[Plan], tuple[str, ...]] = lambda _: ()
+
+
+def _one(
+    file_name: str,
+    render: Callable[[Mapping[str, Any], tuple[Variable, ...]], str],
+    parse: Callable[[str, Contract], Mapping[str, Any]],
+    notes: Callable[[Plan], tuple[str, ...]] = lambda _: (),
+) -> Format:
+    """The format of an engine that has one file."""
+    return Format(
+        render=lambda _, words, environment: {file_name: render(words, environment)},
+        parse=lambda files, contract: parse(files[file_name], contract),
+        notes=notes,
+    )
+
+
+def _tokenizer(plan: Plan) -> tuple[str, ...]:
+    size = plan.request.model.vocab_size
+    return (f"choose the tokenizer: its vocabulary, at most {size:,}, is padded to the model's",)
+
+
+PLAN_FILE = "plan.json"
+FORMATS: Mapping[str, Format] = {
+    "megatron": _one("megatron_args.sh", script.render, script.parse, _tokenizer),
+    "megatron-bridge": _one("bridge_plan.py", bridge.render, bridge.parse, bridge.notes),
+    "torchtitan": _one(
+        "torchtitan_plan.py", torchtitan_file.render, torchtitan_file.parse, torchtitan_file.notes
+    ),
+    "deepspeed": _one("ds_config.json", deepspeed.render, deepspeed.parse, deepspeed.notes),
+    "accelerate": Format(
+        render=lambda _, words, environment: accelerate.render(words, environment), parse=accelerate.parse
+    ),
+    "meshplan": Format(
+        render=lambda plan, *_: {PLAN_FILE: own.render(plan)},
+        parse=lambda files, _: own.parse(files[PLAN_FILE]),
+    ),
+}
+"""Files of every engine that has a contract."""

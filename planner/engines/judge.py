@@ -1,0 +1,170 @@
+"""What an engine would run of what was written for it, held against the plan.
+
+The written words are read back and the layout they say is estimated on the plan's cluster. Only if step time
+and memory are the plan's is an export the plan; what differs is named by its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.stack import stack
+from costmodel.training.estimate import estimate_and_costs
+from planner.engines.contract import Contract, Reading
+from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
+from planner.plan import Plan, stack_of
+from planner.problem import setting_of, split_of
+from planner.structure import close
+from topology.base.errors import InputError
+from topology.base.units import format_bytes, format_seconds
+
+_JUDGED = ("layout", "split", "job", "model")
+_UNSAID = layout_facts(ParallelLayout())
+_UNIMPORTANT = ("job.total_tokens", "job.deadline_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What an engine would run.
+
+    Attributes:
+        differs: Fields that are not the plan's: name, the plan's value, the engine's.
+        priced_otherwise: Whether the plan is priced by a profile that is not the engine's.
+        step_time_s: Its step; None where what was read is no layout of the model.
+        peak_memory_bytes: Its memory, likewise.
+    """
+
+    differs: tuple[tuple[str, Any, Any], ...]
+    priced_otherwise: bool
+    step_time_s: float | None
+    peak_memory_bytes: float | None
+
+
+def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) -> Verdict:
+    """Estimate what was read back on the plan's cluster."""
+    facts, told = facts_of(plan), reading.fields
+    differs = tuple(differences(facts, told))
+    name = plan.request.stack
+    profile = stack_of(plan.request) if name in contract.stacks else stack(contract.stacks[0])
+    setting = setting_of(plan.request)
+    try:
+        layout = _layout(told)
+        job = replace(
+            plan.request.job, **{part: told[f"job.{part}"] for part in _JOB if f"job.{part}" in told}
+        )
+        model = told_model(plan.request.model, told)
+        layers = told.get("split.layers", plan.layers_of_stage)
+        again = told.get("split.recompute", plan.recompute_of_stage)
+        split = split_of(model, layout, tuple(layers), tuple(again))
+        now, _ = estimate_and_costs(
+            model, setting.cluster, job, told_stack(profile, told), layout, cal, split
+        )
+    except (InputError, ValueError, IndexError, ZeroDivisionError):
+        return Verdict(
+            differs=differs,
+            priced_otherwise=name not in contract.stacks,
+            step_time_s=None,
+            peak_memory_bytes=None,
+        )
+    return Verdict(
+        differs=differs,
+        priced_otherwise=name not in contract.stacks,
+        step_time_s=now.step_time_s,
+        peak_memory_bytes=now.peak_memory_bytes,
+    )
+
+
+_JOB = ("sequence_length", "global_batch_size", "precision", "optimizer")
+
+
+def _layout(told: dict[str, Any]) -> ParallelLayout:
+    """The layout that an engine says; what it does not say is the default."""
+    said = {name.removeprefix("layout."): told.get(name, usual) for name, usual in _UNSAID.items()}
+    return ParallelLayout(**said)
+
+
+def differences(facts: Facts, told: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Fields with another value, those of a layout in their plainest form."""
+    plain = {**told, **layout_facts(_layout(told))}
+    for name, said in facts.items():
+        group = name.partition(".")[0]
+        if name in _UNIMPORTANT or (name not in told and group != "layout"):
+            continue
+        if group in _JUDGED and plain[name] != said:
+            yield name, said, plain[name]
+        elif group == "stack" and _switched(said, told[name]):
+            yield name, said, told[name]
+
+
+def _switched(said: Any, told: Any) -> bool:
+    """Whether a mechanism is on in one and off in the other, or has another value."""
+    return bool(said) != told if isinstance(told, bool) else bool(said != told)
+
+
+def require_runnable(plan: Plan, contract: Contract) -> None:
+    """Refuse a plan that breaks a limit of the engine: there is nothing near to write."""
+    setting, row = setting_of(plan.request), LayoutTable.from_rows([plan.layout])
+    for limit in contract.limits:
+        if bool(np.any(limit.broken(setting, row))):
+            equation, hint = limit.says(setting, plan.layout)
+            raise InputError(
+                what=f"{contract.engine} cannot run this plan: {contract.engine}-{limit.name}",
+                cause=equation,
+                fix=f"{hint}, as plan --for {contract.engine} does",
+            )
+
+
+def is_the_plan(plan: Plan, verdict: Verdict) -> bool:
+    """Whether an engine would run the plan: what its layout, job and model are, in its time and memory."""
+    same = not any(name.partition(".")[0] in _JUDGED for name, _, _ in verdict.differs)
+    if verdict.step_time_s is None or verdict.peak_memory_bytes is None:
+        return False
+    steps = close(verdict.step_time_s, plan.estimate.step_time_s)
+    return same and steps and close(verdict.peak_memory_bytes, plan.estimate.peak_memory_bytes)
+
+
+def refusal(plan: Plan, contract: Contract, verdict: Verdict) -> InputError:
+    """The error of a plan that an engine cannot be told: fields, the cost of the nearest, the way out."""
+    names = [name for name, _, _ in verdict.differs]
+    reason = f"priced by {plan.request.stack}" if verdict.priced_otherwise else "what is priced as on"
+    fields = ", ".join(_few(names)) or reason
+    return InputError(
+        what=f"{contract.engine} cannot be told this plan: {fields}",
+        cause="; ".join(
+            [
+                *_few([f"{n} = {_short(a)}, there {_short(b)}" for n, a, b in verdict.differs]),
+                cost(plan, verdict),
+            ]
+        ),
+        fix=f"plan it with --for {contract.engine}, or write the nearest with --nearest",
+    )
+
+
+def cost(plan: Plan, verdict: Verdict) -> str:
+    """Step and memory of the plan and of what the engine would run."""
+    now = plan.estimate
+    here = f"{format_seconds(now.step_time_s)} a step in {format_bytes(now.peak_memory_bytes)}"
+    if verdict.step_time_s is None or verdict.peak_memory_bytes is None:
+        return f"the plan takes {here}, what is left of it is no layout of the model"
+    capacity = setting_of(plan.request).cluster.gpu.memory_bytes
+    of = f" of {format_bytes(capacity)}, out of memory" if verdict.peak_memory_bytes > capacity else ""
+    there = f"{format_seconds(verdict.step_time_s)} in {format_bytes(verdict.peak_memory_bytes)}{of}"
+    return f"the plan takes {here}, the nearest {there}"
+
+
+def _few(texts: list[str], most: int = 4) -> list[str]:
+    """The first of some texts, and how many more there are."""
+    more = len(texts) - most
+    return texts[:most] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _short(value: Any) -> str:
+    """A value in at most forty characters."""
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}…"

@@ -1,0 +1,71 @@
+"""What an engine cannot run, and the environment that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.spec import ModelSpec
+from planner.engines.fields import Facts, layout_facts, model_facts
+from planner.engines.setting import Given, Setting
+from planner.problem import Setting as _Question
+from topology.hardware.gpu import Gpu
+
+Question: TypeAlias = _Question
+"""What is asked; a `Setting` here is one of an engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What an engine cannot run although the profile that prices it could: a rule of the search.
+
+    Attributes:
+        name: What it is about; the rule is named after the engine and this.
+        fields: Fields of a layout that it reads; none where it judges the request alone.
+        broken: Which rows of a table break it; may answer one bool for all rows.
+        says: Of a layout that breaks it, the equation with its numbers, and the change that helps.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    broken: Callable[[Question, LayoutTable], npt.NDArray[np.bool_] | bool]
+    says: Callable[[Question, ParallelLayout], tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """An environment variable that an engine needs, why, and of which plans and GPUs."""
+
+    name: str
+    value: str
+    why: str
+    needed: Callable[[Facts, Gpu], bool] = lambda _facts, _gpu: True
+
+
+def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
+    """Fields of a model that settings read back otherwise, each with what it is and what it would be."""
+    facts = {**layout_facts(ParallelLayout()), **model_facts(model)}
+    mine = [setting for setting in settings if any(name.startswith("model.") for name in setting.fields)]
+    words = {name: said for setting in mine for name, said in setting.write(facts).items()}
+    given = Given(words, {word.name: word for setting in settings for word in setting.words})
+    told = {name: found for setting in mine for name, found in setting.read(given).items()}
+    return tuple(
+        f"{name} = {said}, there {told[name]}"
+        for name, said in facts.items()
+        if name.startswith("model.") and told.get(name, said) != said
+    )
+
+
+def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
+    """The limit of an engine that cannot be told every model."""
+
+    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+        differs = "; ".join(untold(settings, s.model))
+        return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
+
+    return Limit(name="model", fields=(), broken=lambda s, _: bool(untold(settings, s.model)), says=says)

@@ -1,0 +1,61 @@
+"""Megatron-LM with megatron-core: its contract."""
+
+from __future__ import annotations
+
+from planner.engines.contract import Contract
+from planner.engines.fields import Facts
+from planner.engines.limit import Variable, model_limit
+from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
+from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
+from planner.engines.megatron_lm.model import MODEL_SETTINGS
+from topology.hardware.gpu import Gpu
+
+SETTINGS = LAYOUT_SETTINGS + MODEL_SETTINGS
+
+
+def _one_queue(facts: Facts, gpu: Gpu) -> bool:
+    """Whether kernels must start in the order in which they were queued, as messages beside them rely on."""
+    split = facts["layout.tp"] > 1 or facts["layout.cp"] > 1
+    return bool(split and facts["layout.zero_stage"] < 2 and orders_kernels_by_queue(gpu))
+
+
+ENVIRONMENT = (
+    Variable(
+        name="CUDA_DEVICE_MAX_CONNECTIONS",
+        value="1",
+        why="messages run beside tensor and context parallelism only if kernels start in order",
+        needed=_one_queue,
+    ),
+    Variable(
+        name="PYTORCH_CUDA_ALLOC_CONF",
+        value="expandable_segments:True",
+        why="less of the memory is lost to fragments",
+    ),
+    Variable(
+        name="TORCH_NCCL_AVOID_RECORD_STREAMS",
+        value="1",
+        why="buffers of messages are freed when they arrive",
+    ),
+)
+
+BUILT_IN = {
+    "flash_attention": "--attention-backend is auto, which takes a fused kernel wherever there is one",
+    "fused_elementwise": "bias, activation, dropout, norm and rotary fusions are on by default",
+    "vocab_parallel_loss": "the loss is always computed on shards of the vocabulary",
+    "cp_overlap": "Transformer Engine's ring sends beside attention",
+    "p2p_sharded": "with --sequence-parallel stages send shards",
+}
+
+MEGATRON = Contract(
+    engine="megatron",
+    title="Megatron-LM",
+    package="megatron-core",
+    releases=("0.15", "0.19"),
+    stacks=("megatron-core", "megatron-core-noov", "megatron-bridge"),
+    settings=SETTINGS,
+    limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
+    recomputes="per-chunk",
+    environment=ENVIRONMENT,
+    built_in=BUILT_IN,
+    source="megatron/training/arguments.py of the megatron-core 0.19.2 wheel",
+)

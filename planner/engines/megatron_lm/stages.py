@@ -1,0 +1,192 @@
+"""Pipeline stages and recomputation in Megatron-LM's arguments.
+
+A chunk is what a rank holds of one virtual stage. ``--recompute-method block`` recomputes the first layers of
+every chunk, as many of each; ``uniform`` recomputes all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from costmodel.layout import ParallelLayout
+from costmodel.pipeline.schedules import usual_schedule
+from costmodel.pipeline.stages import ranks_of_chunks
+from planner.engines.fields import Facts
+from planner.engines.megatron_lm.stage_string import layout_string, stages_of_string
+from planner.engines.setting import Given, Setting, Word
+
+PP = "--pipeline-model-parallel-size"
+MOST_LAYERS = 4096
+
+
+def _write_pipeline(facts: Facts) -> dict[str, Any]:
+    """Even stages by their number, uneven ones by a layout string."""
+    pp, chunks, layers = facts["layout.pp"], facts["layout.virtual_stages"], facts["split.layers"]
+    if pp == 1:
+        return {}
+    if len(set(layers)) > 1:
+        return {"--pipeline-model-parallel-layout": layout_string(layers)}
+    return {"--num-virtual-stages-per-pipeline-rank": chunks} if chunks > 1 else {}
+
+
+def _read_pipeline(given: Given) -> dict[str, Any]:
+    """Chunks of a rank, the schedule they mean, and layers of each stage."""
+    pp, layout = given[PP], given["--pipeline-model-parallel-layout"]
+    if layout is not None:
+        layers = stages_of_string(layout)
+        if len(layers) % pp:
+            raise ValueError(f"{len(layers)} stages on {pp} ranks")
+        return _stages(pp, len(layers) // pp, layers)
+    total = given["--num-layers"]
+    chunks = given["--num-virtual-stages-per-pipeline-rank"]
+    slots = None if total is None else total + sum(given[word] for word in _ACCOUNTED)
+    each = given["--num-layers-per-virtual-pipeline-stage"]
+    if chunks is None and each and slots is not None:
+        chunks = slots // pp // each
+    return _stages(pp, chunks or 1, _counted(given, slots, pp, chunks or 1))
+
+
+_ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
+_ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+
+
+def _stages(pp: int, chunks: int, layers: tuple[int, ...] | None) -> dict[str, Any]:
+    """What a number of chunks means."""
+    chunks = chunks if pp > 1 else 1
+    found = {"layout.virtual_stages": chunks, "layout.schedule": usual_schedule(chunks)}
+    return found if layers is None else found | {"split.layers": layers}
+
+
+def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int, ...] | None:
+    """Layers of each stage without a layout string; None where they do not divide.
+
+    The embedding and the loss may take the slot of a layer, the first and the last rank may have a number of
+    their own.
+    """
+    first, last = (given[word] for word in _ENDS)
+    if slots is None or not 1 <= pp * chunks <= MOST_LAYERS or slots > MOST_LAYERS:
+        return None
+    inner = pp - (first is not None) - (last is not None)
+    left = slots - (first or 0) - (last or 0)
+    if (inner and left % (inner * chunks)) or (not inner and left) or left < 0:
+        return None
+    middle = left // inner if inner else 0
+    ranks = [middle] * pp
+    if first is not None:
+        ranks[0] = first
+    if last is not None:
+        ranks[-1] = last
+    if any(rank % chunks for rank in ranks):
+        return None
+    layers = [ranks[stage % pp] // chunks for stage in range(pp * chunks)]
+    layers[0] -= given[_ACCOUNTED[0]]
+    layers[-1] -= given[_ACCOUNTED[1]]
+    return tuple(layers)
+
+
+PIPELINE = Setting(
+    words=(
+        Word(name="--pipeline-model-parallel-layout"),
+        Word(name="--num-virtual-stages-per-pipeline-rank", kind="int"),
+        Word(name="--num-layers-per-virtual-pipeline-stage", kind="int"),
+        *(Word(name=name, kind="int") for name in _ENDS),
+        *(Word(name=name, kind="flag", default=False) for name in _ACCOUNTED),
+    ),
+    fields=("layout.virtual_stages", "layout.schedule", "split.layers"),
+    write=_write_pipeline,
+    read=_read_pipeline,
+)
+
+
+def block_count(facts: Facts) -> int | None:
+    """The one number of recomputed layers of each chunk that a split says; None if no one number does."""
+    layers, again = facts["split.layers"], facts["split.recompute"]
+    most = max(layers, default=0)
+    for count in range(most + 1):
+        if recomputed_by(count, layers, facts) == tuple(again):
+            return count
+    return None
+
+
+def recomputed_by(count: int, layers: Sequence[int], facts: Facts) -> tuple[int, ...]:
+    """Recomputed layers of each rank where every chunk recomputes its first `count` layers."""
+    layout = ParallelLayout(
+        pp=facts["layout.pp"],
+        virtual_stages=facts["layout.virtual_stages"],
+        schedule=facts["layout.schedule"],
+    )
+    found = [0] * layout.pp
+    for rank, held in zip(ranks_of_chunks(layout), layers, strict=True):
+        found[rank] += min(count, held)
+    return tuple(found)
+
+
+def _write_recompute(facts: Facts) -> dict[str, Any]:
+    """Recomputation: of all layers, of the first ones of each chunk, or of the attention core."""
+    policy, layers = facts["layout.recompute"], facts["split.layers"]
+    if policy == "selective":
+        return {"--recompute-granularity": "selective", "--recompute-modules": ["core_attn"]}
+    if policy != "full" or not any(facts["split.recompute"]):
+        return {}
+    words = {"--recompute-granularity": "full", "--recompute-method": "uniform"}
+    if sum(facts["split.recompute"]) == sum(layers):
+        return words | {"--recompute-num-layers": 1}
+    count = block_count(facts)
+    if count is None:  # the nearest that fits: every rank recomputes at least what the plan does
+        enough = range(1, max(layers) + 1)
+        count = next(n for n in enough if _covers(recomputed_by(n, layers, facts), facts["split.recompute"]))
+    return words | {"--recompute-method": "block", "--recompute-num-layers": count}
+
+
+def _covers(found: Sequence[int], asked: Sequence[int]) -> bool:
+    return all(ours >= theirs for ours, theirs in zip(found, asked, strict=True))
+
+
+def _read_recompute(given: Given) -> dict[str, Any]:
+    """The policy, and recomputed layers of each rank where the split is known."""
+    granularity = given["--recompute-granularity"]
+    modules = given["--recompute-modules"]
+    if given["--recompute-activations"]:
+        granularity = "selective"
+    if given["--checkpoint-activations"] or given["--activations-checkpoint-method"]:
+        granularity = granularity or "full"
+    if granularity == "selective" or (granularity is None and "--recompute-modules" in given):
+        found: dict[str, Any] = {"layout.recompute": "selective", "recipe.recompute_modules": modules}
+        return found | _of_ranks(given, 0)
+    if granularity != "full":
+        return {"layout.recompute": "none", **_of_ranks(given, 0)}
+    method = given["--recompute-method"] or given["--activations-checkpoint-method"]
+    count = given["--recompute-num-layers"] if given["--recompute-num-layers"] is not None else 1
+    again = _of_ranks(given, count if method == "block" else MOST_LAYERS)
+    none = again and not any(again["split.recompute"])
+    return {"layout.recompute": "none" if none else "full", **again}
+
+
+def _of_ranks(given: Given, count: int) -> dict[str, Any]:
+    """Recomputed layers of each rank, if the split is known."""
+    split = _read_pipeline(given)
+    if "split.layers" not in split:
+        return {}
+    facts = {"layout.pp": given[PP], **split}
+    return {"split.recompute": recomputed_by(count, split["split.layers"], facts)}
+
+
+RECOMPUTE = Setting(
+    words=(
+        Word(name="--recompute-granularity", aliases=("--activations-checkpoint-granularity",)),
+        Word(name="--recompute-method"),
+        Word(
+            name="--recompute-num-layers",
+            kind="int",
+            aliases=("--checkpoint-num-layers", "--activations-checkpoint-num-layers"),
+        ),
+        Word(name="--recompute-modules", kind="list", default=("core_attn",)),
+        Word(name="--recompute-activations", kind="flag", default=False),
+        Word(name="--checkpoint-activations", kind="flag", default=False),
+        Word(name="--activations-checkpoint-method"),
+    ),
+    fields=("layout.recompute", "split.recompute", "recipe.recompute_modules"),
+    write=_write_recompute,
+    read=_read_recompute,
+)

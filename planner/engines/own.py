@@ -1,0 +1,60 @@
+"""Meshplan's own executor, one engine among others: its contract. It reads the plan itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from costmodel.layout import ParallelLayout
+from planner.engines.contract import Contract
+from planner.engines.fields import facts_of
+from planner.engines.limit import Limit
+from planner.engines.setting import Setting, value
+from planner.plan import Plan, from_json, to_json
+
+_TOLD = (
+    *(f"layout.{field.name}" for field in fields(ParallelLayout)),
+    "split.layers", "split.recompute",
+    "job.sequence_length", "job.global_batch_size", "job.precision", "job.optimizer",
+)  # fmt: skip
+SETTINGS: tuple[Setting, ...] = tuple(value(name, name, "any") for name in _TOLD)
+_BUILT_IN = (
+    "flash_attention", "vocab_parallel_loss", "gradient_overlap", "parameter_overlap", "fsdp_prefetch",
+    "cp_overlap", "p2p_overlap", "early_stop_recompute", "pads_value_heads", "dispatches_weights",
+    "gathers_before_latent",
+)  # fmt: skip
+
+OWN = Contract(
+    engine="meshplan",
+    title="Meshplan",
+    package="meshplan",
+    releases=("0", "99"),
+    stacks=("meshplan",),
+    settings=SETTINGS,
+    limits=(
+        Limit(
+            name="precision",
+            fields=(),
+            broken=lambda s, _: s.job.is_low_precision,
+            says=lambda s, _: (
+                f"precision = {s.job.precision}: the executor multiplies in sixteen bits",
+                "use --precision bf16",
+            ),
+        ),
+    ),
+    recomputes="per-rank",
+    built_in=dict.fromkeys(_BUILT_IN, "the executor's own code, executor/"),
+    source="executor/",
+)
+
+
+def render(plan: Plan) -> str:
+    """The plan."""
+    return to_json(plan) + "\n"
+
+
+def parse(text: str) -> Mapping[str, Any]:
+    """What the plan says."""
+    said = facts_of(from_json(text))
+    return {name: said[name] for name in _TOLD}

@@ -1,0 +1,289 @@
+"""Logs of training jobs: step time, TFLOP/s, tokens/s, peak memory, and the job as far as it is printed.
+
+Of a run's steps the first is a warm-up; what counts is the median of the others. Seconds and milliseconds are
+told apart by the log's own words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.formats.settings import Setting
+from topology.base.units import BILLION, GIB
+
+MOST_LINES = 400_000
+LONGEST_LINE = 20_000
+MOST_STEPS = 100_000
+LONGEST_STEP_S = 1e6
+"""Eleven days."""
+_STEP = re.compile(r"elapsed time per iteration \((ms|s)\):\s*([\d.]+)")
+_ITERATION = re.compile(r"iter time \((ms|s)\):\s*([\d.]+)")
+_PROGRESS = re.compile(r"\[[\d:]+<[\d:?]+,\s*([\d.]+)(s/it|it/s)")
+_BATCH = re.compile(r"global batch size:\s*(\d+)")
+_TFLOPS = re.compile(
+    r"(?:TFLOPs:|TFLOP/s/GPU\)?:|tflops:|Effective Tera Flops per GPU:|MODEL_TFLOP/s/GPU:?)\s*([\d,.]+)",
+    re.IGNORECASE,
+)
+_TITAN = re.compile(r"step:\s*(\d+)\b.{0,200}?memory:\s*([\d.]+)GiB.{0,60}?tps:\s*([\d,]+)", re.IGNORECASE)
+_NEMO = re.compile(r"train_step_timing(?: in s)?\"?\s*[:=]\s*([\d.]+)")
+_MLPERF = re.compile(r'"train_step_time"\s*:\s*([\d.]+)')
+_MEMORY = re.compile(
+    r"(?:max allocated:\s*([\d.]+)|mem-max-allocated-gigabytes:\s*([\d.]+)|MaxMemAllocated=([\d.]+)\s*GB)"
+)
+_SAMPLES = re.compile(
+    r"(?:RunningAvgSamplesPerSec=|'train_samples_per_second':\s*|Speed:\s*|samples per second:\s*)([\d.]+)"
+)
+_HF = re.compile(r"'train_steps_per_second':\s*([\d.]+)")
+_ARGUMENT = re.compile(
+    r"^(?:\[[^\]]*\]:?)?\s*([a-zA-Z_]\w*)\s+\.{2,}\s*(\S.*)$|^(?:\[[^\]]*\]:?)?\s\s([a-z_]\w{24,})\s\s(\S+)$"
+)
+_WORLD = re.compile(r"using world size:\s*(\d+)")
+_PARALLEL = re.compile(
+    r"(data|tensor-model|pipeline-model|model|context|expert-model)-parallel[ -]size:\s*(\d+)"
+)
+_COMMAND = re.compile(
+    r"^(?:\+\s|cmd\s*=\s*|\$\s)|^\s*(?:[A-Z_]+=\S+\s+)*(?:torchrun|deepspeed|python3?|srun|\./\S+\.sh)\s"
+)
+_ECHOED = re.compile(r"^\+ ([A-Z_]*ARGS)=\((.*)\)$")
+_LOGGED = re.compile(
+    rf"{_STEP.pattern}|^:::MLLOG|^DLLL\s*\{{|RunningAvgSamplesPerSec=|"
+    r"train_step_timing|\btps:\s*[\d,]+\s+tflops:|'train_runtime':|"
+    r"\[[\d:]+<[\d:?]+,\s*[\d.]+(?:s/it|it/s)|iter time \((?:ms|s)\):|"
+    r"Speed: [\d.]+ samples/sec|mem-max-allocated-gigabytes",
+    re.MULTILINE,
+)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a log measured; None where it does not say.
+
+    Attributes:
+        step_time_s: Median of the steady steps.
+        steps: How many these are.
+        tflops_per_gpu: Median of the printed rates.
+        tokens_per_s_per_gpu: Median of the printed rates.
+        samples_per_s: Last running average, or median, of all GPUs together.
+        peak_memory_bytes: Largest printed.
+        job: Facts that the log states: field, value, line.
+        doubts: What of it is not to be taken as it stands.
+    """
+
+    step_time_s: float | None = None
+    steps: int = 0
+    tflops_per_gpu: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    samples_per_s: float | None = None
+    peak_memory_bytes: float | None = None
+    job: list[tuple[str, Any, int]] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def is_log(text: str) -> bool:
+    """Whether a text has lines that only a running job prints."""
+    return bool(_LOGGED.search(text))
+
+
+@dataclass(slots=True)
+class _Read:
+    """Numbers as they are found."""
+
+    steps: list[float] = field(default_factory=list)
+    tflops: list[float] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+    samples: list[float] = field(default_factory=list)
+    memory: float = 0.0
+    blocks: list[tuple[str, float]] = field(default_factory=list)
+    settings: list[Setting] = field(default_factory=list)
+    job: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    commands: list[str] = field(default_factory=list)
+    arrays: dict[str, str] = field(default_factory=dict)
+    average: float | None = None
+    progress: list[float] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
+    """What a log measured, the settings that it prints, and the commands that it shows."""
+    read = _Read()
+    for number, line in _lines(text):
+        _take(line, number, read)
+    found = Measured(
+        job=[(name, value, line) for name, (value, line) in read.job.items()], doubts=read.doubts
+    )
+    steady = read.steps[1:] if len(read.steps) > 1 else read.steps
+    if steady:
+        found.step_time_s, found.steps = statistics.median(steady), len(steady)
+        if len(read.steps) == 1:
+            found.doubts.append("the log has one step, which is a warm-up: not a steady state")
+    elif read.average is not None or read.progress:
+        found.step_time_s = read.average or _median(read.progress)
+    found.tflops_per_gpu = _median(read.tflops)
+    found.tokens_per_s_per_gpu = _median(read.tokens)
+    found.samples_per_s = _median(read.samples)
+    found.peak_memory_bytes = read.memory or None
+    if read.arrays:  # what `bash -x` shows of the arguments: the first of every name, as one command
+        read.commands.insert(0, f"run {' '.join(read.arrays.values())}")
+    return found, read.settings, "\n".join(read.commands)
+
+
+def _median(values: list[float]) -> float | None:
+    """Median without the first, which is a warm-up."""
+    steady = values[1:] if len(values) > 1 else values
+    return statistics.median(steady) if steady else None
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers; a command that goes on is one line."""
+    going, begun = "", 0
+    for number, match in enumerate(re.finditer(r"[^\n]*\n?", text), 1):
+        if number > MOST_LINES:
+            return
+        line = match.group().rstrip("\n")[:LONGEST_LINE]
+        if line.endswith("\\") and len(going) < LONGEST_LINE:
+            going, begun = going + line[:-1] + " ", begun or number
+            continue
+        yield begun or number, going + line
+        going, begun = "", 0
+
+
+def _take(line: str, number: int, read: _Read) -> None:
+    """One line."""
+    if line.startswith(("DLLL", ":::MLLOG")):
+        _take_json(line, number, read)
+        return
+    step = _STEP.search(line) or _ITERATION.search(line)
+    if step:
+        _add_step(_number(step.group(2)) / (1000 if step.group(1) == "ms" else 1), read)
+    batch = _BATCH.search(line)
+    if batch:
+        read.job["job.global_batch_size"] = (int(batch.group(1)[:12]), number)
+    _take_rates(line, read)
+    _take_printed(line, number, read)
+
+
+def _add_step(seconds: float, read: _Read) -> None:
+    """A step, if it is one: of a length that exists."""
+    if 0 < seconds < LONGEST_STEP_S and len(read.steps) < MOST_STEPS:
+        read.steps.append(seconds)
+
+
+def _take_rates(line: str, read: _Read) -> None:
+    """Rates and memory of a line."""
+    for pattern, into in ((_TFLOPS, read.tflops), (_SAMPLES, read.samples)):
+        match = pattern.search(line)
+        if match and len(into) < MOST_STEPS:
+            into.append(_number(match.group(1)))
+    titan = _TITAN.search(line)
+    if titan:
+        read.memory = max(read.memory, _number(titan.group(2)) * GIB)
+        read.tokens.append(_number(titan.group(3)))
+    for pattern in (_NEMO, _MLPERF):
+        match = pattern.search(line)
+        if match:
+            _add_step(_number(match.group(1)), read)
+    hf, bar = _HF.search(line), _PROGRESS.search(line)
+    if hf and _number(hf.group(1)) > 0:
+        read.average = 1 / _number(hf.group(1))
+    if bar and _number(bar.group(1)) > 0 and len(read.progress) < MOST_STEPS:
+        read.progress.append(_number(bar.group(1)) if bar.group(2) == "s/it" else 1 / _number(bar.group(1)))
+    memory = _MEMORY.search(line)
+    if memory:
+        mib, gigabytes, deepspeed = memory.groups()
+        found = (
+            _number(mib) * GIB / 1024
+            if mib
+            else _number(gigabytes) * BILLION
+            if gigabytes
+            else _number(deepspeed) * GIB
+        )
+        read.memory = max(read.memory, found)
+
+
+def _take_printed(line: str, number: int, read: _Read) -> None:
+    """Arguments and commands that a log shows."""
+    argument = _ARGUMENT.match(line) if len(line) < 500 else None
+    if argument:
+        name, value = argument.group(1) or argument.group(3), argument.group(2) or argument.group(4)
+        read.settings.append(Setting(name=name, value=value.strip(), line=number))
+    world = _WORLD.search(line)
+    if world:
+        read.job.setdefault("cluster.num_gpus", (int(world.group(1)[:9]), number))
+    for kind, degree in _PARALLEL.findall(line[:2000]):
+        name = {
+            "data": "dp",
+            "tensor-model": "tp",
+            "model": "tp",
+            "pipeline-model": "pp",
+            "context": "cp",
+            "expert-model": "ep",
+        }[kind]
+        read.job.setdefault(f"layout.{name}", (int(degree[:9]), number))
+    echoed = _ECHOED.match(line)
+    if echoed:
+        read.arrays.setdefault(echoed.group(1), echoed.group(2))
+    elif _COMMAND.match(line) and len(read.commands) < 200:
+        read.commands.append(re.sub(r"^(?:\+\s|cmd\s*=\s*|\$\s)", "", line))
+
+
+def _take_json(line: str, number: int, read: _Read) -> None:
+    """A record of DLLogger or MLLOG."""
+    try:
+        record = json.loads(line[line.index("{") :])
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(record, dict):
+        return
+    data = record.get("data")
+    if isinstance(data, dict):
+        _take_record(data, number, read)
+    key, value = record.get("key"), record.get("value")
+    if key == "tracked_stats" and isinstance(value, dict):
+        _take_tracked(value, read)
+    elif key in _MLLOG_FIELDS and isinstance(value, int) and not isinstance(value, bool):
+        read.job.setdefault(_MLLOG_FIELDS[key], (value, number))
+
+
+_MLLOG_FIELDS = {
+    "global_batch_size": "job.global_batch_size", "max_sequence_length": "job.sequence_length",
+    "sequence_length": "job.sequence_length", "gradient_accumulation_steps": "said.accumulation",
+}  # fmt: skip
+
+
+def _take_tracked(value: dict[str, Any], read: _Read) -> None:
+    """Numbers that MLPerf's runs track."""
+    step = value.get("train_step_time", value.get("train_step_timing in s"))
+    if isinstance(step, int | float):
+        _add_step(float(step), read)
+    if isinstance(value.get("throughput"), int | float):
+        doubt = f"the printed throughput, {value['throughput']:.1f} tokens/s, includes evaluation"
+        if doubt not in read.doubts and len(read.doubts) < 20:
+            read.doubts.append(doubt)
+
+
+def _take_record(data: dict[str, Any], number: int, read: _Read) -> None:
+    """A record of NeMo's DLLogger: its configuration, or a step."""
+    step = data.get("train_step_timing in s")
+    if isinstance(step, int | float):
+        _add_step(float(step), read)
+    for name, value in list(data.items())[:2000]:
+        if (
+            isinstance(name, str)
+            and name.startswith("cfg/")
+            and isinstance(value, str | int | float | bool | None)
+        ):
+            read.settings.append(Setting(name=name.replace("/", "."), value=value, line=number))
+
+
+def _number(text: str) -> float:
+    """A printed number; what is none counts as nothing."""
+    try:
+        found = float(text.replace(",", "").rstrip("."))
+    except ValueError:
+        return 0.0
+    return found if found < 1e15 else 0.0

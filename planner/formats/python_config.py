@@ -1,0 +1,198 @@
+"""Python configurations as settings, from their syntax alone: nothing is imported or run.
+
+Read are assignments of plain values to attributes (``cfg.model.tp = 8``) and keyword arguments of nested
+calls (``Config(training=TrainingConfig(seq_len=4096))``), function by function; a
+function that calls another one of the file has its settings too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from types import EllipsisType
+
+from planner.formats.settings import MOST_SETTINGS, Scalar, Setting
+from topology.base.errors import InputError, shortened
+
+MOST_CHARACTERS = 400_000
+MOST_NESTED = 60
+MOST_STATEMENTS = 20_000
+_GPUS = re.compile(r"(?:^|_)(\d{1,6})x?_?gpus?(?:_|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The settings of one function, or of the module (empty name)."""
+
+    name: str
+    settings: tuple[Setting, ...]
+    line: int
+
+
+class _Functions(dict[str, ast.FunctionDef]):
+    """The functions of a file, and how many more statements may be read: a call reads its function again."""
+
+    left = MOST_STATEMENTS
+
+
+def recipes_of(text: str, where: str) -> list[Recipe]:
+    """Every function of a file that sets something, in order; then the module itself."""
+    if len(text) > MOST_CHARACTERS or _deepest(text) > MOST_NESTED * 3:
+        raise InputError(
+            f"{where} is not a configuration", "it is too long or nested too deeply", "name another file"
+        )
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        cause = shortened(str(error), 200)
+        raise InputError(f"{where} is not valid Python", cause, "correct the syntax at that place") from None
+    functions = _Functions(
+        {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
+    )
+    found = [
+        Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
+    ]
+    top = [setting for node in module.body for setting in _statement(node, functions, 0)]
+    return [recipe for recipe in (*found, Recipe("", tuple(top), 1)) if recipe.settings]
+
+
+def _deepest(text: str) -> int:
+    """Brackets open at once, at most: a parser in C recurses as deep."""
+    depth = most = 0
+    for char in text:
+        if char in "([{":
+            depth += 1
+            most = max(most, depth)
+        elif char in ")]}":
+            depth -= 1
+    return most
+
+
+def _of_function(node: ast.FunctionDef, functions: _Functions, depth: int) -> list[Setting]:
+    """Settings of a function; the number of GPUs in its name is one."""
+    found: list[Setting] = _defaults(node)
+    for statement in node.body:
+        functions.left -= 1
+        if functions.left < 0:
+            break
+        found.extend(_statement(statement, functions, depth))
+        if len(found) > MOST_SETTINGS:
+            break
+    found = list({setting.name: setting for setting in found}.values())  # what is set again holds as set last
+    gpus = _GPUS.search(node.name)
+    if gpus and found:
+        how = "from the name of the function"
+        found.insert(0, Setting(name="num_gpus", value=int(gpus.group(1)), line=node.lineno, how=how))
+    return found
+
+
+def _defaults(node: ast.FunctionDef) -> list[Setting]:
+    """Arguments with a default."""
+    arguments = [*node.args.args[len(node.args.args) - len(node.args.defaults) :], *node.args.kwonlyargs]
+    values = [*node.args.defaults, *node.args.kw_defaults]
+    found: list[Setting] = []
+    for argument, value in zip(arguments, values, strict=True):
+        plain = ... if value is None else _plain(value)
+        if not isinstance(plain, EllipsisType):
+            found.append(
+                Setting(name=argument.arg, value=plain, line=argument.lineno, how="an argument's default")
+            )
+    return found
+
+
+def _statement(node: ast.stmt, functions: _Functions, depth: int) -> list[Setting]:
+    """Settings of one statement."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return _assigned(node.targets[0], node.value, functions, depth)
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return _assigned(node.target, node.value, functions, depth)
+    if isinstance(node, ast.Return | ast.Expr) and isinstance(node.value, ast.Call):
+        return _call(node.value, "", functions, depth)
+    return []
+
+
+def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: int) -> list[Setting]:
+    """``a.b.c = value``: the first part is the variable's own name."""
+    name = _dotted(target)
+    if name is None:
+        return []
+    inside = name.partition(".")[2]
+    if isinstance(value, ast.Call):
+        text = _only_text(value)
+        if inside and text is not None:
+            return [Setting(name=inside, value=text, line=value.lineno)]
+        return _call(value, inside or name, functions, depth)
+    plain = _plain(value)
+    return (
+        []
+        if isinstance(plain, EllipsisType)
+        else [Setting(name=inside or name, value=plain, line=value.lineno)]
+    )
+
+
+def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> list[Setting]:
+    """Keyword arguments of a call, and settings of the function of this file that it calls."""
+    if depth > MOST_NESTED:
+        return []
+    found: list[Setting] = []
+    name = _dotted(call.func)
+    if name is not None and name in functions and depth < 8:
+        found.extend(_of_function(functions[name], functions, depth + 1))
+    for argument in call.args:
+        if isinstance(argument, ast.Call):
+            found.extend(_call(argument, prefix, functions, depth + 1))
+        elif name is not None and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            function = name.rpartition(".")[2]
+            found.append(
+                Setting(name=f"{prefix}.{function}".lstrip("."), value=argument.value, line=argument.lineno)
+            )
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            continue
+        inside = f"{prefix}.{keyword.arg}".lstrip(".")
+        if isinstance(keyword.value, ast.Call):
+            found.extend(_call(keyword.value, inside, functions, depth + 1))
+        elif isinstance(keyword.value, ast.List) and (names := _called(keyword.value)):
+            found.append(Setting(name=inside, value=names, line=keyword.value.lineno))
+        elif not isinstance(plain := _plain(keyword.value), EllipsisType):
+            found.append(Setting(name=inside, value=plain, line=keyword.value.lineno))
+    return found[:MOST_SETTINGS]
+
+
+def _called(node: ast.List) -> str:
+    """Names of what a list of calls calls."""
+    calls = [part for part in node.elts[:64] if isinstance(part, ast.Call)]
+    return ",".join(name for call in calls if (name := _dotted(call.func)) is not None)
+
+
+def _only_text(call: ast.Call) -> str | None:
+    """The text of a call whose one argument is a text: ``precision("bf16")``."""
+    if len(call.args) == 1 and not call.keywords and isinstance(call.args[0], ast.Constant):
+        value = call.args[0].value
+        return value if isinstance(value, str) else None
+    return None
+
+
+def _plain(node: ast.expr) -> Scalar | EllipsisType:
+    """A literal; ``...`` for what is computed."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return ...
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value if not isinstance(value, int) or abs(value) < 10**30 else ...
+    if isinstance(value, list | tuple) and all(isinstance(part, str | int | float) for part in value):
+        return ",".join(map(str, value))
+    return ...
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """``a.b.c`` as text."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute) and len(parts) < MOST_NESTED:
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])

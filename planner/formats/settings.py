@@ -1,0 +1,104 @@
+"""Settings as a file has them: a dotted name, a value, the line, and how it came to be known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Scalar: TypeAlias = str | int | float | bool | None
+
+MOST_SETTINGS = 5_000
+"""Of one file; the longest configuration published has some five hundred."""
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_DEFAULT = re.compile(r"\$\{(?:oc\.env:)?([A-Za-z_]\w*)[:,]-?\s*([^${}]*)\}")
+_NUMBER = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: As written, dots between tables.
+        value: Text, number or truth; a list as the text of its parts with commas.
+        line: Where it stands.
+        how: What was taken for granted to know it; empty where it is plainly written.
+    """
+
+    name: str
+    value: Scalar
+    line: int
+    how: str = ""
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """Its name in one spelling: parts in small letters with underscores.
+
+        >>> Setting(name="vllmConfig.tensorParallelSize", value=1, line=1).path
+        ('vllm_config', 'tensor_parallel_size')
+        """
+        return tuple(spelled(part) for part in self.name.lstrip("-+~").split("."))
+
+
+def spelled(part: str) -> str:
+    """One part of a name, in small letters with underscores."""
+    return _CAMEL.sub("_", part.strip()).replace("-", "_").lower() if not part.isupper() else part.lower()
+
+
+def number(value: Scalar) -> float | None:
+    """A value as a number, None if it is none.
+
+    >>> number("9_765_625"), number("8"), number("auto"), number(True)
+    (9765625.0, 8.0, None, None)
+    """
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip().strip("'\"")
+        if not _NUMBER.fullmatch(text) or len(text) > 40:
+            return None
+        value = float(text.replace("_", ""))
+    return float(value) if abs(value) < 1e30 else None
+
+
+def whole(value: Scalar) -> int | None:
+    """A value as a whole number of a size that exists, None if it is none."""
+    found = number(value)
+    return int(found) if found is not None and found == found // 1 and abs(found) < 1e15 else None
+
+
+def truth_of(value: Scalar) -> bool | None:
+    """A value as yes or no, None if it is neither.
+
+    >>> truth_of("True"), truth_of(0), truth_of("auto")
+    (True, False, None)
+    """
+    words = {
+        "true": True,
+        "yes": True,
+        "on": True,
+        "1": True,
+        "false": False,
+        "no": False,
+        "off": False,
+        "0": False,
+    }
+    return words.get(str(value).strip().strip("'\"").lower())
+
+
+def with_defaults(settings: Iterable[Setting]) -> list[Setting]:
+    """Settings whose value is a variable with a default, with that default.
+
+    >>> with_defaults([Setting(name="tp", value="${PRIMUS_TP:1}", line=3)])[0].value
+    '1'
+    """
+    found: list[Setting] = []
+    for setting in settings:
+        match = _DEFAULT.fullmatch(setting.value.strip()) if isinstance(setting.value, str) else None
+        if match:
+            how = f"{match.group(1)} is not set, so its default {match.group(2)} holds"
+            setting = Setting(name=setting.name, value=match.group(2), line=setting.line, how=how)  # noqa: PLW2901
+        found.append(setting)
+    return found

@@ -1,0 +1,369 @@
+"""A shell script, followed without running anything: the commands it would start, with their words known.
+
+Variables, defaults, arithmetic, arrays, here-documents, branches and functions are followed; programs are not
+started, files are not opened, ``$(…)`` is unknown. Where only a run can tell which branch is taken, all are
+followed, and what they set differently is unknown. Of a loop the first round is followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from planner.formats.shell_tests import truth
+from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
+from planner.formats.shell_values import LONGEST_TEXT, UNKNOWN, Text, Variables, expanded, here_text, joined
+from planner.formats.shell_words import REDIRECTIONS, Word, words_of
+
+MOST_STEPS = 20_000
+"""Commands followed; a published script has a few hundred."""
+MOST_EXPANDED = 150_000
+"""Words that all commands become together; a published script has some five thousand."""
+MOST_COPIED = 400_000
+"""Variables copied for branches that a run decides; a published script has a few thousand."""
+MOST_CALLS = 8
+"""Functions, `eval` and `bash -c` within each other."""
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
+_POSITIONS = ("@", *map(str, range(1, 10)))
+_DECLARE = frozenset(("export", "declare", "local", "readonly", "typeset"))
+_SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A command that a script would start.
+
+    `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken.
+    """
+
+    words: tuple[Text, ...]
+    assigned: Mapping[str, Text]
+    sure: bool
+    line: int
+
+
+@dataclass(slots=True)
+class Script:
+    """What a script comes to."""
+
+    started: list[Started] = field(default_factory=list)
+    names: Variables = field(default_factory=Variables)
+    directives: dict[str, Text] = field(default_factory=dict)
+    documents: list[Text] = field(default_factory=list)
+    """Here-documents with their variables, and the line they begin on."""
+    sourced: list[str] = field(default_factory=list)
+    """Files it reads that were not given."""
+    branches: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    """Lines where only a run can tell what is taken, and the variables that decide."""
+
+
+def followed(
+    text: str, *, given: Mapping[str, str] | None = None, beside: Mapping[str, str] | None = None
+) -> Script:
+    r"""Follow a script.
+
+    >>> script = followed('TP=${TP:-4}\nARGS=(--tp $TP)\ntorchrun train.py "${ARGS[@]}"')
+    >>> [word.text for word in script.started[0].words]
+    ['torchrun', 'train.py', '--tp', '4']
+
+    Args:
+        text: The script.
+        given: Variables of the environment.
+        beside: Texts of other files by name, for ``source``.
+    """
+    script = Script()
+    for match in _DIRECTIVE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        script.directives[match.group(1)] = Text(match.group(2) or "", line)
+    for name, value in {**_slurm(script.directives), **(given or {})}.items():
+        script.names.values[name] = (Text(value, 0),)
+    _Follower(script, beside or {}).run_text(text, script.names, line=1)
+    return script
+
+
+def _slurm(directives: Mapping[str, Text]) -> dict[str, str]:
+    """Variables that Slurm sets by a script's own directives."""
+    found: dict[str, str] = {}
+    nodes = directives.get("--nodes", directives.get("-N"))
+    if nodes is not None and nodes.text.isdigit():
+        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
+    for flag, name in (
+        ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
+        ("--gpus-per-node", "SLURM_GPUS_PER_NODE"),
+    ):
+        value = directives.get(flag)
+        if value is not None and value.text.rpartition(":")[2].isdigit():
+            found[name] = value.text.rpartition(":")[2]
+    return found
+
+
+class _Follower:
+    """Follows the tree of a script."""
+
+    def __init__(self, script: Script, beside: Mapping[str, str]) -> None:
+        self.script, self.beside = script, beside
+        self.functions: dict[str, list[Node]] = {}
+        self.steps = 0
+        self.copied = 0
+        self.expanded = 0
+        self.sure = True
+        self.calls = 0
+        self.left = False
+        """Whether ``exit`` or ``return`` was reached."""
+
+    def run_text(self, text: str, names: Variables, line: int) -> None:
+        """Follow a text."""
+        self.run(tree_of(words_of(text, line)), names)
+
+    def run(self, nodes: list[Node], names: Variables) -> bool | None:
+        """Follow commands; the truth of the last."""
+        found: bool | None = True
+        for node in nodes:
+            if self.left or self.steps >= MOST_STEPS:
+                break
+            self.steps += 1
+            found = self.one(node, names)
+        return found
+
+    def one(self, node: Node, names: Variables) -> bool | None:
+        """Follow one node of the tree."""
+        if isinstance(node, Command):
+            return self.command(node, names)
+        if isinstance(node, Branch):
+            self.branch(node, names)
+        elif isinstance(node, Chain):
+            return self.chain(node, names)
+        elif isinstance(node, Loop):
+            self.loop(node, names)
+        elif isinstance(node, Function):
+            self.functions[node.name] = node.body
+        elif isinstance(node, Group):
+            return self.run(node.body, names)
+        return True
+
+    def loop(self, loop: Loop, names: Variables) -> None:
+        """The first round of ``for``; ``while`` mostly reads arguments that nobody gave."""
+        if loop.kind != "for":
+            return
+        words = [text for word in loop.words for text in expanded(word, names)]
+        if words:
+            names.values[loop.name] = (words[0],)
+            if len(words) > 1:
+                self.script.branches.append((words[0].line, frozenset((loop.name,))))
+        self.run(loop.body, names)
+
+    def chain(self, chain: Chain, names: Variables) -> bool | None:
+        """``&&`` and ``||``."""
+        found: bool | None = True
+        for operator, node in chain.parts:
+            if (operator == "&&" and found is False) or (operator == "||" and found is True):
+                continue
+            if operator in ("&&", "||") and found is None:
+                self.parallel([[node], []], names)
+            else:
+                found = self.one(node, names)
+        return found
+
+    def branch(self, branch: Branch, names: Variables) -> None:
+        """The arm that is taken, or all that may be."""
+        may: list[list[Node]] = []
+        kept, names.causes = names.causes, set()
+        for condition, body in branch.arms:
+            held = self.holds(condition, names)
+            if held is False:
+                continue
+            may.append(body)
+            if held is True:
+                break
+        else:
+            may.append([])
+        causes, names.causes = frozenset(names.causes), kept
+        if len(may) == 1:
+            self.run(may[0], names)
+            return
+        self.script.branches.append((branch.line, causes))
+        self.parallel(may, names)
+
+    def holds(self, condition: list[Node] | Match | None, names: Variables) -> bool | None:
+        """Whether an arm is taken."""
+        if condition is None:
+            return True
+        if isinstance(condition, list):
+            return self.run(condition, names) if condition else None
+        value = joined(condition.word.text, names)
+        if any(word.text == "*" for word in condition.patterns):
+            return True
+        if UNKNOWN in value:
+            return None
+        return any(joined(word.text, names) == value for word in condition.patterns)
+
+    def parallel(self, bodies: list[list[Node]], names: Variables) -> None:
+        """Follow bodies of which one runs: what they set alike is known, the rest is not."""
+        self.copied += len(bodies) * len(names.values)
+        if self.copied > MOST_COPIED:
+            return
+        surely, self.sure = self.sure, False
+        ends: list[Variables] = []
+        for body in bodies:
+            copy = names.copy()
+            self.run(body, copy)
+            if not self.left:
+                ends.append(copy)
+            self.left = False
+        self.sure = surely
+        if not ends:
+            return
+        names.arrays |= set().union(*(end.arrays for end in ends))
+        for name in sorted(set().union(*(end.values for end in ends))):
+            values = [end.values.get(name) for end in ends]
+            first = values[0]
+            alike = all(_texts(value) == _texts(first) for value in values)
+            common = first if alike else _merged(values)
+            if common is not None:
+                names.values[name] = common
+
+    def command(self, command: Command, names: Variables) -> bool | None:
+        """Follow a simple command."""
+        if command.words and command.words[0].text in ("[[", "["):
+            return truth(command.words, names)
+        words = self.without_redirections(command.words, names)
+        assigned: dict[str, Text] = {}
+        declared = bool(words) and words[0].text in _DECLARE
+        if declared:
+            words = [word for word in words[1:] if not word.text.startswith("-")]
+        while words and (match := _ASSIGNMENT.match(words[0].text)):
+            self.assign(words[0], match, names)
+            value = names.text(match.group(1))
+            assigned[match.group(1)] = Text(value or "", words[0].line)
+            words.pop(0)
+        if not words or declared:
+            return True
+        texts = self.texts(words, names)
+        return self.start(texts, assigned, names) if texts else True
+
+    def texts(self, words: Iterable[Word], names: Variables) -> list[Text]:
+        """What words become, as long as all together are no more than any script has."""
+        found: list[Text] = []
+        for word in words:
+            if self.expanded > MOST_EXPANDED:
+                break
+            texts = expanded(word, names)
+            self.expanded += len(texts) + sum(len(text.text) for text in texts) // 100
+            found.extend(texts)
+        return found
+
+    def assign(self, word: Word, match: re.Match[str], names: Variables) -> None:
+        """``NAME=value``, ``NAME+=value``, ``NAME=( … )``."""
+        name, index, more = match.groups()
+        before = names.values.get(name, ()) if more else ()
+        if word.array is not None:
+            texts = tuple(self.texts(word.array, names))
+            names.values[name] = (*before, *texts)[:MOST_STEPS]
+            names.arrays.add(name)
+        elif index is not None:
+            names.values[name] = (Text(UNKNOWN, word.line),)
+        else:
+            text = joined(word.text[match.end() :], names, word.line)
+            whole = "".join(part.text for part in before) + text
+            names.values[name] = (Text(whole[:LONGEST_TEXT], word.line),)
+            names.arrays.discard(name)
+
+    def without_redirections(self, words: tuple[Word, ...], names: Variables) -> list[Word]:
+        """Words of a command; its here-documents are kept aside."""
+        found: list[Word] = []
+        skip = False
+        for word in words:
+            if skip:
+                skip = False
+            elif word.operator and word.here is not None:
+                text = word.here if word.quoted else here_text(word.here, names)
+                self.script.documents.append(Text(text, word.line))
+            elif word.operator:
+                skip = word.text in REDIRECTIONS
+                if found and found[-1].text.isdigit() and skip:
+                    found.pop()
+            else:
+                found.append(word)
+        return found
+
+    def start(self, texts: list[Text], assigned: Mapping[str, Text], names: Variables) -> bool | None:
+        """Follow a command whose words are known."""
+        first = texts[0].text
+        if first in ("exit", "return"):
+            self.left = True
+            return True
+        if first in ("source", "."):
+            self.source(texts, names)
+            return True
+        if first in self.functions and self.calls < MOST_CALLS:
+            self.call(texts, names)
+            return True
+        if first in ("unset", "shift", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"):
+            return True
+        if first == "eval" and self.inner(" ".join(text.text for text in texts[1:]), texts[0].line, names):
+            return True
+        if first in ("true", "false", "test"):
+            return {"true": True, "false": False}.get(first)
+        self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line))
+        for place, text in enumerate(texts):
+            if text.text in _SHELLS and [part.text for part in texts[place + 1 : place + 2]] in (
+                ["-c"],
+                ["-lc"],
+            ):
+                self.inner(" ".join(part.text for part in texts[place + 2 : place + 3]), text.line, names)
+        return None if first in ("grep", "command", "which", "nvidia-smi", "type") else True
+
+    def inner(self, text: str, line: int, names: Variables) -> bool:
+        """Follow a text that a script runs as a script."""
+        if self.calls >= MOST_CALLS:
+            return False
+        self.calls += 1
+        self.run_text(text, names, line)
+        self.calls -= 1
+        self.left = False
+        return True
+
+    def call(self, texts: list[Text], names: Variables) -> None:
+        """Run a function of the script."""
+        kept = {name: names.values[name] for name in _POSITIONS if name in names.values}
+        for place, text in enumerate(texts[1:10], 1):
+            names.values[str(place)] = (text,)
+        names.values["@"] = tuple(texts[1:])
+        self.calls += 1
+        self.run(self.functions[texts[0].text], names)
+        self.calls -= 1
+        self.left = False
+        for name in _POSITIONS:
+            names.values.pop(name, None)
+        names.values |= kept
+
+    def source(self, texts: list[Text], names: Variables) -> None:
+        """A file that a script reads: followed if it was given, else named."""
+        name = "".join(text.text for text in texts[1:2]).rpartition("/")[2].replace(UNKNOWN, "")
+        if name in self.beside and self.calls < MOST_CALLS:
+            self.inner(self.beside[name], texts[0].line, names)
+        elif name:
+            self.script.sourced.append(name)
+
+
+def _texts(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(text.text for text in value)
+
+
+def _merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
+    """What several ends of branches agree on: the words that all have, or nothing known."""
+    lists = [value for value in values if value is not None]
+    if len(lists) < len(values):  # one of them leaves it unset, as before the branch
+        return (Text(UNKNOWN, lists[0][0].line if lists and lists[0] else 0),)
+    if all(len(value) == 1 for value in lists):
+        texts = [value[0].text for value in lists]
+        shortest = min(texts, key=len)
+        if shortest.strip() and all(text.startswith(shortest) for text in texts):
+            return (Text(f"{shortest} {UNKNOWN}", lists[0][0].line),)
+        return (Text(UNKNOWN, lists[0][0].line if lists[0] else 0),)
+    common = min(lists, key=len)
+    if all(_texts(value[: len(common)]) == _texts(common) for value in lists):
+        return common
+    return (Text(UNKNOWN, 0),)

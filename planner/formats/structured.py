@@ -1,0 +1,228 @@
+"""Configuration files as settings: JSON, TOML and YAML, by parsers that build nothing else.
+
+YAML is read as events: tags (``!include``) are passed over, an alias is the text of its name, no object
+is ever constructed. A JSON template, whose values a script replaces, is read with those values unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from planner.formats.settings import MOST_SETTINGS, Scalar, Setting
+from topology.base.decode import json_value
+from topology.base.errors import InputError, shortened
+
+if TYPE_CHECKING:
+    import yaml
+
+MOST_NESTED = 40
+LONGEST_LIST = 64
+"""Entries of a list that are kept; longer ones are data, not settings."""
+LONGEST_VALUE = 4000
+_PLACEHOLDER = re.compile(r"(:\s*|[\[,]\s*)([A-Z][A-Z0-9_]*)(?=\s*[,}\]])")
+_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
+_TOML_KEY = re.compile(r"^\s*(?:\[+\s*([^\]]+?)\s*\]+|([\w\"'.-]+)\s*=)", re.MULTILINE)
+_SPECIAL = re.compile(r"[-+]?(?:\d[\d_]*)")
+_FLOAT = re.compile(r"[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?")
+_WORDS: dict[str, Scalar] = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "null": None,
+    "~": None,
+    "": None,
+}
+
+
+def json_settings(text: str, where: str) -> tuple[list[Setting], bool]:
+    """Settings of a JSON document, and whether it is a template."""
+    template = False
+    try:
+        value = json_value(text)
+    except (ValueError, RecursionError) as error:
+        filled, count = _PLACEHOLDER.subn(r"\1null", text)
+        try:
+            value = json_value(filled) if count else None
+        except (ValueError, RecursionError):
+            value = None
+        if value is None:
+            raise _unreadable(where, "JSON", str(error)) from None
+        template = True
+    lines = _key_lines(text)
+    return flattened(value, lambda name: lines.get(name.rpartition(".")[2], 1)), template
+
+
+def _key_lines(text: str) -> dict[str, int]:
+    """The first line of every key."""
+    found: dict[str, int] = {}
+    at, line = 0, 1
+    for match in _KEY.finditer(text):
+        line += text.count("\n", at, match.start())
+        at = match.start()
+        found.setdefault(match.group(1), line)
+        if len(found) > MOST_SETTINGS:
+            break
+    return found
+
+
+def toml_settings(text: str, where: str) -> list[Setting]:
+    """Settings of a TOML document."""
+    if any(line.count(".") > 100 for line in text.split("\n")):
+        raise _unreadable(where, "TOML", "a line has more than 100 dots")
+    try:
+        value = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise _unreadable(where, "TOML", str(error)) from None
+    lines: dict[str, int] = {}
+    table, at, line = "", 0, 1
+    for match in _TOML_KEY.finditer(text):
+        line += text.count("\n", at, match.start())
+        at = match.start()
+        skipped = text.count(
+            "\n", match.start(), match.start() + len(match.group()) - len(match.group().lstrip())
+        )
+        if match.group(1):
+            table = match.group(1)
+        else:
+            lines.setdefault(f"{table}.{match.group(2)}".lstrip("."), line + skipped)
+    return flattened(value, lambda name: lines.get(name, 1))
+
+
+def flattened(value: Any, line_of: Any) -> list[Setting]:
+    """Every leaf of tables and lists as a setting."""
+    found: list[Setting] = []
+    waiting: list[tuple[str, Any, int]] = [("", value, 0)]
+    while waiting and len(found) < MOST_SETTINGS:
+        name, node, depth = waiting.pop()
+        if depth > MOST_NESTED:
+            continue
+        if isinstance(node, dict):
+            inner = [(f"{name}.{key}".lstrip("."), part, depth + 1) for key, part in node.items()]
+            waiting.extend(reversed(inner))
+        elif isinstance(node, list):
+            _list(name, node, depth, waiting, found, line_of)
+        else:
+            found.append(Setting(name=name, value=_scalar(node), line=line_of(name)))
+    return found
+
+
+def _list(
+    name: str, node: list[Any], depth: int, waiting: list[Any], found: list[Setting], line_of: Any
+) -> None:
+    """A list: of plain values one setting, of tables those of each."""
+    parts = node[:LONGEST_LIST]
+    if any(isinstance(part, dict | list) for part in parts):
+        waiting.extend((name, part, depth + 1) for part in reversed(parts))
+    else:
+        text = ",".join(str(_scalar(part)) for part in parts)
+        found.append(Setting(name=name, value=text[:LONGEST_VALUE], line=line_of(name)))
+
+
+def _scalar(value: Any) -> Scalar:
+    """A leaf as plain data; dates become text."""
+    if isinstance(value, str):
+        return value[:LONGEST_VALUE]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
+        return None
+    return value if isinstance(value, bool | int | float) or value is None else str(value)[:LONGEST_VALUE]
+
+
+def yaml_settings(text: str, where: str) -> list[Setting]:
+    """Settings of a YAML document (of several, of all)."""
+    import yaml
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    reader = _Events()
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            reader.take(event)
+            if len(reader.found) >= MOST_SETTINGS or len(reader.stack) > MOST_NESTED:
+                break
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise _unreadable(where, "YAML", " ".join(str(error).split())) from None
+    return reader.found
+
+
+class _Events:
+    """Settings from a stream of YAML events."""
+
+    def __init__(self) -> None:
+        self.found: list[Setting] = []
+        self.stack: list[tuple[str, str, list[str]]] = []
+        """Open collections: kind, name, plain parts of a list."""
+        self.key: str | None = None
+
+    def take(self, event: yaml.Event) -> None:
+        """One event."""
+        kind = type(event).__name__
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            self.stack.append((kind[0], self.name(), []))
+            self.key = None
+        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+            self.end(event)
+        elif kind in ("ScalarEvent", "AliasEvent"):
+            self.scalar(event)
+
+    def name(self) -> str:
+        """The name of what comes next."""
+        outer = self.stack[-1][1] if self.stack else ""
+        return outer if self.key is None else f"{outer}.{self.key}".lstrip(".")
+
+    def end(self, event: yaml.Event) -> None:
+        """A collection ends; a list of plain values is one setting."""
+        kind, name, parts = self.stack.pop() if self.stack else ("", "", [])
+        if kind == "S" and parts:
+            text = ",".join(parts[:LONGEST_LIST])[:LONGEST_VALUE]
+            self.found.append(Setting(name=name, value=text, line=_line(event)))
+        self.key = None
+
+    def scalar(self, event: Any) -> None:
+        """A key, a value, or an entry of a list."""
+        text = str(
+            getattr(event, "value", None) or (event.anchor if type(event).__name__ == "AliasEvent" else "")
+        )
+        if not self.stack:
+            return
+        kind, _, parts = self.stack[-1]
+        if kind == "S":
+            parts.append(text[:LONGEST_VALUE])
+        elif self.key is None:
+            self.key = text[:200]
+        else:
+            plain = getattr(event, "style", None) in (None, "")
+            value = plain_value(text) if plain else text[:LONGEST_VALUE]
+            self.found.append(Setting(name=self.name(), value=value, line=_line(event)))
+            self.key = None
+
+
+def _line(event: Any) -> int:
+    mark = getattr(event, "start_mark", None)
+    return int(mark.line) + 1 if mark is not None else 1
+
+
+def plain_value(text: str) -> Scalar:
+    """What an unquoted word of YAML means.
+
+    >>> plain_value("70_000"), plain_value("3E-4"), plain_value("yes"), plain_value("bf16")
+    (70000, 0.0003, True, 'bf16')
+    """
+    word = text.strip()
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    if len(word) <= 30 and _SPECIAL.fullmatch(word):
+        return int(word.replace("_", ""))
+    if len(word) <= 30 and _FLOAT.fullmatch(word):
+        return float(word.replace("_", ""))
+    return text[:LONGEST_VALUE]
+
+
+def _unreadable(where: str, kind: str, cause: str) -> InputError:
+    """A file that is not what it looks like."""
+    return InputError(
+        f"{where} is not valid {kind}", shortened(cause, 200), "correct the syntax at that place"
+    )

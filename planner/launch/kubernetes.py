@@ -1,0 +1,214 @@
+"""The Kubernetes manifest of a serving plan.
+
+A Deployment for each pool (a LeaderWorkerSet when a worker spans nodes), the options file of an engine that
+needs one as a ConfigMap, and a Service.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from planner.launch.multi_node import nodes_of
+from planner.serving.plan import PoolPlan, ServingPlan
+
+PORT = 8000
+OPTIONS_DIRECTORY = "/etc/server-options"
+_IMAGES = {
+    "vllm": "vllm/vllm-openai:latest",
+    "sglang": "lmsysorg/sglang:latest",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:latest",
+}
+_SGLANG_NODES = (
+    "--nnodes", "$(LWS_GROUP_SIZE)", "--node-rank", "$(LWS_WORKER_INDEX)",
+    "--dist-init-addr", "$(LWS_LEADER_ADDRESS):20000",
+)  # fmt: skip
+"""Leader and worker run one command; the LeaderWorkerSet controller sets these variables in every pod."""
+_SEVERAL_NODES = {
+    "vllm": "starts other commands on the first node and on the others",
+    "trtllm": "is started over several nodes by Slurm or MPI",
+}
+"""How engines without a manifest start on several nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What one pool runs: its role ("" when there is only one), the server's words, and its options file."""
+
+    role: str
+    pool: PoolPlan
+    words: tuple[str, ...]
+    options_file: str = ""
+    options: str = ""
+
+
+def manifest(plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = ()) -> str:
+    """The documents of a plan, or three lines that say why there are none."""
+    engine = plan.request.engine
+    if engine in _SEVERAL_NODES and any(nodes_of(plan, one.pool) > 1 for one in workloads):
+        return _refusal(plan)
+    head = "".join(f"# {note}\n" for note in notes)
+    maps = [_options_map(plan, one) for one in workloads if one.options]
+    return head + "---\n".join(
+        [*maps, *(_workload(plan, one) for one in workloads), _service(plan, workloads)]
+    )
+
+
+def _refusal(plan: ServingPlan) -> str:
+    """Why a worker over several nodes of this engine has no manifest."""
+    engine = plan.request.engine
+    return (
+        f"# no manifest: a worker of this plan spans nodes of {plan.gpus_per_node} GPUs\n"
+        f"# {engine} {_SEVERAL_NODES[engine]}\n"
+        f"# start it by the commands of the plan, or pin a layout of at most {plan.gpus_per_node} GPUs\n"
+    )
+
+
+def _app(plan: ServingPlan) -> str:
+    """Name of the application."""
+    return _slug(plan.request.model.name)
+
+
+def _name(plan: ServingPlan, workload: Workload) -> str:
+    """Name of a pool's objects."""
+    return f"{_app(plan)}-{workload.role}" if workload.role else _app(plan)
+
+
+def _workload(plan: ServingPlan, workload: Workload) -> str:
+    """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
+    nodes, pool = nodes_of(plan, workload.pool), workload.pool
+    if nodes > 1:
+        workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
+    container = _container(plan, workload, -(-pool.layout.num_gpus // nodes))
+    name, labels = _name(plan, workload), f"{{app: {_app(plan)}, pool: {workload.role or 'all'}}}"
+    if nodes == 1:
+        return _DEPLOYMENT.format(
+            name=name, labels=labels, workers=pool.workers, container=_indented(container, 6)
+        )
+    return _WORKER_SET.format(
+        name=name, labels=labels, workers=pool.workers, pods=nodes, container=_indented(container, 8)
+    )
+
+
+_DEPLOYMENT = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: {name}
+spec:
+  replicas: {workers}
+  selector:
+    matchLabels: {labels}
+  template:
+    metadata:
+      labels: {labels}
+    spec:
+{container}"""
+
+_WORKER_SET = """\
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata:
+  name: {name}
+spec:
+  replicas: {workers}
+  leaderWorkerTemplate:
+    size: {pods}
+    workerTemplate:
+      metadata:
+        labels: {labels}
+      spec:
+{container}"""
+
+_CONTAINER = """\
+containers:
+- name: {engine}
+  image: {image}
+  command: {command}
+  ports:
+  - containerPort: {port}
+  resources:
+    limits:
+      nvidia.com/gpu: {gpus}
+  readinessProbe:
+    httpGet: {{path: /health, port: {port}}}
+    periodSeconds: 10
+    failureThreshold: 180
+  volumeMounts:
+  - {{name: shm, mountPath: /dev/shm}}
+{mounts}volumes:
+- name: shm
+  emptyDir: {{medium: Memory}}
+{volumes}"""
+
+_SERVICE = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  selector: {selector}
+  ports:
+  - port: {port}
+    targetPort: {port}
+"""
+
+_OPTIONS_MAP = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {name}-options
+data:
+  {file}: |
+{text}"""
+
+
+def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
+    """The container of a worker, with its GPUs, shared memory and options (a JSON list is YAML).
+
+    Servers listen on every address, or the probe and the Service could not reach them.
+    """
+    name = _name(plan, workload)
+    mounts = f"  - {{name: options, mountPath: {OPTIONS_DIRECTORY}}}\n"
+    volumes = f"- name: options\n  configMap: {{name: {name}-options}}\n"
+    path = f"{OPTIONS_DIRECTORY}/{workload.options_file}"
+    words = [path if word == workload.options_file else word for word in workload.words]
+    return _CONTAINER.format(
+        engine=plan.request.engine,
+        image=_IMAGES[plan.request.engine],
+        command=json.dumps([*words, "--host", "0.0.0.0"]),  # noqa: S104  # inside a pod
+        port=PORT,
+        gpus=gpus,
+        mounts=mounts if workload.options else "",
+        volumes=volumes if workload.options else "",
+    )
+
+
+def _options_map(plan: ServingPlan, workload: Workload) -> str:
+    """The options file of a pool."""
+    return _OPTIONS_MAP.format(
+        name=_name(plan, workload), file=workload.options_file, text=_indented(workload.options, 4)
+    )
+
+
+def _indented(text: str, spaces: int) -> str:
+    """A block of YAML moved to the right."""
+    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
+
+
+def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
+    """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
+    front = workloads[0]
+    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if nodes_of(plan, front.pool) > 1 else ""
+    selector = f"{{app: {_app(plan)}, pool: {front.role or 'all'}{leader}}}"
+    return _SERVICE.format(name=_app(plan), selector=selector, port=PORT)
+
+
+def _slug(name: str) -> str:
+    """A name that Kubernetes accepts.
+
+    >>> _slug("llama-3.1-70b")
+    'llama-3-1-70b'
+    """
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower()).strip("-")

@@ -1,0 +1,69 @@
+"""Every tool a plan can be written for, by name; what was written is read back before it is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from costmodel.kernels.tables import Calibration
+from planner.engines.contract import Contract, read, write
+from planner.engines.contracts import CONTRACTS
+from planner.engines.fields import facts_of
+from planner.engines.formats import FORMATS, Files
+from planner.engines.judge import cost, is_the_plan, judge, refusal, require_runnable
+from planner.launch.machines import Exported
+from planner.launch.schedulers import export_kubeflow, export_skypilot, export_slurm
+from planner.plan import Plan
+from planner.problem import setting_of, tables_of
+from topology.base.names import resolve
+
+SCHEDULERS: Mapping[str, Callable[[Plan], Exported]] = {
+    "kubeflow": export_kubeflow,
+    "skypilot": export_skypilot,
+    "slurm": export_slurm,
+}
+"""Schedulers by name; alone they start Meshplan's own executor."""
+TARGETS: tuple[str, ...] = (*FORMATS, *SCHEDULERS)
+
+
+def export_plan(
+    plan: Plan, target: str, *, nearest: bool = False, cal: Calibration | None = None
+) -> Exported:
+    """Write a plan for a tool, leniently named.
+
+    Args:
+        plan: the plan.
+        target: the tool.
+        nearest: write what comes nearest where the tool cannot be told the plan, and say what it costs.
+        cal: the tables of the plan's numbers; those it was made with, if not given.
+
+    Raises:
+        InputError: the tool cannot run the plan, or cannot be told all of it.
+    """
+    name = resolve(target, TARGETS, "export target")
+    if name not in FORMATS:
+        return SCHEDULERS[name](plan)
+    files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)
+    (main, text), *others = files.items()
+    return Exported(target=name, file_name=main, text=text, notes=notes, others=dict(others))
+
+
+def told(
+    plan: Plan, contract: Contract, *, nearest: bool = False, cal: Calibration | None = None
+) -> tuple[Files, tuple[str, ...]]:
+    """The files that tell an engine a plan, and what is left to the user; see `export_plan`."""
+    require_runnable(plan, contract)
+    form, facts = FORMATS[contract.engine], facts_of(plan)
+    gpu = setting_of(plan.request).cluster.gpu
+    environment = tuple(one for one in contract.environment if one.needed(facts, gpu))
+    files = form.render(plan, write(contract, facts), environment)
+    reading = read(contract, form.parse(files, contract), plan.layout.num_gpus)
+    verdict = judge(plan, contract, reading, cal or tables_of(plan))
+    notes = form.notes(plan)
+    if is_the_plan(plan, verdict):
+        return files, notes
+    if not nearest:
+        raise refusal(plan, contract, verdict)
+    differs = tuple(
+        f"not the plan's: {name} = {there}, planned {said}" for name, said, there in verdict.differs
+    )
+    return files, (*notes, *differs, cost(plan, verdict))

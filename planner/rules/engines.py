@@ -1,0 +1,31 @@
+"""Rules of engines: what the engine that a plan is for cannot be told, from its contract."""
+
+from __future__ import annotations
+
+import functools
+
+from costmodel.layout import ParallelLayout
+from planner.engines.contracts import CONTRACTS
+from planner.engines.limit import Limit
+from planner.problem import Setting
+from planner.rules.rule import Rule, Violation
+
+
+@functools.cache
+def engine_rules(engine: str) -> tuple[Rule, ...]:
+    """The limits of an engine as rules; none for the free space."""
+    contract = CONTRACTS.get(engine)
+    return () if contract is None else tuple(_rule(engine, limit) for limit in contract.limits)
+
+
+def _rule(engine: str, limit: Limit) -> Rule:
+    """One limit as a rule, under the engine's name."""
+    name = f"{engine}-{limit.name}"
+
+    def explain(s: Setting, x: ParallelLayout) -> Violation:
+        message, hint = limit.says(s, x)
+        return Violation(
+            rule=name, message=message, have=0, need=1, unit="", hint=f"{hint}, or plan --for any"
+        )
+
+    return Rule(name=name, fields=limit.fields, broken=limit.broken, explain=explain, lenient_at_one=False)

@@ -1,0 +1,149 @@
+"""Splits for engines that are told one number of recomputed layers: for every chunk, or all of them.
+
+A chunk of h layers recomputes its first min(n, h). Any such split is one of those that the free dynamic
+program ranges over, so its bound holds here too; where its own proposal recomputes something, n is tried from
+the fewest up. More layers take longer and need less memory, so the search over n ends where n's seconds with
+the memory of recomputing everything cannot beat what was found.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
+from costmodel.pipeline.stages import runs_of_ranks
+from planner.plan import Recomputes
+from planner.stages.dynamic_program import (
+    SPARE_BYTES,
+    Integers,
+    Recomputed,
+    StageBound,
+    bound_stages,
+    bound_tables,
+    chunk_splits,
+    rank_tables,
+    split_of_path,
+)
+
+
+def bound_told(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
+    """Bound the step time over all splits that an engine can be told, and propose one."""
+    free = bound_stages(costs, chunk_ranks)
+    if recomputes == "per-rank" or not _frees(costs) or not math.isfinite(free.bound_s):
+        return free
+    if free.split is not None and not any(free.split.recompute_of_stage):
+        return free
+    if len(chunk_ranks) > costs.num_ranks:
+        return _of_chunks(costs, chunk_ranks, recomputes)
+    return _of_ranks(costs, recomputes, free)
+
+
+def _frees(costs: StageCosts) -> bool:
+    """Whether recomputing any layer frees memory."""
+    return any(a > b for a, b in zip(costs.saved_bytes, costs.saved_bytes_recomputed, strict=True))
+
+
+def told_counts(most: int, recomputes: Recomputes) -> Iterator[int]:
+    """Numbers of recomputed layers of a chunk that an engine can be told, where none has more than `most`."""
+    yield from (0, most) if recomputes == "all" else range(most + 1)
+
+
+def split_told(
+    costs: StageCosts, chunk_ranks: tuple[int, ...], chunk_layers: tuple[int, ...], count: int
+) -> StageSplit:
+    """The split whose chunks have so many layers and recompute their first `count`."""
+    again = [0] * costs.num_ranks
+    for rank, held in zip(chunk_ranks, chunk_layers, strict=True):
+        again[rank] += min(count, held)
+    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
+    return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(again))
+
+
+def _of_chunks(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
+    """Several chunks per rank leave one choice, how the ends share what is missing: the fewest that fit."""
+    lenient = replace(costs, capacity_bytes=costs.capacity_bytes + SPARE_BYTES)
+    bound_s = min(
+        (step_time(costs, split) for split in _fewest(lenient, chunk_ranks, recomputes)), default=math.inf
+    )
+    fitting = [
+        (step_time(costs, split), i, split) for i, split in enumerate(_fewest(costs, chunk_ranks, recomputes))
+    ]
+    if not fitting:
+        return StageBound(bound_s=bound_s, split=None, seed_s=math.inf)
+    seed_s, _, best = min(fitting)
+    return StageBound(bound_s=min(bound_s, seed_s), split=best, seed_s=seed_s)
+
+
+def _fewest(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> Iterator[StageSplit]:
+    """For every way to make chunks, the split that recomputes least and fits."""
+    for chunks in chunk_splits(sum(costs.runs), len(chunk_ranks)):
+        splits = (
+            split_told(costs, chunk_ranks, chunks, count) for count in told_counts(max(chunks), recomputes)
+        )
+        found = next((split for split in splits if fits_capacity(costs, split)), None)
+        if found is not None:
+            yield found
+
+
+def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> StageBound:
+    """One chunk per rank: the dynamic program for every number that can still win."""
+    most = sum(costs.runs) - (costs.num_ranks - 1)
+    best_s, least_s = math.inf, math.inf
+    best: StageSplit | None = None
+    for count in told_counts(most, recomputes):
+        if best is not None and _beyond(costs, most, count) >= best_s:
+            break
+        tables = rank_tables(costs, most, functools.partial(_first, costs, timed=count, kept=count))
+        bound_s, paths = bound_tables(costs, tables, truncated=False)
+        least_s = min(least_s, bound_s)
+        for path in paths:
+            split = _strictly(split_of_path(tables, path), count)
+            if fits_capacity(costs, split) and step_time(costs, split) < best_s:
+                best_s, best = step_time(costs, split), split
+    bound_s = max(free.bound_s, min(least_s, best_s))
+    return StageBound(bound_s=min(bound_s, best_s), split=best, seed_s=best_s)
+
+
+def _strictly(split: StageSplit, count: int) -> StageSplit:
+    """The same layers, each rank recomputing its first `count`."""
+    again = tuple(min(count, sum(row)) for row in split.layers_of_stage)
+    return StageSplit(layers_of_stage=split.layers_of_stage, recompute_of_stage=again)
+
+
+def _beyond(costs: StageCosts, most: int, count: int) -> float:
+    """Step time that no number from `count` up beats: its seconds, the memory of recomputing all layers."""
+    tables = rank_tables(costs, most, functools.partial(_first, costs, timed=count, kept=most))
+    return bound_tables(costs, tables, truncated=False)[0]
+
+
+def _first(costs: StageCosts, counts: Integers, *, timed: int, kept: int) -> Recomputed:
+    """Every choice with its first layers recomputed, so many for its seconds and so many for its memory."""
+    seconds = _by_run(costs, counts, timed) @ np.asarray(costs.recompute_s)
+    again = _by_run(costs, counts, kept)
+    held = np.asarray(costs.in_flight)[:, None, None]
+    fixed = (
+        np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
+    )
+    freed = np.subtract(costs.saved_bytes, costs.saved_bytes_recomputed)
+    freed = freed if timed == kept else np.maximum(freed, 0.0)
+    kept_bytes = counts @ np.asarray(costs.saved_bytes) - again @ freed
+    working = np.asarray(costs.recompute_working_bytes)[:, None, None]
+    any_again = again.sum(axis=-1) > 0
+    need = counts @ np.asarray(costs.static_bytes) + held * kept_bytes + fixed + any_again * working
+    recomputed = np.broadcast_to(again.sum(axis=-1), need.shape)
+    return recomputed, seconds, need <= costs.capacity_bytes + SPARE_BYTES
+
+
+def _by_run(costs: StageCosts, counts: Integers, count: int) -> Integers:
+    """Recomputed layers of each run, of choices that recompute their first `count` layers."""
+    left = np.minimum(counts.sum(axis=-1), count)
+    again = np.zeros_like(counts)
+    for run in recompute_order(costs):
+        again[..., run] = np.minimum(counts[..., run], left)
+        left = left - again[..., run]
+    return again

@@ -1,0 +1,151 @@
+"""`plan audit`: what it prints, its document, its exit codes, the anchor it keeps, and how long it takes."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.cli import run
+
+FILES = Path(__file__).parents[1] / "unit" / "planner" / "audit" / "files"
+SCRIPT = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py --num-layers {layers} --hidden-size {hidden} \\
+  --ffn-hidden-size {width} --num-attention-heads {heads} --group-query-attention --num-query-groups 8 --swiglu \\
+  --seq-length 8192 --micro-batch-size 1 --global-batch-size {batch} --bf16 --vocab-size 128256 \\
+  --untie-embeddings-and-output-weights --disable-bias-linear --normalization RMSNorm --position-embedding-type rope \\
+  --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} --sequence-parallel {more}
+"""
+SMALL = {"layers": 32, "hidden": 4096, "width": 14336, "heads": 32}
+DISTRIBUTED = "--use-distributed-optimizer"
+LLAMA_70B = {"layers": 80, "hidden": 8192, "width": 28672, "heads": 64}
+LLAMA_405B = {"layers": 126, "hidden": 16384, "width": 53248, "heads": 128}
+
+
+def script(tmp_path: Path, *, nodes=1, batch=64, tp=2, pp=1, more="", **sizes: int) -> str:
+    path = tmp_path / "run.sh"
+    text = SCRIPT.format(nodes=nodes, batch=batch, tp=tp, pp=pp, more=more, **(sizes or SMALL))
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def document(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict:
+    assert run(["audit", *words, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_document_has_what_the_file_states_and_nothing_else(capsys):
+    found = document(capsys, str(FILES / "megatron_moe.sh"))
+    assert found["layout"] == {
+        "microbatch_size": 1, "tp": 1, "pp": 4, "ep": 8, "sequence_parallel": True, "zero_stage": 1, "dp": 8,
+    }  # fmt: skip
+    assert found["job"] == {"sequence_length": 4096, "global_batch_size": 256, "precision": "bf16"}
+    assert found["cluster"] == {"num_gpus": 32}
+    assert {"findings", "changes", "measured", "predicted", "best", "assumed"} <= found.keys()
+    assert "cp" not in found["layout"]
+
+
+def test_a_serving_file_gives_its_layout(capsys):
+    found = document(capsys, str(FILES / "vllm_page.md"))
+    assert (found["engine"], found["layout"]) == ("vLLM", {"dp": 8, "ep": 8})
+    assert found["predicted"] is None
+
+
+def test_the_table_names_places_changes_and_what_was_assumed(capsys, tmp_path):
+    assert run(["audit", script(tmp_path, tp=8)]) == 0
+    text = capsys.readouterr().out
+    for word in ("run.sh:6", "predicted", "best", "Changes", "--tensor-model-parallel-size", "give --gpu"):
+        assert word in text
+
+
+def test_variables_of_the_environment_are_given_by_name(capsys):
+    found = document(capsys, str(FILES / "titan_wrapper.sh"), "--env", "GPU_TYPE=h100")
+    assert (found["layout"]["ep"], found["layout"]["dp"]) == (64, 128)
+
+
+def test_beyond_the_limit_the_exit_code_is_4(capsys, tmp_path):
+    slow = script(tmp_path, tp=8, more=DISTRIBUTED)
+    assert document(capsys, slow, "--gpu", "h100-sxm", "--fail-above", "15%", code=4)["slower_by"] > 0.15
+    document(capsys, slow, "--gpu", "h100-sxm", "--fail-above", "99%")
+
+
+def test_a_job_that_will_not_fit_leaves_with_4(capsys, tmp_path):
+    found = document(capsys, script(tmp_path, tp=1, pp=1, **LLAMA_70B), "--gpu", "h100-sxm", code=4)
+    assert found["fits"] is False
+
+
+def test_an_illegal_job_leaves_with_4_where_a_limit_is_given(capsys, tmp_path):
+    broken = script(tmp_path, batch=63)
+    document(capsys, broken)
+    found = document(capsys, broken, "--fail-above", "15%", code=4)
+    assert [finding["rule"] for finding in found["findings"] if finding["kind"] == "illegal"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["nosuch.sh"], ["--env", "A"], ["--fail-above", "much"], [], ["/dev/zero"]],
+    ids=lambda words: " ".join(words) or "nothing",
+)
+def test_wrong_input_is_answered_in_three_lines(capsys, words, tmp_path):
+    file = [script(tmp_path)] if words and words[0].startswith("-") else []
+    assert run(["audit", *file, *words]) == 2
+    assert [line.split(":")[0] for line in capsys.readouterr().err.strip().split("\n")[-3:]] == [
+        "error",
+        "cause",
+        "help",
+    ]
+
+
+def test_a_log_keeps_an_anchor_that_plans_take(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHPLAN_DATA", str(tmp_path / "data"))
+    step = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 |\n"
+    log = tmp_path / "run.log"
+    log.write_text(
+        "".join(step.format(n=n, ms=ms) for n, ms in enumerate((9000, 4000, 4000))), encoding="utf-8"
+    )
+    found = document(
+        capsys, script(tmp_path, more=DISTRIBUTED), str(log), "--gpu", "h100-sxm", "--anchor", "mine"
+    )
+    assert found["measured"]["step_time_s"] == 4.0
+    words = ["estimate", "--model", "8b", "--gpus", "8", "--anchor", "mine", "--set", "layout.tp=2", "--json"]
+    assert run(words) == 0
+    level = json.loads(capsys.readouterr().out)["request"]["anchor"]["level"]
+    ratio = 4.0 / found["predicted"]["step_time_s"]
+    assert min(1, ratio) < level < max(1, ratio)
+
+
+def test_a_file_without_a_measurement_keeps_no_anchor(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("MESHPLAN_DATA", str(tmp_path / "data"))
+    assert run(["audit", script(tmp_path), "--gpu", "h100-sxm", "--anchor", "mine"]) == 2
+    assert "no step time was measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "nodes", "batch", "tp", "pp", "limit_s"),
+    [(LLAMA_70B, 4, 512, 8, 4, 3.0), (LLAMA_405B, 2048, 2048, 8, 16, 6.0)],
+    ids=["70B on 32", "405B on 16384"],
+)
+def test_an_audit_takes_seconds(capsys, tmp_path, sizes, nodes, batch, tp, pp, limit_s):
+    """Of computing, search included; what is imported once is not of one audit."""
+    path = script(tmp_path, nodes=nodes, batch=batch, tp=tp, pp=pp, more=DISTRIBUTED, **sizes)
+    run(["audit", str(FILES / "megatron_moe.sh"), "--json"])
+    started = time.process_time()
+    found = (
+        document(capsys, path, "--gpu", "h100-sxm") if not capsys.readouterr().err.startswith("error") else {}
+    )
+    assert time.process_time() - started < limit_s
+    assert found["best"]["status"] == "proven"
+
+
+@pytest.mark.parametrize("name", [".github/actions/audit/action.yml", ".pre-commit-hooks.yaml"])
+def test_what_runs_it_elsewhere_gives_flags_that_it_has(capsys, name):
+    """The action and the hook are written by hand; the command knows every flag in them."""
+    text = (Path(__file__).parents[2] / name).read_text(encoding="utf-8")
+    assert yaml.safe_load(text)
+    given = set(re.findall(r"(?<![\w-])--(?:fail|gpus?|cluster|model|format|output)[a-z-]*", text))
+    assert run(["audit", "--help"]) == 0
+    assert given
+    assert given <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out))

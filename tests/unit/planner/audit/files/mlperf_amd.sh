@@ -1,0 +1,11 @@
+export NNODES=1
+export GPUS_PER_NODE=8
+export CONTINUAL_CKPT="${CONTINUAL_CKPT:-/data/model/saved_ckpts}"
+export SIZE="8b"
+export GBS=32
+export MBS=2
+export TP=1
+export PP=1
+export CP=1
+export DGXSYSTEM=$(basename $(readlink -f ${BASH_SOURCE[0]}) | sed 's/^config_//' )
+export NCCL_MIN_CTAS=32;

@@ -1,0 +1,171 @@
+"""What an audit finds, predicts and proposes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from costmodel.kernels.tables import load_calibration
+from planner.audit.audit import Audit, audited
+from planner.audit.read import read_files
+from planner.problem import setting_of
+from planner.questions.flags import Flags
+from planner.rules.check import check
+
+FILES = Path(__file__).parent / "files"
+SMALL = """\
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py --num-layers {layers} --hidden-size 4096 \\
+  --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 --swiglu \\
+  --seq-length 4096 --micro-batch-size 1 --global-batch-size {batch} --bf16 --vocab-size 128256 \\
+  --tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp} {more}
+"""
+
+
+def audit_of(path: Path, **flags: str) -> Audit:
+    return audited(read_files([str(path)]), Flags(**flags), load_calibration())
+
+
+def small(tmp_path: Path, *, nodes=1, layers=32, batch=64, tp=1, pp=1, more="", **flags: str) -> Audit:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        SMALL.format(nodes=nodes, layers=layers, batch=batch, tp=tp, pp=pp, more=more), encoding="utf-8"
+    )
+    return audit_of(path, **{"gpu": "h100-sxm", **flags})
+
+
+def rules(found: Audit, kind: str) -> set[str]:
+    return {finding.rule for finding in found.findings if finding.kind == kind}
+
+
+@pytest.fixture(scope="module")
+def recomputing(tmp_path_factory) -> Audit:
+    """An 8B job that recomputes everything, splits tensors it need not, and shards nothing."""
+    more = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    return small(tmp_path_factory.mktemp("audit"), tp=8, more=more)
+
+
+def test_a_slow_job_is_told_its_distance_and_the_way_to_the_best(recomputing):
+    assert recomputing.best is not None
+    assert recomputing.predicted is not None
+    assert recomputing.best.optimality.status == "proven"
+    assert recomputing.slower_by == pytest.approx(
+        recomputing.predicted.step_time_s / recomputing.best.estimate.step_time_s - 1
+    )
+    whole = recomputing.changes[0]
+    assert whole.whole
+    assert whole.step_time_s == recomputing.best.estimate.step_time_s
+    assert "without --recompute-granularity" in {
+        word for change in recomputing.changes for word in change.set
+    }
+
+
+def test_every_change_gains_what_it_says_and_is_legal(recomputing):
+    gains = [change.seconds_gained for change in recomputing.changes if not change.whole]
+    assert gains == sorted(gains, reverse=True)
+    assert gains
+    setting = setting_of(recomputing.job.request)
+    for change in recomputing.changes:
+        assert change.step_time_s == pytest.approx(recomputing.predicted.step_time_s - change.seconds_gained)
+        changed = replace(recomputing.job.layout, **dict(change.fields))
+        broken = check(setting.model, setting.cluster, setting.job, setting.stack, changed)
+        assert broken == ()
+
+
+def test_the_whole_change_written_into_the_file_leads_to_the_best(recomputing, tmp_path):
+    """The words are the file's own: with them in it, nothing is left to gain."""
+    words = [word for word in recomputing.changes[0].set if not word.startswith("without ")]
+    found = small(tmp_path, tp=8, more=" ".join(words))
+    assert found.job.layout == recomputing.best.layout
+    assert found.slower_by == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "rule"),
+    [
+        ({"tp": 8, "pp": 16}, "illegal", "gpus"),
+        ({"layers": 30, "pp": 4}, "illegal", "layers"),
+        ({"more": "--expert-model-parallel-size 16 --num-experts 16"}, "illegal", "experts"),
+        ({"batch": 63}, "illegal", "batch"),
+        ({"tp": 5, "nodes": 5}, "illegal", "heads"),
+        ({"tp": 16, "nodes": 2, "batch": 64}, "slow", "tp-across-nodes"),
+        ({"more": "--sequence-parallel"}, "contradiction", "sequence-parallel"),
+        ({"more": "--fp16"}, "illegal", "precision"),
+        ({"pp": 8, "batch": 4}, "slow", "bubble"),
+        ({}, "slow", "no-distributed-optimizer"),
+        ({"more": "--use-distributed-optimizer"}, "slow", "no-overlap"),
+    ],
+)
+def test_what_is_wrong_is_found_by_its_rule(tmp_path, change, kind, rule):
+    assert rule in rules(small(tmp_path, **change), kind)
+
+
+def test_the_variable_that_megatron_asks_for_is_missed(tmp_path):
+    path = tmp_path / "run.sh"
+    text = SMALL.format(nodes=1, layers=32, batch=64, tp=2, pp=1, more="--sequence-parallel")
+    path.write_text(text, encoding="utf-8")
+    assert "cuda-connections" not in rules(audit_of(path), "illegal")
+    path.write_text(text.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", ""), encoding="utf-8")
+    assert "cuda-connections" in rules(audit_of(path), "illegal")
+
+
+def test_an_illegal_job_is_not_predicted(tmp_path):
+    found = small(tmp_path, layers=30, pp=4)
+    assert found.predicted is None
+    assert found.slower_by is None
+
+
+def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
+    found = small(tmp_path, layers=80)
+    assert found.fits is False
+    capacity = setting_of(found.job.request).cluster.gpu.memory_bytes
+    assert all(change.peak_memory_bytes <= capacity for change in found.changes)
+
+
+def test_a_log_and_its_script_give_the_error_of_the_prediction(tmp_path):
+    log = tmp_path / "run.log"
+    step = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | global batch size: 64 | throughput per GPU (TFLOP/s/GPU): {rate} |\n"
+    log.write_text(
+        "".join(step.format(n=n, ms=ms, rate=300) for n, ms in enumerate((9000.0, 3000.0, 3100.0))),
+        encoding="utf-8",
+    )
+    script = tmp_path / "run.sh"
+    script.write_text(
+        SMALL.format(nodes=1, layers=32, batch=64, tp=2, pp=1, more="--sequence-parallel"), encoding="utf-8"
+    )
+    found = audited(read_files([str(script), str(log)]), Flags(gpu="h100-sxm"), load_calibration())
+    assert found.measured_step_s == pytest.approx(3.05)
+    assert found.slower_by == pytest.approx(3.05 / found.best.estimate.step_time_s - 1)
+
+
+def test_a_rate_that_no_gpu_reaches_is_doubted(tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(
+        " iteration 1/ 9 | elapsed time per iteration (ms): 9000.0 | throughput per GPU (TFLOP/s/GPU): 875.2 |\n",
+        encoding="utf-8",
+    )
+    assert rules(audit_of(log), "measured") == {"rate"}
+
+
+def test_without_a_model_an_audit_says_which_flag_is_missing():
+    found = audit_of(FILES / "slime_rl.sh")
+    assert found.predicted is None
+    assert "--model" in found.job.missing
+
+
+def test_flags_hold_over_what_a_file_leaves_open():
+    found = audit_of(FILES / "slime_rl.sh", model="qwen3-30b-a3b", sequence_length="4096", gpu="h200-sxm")
+    assert found.job.request.model.name == "qwen3-30b-a3b"
+    assert found.job.request.cluster.nodes[0].gpu == "h200-sxm"
+    assert found.job.layout.tp == 4
+
+
+def test_what_is_not_priced_is_said_and_not_guessed(tmp_path):
+    path = tmp_path / "lora.yaml"
+    text = "model_name_or_path: meta-llama/Llama-3.1-8B\ncutoff_len: 2048\nper_device_train_batch_size: 1\nfinetuning_type: {}\n"
+    path.write_text(text.format("lora"), encoding="utf-8")
+    assert "lora" in audit_of(path, gpus="8").job.missing[0]
+    path.write_text(text.format("full") + "deepspeed: ds_z3_offload.json\n", encoding="utf-8")
+    found = audit_of(path, gpus="8", gpu="h100-sxm")
+    assert found.predicted is not None
+    assert found.job.layout.zero_stage == 3

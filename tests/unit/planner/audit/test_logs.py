@@ -1,0 +1,70 @@
+"""Step time, rates and memory of logs, in the units that each log prints."""
+
+import pytest
+
+from planner.formats.logs import measured_of
+from topology.base.units import BILLION, GIB
+
+MEGATRON = """\
+using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, pipeline-model-parallel size: 16
+  num_layers ...................................... 64
+ iteration        1/    1000 | consumed samples: 1024 | elapsed time per iteration (ms): 155483.8 | global batch size:  1024 |
+ iteration        2/    1000 | consumed samples: 2048 | elapsed time per iteration (ms): 129000.0 | global batch size:  1024 | throughput per GPU (TFLOP/s/GPU): 46.7 |
+ iteration        3/    1000 | consumed samples: 3072 | elapsed time per iteration (ms): 128000.0 | global batch size:  1024 | throughput per GPU (TFLOP/s/GPU): 48.7 |
+after 1 iterations memory (MB) | allocated: 10857.5 | max allocated: 26118.0 | reserved: 28234.0
+"""
+SECONDS = "iteration 5/9 | elapsed time per iteration (s): 105.22 | global batch size:  2048 | samples per second: 19.463 | TFLOPs: 149.02 |\n"
+
+
+def test_the_first_step_is_a_warm_up():
+    found, settings, _ = measured_of(MEGATRON)
+    assert found.step_time_s == pytest.approx(128.5)
+    assert found.steps == 2
+    assert found.peak_memory_bytes == pytest.approx(26118 * GIB / 1024)
+    assert {name: value for name, value, _ in found.job} == {
+        "cluster.num_gpus": 64, "layout.dp": 1, "layout.tp": 4, "layout.pp": 16, "job.global_batch_size": 1024,
+    }  # fmt: skip
+    assert [(setting.name, setting.value) for setting in settings] == [("num_layers", "64")]
+
+
+def test_seconds_are_not_milliseconds():
+    found, _, _ = measured_of(SECONDS)
+    assert (found.step_time_s, found.tflops_per_gpu, found.samples_per_s) == (105.22, 149.02, 19.463)
+
+
+def test_one_step_is_no_steady_state():
+    assert any("warm-up" in doubt for doubt in measured_of(SECONDS)[0].doubts)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("step: 20  loss: 11.8  memory: 48.87GiB(51.44%)  tps: 4,376  tflops: 253.41  mfu: 25.62%", "tokens_per_s_per_gpu", 4376),
+        ("step: 20  loss: 11.8  memory: 48.5GiB(51.44%)  tps: 4,376  tflops: 253.41", "peak_memory_bytes", 48.5 * GIB),
+        ("[Rank 0] memory (GB) | mem-max-allocated-gigabytes: 194.41 | x", "peak_memory_bytes", 194.41 * BILLION),
+        ("RunningAvgSamplesPerSec=172.5, CurrSamplesPerSec=171.0, MaxMemAllocated=22.5GB", "samples_per_s", 172.5),
+        ("RunningAvgSamplesPerSec=172.5, CurrSamplesPerSec=171.0, MaxMemAllocated=22.5GB", "peak_memory_bytes", 22.5 * GIB),
+        ("{'train_runtime': 9.0, 'train_samples_per_second': 12.5, 'train_steps_per_second': 0.5}", "step_time_s", 2.0),
+        (" 5%|▌  | 10/200 [00:32<10:11,  3.25s/it]", "step_time_s", 3.25),
+        ("Epoch 0: 3%| | 3/100 [00:10<05:00, v_num=0, train_step_timing in s=6.5]", "step_time_s", 6.5),
+        ("steps: 10 loss: 2.3 iter time (ms): 5200.0 samples/sec: 12.3", "step_time_s", 5.2),
+        ("Batch 3 Loss: 15.0, Speed: 10.61 samples/sec, lr: 0.0001", "samples_per_s", 10.61),
+        (':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 14.2}}', "step_time_s", 14.2),
+        ('DLLL {"step": 1, "data": {"train_step_timing in s": 25.4}}', "step_time_s", 25.4),
+    ],
+)  # fmt: skip
+def test_every_engine_prints_in_its_own_way(line, name, value):
+    assert getattr(measured_of(line)[0], name) == pytest.approx(value)
+
+
+def test_a_throughput_with_evaluation_is_doubted():
+    line = ':::MLLOG {"key": "tracked_stats", "value": {"throughput": 208833.7}}'
+    assert any("includes evaluation" in doubt for doubt in measured_of(line)[0].doubts)
+
+
+def test_what_a_logger_records_of_its_configuration_is_read():
+    line = 'DLLL {"step": "PARAMETER", "data": {"cfg/tensor_model_parallel_size": 4, "cfg/fp8": true}}'
+    assert [(s.name, s.value) for s in measured_of(line)[1]] == [
+        ("cfg.tensor_model_parallel_size", 4),
+        ("cfg.fp8", True),
+    ]

@@ -1,0 +1,188 @@
+"""What an audit reads from launch files is what an expert reads from them; what they do not state is absent."""
+
+from pathlib import Path
+
+import pytest
+
+from planner.audit.read import kind_of, read_files
+from tests.unit.planner.audit.judge import judged, read, rows_of
+from topology.base.errors import InputError
+
+FILES = Path(__file__).parent / "files"
+
+
+def fields(*names: str, **variables: str) -> dict[str, object]:
+    """Canonical fields of some files."""
+    found = read_files([str(FILES / name) for name in names], variables).facts.found
+    return {name: fact.value for name, fact in found.items() if not name.startswith("said.")}
+
+
+def script(tmp_path: Path, text: str, name: str = "run.sh") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read_script(tmp_path: Path, text: str, **variables: str) -> dict[str, object]:
+    found = read_files([str(script(tmp_path, text))], variables).facts.found
+    return {name: fact.value for name, fact in found.items() if not name.startswith("said.")}
+
+
+@pytest.mark.parametrize("row", rows_of(FILES), ids=lambda row: f"{row['file']} {row['variant']}")
+def test_every_field_is_read_as_by_an_expert_and_none_is_made_up(row):
+    wrong = [cell for cell in judged(FILES, [row]) if cell.verdict not in ("right", "absent")]
+    assert wrong == []
+
+
+def test_a_fact_knows_the_line_that_states_it():
+    found = read_files([str(FILES / "megatron_moe.sh")]).facts.found
+    lines = (FILES / "megatron_moe.sh").read_text(encoding="utf-8").split("\n")
+    assert lines[found["layout.ep"].line - 1].strip() == "--expert-model-parallel-size 8"
+    assert lines[found["model.num_layers"].line - 1].strip() == "--num-layers 32"
+
+
+def test_a_commented_flag_is_not_set():
+    assert "layout.expert_tp" not in fields("megatron_moe.sh")
+
+
+def test_the_experts_of_a_deepspeed_script_are_no_degree_of_parallelism():
+    """EP_SIZE is the number of experts there."""
+    found = fields("deepspeed_moe.sh")
+    assert (found["model.num_experts"], found["layout.ep"]) == (128, 64)
+
+
+def test_what_only_a_run_knows_is_absent_and_is_said(tmp_path):
+    text = "torchrun --nproc_per_node $GPUS pretrain_gpt.py --tensor-model-parallel-size $TP --num-layers $(cat n) --hidden-size 64"
+    assert read_script(tmp_path, text) == {"model.hidden_size": 64, "layout.pp": 1}
+    assert read_script(tmp_path, text, TP="4", GPUS="8")["layout.dp"] == 2
+
+
+def test_branches_that_a_run_decides_leave_unknown_what_they_set_differently(tmp_path):
+    text = (
+        "if [[ $KIND == a ]]; then TP=2; PP=4; else TP=8; PP=4; fi\n"
+        "torchrun --nproc_per_node 8 x.py --tensor-model-parallel-size $TP --pipeline-model-parallel-size $PP --num-layers 8"
+    )
+    reading = read_files([str(script(tmp_path, text))])
+    assert "layout.tp" not in reading.facts.found
+    assert reading.facts.value("layout.pp") == 4
+    assert any("KIND" in doubt for doubt in reading.doubts)
+    assert read_script(tmp_path, text, KIND="a")["layout.tp"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("A=$((2*(1+3)))", 8),
+        ("B=16; A=$(( B > 8 ? B/2 : 1 ))", 8),
+        ("A=${B:-8}", 8),
+        ("A=${B:=8}", 8),
+        ("L=(1 8 2); A=${L[1]}", 8),
+        ("f() { A=$1; }\nf 8", 8),
+        ("case x in y) A=1;; x) A=8;; *) A=2;; esac", 8),
+        ('A=4; A+=0; A=${A%0}; [ -z "$NOPE" ] && A=8', 8),
+        ("NAME=tp8; A=${NAME#tp}", 8),
+        ("for A in 8 16; do :; done", 16),
+    ],
+)  # fmt: skip
+def test_variables_are_followed_as_a_shell_would(tmp_path, text, value):
+    line = f"{text}\npython pretrain_gpt.py --tensor-model-parallel-size $A --num-layers 8"
+    if text.startswith("for"):
+        line, value = (
+            text.replace(":;", "python pretrain_gpt.py --tensor-model-parallel-size $A --num-layers 8;"),
+            8,
+        )
+    assert read_script(tmp_path, line)["layout.tp"] == value
+
+
+def test_a_layout_that_does_not_fill_the_gpus_has_no_dp(tmp_path):
+    """Files that are illegal as shipped: tp 8 · pp 16 on one node of 8."""
+    text = "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 16 --num-layers 96"
+    assert "layout.dp" not in read_script(tmp_path, text)
+
+
+def test_nanotron_has_ranks_of_their_own_for_experts(tmp_path):
+    path = script(
+        tmp_path,
+        "parallelism:\n  dp: 2\n  expert_parallel_size: 4\n  pp: 1\n  tp: 2\n  pp_engine: 1f1b\n",
+        "c.yaml",
+    )
+    assert read_files([str(path)]).facts.value("cluster.num_gpus") == 16
+
+
+def test_tokens_of_a_microbatch_are_samples(tmp_path):
+    """The newer word of torchtitan for the local batch."""
+    text = "[training]\nseq_len = 4096\nnum_tokens_per_microbatch_per_dp_rank = 16384\n[parallelism]\ntensor_parallel_degree = 2\n"
+    assert read_files([str(script(tmp_path, text, "c.toml"))]).facts.value("layout.microbatch_size") == 4
+
+
+def test_a_table_that_is_off_says_nothing(tmp_path):
+    text = "policy:\n  dtensor_cfg:\n    enabled: false\n    tensor_parallel_size: 8\n  megatron_cfg:\n    enabled: true\n    tensor_model_parallel_size: 2\n"
+    assert read_files([str(script(tmp_path, text, "c.yaml"))]).facts.value("layout.tp") == 2
+
+
+def test_a_template_is_read_with_its_holes(tmp_path):
+    """Scripts replace names in it before the engine reads it."""
+    text = '{"train_batch_size": CONFIG_BATCH_SIZE, "zero_optimization": {"stage": 2}, "fp16": {"enabled": FP16}}'
+    reading = read_files([str(script(tmp_path, text, "template.json"))])
+    assert reading.facts.value("layout.zero_stage") == 2
+    assert "job.global_batch_size" not in reading.facts.found
+    assert any("template" in doubt for doubt in reading.doubts)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "kind"),
+    [
+        ("#!/bin/bash\nA=1", "noname", "shell"),
+        ("#SBATCH --nodes=2\n", "x.txt", "shell"),
+        ("{\n}", "x", "json"),
+        ("[a]\nb = 1", "x.conf", "toml"),
+        ("import a\n", "x.txt", "python"),
+        ("a:\n  b: 1", "x.txt", "yaml"),
+        ("text\n```\nrun --x 1\n```", "x.txt", "page"),
+        ("iteration 1/2 | elapsed time per iteration (ms): 12.0 |", "x.sh", "log"),
+    ],
+)
+def test_a_file_is_what_it_contains(text, name, kind):
+    assert kind_of(text, name) == kind
+
+
+def test_files_are_read_together_and_a_command_holds_over_the_file_it_names(tmp_path):
+    config = script(
+        tmp_path,
+        "[training]\nseq_len = 4096\nlocal_batch_size = 1\n[parallelism]\ntensor_parallel_degree = 1\n",
+        "c.toml",
+    )
+    run = script(
+        tmp_path,
+        "torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file c.toml --training.local_batch_size 4 --parallelism.tensor_parallel_degree 2",
+    )
+    reading = read_files([str(config), str(run)])
+    values = {
+        name: reading.facts.value(name)
+        for name in ("job.sequence_length", "layout.microbatch_size", "layout.tp", "layout.dp")
+    }
+    assert values == {
+        "job.sequence_length": 4096,
+        "layout.microbatch_size": 4,
+        "layout.tp": 2,
+        "layout.dp": 4,
+    }
+    assert any("holds over" in doubt for doubt in reading.doubts)
+
+
+def test_a_recipe_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(InputError, match="no recipe nosuch") as error:
+        read_files([str(FILES / "bridge_recipes.py.txt::nosuch")])
+    assert "llama_pretrain_1024gpu_h100_bf16_config" in error.value.cause
+
+
+def test_nothing_that_a_file_names_is_opened(tmp_path):
+    secret = script(tmp_path, "export TP=8\n", "secret.sh")
+    text = f"source {secret}\nTP=$(cat {secret})\npython pretrain_gpt.py --tensor-model-parallel-size $TP --num-layers 8 --hidden-size 64"
+    assert "layout.tp" not in read_script(tmp_path, text)
+
+
+def test_a_file_that_states_no_layout_says_so():
+    document, warned = read(FILES, {"file": "trt_serve.sh"})
+    assert document["layout"] == {}
+    assert warned

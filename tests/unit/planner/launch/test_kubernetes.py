@@ -1,0 +1,87 @@
+"""Kubernetes manifests start servers that can be reached, with every file they name, on every node."""
+
+import json
+import re
+
+import pytest
+
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from planner.launch.vllm_sglang import commands
+from planner.serving.plan import ServingPlan, ServingRequest
+from planner.serving.search import search_serving
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+ENGINES = ("vllm", "sglang", "trtllm")
+
+
+def written(engine: str, pins: dict[str, int], *, gpus: int = 8, mode: str = "aggregated") -> dict[str, str]:
+    """The commands of Llama 70B in fp8 on H200, in nodes of eight."""
+    request = ServingRequest(
+        model=model("70b"), job=ServingJob(input_tokens=1000, output_tokens=200, concurrency=16)
+        if mode == "aggregated" else ServingJob(input_tokens=1000, output_tokens=200),
+        gpu="h200-sxm", num_gpus=gpus, engine=engine, weights=("fp8",), pins=pins, modes=(mode,),  # type: ignore[arg-type]  # its literals
+    )  # fmt: skip
+    plan = search_serving(CAL, request, default_cluster("h200-sxm", gpus).hierarchy)
+    assert isinstance(plan, ServingPlan), plan
+    return dict(commands(plan))
+
+
+def started(manifest: str) -> list[list[str]]:
+    """The commands of the containers."""
+    return [json.loads(found) for found in re.findall(r"command: (\[.*\])", manifest)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_servers_in_pods_listen_on_every_address(engine: str) -> None:
+    """SGLang and trtllm-serve bind localhost by default, where no probe and no Service reaches them."""
+    (words,) = started(written(engine, {"tp": 4})["kubernetes"])
+    assert words[words.index("--host") + 1] == "0.0.0.0"  # noqa: S104  # inside a pod
+
+
+def test_the_options_file_of_a_container_is_mounted_where_its_command_looks() -> None:
+    """The ConfigMap holds the text that is printed beside the command."""
+    found = written("trtllm", {"tp": 4})
+    (words,) = started(found["kubernetes"])
+    path = words[words.index("--extra_llm_api_options") + 1]
+    directory, _, file = path.rpartition("/")
+    assert f"mountPath: {directory}}}" in found["kubernetes"]
+    assert re.search(r"configMap: \{name: (\S+)\}", found["kubernetes"]).group(1) == "llama-3-1-70b-options"  # type: ignore[union-attr]  # fails then
+    block = found["kubernetes"].partition(f"  {file}: |\n")[2].partition("---")[0]
+    assert [line.removeprefix("    ") for line in block.splitlines()] == found[file].splitlines()
+
+
+def test_a_worker_over_two_nodes_of_sglang_is_told_its_rank_and_its_leader() -> None:
+    """The variables of the LeaderWorkerSet controller; the Service selects the leaders."""
+    manifest = written("sglang", {"tp": 8, "pp": 2}, gpus=16)["kubernetes"]
+    (words,) = started(manifest)
+    assert "kind: LeaderWorkerSet" in manifest
+    assert "size: 2" in manifest
+    assert words[words.index("--nnodes") + 1] == "$(LWS_GROUP_SIZE)"
+    assert words[words.index("--node-rank") + 1] == "$(LWS_WORKER_INDEX)"
+    assert words[words.index("--dist-init-addr") + 1].startswith("$(LWS_LEADER_ADDRESS):")
+    assert 'worker-index: "0"' in manifest.rpartition("---")[2]
+
+
+def test_pods_of_a_worker_ask_for_its_gpus_and_no_more() -> None:
+    """Twelve GPUs on two nodes of eight are two pods of six."""
+    manifest = written("sglang", {"tp": 2, "pp": 6}, gpus=16)["kubernetes"]
+    assert ("size: 2" in manifest, "nvidia.com/gpu: 6" in manifest) == (True, True)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "trtllm"])
+def test_a_worker_over_two_nodes_of_the_others_is_refused_in_three_lines(engine: str) -> None:
+    """Their first node starts another command than the others: no manifest rather than a wrong one."""
+    manifest = written(engine, {"tp": 8, "pp": 2}, gpus=16)["kubernetes"]
+    assert len(manifest.splitlines()) == 3
+    assert all(line.startswith("# ") for line in manifest.splitlines())
+    assert "spans nodes of 8 GPUs" in manifest
+
+
+def test_two_pools_name_the_router_that_they_need() -> None:
+    """Beside the commands and at the head of the manifest."""
+    found = written("sglang", {"tp": 4}, mode="disaggregated")
+    assert "sglang_router.launch_router --pd-disaggregation" in found["notes"]
+    assert found["kubernetes"].startswith(f"# {found['notes']}")

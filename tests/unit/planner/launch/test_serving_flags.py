@@ -1,0 +1,222 @@
+"""Only flags that the engines document are written into the commands of a plan."""
+
+import json
+import shlex
+from collections.abc import Mapping
+
+import pytest
+
+from costmodel.job import ServingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.models.catalog import model
+from planner.launch.vllm_sglang import checkpoint, commands
+from planner.serving.plan import ServingPlan, ServingRequest
+from planner.serving.search import search_serving
+from topology.builders import default_cluster
+
+CAL = load_calibration()
+
+DOCUMENTED = {
+    # docs.vllm.ai, "vllm serve" CLI reference
+    "vllm": {
+        "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
+        "--enable-expert-parallel", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
+        "--quantization", "--kv-cache-dtype", "--enable-prefix-caching", "--no-enable-prefix-caching",
+        "--kv-transfer-config", "--gpu-memory-utilization", "--speculative-config",
+        # docs.vllm.ai, Parallelism and Scaling; Data Parallel Deployment
+        "--nnodes", "--node-rank", "--master-addr", "--headless", "--data-parallel-size-local",
+        "--data-parallel-start-rank", "--data-parallel-address", "--data-parallel-rpc-port",
+    },
+    # docs.sglang.io, advanced_features/server_arguments
+    "sglang": {
+        "--model-path", "--port", "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size",
+        "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
+        "--kv-cache-dtype", "--disable-radix-cache", "--disaggregation-mode", "--disaggregation-transfer-backend",
+        "--mem-fraction-static",
+        # docs.sglang.io, Multi-Node Deployment
+        "--nnodes", "--node-rank", "--dist-init-addr",
+    },
+    # nvidia.github.io/TensorRT-LLM, commands/trtllm-serve
+    "trtllm": {
+        "--backend", "--port", "--tp_size", "--pp_size", "--ep_size", "--max_batch_size", "--max_num_tokens",
+        "--max_seq_len", "--extra_llm_api_options", "--kv_cache_free_gpu_memory_fraction",
+        # nvidia.github.io/TensorRT-LLM, trtllm-serve: Multi-node Serving with Slurm
+        "--ntasks", "--ntasks-per-node=8", "--mpi=pmix", "--gres=gpu:8",
+    },
+    # docs.vllm.ai, "vllm bench serve" CLI reference
+    "benchmark": {
+        "--backend", "--base-url", "--model", "--dataset-name", "--random-input-len", "--random-output-len",
+        "--ignore-eos", "--max-concurrency", "--num-prompts", "--request-rate", "--percentile-metrics",
+        "--metric-percentiles",
+    },
+}  # fmt: skip
+# nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig
+DOCUMENTED_OPTIONS = {
+    "enable_attention_dp", "disable_overlap_scheduler", "kv_cache_config", "kv_cache_config.dtype",
+    "kv_cache_config.enable_block_reuse", "cache_transceiver_config", "cache_transceiver_config.backend",
+}  # fmt: skip
+CASES = {
+    "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),
+    "quantised at load": ("70b", "fp8", "fp8", {"tp": 4}, "aggregated"),
+    "four bits": ("70b", "int4", "bf16", {"tp": 4}, "aggregated"),
+    "eight-bit integers": ("70b", "int8", "bf16", {"tp": 4}, "aggregated"),
+    "four-bit floats": ("70b", "fp4", "bf16", {"tp": 4}, "aggregated"),
+    "published fp8": ("deepseek-r1", "fp8", "bf16", {"tp": 8}, "aggregated"),
+    "attention ranks": ("deepseek-r1", "fp8", "bf16", {"attention_dp": 8}, "aggregated"),
+    "two pools": ("70b", "fp8", "bf16", {"tp": 4}, "disaggregated"),
+    "stages on two nodes": ("70b", "fp8", "bf16", {"tp": 8, "pp": 2}, "aggregated"),
+    "attention ranks on two nodes": ("deepseek-r1", "fp8", "bf16", {"attention_dp": 16}, "aggregated"),
+}
+
+
+def planned(engine: str, case: str, **changes: object) -> ServingPlan:
+    """A plan of one of the cases for one engine; keywords change the job."""
+    name, weights, kv_dtype, pins, mode = CASES[case]
+    gpus = 16 if "two nodes" in case else 8
+    job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, "kv_dtype": kv_dtype, **changes})  # type: ignore[arg-type]  # test keywords
+    request = ServingRequest(
+        model=model(name), job=job, gpu="h200-sxm", num_gpus=gpus, engine=engine, weights=(weights,),  # type: ignore[arg-type]  # same
+        pins=pins, modes=(mode,),  # type: ignore[arg-type]  # same
+    )  # fmt: skip
+    plan = search_serving(CAL, request, default_cluster("h200-sxm", gpus).hierarchy)
+    assert isinstance(plan, ServingPlan), plan
+    return plan
+
+
+def servers_of(found: Mapping[str, str]) -> list[str]:
+    """The commands that start servers."""
+    return [text for name, text in found.items() if name == "serve" or name.startswith("serve (")]
+
+
+def flags(command: str) -> set[str]:
+    """The flags of a command line."""
+    return {word for word in shlex.split(command) if word.startswith("--")}
+
+
+def fields(yaml: str) -> set[str]:
+    """The fields of a YAML document of two levels, the inner ones after their parent and a dot."""
+    found: list[str] = []
+    for line in yaml.splitlines():
+        name = line.partition(":")[0]
+        inner = name.startswith("  ")
+        parent = next(field for field in reversed(found) if "." not in field) if inner else ""
+        found.append(f"{parent}.{name.strip()}" if inner else name)
+    return set(found)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_servers_and_clients_are_given_documented_flags_alone(engine: str, case: str) -> None:
+    """Every flag of every command is in the engine's reference, and every command has some."""
+    found = commands(planned(engine, case))
+    servers = servers_of(found)
+    several = case == "two pools" or ("two nodes" in case and engine != "trtllm")
+    assert len(servers) == (2 if several else 1)
+    for text in servers:
+        assert flags(text)
+        assert flags(text) - DOCUMENTED[engine] == set()
+    assert flags(found["benchmark"]) - DOCUMENTED["benchmark"] == set()
+
+
+def ranks(command: str) -> dict[str, str]:
+    """What tells a node its place: each flag of several nodes with its value."""
+    words = shlex.split(command)
+    places = {"--nnodes", "--node-rank", "--master-addr", "--dist-init-addr", "--data-parallel-size-local",
+              "--data-parallel-start-rank", "--data-parallel-address"}  # fmt: skip
+    told = {word: words[i + 1] for i, word in enumerate(words) if word in places}
+    return told | ({"--headless": ""} if "--headless" in words else {})
+
+
+def test_every_node_of_a_pipelined_worker_is_told_its_rank_and_the_head() -> None:
+    """One command a node; only the first answers requests (vLLM), and the notes say where to fill in."""
+    head = "<address of node 0>"
+    found = commands(planned("vllm", "stages on two nodes"))
+    place = {"--nnodes": "2", "--master-addr": head}
+    assert ranks(found["serve (node 0)"]) == {**place, "--node-rank": "0"}
+    assert ranks(found["serve (node 1)"]) == {**place, "--node-rank": "1", "--headless": ""}
+    assert head in found["notes"]
+    found = commands(planned("sglang", "stages on two nodes"))
+    place = {"--nnodes": "2", "--dist-init-addr": f"{head}:20000"}
+    assert ranks(found["serve (node 0)"]) == {**place, "--node-rank": "0"}
+    assert ranks(found["serve (node 1)"]) == {**place, "--node-rank": "1"}
+
+
+def test_every_node_of_attention_ranks_is_told_which_of_them_it_runs() -> None:
+    """Sixteen ranks on two nodes of vLLM: 0 to 7 with the API server, 8 to 15 headless."""
+    found = commands(planned("vllm", "attention ranks on two nodes"))
+    place = {"--data-parallel-size-local": "8", "--data-parallel-address": "<address of node 0>"}
+    assert ranks(found["serve (node 0)"]) == place
+    assert ranks(found["serve (node 1)"]) == {**place, "--data-parallel-start-rank": "8", "--headless": ""}
+
+
+def test_trtllm_over_two_nodes_is_launched_once_with_a_task_a_gpu() -> None:
+    """`srun` starts all ranks; trtllm-llmapi-launch hands the first one the server."""
+    words = shlex.split(commands(planned("trtllm", "stages on two nodes"))["serve"])
+    assert words[:3] == ["srun", "-N", "2"]
+    assert words[words.index("--ntasks") + 1] == "16"
+    assert words[words.index("trtllm-llmapi-launch") + 1] == "trtllm-serve"
+
+
+@pytest.mark.parametrize("case", ["attention ranks", "two pools"])
+def test_the_options_file_of_trtllm_serve_is_written_with_documented_fields(case: str) -> None:
+    """A file that a command names comes with the commands; its fields are documented."""
+    found = commands(planned("trtllm", case))
+    words = [shlex.split(text) for text in servers_of(found)]
+    named = [line[line.index("--extra_llm_api_options") + 1] for line in words]
+    assert named
+    for file in named:
+        assert fields(found[file])
+        assert fields(found[file]) - DOCUMENTED_OPTIONS == set()
+
+
+CHECKPOINTS = {  # case: (checkpoint, what --quantization says) where the engine quantises at load, where not
+    "pipelined bf16": (("meta-llama/{}", None), ("meta-llama/{}", None)),
+    "quantised at load": (("meta-llama/{}", "fp8"), ("<FP8 checkpoint of meta-llama/{}>", None)),
+    "four bits": (("<AWQ checkpoint of meta-llama/{}>", None),) * 2,
+    "eight-bit integers": (("<GPTQ-Int8 checkpoint of meta-llama/{}>", None),) * 2,
+    "four-bit floats": (("<NVFP4 checkpoint of meta-llama/{}>", None),) * 2,
+    "published fp8": (("deepseek-ai/DeepSeek-R1", None),) * 2,
+}
+
+
+@pytest.mark.parametrize("case", CHECKPOINTS)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, case: str) -> None:
+    """Only bf16 to fp8 happens at load; any other checkpoint is named by a placeholder, with a note."""
+    plan = planned(engine, case)
+    found = commands(plan)
+    name, quantization = CHECKPOINTS[case][engine == "trtllm"]
+    words = shlex.split(found["serve"])
+    assert name.format(checkpoint(plan.request.model).removeprefix("meta-llama/")) in words
+    said = words[words.index("--quantization") + 1] if "--quantization" in words else None
+    assert said == quantization
+    assert ("put a checkpoint in place" in found.get("notes", "")) == name.startswith("<")
+
+
+def test_draft_tokens_are_speculated_by_the_server_too() -> None:
+    """What the plan counts on is started; what it leaves out is said."""
+    plan = planned("vllm", "quantised at load", draft_tokens=3, acceptance=0.7)
+    words = shlex.split(commands(plan)["serve"])
+    assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 3
+    assert any("3 draft tokens" in one and "not modelled" in one for one in plan.assumptions)
+    other = commands(planned("sglang", "quantised at load", draft_tokens=3, acceptance=0.7))
+    assert "draft model" in other["notes"]
+
+
+def value(command: str, flag: str) -> int:
+    """The number after a flag."""
+    words = shlex.split(command)
+    return int(words[words.index(flag) + 1])
+
+
+def test_sglang_divides_its_prompt_chunk_by_the_attention_ranks() -> None:
+    """So the flag is the budget of a rank times their number (`enable_dp_attention` in ServerArgs)."""
+    plan = planned("sglang", "attention ranks")
+    assert value(commands(plan)["serve"], "--chunked-prefill-size") == 8 * plan.decode.token_budget
+
+
+def test_the_batch_of_trtllm_serve_is_that_of_an_attention_rank() -> None:
+    """The replica's batch is shared by its eight ranks."""
+    plan = planned("trtllm", "attention ranks")
+    assert plan.decode.max_batch > 8
+    assert value(commands(plan)["serve"], "--max_batch_size") == -(-plan.decode.max_batch // 8)
