@@ -34,7 +34,6 @@ from planner.stages.dynamic_program import (
     widths,
 )
 
-
 FEW_THRESHOLDS = 2
 """Slowest ranks tried under each number: there are several numbers, and the solver decides what is close."""
 
