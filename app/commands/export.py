@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from app.flags.shared import AcceptChanges
+from planner.launch.bundle import LAUNCHERS
 from planner.launch.targets import TARGETS
 
 
@@ -26,6 +27,14 @@ def command(
         Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.", metavar="FILE")
     ] = None,
     accept_changes: AcceptChanges = False,
+    launcher: Annotated[
+        str | None,
+        typer.Option("--launcher", help=f"{', '.join(LAUNCHERS)}: with --save-dir.", metavar="LAUNCHER"),
+    ] = None,
+    save_dir: Annotated[
+        Path | None,
+        typer.Option("--save-dir", help="Write every file into a folder, to start it there.", metavar="DIR"),
+    ] = None,
     nearest: Annotated[
         bool,
         typer.Option("--nearest", help="Write what comes nearest where the tool cannot be told the plan."),
@@ -36,13 +45,24 @@ def command(
     What was written is read back and estimated: unless that is the plan, it is refused with the fields that
     differ, what they cost and the change that fixes it.
     """
-    from app.reports.answer import note, print_text, write_file
+    from app.reports.answer import note, print_text, write_file, write_folder
     from app.requests.plan_file import read_plan
+    from planner.launch.bundle import bundle, require_launcher
     from planner.launch.targets import export_plan
 
-    found = export_plan(read_plan(plan, accept_changes=accept_changes, say=note), target, nearest=nearest)
+    require_launcher(launcher, save_dir)
+    read = read_plan(plan, accept_changes=accept_changes, say=note)
+    if save_dir is not None:
+        files, notes = bundle(read, target, launcher or "torchrun", nearest=nearest)
+        for text in notes:
+            note(text)
+        write_folder(save_dir, files)
+        return 0
+    found = export_plan(read, target, nearest=nearest)
     for text in found.notes:
         note(text)
+    if found.others:
+        note(f"{', '.join(found.others)} goes with it: --save-dir writes all files")
     if output is None:
         print_text(found.text, is_json=found.text.startswith("{"))
     else:

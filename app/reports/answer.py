@@ -150,6 +150,21 @@ def write_file(path: Path, text: str, *, fix: str = "give --output a file you ma
         ) from error
 
 
+def write_folder(folder: Path, files: Mapping[str, str]) -> None:
+    """Write files into a folder that is new or empty: nothing of another run is mixed in."""
+    fix = "give --save-dir a new or empty folder you may write"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        crowded = any(folder.iterdir())
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise InputError(what=f"cannot write into {folder}", cause=cause, fix=fix) from error
+    if crowded:
+        raise InputError(what=f"cannot write into {folder}", cause="there are files in it", fix=fix)
+    for name, text in files.items():
+        write_file(folder / name, text, fix=fix)
+
+
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
     """Give CSV with the union of the records' keys as columns, in order of first appearance.
 

@@ -220,6 +220,7 @@ ACCELERATE = Contract(
         "fsdp_prefetch": "FSDP2 gathers the next layer ahead",
         "cp_overlap": "no context parallelism in the profile",
         "p2p_overlap": "no pipeline here",
+        "p2p_sharded": "no pipeline here",
         "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
     },
     source="commands/config/config_args.py and parallelism_config.py of the accelerate 1.15.0 wheel",

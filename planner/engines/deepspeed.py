@@ -215,6 +215,7 @@ DEEPSPEED = Contract(
         "fsdp_prefetch": "ZeRO-3 gathers ahead by default, stage3_prefetch_bucket_size",
         "cp_overlap": "no context parallelism here",
         "p2p_overlap": "no pipeline here",
+        "p2p_sharded": "no pipeline here",
         "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
     },
     source="deepspeed/runtime/config.py and zero/config.py of the DeepSpeed 0.19.8 archive",

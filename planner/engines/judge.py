@@ -21,7 +21,7 @@ from planner.engines.fields import Facts, facts_of, layout_facts, told_model, to
 from planner.plan import Plan, stack_of
 from planner.problem import setting_of, split_of
 from planner.structure import close
-from topology.base.errors import InputError
+from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_bytes, format_seconds
 
 _JUDGED = ("layout", "split", "job", "model")
@@ -113,7 +113,8 @@ def require_runnable(plan: Plan, contract: Contract) -> None:
     for limit in contract.limits:
         if bool(np.any(limit.broken(setting, row))):
             equation, hint = limit.says(setting, plan.layout)
-            raise InputError(
+            raise NoFeasiblePlanError(
+                answer=limit,
                 what=f"{contract.engine} cannot run this plan: {contract.engine}-{limit.name}",
                 cause=equation,
                 fix=f"{hint}, as plan --for {contract.engine} does",
@@ -129,12 +130,13 @@ def is_the_plan(plan: Plan, verdict: Verdict) -> bool:
     return same and steps and close(verdict.peak_memory_bytes, plan.estimate.peak_memory_bytes)
 
 
-def refusal(plan: Plan, contract: Contract, verdict: Verdict) -> InputError:
+def refusal(plan: Plan, contract: Contract, verdict: Verdict) -> NoFeasiblePlanError:
     """The error of a plan that an engine cannot be told: fields, the cost of the nearest, the way out."""
     names = [name for name, _, _ in verdict.differs]
     reason = f"priced by {plan.request.stack}" if verdict.priced_otherwise else "what is priced as on"
     fields = ", ".join(_few(names)) or reason
-    return InputError(
+    return NoFeasiblePlanError(
+        answer=verdict,
         what=f"{contract.engine} cannot be told this plan: {fields}",
         cause="; ".join(
             [

@@ -367,9 +367,9 @@ TORCHTITAN = Contract(
         "gradient_overlap": "FSDP2 reduces layer by layer, DDP bucket by bucket",
         "parameter_overlap": "FSDP2 gathers layer by layer",
         "fsdp_prefetch": "FSDP2 gathers the next layer ahead",
-        "cp_overlap": "priced for the ring, which is not offered",
+        "cp_overlap": "keys and values are gathered beside attention",
         "p2p_overlap": "torch.distributed.pipelining sends beside compute",
-        "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
+        "early_stop_recompute": "priced as before 0.3, whose FullAC repeats the last product too",
     },
     source="torchtitan/config/configs.py of the torchtitan 0.3.0 wheel",
 )

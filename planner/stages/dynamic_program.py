@@ -70,15 +70,20 @@ def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     """Bound the step time over all splits and propose one, in about a millisecond."""
     if len(chunk_ranks) > costs.num_ranks:
         return _best_of_few(costs, chunk_ranks)
-    total, ranks = sum(costs.runs), costs.num_ranks
-    everything = total - (ranks - 1)
-    width = min(everything, 2 * math.ceil(total / ranks) + 3)
+    everything, width = widths(costs)
     tables = rank_tables(costs, width)
-    if width < everything and not np.isfinite(_least(tables, tables.seconds, np.maximum)):
+    if width < everything and not np.isfinite(least_of(tables, tables.seconds, np.maximum)):
         width = everything
         tables = rank_tables(costs, width)
     bound_s, paths = bound_tables(costs, tables, truncated=width < everything)
     return _known(costs, bound_s, [split_of_path(tables, path) for path in paths])
+
+
+def widths(costs: StageCosts) -> tuple[int, int]:
+    """Layers that a rank can take at most, and those that are tabulated first: twice its share and some."""
+    total, ranks = sum(costs.runs), costs.num_ranks
+    everything = total - (ranks - 1)
+    return everything, min(everything, 2 * math.ceil(total / ranks) + 3)
 
 
 def _known(costs: StageCosts, bound_s: float, splits: Sequence[StageSplit]) -> StageBound:
@@ -197,7 +202,9 @@ def _fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) 
     return recomputed, seconds, ~must | (need <= 0)
 
 
-def bound_tables(costs: StageCosts, tables: RankTables, *, truncated: bool) -> tuple[float, list[list[int]]]:
+def bound_tables(
+    costs: StageCosts, tables: RankTables, *, truncated: bool, thresholds: int = THRESHOLDS
+) -> tuple[float, list[list[int]]]:
     """Bound over all splits, and the splits of least sum for each slowest rank that was tried.
 
     (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
@@ -205,27 +212,27 @@ def bound_tables(costs: StageCosts, tables: RankTables, *, truncated: bool) -> t
     it.
     """
     M, beta = costs.num_microbatches, costs.bubble_weight
-    slowest = _least(tables, tables.seconds, np.maximum)
+    slowest = least_of(tables, tables.seconds, np.maximum)
     if not np.isfinite(slowest):
         return math.inf, []
-    tail = _least(tables, tables.tails, np.maximum)
-    total = _least(tables, tables.seconds, np.add)
+    tail = least_of(tables, tables.tails, np.maximum)
+    total = least_of(tables, tables.seconds, np.add)
     later = np.unique(tables.seconds[tables.seconds > slowest])
-    values = [slowest, *later[np.isfinite(later)][: THRESHOLDS - 1]]
+    values = [slowest, *later[np.isfinite(later)][: thresholds - 1]]
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
     if truncated:  # a rank taking more layers than tabulated, and the least the layers can sum to
         work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
         wider = (int(tables.taken[-1]) + 1) * min(costs.layer_s)
-        beyond, total, tail = min(beyond, wider), min(total, work), min(tail, _mean_tail(costs))
+        beyond, total, tail = min(beyond, wider), min(total, work), min(tail, mean_tail(costs))
     bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
     for value in values:
         path = _path(tables, _evened(tables, value))
         paths.append(path)
-        bounds.append((M - beta) * value + beta * _least(tables, _capped(tables, value), np.add))
+        bounds.append((M - beta) * value + beta * least_of(tables, _capped(tables, value), np.add))
     return min(bounds) + tail + costs.constant_s, paths
 
 
-def _mean_tail(costs: StageCosts) -> float:
+def mean_tail(costs: StageCosts) -> float:
     """Seconds that the longest tail of no split can go below: the mean over ranks of each linear form."""
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
     return max(
@@ -244,7 +251,7 @@ def _evened(tables: RankTables, slowest: float) -> Floats:
     return capped + EVENNESS * capped**2 / slowest
 
 
-def _least(tables: RankTables, values: Floats, combine: np.ufunc) -> float:
+def least_of(tables: RankTables, values: Floats, combine: np.ufunc) -> float:
     """Least combined value of consuming all layers rank by rank."""
     reached = _start(tables)
     for rank in values:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +21,21 @@ from planner.plan import Recomputes
 from planner.stages.dynamic_program import (
     SPARE_BYTES,
     Integers,
+    RankTables,
     Recomputed,
     StageBound,
     bound_stages,
     bound_tables,
     chunk_splits,
+    least_of,
+    mean_tail,
     rank_tables,
     split_of_path,
+    widths,
 )
+
+FEW_THRESHOLDS = 2
+"""Slowest ranks tried under each number: there are several numbers, and the solver decides what is close."""
 
 
 def bound_told(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
@@ -91,15 +98,26 @@ def _fewest(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recompu
 
 
 def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> StageBound:
-    """One chunk per rank: the dynamic program for every number that can still win."""
-    most = sum(costs.runs) - (costs.num_ranks - 1)
-    best_s, least_s = math.inf, math.inf
+    """One chunk per rank: the dynamic program for every number that can still win, from the fewest that fits.
+
+    A rank that takes more layers than are tabulated is slower than `wide_s` under any number.
+    """
+    everything, width = widths(costs)
+    counts = list(told_counts(everything, recomputes))
+    wide_s = _wider(costs, width) if width < everything else math.inf
+    first = _first_that_fits(costs, counts, width)
+    if first == len(counts) and width < everything:
+        width, wide_s = everything, math.inf
+        first = _first_that_fits(costs, counts, width)
+    best_s, least_s = math.inf, wide_s
     best: StageSplit | None = None
-    for count in told_counts(most, recomputes):
-        if best is not None and _beyond(costs, most, count) >= best_s:
+    for count in counts[first:]:
+        if best is not None and _beyond(costs, width, count) >= best_s:
             break
-        tables = rank_tables(costs, most, functools.partial(_first, costs, timed=count, kept=count))
-        bound_s, paths = bound_tables(costs, tables, truncated=False)
+        tables = _tables(costs, width, timed=count, kept=count)
+        if best is not None and _floor(costs, tables) >= best_s:
+            continue
+        bound_s, paths = bound_tables(costs, tables, truncated=False, thresholds=FEW_THRESHOLDS)
         least_s = min(least_s, bound_s)
         for path in paths:
             split = _strictly(split_of_path(tables, path), count)
@@ -109,16 +127,57 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
     return StageBound(bound_s=min(bound_s, best_s), split=best, seed_s=best_s)
 
 
+def _tables(costs: StageCosts, width: int, *, timed: int, kept: int) -> RankTables:
+    """What each rank's choices cost where every chunk recomputes so many layers."""
+    return rank_tables(costs, width, functools.partial(_first, costs, timed=timed, kept=kept))
+
+
+def _fits(costs: StageCosts, count: int, width: int) -> bool:
+    """Whether some split fits with this number."""
+    tables = _tables(costs, width, timed=0, kept=count)
+    return bool(np.isfinite(least_of(tables, tables.seconds, np.maximum)))
+
+
+def _first_that_fits(costs: StageCosts, counts: Sequence[int], width: int) -> int:
+    """Position of the first number with which something fits, by halving: more layers need less memory.
+
+    Recomputing nothing is apart, it needs no room to recompute in.
+    """
+    if _fits(costs, counts[0], width):
+        return 0
+    low, high = 1, len(counts)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _fits(costs, counts[middle], width) else (middle + 1, high)
+    return low
+
+
+def _wider(costs: StageCosts, width: int) -> float:
+    """Step time that no split beats in which some rank takes more layers than `width`."""
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
+    slowest = (width + 1) * min(costs.layer_s)
+    return (M - beta) * slowest + beta * work + mean_tail(costs) + costs.constant_s
+
+
 def _strictly(split: StageSplit, count: int) -> StageSplit:
     """The same layers, each rank recomputing its first `count`."""
     again = tuple(min(count, sum(row)) for row in split.layers_of_stage)
     return StageSplit(layers_of_stage=split.layers_of_stage, recompute_of_stage=again)
 
 
-def _beyond(costs: StageCosts, most: int, count: int) -> float:
+def _beyond(costs: StageCosts, width: int, count: int) -> float:
     """Step time that no number from `count` up beats: its seconds, the memory of recomputing all layers."""
-    tables = rank_tables(costs, most, functools.partial(_first, costs, timed=count, kept=most))
-    return bound_tables(costs, tables, truncated=False)[0]
+    return _floor(costs, _tables(costs, width, timed=count, kept=sum(costs.runs)))
+
+
+def _floor(costs: StageCosts, tables: RankTables) -> float:
+    """The slowest rank, the sum and the longest tail, each the least there is."""
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    slowest = least_of(tables, tables.seconds, np.maximum)
+    total = least_of(tables, tables.seconds, np.add)
+    tail = least_of(tables, tables.tails, np.maximum)
+    return (M - beta) * slowest + beta * total + tail + costs.constant_s
 
 
 def _first(costs: StageCosts, counts: Integers, *, timed: int, kept: int) -> Recomputed:
@@ -130,7 +189,7 @@ def _first(costs: StageCosts, counts: Integers, *, timed: int, kept: int) -> Rec
         np.add(costs.fixed_static_bytes, costs.fixed_activation_bytes)[:, None, None] + costs.working_bytes
     )
     freed = np.subtract(costs.saved_bytes, costs.saved_bytes_recomputed)
-    freed = freed if timed == kept else np.maximum(freed, 0.0)
+    freed = freed if timed == kept else np.maximum(freed, 0.0)  # a bound on memory for every larger number
     kept_bytes = counts @ np.asarray(costs.saved_bytes) - again @ freed
     working = np.asarray(costs.recompute_working_bytes)[:, None, None]
     any_again = again.sum(axis=-1) > 0

@@ -1,0 +1,301 @@
+"""A folder that starts the engine a plan is for: its settings, environment, ranks, checks and scheduler file.
+
+Every launcher sets NODE_RANK and MASTER_ADDR and runs `start.sh` once on each node; paths are relative to the
+folder, and what a user must name stops the script with a message where it is unset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from costmodel.kernels.tables import Calibration
+from planner.engines.contract import Contract
+from planner.engines.contracts import CONTRACTS
+from planner.engines.fields import facts_of
+from planner.engines.formats import Files
+from planner.engines.quoting import one_line, shell, slug, yaml
+from planner.launch.entries import ENTRIES, Entry
+from planner.launch.machines import PlanMachines, machines_of
+from planner.launch.targets import told
+from planner.plan import Plan, to_json
+from planner.problem import setting_of
+from topology.base.errors import InputError
+from topology.base.names import resolve
+from topology.base.units import GIB, MIB
+
+MEMORY_SHARE = 0.95
+"""Of the memory that the plan counts on, what a driver must show of a GPU: it keeps some for itself."""
+
+
+def bundle(
+    plan: Plan, target: str, launcher: str, *, nearest: bool = False, cal: Calibration | None = None
+) -> tuple[Files, tuple[str, ...]]:
+    """Every file of the folder, and what is left to the user.
+
+    Args:
+        plan: the plan.
+        target: the engine, leniently named.
+        launcher: what starts it, leniently named.
+        nearest: as for `planner.launch.targets.export_plan`.
+        cal: likewise.
+    """
+    engine = resolve(target, tuple(ENTRIES), "engine")
+    how = resolve(launcher, tuple(LAUNCHERS), "launcher")
+    contract, entry, where = CONTRACTS[engine], ENTRIES[engine], machines_of(plan)
+    settings, notes = told(plan, contract, nearest=nearest, cal=cal)
+    program = dict([entry.program]) if entry.program else {}
+    files = {
+        **settings,
+        **program,
+        "environment.sh": environment(plan, contract, entry),
+        "start.sh": start(entry, where),
+        "preflight.sh": preflight(plan, entry, where),
+        "ranks.csv": ranks(plan, where),
+        **LAUNCHERS[how](plan, entry, where),
+        "Dockerfile": f"FROM {entry.image}\nWORKDIR /plan\nCOPY . /plan\n",
+        "plan.json": to_json(plan) + "\n",
+    }
+    return {**files, "README.md": readme(plan, contract, how, files, entry)}, notes
+
+
+def _title(plan: Plan) -> str:
+    return slug(f"{plan.request.model.name}-{plan.layout.num_gpus}")
+
+
+def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
+    """Variables of the engine with why, and those that the user must name."""
+    facts, gpu = facts_of(plan), setting_of(plan.request).cluster.gpu
+    lines = ["# variables of every rank; source this file"]
+    for one in contract.environment:
+        if one.needed(facts, gpu):
+            lines += [f"# {one.why}", f"export {one.name}={shell(one.value)}"]
+    lines += ["# messages of NCCL only where something is wrong", 'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"']
+    for name, what in entry.variables.items():
+        lines.append(f': "${{{name}:?name the {what}}}"; export {name}')
+    return "\n".join(lines) + "\n"
+
+
+def start(entry: Entry, where: PlanMachines) -> str:
+    """The script of one node."""
+    source = ["source environment.sh", *([f"source {entry.sourced}"] if entry.sourced else [])]
+    launch = entry.launcher.format(
+        nodes=where.nodes, each=where.gpus_per_node, all=where.nodes * where.gpus_per_node
+    )
+    return "\n".join([
+        "#!/bin/bash",
+        "# the ranks of this node; launchers set NODE_RANK and MASTER_ADDR",
+        "set -euo pipefail",
+        'cd "$(dirname "$0")"',
+        *source,
+        '[ -n "${SKIP_PREFLIGHT:-}" ] || bash preflight.sh  # SKIP_PREFLIGHT=1 starts all the same',
+        ': "${NODE_RANK:?rank of this node, from 0}" "${MASTER_ADDR:?host of node 0}"',
+        ': "${MASTER_PORT:=29500}"',
+        f'exec {launch} {entry.words} "$@"',
+        "",
+    ])  # fmt: skip
+
+
+def preflight(plan: Plan, entry: Entry, where: PlanMachines) -> str:
+    """What of this node differs from the plan, before an hour is lost."""
+    gpu = setting_of(plan.request).cluster.gpu
+    least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
+    return f"""\
+#!/bin/bash
+# says what of this node is not what was planned for, and stops if it cannot work
+set -euo pipefail
+wrong=0
+say() {{ echo "preflight: $1" >&2; wrong=1; }}
+command -v nvidia-smi >/dev/null || {{ echo "preflight: no nvidia-smi on $(hostname)" >&2; exit 1; }}
+count=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
+[ "$count" -ge {where.gpus_per_node} ] || say "$count GPUs, the plan has {where.gpus_per_node} of a node"
+least=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -n 1)
+[ "$least" -ge {least} ] || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c >&2
+python -c "import {entry.package}" || say "{entry.package} cannot be imported"
+python -c "import torch; assert torch.cuda.is_available() and torch.distributed.is_nccl_available()" \\
+  || say "torch has no CUDA or no NCCL here"
+exit $wrong
+"""
+
+
+def ranks(plan: Plan, where: PlanMachines) -> str:
+    """Rank, node of the cluster, GPU of the node: the placement that was estimated."""
+    per_node = plan.request.cluster.nodes[0].gpus_per_node
+    rows = [
+        f"{rank},{rank // where.gpus_per_node},{gpu // per_node},{gpu % per_node}"
+        for rank, gpu in enumerate(plan.mesh.gpu_of_rank)
+    ]
+    return "\n".join(["rank,node_rank,node_of_cluster,gpu_of_node", *rows]) + "\n"
+
+
+def _slurm(plan: Plan, _: Entry, where: PlanMachines) -> dict[str, str]:
+    """An sbatch script: one task a node, nodes in the order of Slurm's own list."""
+    together = _nodes_together(plan)
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={_title(plan)}",
+        f"#SBATCH --nodes={where.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={where.gpus_per_node}",
+        "#SBATCH --exclusive",
+        *([f"#SBATCH --segment={together}"] if together > 1 else []),
+        "#SBATCH --output=%x-%j.log",
+        "set -euo pipefail",
+        'cd "$SLURM_SUBMIT_DIR"',
+        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        "export MASTER_ADDR",
+        "exec srun --kill-on-bad-exit=1 \\",
+        '  bash -c \'NODE_RANK="$SLURM_NODEID" exec bash start.sh "$@"\' start "$@"',
+    ]
+    return {"train.sbatch": "\n".join(lines) + "\n"}
+
+
+def _nodes_together(plan: Plan) -> int:
+    """Nodes of one scale-up domain, which the scheduler must hand out whole; 1 where nodes are alone."""
+    hierarchy = setting_of(plan.request).cluster.hierarchy
+    per_machine = plan.request.cluster.nodes[0].gpus_per_node
+    return min(hierarchy.gpus_per_node, plan.layout.num_gpus) // per_machine or 1
+
+
+def _torchrun(*_: Any) -> dict[str, str]:
+    """Nothing more: `start.sh` runs torchrun."""
+    return {}
+
+
+def _mpi(_: Plan, __: Entry, where: PlanMachines) -> dict[str, str]:
+    """One process a node by Open MPI, in the order of the host file."""
+    text = "\n".join([
+        "#!/bin/bash",
+        "set -euo pipefail",
+        'cd "$(dirname "$0")"',
+        ': "${HOSTFILE:?name a file with one host a line, in the order of ranks.csv}"',
+        'MASTER_ADDR="$(head -n 1 "$HOSTFILE" | cut -d " " -f 1)"',
+        f'exec mpirun --hostfile "$HOSTFILE" -np {where.nodes} --map-by ppr:1:node \\',
+        '  -x MASTER_ADDR="$MASTER_ADDR" \\',
+        '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
+        "",
+    ])  # fmt: skip
+    return {"mpirun.sh": text}
+
+
+def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dict[str, Any]:
+    """The container of a node, in an image that holds this folder at /plan."""
+    command = f'export NODE_RANK="{rank}" MASTER_ADDR="{master}"; exec bash /plan/start.sh'
+    named = [{"name": name, "value": ""} for name in entry.variables]  # start.sh stops while one is empty
+    return {
+        "name": "pytorch",
+        "image": "<image of the Dockerfile>",
+        "command": ["bash", "-c", command],
+        "env": named,
+        "resources": {"limits": {"nvidia.com/gpu": where.gpus_per_node}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108  # of the container
+    }
+
+
+def _pod(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Its pod: never restarted alone, with shared memory for NCCL."""
+    shared = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+    return {"spec": {"restartPolicy": "Never", "containers": [dict(container)], "volumes": [shared]}}
+
+
+def _kubernetes(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """A JobSet (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node."""
+    name = _title(plan)
+    container = _container(entry, where, "$JOB_COMPLETION_INDEX", f"{name}-node-0-0.{name}")
+    job = {
+        "completionMode": "Indexed",
+        "completions": where.nodes,
+        "parallelism": where.nodes,
+        "backoffLimit": 0,
+        "template": _pod(container),
+    }  # fmt: skip
+    jobset = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]},
+    }
+    return {"jobset.yaml": yaml(jobset)}
+
+
+def _pytorchjob(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """A PyTorchJob (kubeflow.org/v1): the operator sets RANK of a pod and MASTER_ADDR."""
+    pod = _pod(_container(entry, where, "$RANK", "$MASTER_ADDR"))
+    roles = {"Master": 1, **({"Worker": where.nodes - 1} if where.nodes > 1 else {})}
+    job = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": _title(plan)},
+        "spec": {
+            "pytorchReplicaSpecs": {
+                role: {"replicas": count, "restartPolicy": "Never", "template": pod}
+                for role, count in roles.items()
+            }
+        },
+    }
+    return {"pytorchjob.yaml": yaml(job)}
+
+
+def _kubeflow(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """A TrainJob (trainer.kubeflow.org/v1alpha1): the runtime sets PET_NODE_RANK and PET_MASTER_ADDR."""
+    container = _container(entry, where, "$PET_NODE_RANK", "$PET_MASTER_ADDR")
+    gpus = {"nvidia.com/gpu": str(where.gpus_per_node)}
+    job = {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": _title(plan)},
+        "spec": {
+            "runtimeRef": {"name": "torch-distributed"},
+            "trainer": {
+                "image": container["image"],
+                "command": container["command"],
+                "env": container["env"],
+                "numNodes": where.nodes,
+                "numProcPerNode": where.gpus_per_node,
+                "resourcesPerNode": {"limits": gpus, "requests": gpus},
+            },
+        },
+    }
+    return {"trainjob.yaml": yaml(job)}
+
+
+LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines], dict[str, str]]] = {
+    "slurm": _slurm,
+    "torchrun": _torchrun,
+    "mpi": _mpi,
+    "kubernetes": _kubernetes,
+    "pytorchjob": _pytorchjob,
+    "kubeflow": _kubeflow,
+}
+"""What can start a bundle."""
+_STARTS = {
+    "slurm": "sbatch --export=ALL train.sbatch",
+    "torchrun": "NODE_RANK=0 MASTER_ADDR=HOST bash start.sh, on every node with its own rank",
+    "mpi": "HOSTFILE=hosts bash mpirun.sh",
+    "kubernetes": "kubectl apply -f jobset.yaml, with the image and the values in it named",
+    "pytorchjob": "kubectl apply -f pytorchjob.yaml, with the image and the values in it named",
+    "kubeflow": "kubectl apply -f trainjob.yaml, with the image and the values in it named",
+}
+
+
+def readme(plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry) -> str:
+    """What is in the folder and how it is started."""
+    needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
+    title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
+    return "\n".join([
+        f"# {title}", "", f"Start it: `{_STARTS[launcher]}`", "",
+        "Name these in the environment:", "", *needs, "",
+        f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
+        "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned.", "",
+    ])  # fmt: skip
+
+
+def require_launcher(launcher: str | None, folder: object | None) -> None:
+    """Refuse a launcher without a folder: it is more than one file."""
+    if launcher is not None and folder is None:
+        raise InputError(
+            what="a launcher needs a folder",
+            cause=f"--launcher {launcher} writes several files",
+            fix="add --save-dir DIR",
+        )

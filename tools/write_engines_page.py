@@ -1,0 +1,131 @@
+"""Write docs/engines.md from the contracts of engines: `python tools/write_engines_page.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import TRAINING
+from costmodel.layout import RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
+from costmodel.models.catalog import model
+from costmodel.stack import stack
+from planner.engines.contract import Contract
+from planner.engines.contracts import CONTRACTS
+from planner.problem import Setting
+from planner.rules.check import legal
+from topology.builders import default_cluster
+
+PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
+HEAD = """\
+# Engines
+
+What a plan promises is what is launched: `plan --for ENGINE` (by default the engine of the stack) plans
+within what the engine can be told, and `plan export --to ENGINE` reads back what it wrote, estimates it and
+succeeds only if step time and memory are the plan's. Otherwise it names the fields that differ and what they
+cost; `--nearest` writes the nearest and prints both. `--for any` is the space that no engine limits.
+
+One contract per engine (`planner/engines/`) holds its words in both directions, its limits, its environment
+and what it does without a word. This page is written from them by `tools/write_engines_page.py`; a test holds
+it to them.
+
+## What can be told
+
+A layout counts as offered if it keeps every rule, with some ZeRO stage, with a dense model and with one of
+experts.
+
+"""
+CELLS: dict[str, dict[str, Any]] = {
+    "tensor": {"tp": 2, "sequence_parallel": True}, "tensor, whole sequences": {"tp": 2},
+    "pipeline": {"pp": 2}, "context, ring": {"cp": 2}, "context, Ulysses": {"cp": 2, "cp_kind": "ulysses"},
+    "context, all-gather": {"cp": 2, "cp_kind": "allgather"},
+    "experts": {"ep": 2}, "experts over tp": {"tp": 2, "expert_tp": 2, "sequence_parallel": True},
+    "ZeRO-1": {"zero_stage": 1}, "ZeRO-2": {"zero_stage": 2}, "ZeRO-3": {"zero_stage": 3},
+    "ZeRO-2 in a pipeline": {"zero_stage": 2, "pp": 2}, "ZeRO-3 in a pipeline": {"zero_stage": 3, "pp": 2},
+    "ZeRO-3 within a part": {"zero_stage": 3, "shard_degree": 4},
+    **{f"schedule {name}": {"pp": 2, "schedule": name, "virtual_stages": n}
+       for name, n in zip(SCHEDULES, (1, 1, 2, 1, 2, 2), strict=True)},
+    **{f"recompute {name}": {"recompute": name} for name in RECOMPUTES if name != "none"},
+    "replicas outside stages": {"pp": 2, "dp": 4, "axis_order": ("dp", "pp", "cp", "tp")},
+}  # fmt: skip
+_MODELS = ("llama-3.1-8b", "mixtral-8x7b")
+_AMOUNTS = {
+    "per-rank": "a number of each rank",
+    "per-chunk": "one number for all chunks",
+    "all": "all or none",
+}
+
+
+def offered(contract: Contract, fields: dict[str, Any]) -> str:
+    """Whether the engine can be told a layout: yes, no, or with dense models only."""
+    names = _MODELS[1:] if "ep" in fields or "expert_tp" in fields else _MODELS
+    verdicts = [_is_offered(contract, name, fields) for name in names]
+    return "yes" if all(verdicts) else "dense only" if any(verdicts) else "–"
+
+
+def _is_offered(contract: Contract, name: str, fields: dict[str, Any]) -> bool:
+    """The same with one model, under any ZeRO stage where none is named."""
+    setting = Setting(
+        model=model(name),
+        cluster=default_cluster("b200-sxm", 64),
+        job=TrainingJob(sequence_length=4096, global_batch_size=256),
+        stack=stack(contract.stacks[0]),
+        engine=contract.engine,
+    )
+    layouts = [ParallelLayout(**{"dp": 8, "zero_stage": stage} | fields) for stage in range(4)]
+    keep, _ = legal(setting, LayoutTable.from_rows(layouts))
+    return bool(keep.any())
+
+
+def page() -> str:
+    """The page."""
+    engines = list(CONTRACTS.values())
+    lines = [HEAD + _row(["", *(one.title for one in engines)]), _row(["---"] * (len(engines) + 1))]
+    lines.append(_row(["`--for`", *(f"`{one.engine}`" for one in engines)]))
+    lines.append(
+        _row(["versions", *(f"{one.package} {'–'.join(dict.fromkeys(one.releases))}" for one in engines)])
+    )
+    lines.append(_row(["priced by", *(", ".join(one.stacks) for one in engines)]))
+    lines += [_row([name, *(offered(one, fields) for one in engines)]) for name, fields in CELLS.items()]
+    lines.append(_row(["recomputed layers", *(_AMOUNTS[one.recomputes] for one in engines)]))
+    lines += [_row([f"precision {name}", *(_precision(one, name) for one in engines)]) for name in TRAINING]
+    return "\n".join([*lines, "", *(_section(one) for one in engines)])
+
+
+def _precision(contract: Contract, name: str) -> str:
+    """Whether a precision has words, on a GPU that has the units."""
+    job = TrainingJob(sequence_length=4096, global_batch_size=256, precision=name)  # type: ignore[arg-type]
+    setting = Setting(
+        model=model("llama-3.1-8b"), cluster=default_cluster("b200-sxm", 8), job=job,
+        stack=stack(contract.stacks[0]), engine=contract.engine,
+    )  # fmt: skip
+    table = LayoutTable.from_rows([ParallelLayout()])
+    broken = any(bool(np.any(limit.broken(setting, table))) for limit in contract.limits if not limit.fields)
+    return "–" if broken else "yes"
+
+
+def _section(contract: Contract) -> str:
+    """One engine: what it is told by, what it cannot run, what it needs, what it does without a word."""
+    words = sum(len(setting.words) for setting in contract.settings)
+    spellings = len(contract.spellings)
+    limits = ", ".join(f"`{contract.engine}-{limit.name}`" for limit in contract.limits)
+    lines = [
+        f"## {contract.title}",
+        "",
+        f"{words} words in {spellings} spellings, from {contract.source}.",
+        "",
+    ]
+    lines += [f"Rules of its own: {limits}.", ""]
+    lines += [f"- `{one.name}={one.value}`: {one.why}." for one in contract.environment]
+    lines += [f"- `{name}` without a word: {why}." for name, why in contract.built_in.items()]
+    return "\n".join([*lines, ""])
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
