@@ -34,10 +34,14 @@ from planner.stages.dynamic_program import (
     widths,
 )
 
+SPLITS_KEPT = 256
+"""Bounds kept: layouts that differ in nothing a stage sees come in pairs, and again as alternatives."""
+
 FEW_THRESHOLDS = 2
 """Slowest ranks tried under each number: there are several numbers, and the solver decides what is close."""
 
 
+@functools.lru_cache(maxsize=SPLITS_KEPT)
 def bound_told(costs: StageCosts, chunk_ranks: tuple[int, ...], recomputes: Recomputes) -> StageBound:
     """Bound the step time over all splits that an engine can be told, and propose one."""
     free = bound_stages(costs, chunk_ranks)
