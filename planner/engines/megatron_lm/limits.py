@@ -105,21 +105,6 @@ def _sharded(s: Question, x: ParallelLayout) -> tuple[str, str]:
     return equation, "set zero_stage=1, or tp=1 and cp=1"
 
 
-def _instances_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
-    instances = t.replicas // np.maximum(t.shard_degree, 1)
-    partial = (t.zero_stage > 0) & (instances > 1)
-    return s.model.is_moe and np.asarray(partial & (t.expert_dp % np.maximum(instances, 1) != 0), dtype=bool)
-
-
-def _instances(_: Question, x: ParallelLayout) -> tuple[str, str]:
-    instances = x.replicas // x.effective_shard_degree
-    equation = (
-        f"shard_degree = {x.shard_degree} makes {instances} instances of the distributed optimizer, "
-        f"which must divide the {x.expert_dp} replicas of an expert"
-    )
-    return equation, "leave out shard_degree"
-
-
 def _group_rank_broken(s: Question, _: LayoutTable) -> bool:
     routing = s.model.routing
     best = s.model.num_experts_per_token // routing.topk_group
@@ -171,11 +156,5 @@ LIMITS = (
         fields=("zero_stage", "tp", "cp"),
         broken=_sharded_broken,
         says=_sharded,
-    ),
-    Limit(
-        name="optimizer-instances",
-        fields=("zero_stage", "shard_degree", "dp", "cp", "tp", "ep", "expert_tp"),
-        broken=_instances_broken,
-        says=_instances,
     ),
 )
