@@ -6,7 +6,7 @@ from app.quantities import format_count, format_duration, format_percent, format
 from app.reports.answer import Facts
 from costmodel.estimate import Estimate
 from costmodel.kernels.precisions import TRAINING
-from planner.plan import PlanRequest
+from planner.plan import FREE, PlanRequest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
@@ -18,7 +18,8 @@ def headline(request: PlanRequest) -> str:
     kinds = " + ".join(dict.fromkeys(node.gpu for node in cluster.nodes))
     batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
     where = f"{cluster.num_gpus:,} × {kinds}"
-    return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}"
+    launched = "" if request.engine == FREE else f" · for {request.engine}"
+    return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}{launched}"
 
 
 def headline_facts(request: PlanRequest, estimate: Estimate) -> Facts:
