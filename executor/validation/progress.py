@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 EVERY_S: Final = 4.0
 POLL_S: Final = 0.5
+MOST_UNSEEN: Final = 0.9  # of a part is taken to be done by its time alone
 
 T = TypeVar("T")
 
@@ -43,12 +44,12 @@ class Progress:
         """Take the parts in their order, each with the seconds that it is expected to take."""
         self._say, self._expected_s, self._clock = say, dict(expected_s), clock
         self._start_s = self._said_s = clock()
-        self._part, self._behind_s = "", 0.0
+        self._part, self._part_start_s, self._behind_s = "", self._start_s, 0.0
 
     def begin(self, part: str) -> None:
         """The part before has ended."""
         self._behind_s += self._expected_s.get(self._part, 0.0)
-        self._part = part
+        self._part, self._part_start_s = part, self._clock()
         self._tell(0.0)
 
     def alive(self, share: float = 0.0) -> None:
@@ -60,9 +61,10 @@ class Progress:
         """One line."""
         self._said_s = now_s = self._clock()
         elapsed_s, total_s = now_s - self._start_s, sum(self._expected_s.values())
-        done_s = self._behind_s + share * self._expected_s[self._part]
-        left_s = seconds_left(done_s, total_s, elapsed_s)
-        self._say(f"{self._part}: {share:.0%}, {elapsed_s:.0f} s so far, about {left_s:.0f} s left")
+        expected_s = self._expected_s[self._part]
+        unseen_s = min(now_s - self._part_start_s, MOST_UNSEEN * expected_s)
+        left_s = seconds_left(self._behind_s + max(share * expected_s, unseen_s), total_s, elapsed_s)
+        self._say(f"{self._part}: {elapsed_s:.0f} s so far, about {left_s:.0f} s left")
 
 
 def results(futures: Sequence[Future[T]], alive: Callable[[float], None] = lambda _: None) -> list[T]:

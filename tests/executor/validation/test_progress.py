@@ -38,10 +38,20 @@ def test_the_rest_is_what_the_work_so_far_says() -> None:
     now_s = 50.0
     progress.alive(0.5)
     assert said == [
-        "a: 0%, 0 s so far, about 40 s left",
-        "b: 0%, 20 s so far, about 60 s left",
-        "b: 50%, 50 s so far, about 30 s left",
+        "a: 0 s so far, about 40 s left",
+        "b: 20 s so far, about 60 s left",
+        "b: 50 s so far, about 4 s left",  # 30 s of the 30 that b takes: nine tenths, until more is known
     ]
+
+
+def test_what_is_known_to_be_done_counts_more_than_time() -> None:
+    """Three quarters done in a tenth of the time."""
+    now_s, said = 0.0, []
+    progress = Progress(said.append, {"a": 40.0}, lambda: now_s)
+    progress.begin("a")
+    now_s = 6.0
+    progress.alive(0.75)
+    assert said[-1] == "a: 6 s so far, about 2 s left"
 
 
 def test_results_come_in_order_with_a_sign_of_life() -> None:
