@@ -13,7 +13,7 @@ from planner.explain import Explanation
 from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
 from planner.questions.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
-from planner.rules.verdict import illegal
+from planner.rules.verdict import illegal, require_room
 from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible
 from planner.search.no_plan import no_plan
@@ -109,15 +109,15 @@ def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:
 
 
 def validate(plan: Plan | str | Path) -> ValidationReport:
-    """Check a plan on this machine: rules, exact counts, memory, numerics. Needs the extra `run` (torch)."""
-    from app.actions.rule_check import check_rules
+    """Check a plan on this machine: one verdict on each claim. Needs the extra `run` (torch)."""
+    from app.actions.planned_checks import planned_checks
     from app.extras import require_torch
 
-    found = _read(plan)
+    found = require_room(_read(plan))
     require_torch("meshplan.validate")
     from executor.validation.validate import validate as checked
 
-    return checked(found, check_rules(found), lambda _begun: None)
+    return checked(found, planned_checks(found), lambda _begun: None)
 
 
 def _search(request: PlanRequest) -> Plan | Infeasible:

@@ -1,4 +1,4 @@
-"""`plan validate`: is a plan legal, and does this machine's executor confirm what it promises?"""
+"""`plan validate`: what a plan claims, one verdict each, as far as this machine can tell."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ def command(
     output: OutputFile = None,
     output_format: OutputFormat = None,
 ) -> int:
-    """Check a plan: its rules, exact counts, memory of full-size ranks, numerics, and a rank on a GPU.
+    """Check each claim of a plan: counts, its memory, whether it fits, numerics, launch, step time.
 
-    Counts and memory come from one process that plays single ranks of the plan; numerics from the plan shrunk
-    to what this machine can run. Needs the extra `run` (torch).
+    A claim holds, does not hold, or is not checked here. Counts and memory come from one process that
+    plays single ranks of the plan; numerics from the plan shrunk to what this machine can run. Needs the
+    extra `run` (torch). A plan of more memory than its GPU has is refused before anything starts.
     """
-    from app.actions.rule_check import check_rules
+    from app.actions.planned_checks import planned_checks
     from app.extras import require_torch
     from app.reports.answer import check_destination, emit, note
     from app.reports.validation import validation_answer
     from app.requests.plan_file import read_plan
+    from app.terminal.progress import waiting
+    from planner.rules.verdict import require_room
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    wanted = read_plan(plan, accept_changes=accept_changes, say=note)
+    wanted = require_room(read_plan(plan, accept_changes=accept_changes, say=note))
     require_torch("plan validate")
-    from executor.torch_internals import quiet_known_warnings
-    from executor.validation.validate import validate
+    with waiting("starting torch and reading the export back"):
+        from executor.torch_internals import quiet_known_warnings
+        from executor.validation.validate import validate
 
-    quiet_known_warnings()
-    report = validate(wanted, check_rules(wanted), note)
+        quiet_known_warnings()
+        planned = planned_checks(wanted)
+    report = validate(wanted, planned, note)
     return emit(validation_answer(report), wanted=output_format, as_json=as_json, output=output)

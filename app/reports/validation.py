@@ -16,15 +16,18 @@ _MOST_DIFFERENCES = 20
 
 
 def validation_answer(report: ValidationReport) -> Answer:
-    """Lay out a report; the exit code is 1 when a check failed."""
-    failed = [check.name for check in report.checks if check.status == "failed"]
-    headline = f"failed: {', '.join(failed)}" if failed else "the plan is valid"
+    """Lay out a report; the exit code is 1 when a claim does not hold."""
+    wrong, unchecked = (_named(report, verdict) for verdict in ("does not hold", "not checked here"))
+    headline = f"does not hold: {wrong}" if wrong else "what was checked holds"
+    if unchecked:
+        headline += f"; not checked here: {unchecked}"
     sections: list[Section] = [
         Table(
-            title="Checks",
-            columns=("check", "verdict", "time", "finding"),
-            rows=tuple((c.name, c.status, f"{c.seconds:.0f} s", c.detail) for c in report.checks),
+            title="Claims",
+            columns=("claim", "verdict", "time", "finding"),
+            rows=tuple((c.name, c.verdict, f"{c.seconds:.0f} s", c.detail) for c in report.checks),
             align="llrl",
+            note=report.scope,
         )
     ]
     sections += _memory(report) + _differences(report)
@@ -33,8 +36,13 @@ def validation_answer(report: ValidationReport) -> Answer:
         sections=tuple(sections),
         document=json_text(_document(report)),
         records=tuple(unstructure(check) for check in report.checks),
-        exit_code=FAILED if failed else 0,
+        exit_code=FAILED if wrong else 0,
     )
+
+
+def _named(report: ValidationReport, verdict: str) -> str:
+    """The claims with a verdict."""
+    return ", ".join(check.name for check in report.checks if check.verdict == verdict)
 
 
 def _memory(report: ValidationReport) -> list[Section]:

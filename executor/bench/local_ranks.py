@@ -64,18 +64,19 @@ def run_ranks(
     *arguments: Any,
     timeout_s: float = 120.0,
     device_type: str = "cpu",
+    alive: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """Call ``function(rank, *arguments)`` on forked ranks of one gloo group; return results by rank.
 
     Results travel pickled with numpy in place of tensors. The first failure stops every rank. With
     `device_type` ``cuda`` each rank has a GPU and NCCL beside gloo; CUDA must not have been used before.
-    Ranks that a fault ends are started once more: see `FAULTS`.
+    Ranks that a fault ends are started once more: see `FAULTS`. `alive` is called several times a second.
     """
     try:
-        return _run_once(function, world_size, arguments, timeout_s, device_type)
+        return _run_once(function, world_size, arguments, timeout_s, device_type, alive)
     except RankFaultError as fault:
         sys.stderr.write(f"{fault}\nall ranks are started once more\n")
-        return _run_once(function, world_size, arguments, timeout_s, device_type)
+        return _run_once(function, world_size, arguments, timeout_s, device_type, alive)
 
 
 def _run_once(
@@ -84,6 +85,7 @@ def _run_once(
     arguments: tuple[Any, ...],
     timeout_s: float,
     device_type: str,
+    alive: Callable[[], None],
 ) -> list[Any]:
     """Fork the ranks, collect their results, leave none behind."""
     preload()
@@ -105,7 +107,7 @@ def _run_once(
         for process in ranks:
             process.start()
         try:
-            return _collect(ranks, world.results, timeout_s, world.folder)
+            return _collect(ranks, world.results, timeout_s, world.folder, alive)
         finally:
             for process in ranks:
                 if process.is_alive():
@@ -113,7 +115,9 @@ def _run_once(
                 process.join()
 
 
-def _collect(ranks: list[Any], results: Any, timeout_s: float, folder: Path) -> list[Any]:
+def _collect(
+    ranks: list[Any], results: Any, timeout_s: float, folder: Path, alive: Callable[[], None]
+) -> list[Any]:
     """Wait for one result per rank; how a rank parts that has given its own is of no account.
 
     A peer may close its end of the last barrier first, and native code may fail while it is taken down.
@@ -121,6 +125,7 @@ def _collect(ranks: list[Any], results: Any, timeout_s: float, folder: Path) -> 
     done: dict[int, Any] = {}
     deadline = time.monotonic() + timeout_s
     while len(done) < len(ranks):
+        alive()
         try:
             rank, failure, payload = results.get(timeout=0.2)
         except queue.Empty:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,7 @@ from executor.parallel.programs import stages_of_rank
 from executor.validation.expected_counts import STACK, layers_of_runs
 from executor.validation.fake_rank import FakeRank, RankTask, fake_rank
 from executor.validation.peak_tracker import PeakTracker
+from executor.validation.progress import results
 
 MOST_LAYER_STEPS = 48  # layers × microbatches traced at once, about 10 s on one core
 DEPTHS = (3, 5)  # layers of a stage traced instead when it has more
@@ -62,15 +63,20 @@ def chosen_stages(pp: int) -> tuple[int, ...]:
 
 
 def traced_memory(
-    task: RankTask, global_batch_size: int, stages: Sequence[int], *, processes: int = 2
+    task: RankTask,
+    global_batch_size: int,
+    stages: Sequence[int],
+    *,
+    processes: int = 2,
+    alive: Callable[[float], None] = lambda _: None,
 ) -> tuple[StageMemory, ...]:
-    """Trace stages in processes of their own, and set the estimate beside each."""
+    """Trace stages in processes of their own, the estimate beside each; `alive` hears the share done."""
     estimates = estimated_memory(task, global_batch_size)
     of_stage = [traces_of(replace(task, stage=stage)) for stage in stages]
     torch_internals.preload()
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        peaks = iter(list(pool.map(peak, [each for tasks in of_stage for each in tasks])))
+        peaks = iter(results([pool.submit(peak, each) for tasks in of_stage for each in tasks], alive))
     traced = [
         extrapolate(replace(task, stage=stage), [next(peaks) for _ in tasks])
         for stage, tasks in zip(stages, of_stage, strict=True)

@@ -38,7 +38,8 @@ def measure_rank(task: RankTask) -> RankMeasurement:
             rank.forward_backward()
             rank.update()
             torch.cuda.synchronize()
-        return replace(_summary(rank), gpu=torch.cuda.get_device_name(device))
+        memory_bytes = float(torch.cuda.get_device_properties(device).total_memory)
+        return replace(_summary(rank), gpu=torch.cuda.get_device_name(device), gpu_memory_bytes=memory_bytes)
 
 
 def _summary(rank: FakeRank) -> RankMeasurement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -107,9 +107,14 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     return Outcome(losses=tuple(losses), gradients=gradients)
 
 
-def run_layout(case: Case, settings: OptimizerSettings, timeout_s: float = 120.0) -> Outcome:
+def run_layout(
+    case: Case,
+    settings: OptimizerSettings,
+    timeout_s: float = 120.0,
+    alive: Callable[[], None] = lambda: None,
+) -> Outcome:
     """Train the same model on forked ranks of this machine under the case's layout."""
-    ranks = run_ranks(_rank, case.layout.num_gpus, case, settings, timeout_s=timeout_s)
+    ranks = run_ranks(_rank, case.layout.num_gpus, case, settings, timeout_s=timeout_s, alive=alive)
     losses = tuple(sum(rank[0][step] for rank in ranks) / case.layout.tp for step in range(case.steps))
     return Outcome(losses=losses, gradients=assemble([part for rank in ranks for part in rank[1]]))
 

@@ -1,4 +1,4 @@
-"""The findings of `plan validate` as data: one check each, passed, failed or skipped with a reason."""
+"""The findings of `plan validate` as data: one verdict on each claim, with its number."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Literal
 from executor.validation.expected_counts import Term
 from executor.validation.memory_trace import StageMemory
 
-CheckStatus = Literal["passed", "failed", "skipped"]
+Verdict = Literal["holds", "does not hold", "not checked here"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: its verdict in a word and in a sentence."""
+    """One claim: its verdict, in a sentence why, and the number it rests on, where there is one."""
 
     name: str
-    status: CheckStatus
+    verdict: Verdict
     detail: str
+    value: float | None = None
+    unit: str = ""
     seconds: float = 0.0
 
 
@@ -51,13 +53,15 @@ class RankMeasurement:
     estimated_bytes: float
     forward_s: float
     backward_s: float
+    gpu_memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationReport:
-    """Everything that was checked of one plan."""
+    """All that was checked of a plan; `scope` says what that does not show of another engine's plan."""
 
     checks: tuple[Check, ...]
+    scope: str = ""
     terms: tuple[StageTerm, ...] = ()
     memory: tuple[StageMemory, ...] = ()
     numerics: Numerics | None = None
@@ -65,5 +69,5 @@ class ValidationReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(check.status != "failed" for check in self.checks)
+        """Whether no claim was found not to hold."""
+        return all(check.verdict != "does not hold" for check in self.checks)

@@ -1,4 +1,4 @@
-"""Check a plan on this machine: exact counts, memory of real ranks, numerics, and a rank on a GPU if any.
+"""Check a plan's claims on this machine, one verdict each, with a rank on a GPU if there is one.
 
 Counting and tracing run in processes of their own, so that a fake process group never meets a real one.
 """
@@ -17,16 +17,25 @@ from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
 from executor.bench.local_ranks import RankError
 from executor.training.optimizer import OptimizerSettings
-from executor.validation.expected_counts import Term, compare_counts
+from executor.validation.expected_counts import STACK, Term, compare_counts
 from executor.validation.fake_rank import RankTask
-from executor.validation.memory_trace import StageMemory, chosen_stages, estimated_memory, traced_memory
+from executor.validation.memory_trace import (
+    StageMemory,
+    chosen_stages,
+    estimated_memory,
+    traced_memory,
+    traces_of,
+)
 from executor.validation.one_rank import measure_rank
+from executor.validation.progress import Progress, results
 from executor.validation.reference import compare, run_layout, run_reference
-from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport
+from executor.validation.report import Check, Numerics, RankMeasurement, StageTerm, ValidationReport, Verdict
 from executor.validation.shrink import small_case
-from planner.plan import Plan
+from planner.engines.own import OWN
+from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds
+from topology.hardware.device_names import gpu_of_device
 
 MEMORY_TOLERANCE = 0.05
 NUMERIC_TOLERANCE = 1e-5
@@ -34,27 +43,72 @@ COUNTED_LAYERS = 2  # per stage: one of each kind
 COUNTED_MICROBATCHES = 2
 PROCESSES = 2
 NUMERICS_TIMEOUT_S = 300.0
+TRACE_STEP_S = 0.4  # a layer of a microbatch, traced on a core that others use too
 
 Say = Callable[[str], None]
+Alive = Callable[[float], None]
 
 
-def validate(plan: Plan, rules: Check, say: Say) -> ValidationReport:
-    """Run every check; `rules` is the planner's verdict, `say` is told what begins."""
-    if rules.status == "failed":
-        return ValidationReport(checks=(rules,))
-    say("counting FLOPs, messages and bytes")
-    counts, terms = check_counts(plan)
-    say("tracing the memory of full-size ranks")
-    traced, memory = check_traced_memory(plan)
-    say("training the shrunk plan beside one process")
-    trained, numerics = check_numerics(plan)
-    on_gpu, measured = check_gpu(plan)
+COUNTING, TRACING, TRAINING, MEASURING = (
+    "counting FLOPs, messages and bytes",
+    "tracing the memory of full-size ranks",
+    "training the shrunk plan beside one process",
+    "running ranks on this GPU",
+)
+ORDER = ("rules", "counts", "memory", "memory of the twin", "fits", "numerics", "launch", "step time")
+
+
+def validate(plan: Plan, planned: Sequence[Check], say: Say) -> ValidationReport:
+    """Run every check; `planned` are the planner's verdicts, `say` hears every few seconds how far it is."""
+    if any(check.name == "rules" and check.verdict == "does not hold" for check in planned):
+        return ValidationReport(checks=tuple(planned))
+    progress = Progress(say, expected_parts_s(plan))
+    progress.begin(COUNTING)
+    counts, terms = check_counts(plan, progress.alive)
+    progress.begin(TRACING)
+    traced, memory = check_traced_memory(plan, progress.alive)
+    progress.begin(TRAINING)
+    trained, numerics = check_numerics(plan, progress.alive)
+    if torch.cuda.is_available():
+        progress.begin(MEASURING)
+    on_gpu, measured = check_gpu(plan, progress.alive)
+    found = (*planned, counts, *traced, trained, step_time(plan, measured))
     return ValidationReport(
-        checks=(rules, counts, traced, trained, on_gpu),
+        checks=(*sorted(found, key=lambda check: ORDER.index(check.name)), on_gpu),
+        scope=scope_of(plan),
         terms=terms,
         memory=memory,
         numerics=numerics,
         measured=measured,
+    )
+
+
+def expected_parts_s(plan: Plan) -> dict[str, float]:
+    """About how long each part takes on a core, seconds: for telling how much is left."""
+    task = task_of(plan)
+    stages = chosen_stages(plan.layout.pp)
+    traces = [each for stage in stages for each in traces_of(replace(task, stage=stage))]
+    steps = sum(sum(each.layers_of_stage) // plan.layout.pp * each.num_microbatches for each in traces)
+    gpu_s = 20.0 * len(stages) if torch.cuda.is_available() else 0.0
+    traced_s = 3.0 * len(traces) + TRACE_STEP_S * steps
+    return {COUNTING: 10.0, TRACING: traced_s / PROCESSES, TRAINING: 6.0, MEASURING: gpu_s}
+
+
+def is_own(plan: Plan) -> bool:
+    """Whether a plan is for, and priced as, the executor that is asked here."""
+    return plan.request.stack == STACK and plan.request.engine in (OWN.engine, FREE)
+
+
+def scope_of(plan: Plan) -> str:
+    """What the executor's twin of another engine's plan shows, and what it does not; empty for its own."""
+    if is_own(plan):
+        return ""
+    engine, stack = plan.request.engine, plan.request.stack
+    who = f"no engine in particular ({stack})" if engine == FREE else f"{engine} ({stack})"
+    return (
+        f"the plan is for {who}; what ran here is its twin, the same layout in Meshplan's executor. "
+        "Proven of the twin: FLOPs, messages and bytes, memory, and that the layout computes what one "
+        "process does. Not proven: the engine's own memory, kernels, overlap, numerics and step time"
     )
 
 
@@ -88,14 +142,14 @@ def counting_tasks(task: RankTask) -> tuple[RankTask, ...]:
     return tuple(replace(small, stage=stage) for stage in sorted({0, layout.pp - 1}))
 
 
-def check_counts(plan: Plan) -> tuple[Check, tuple[StageTerm, ...]]:
+def check_counts(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[StageTerm, ...]]:
     """Compare every count of the first and last stage with the cost model's."""
     start, tasks = time.monotonic(), counting_tasks(task_of(plan))
     with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("fork")) as pool:
-        results: Sequence[Sequence[Term]] = list(pool.map(_compare_alone, tasks))
+        compared = results([pool.submit(_compare_alone, task) for task in tasks], alive)
     terms = tuple(
         StageTerm(stage=task.stage, term=term)
-        for task, of_stage in zip(tasks, results, strict=True)
+        for task, of_stage in zip(tasks, compared, strict=True)
         for term in of_stage
     )
     unequal = [entry for entry in terms if not entry.term.equal]
@@ -106,7 +160,7 @@ def check_counts(plan: Plan) -> tuple[Check, tuple[StageTerm, ...]]:
             f"{len(unequal)} of {len(terms)} numbers differ; stage {first.stage}, {first.term.name}: "
             f"cost model {first.term.expected}, executor {first.term.measured}"
         )
-    return _check("exact counts", not unequal, detail, start), terms
+    return _check("counts", not unequal, detail, start, len(unequal), "numbers that differ"), terms
 
 
 def _compare_alone(task: RankTask) -> tuple[Term, ...]:
@@ -115,27 +169,53 @@ def _compare_alone(task: RankTask) -> tuple[Term, ...]:
     return compare_counts(task)
 
 
-def check_traced_memory(plan: Plan) -> tuple[Check, tuple[StageMemory, ...]]:
-    """Trace first, middle and last stage and compare each peak with its estimate."""
+def check_traced_memory(
+    plan: Plan, alive: Alive = lambda _: None
+) -> tuple[tuple[Check, ...], tuple[StageMemory, ...]]:
+    """Trace first, middle and last stage and compare each peak with the plan's estimate, or the twin's."""
     start = time.monotonic()
     stages = chosen_stages(plan.layout.pp)
     batch = plan.request.job.global_batch_size
-    found = traced_memory(task_of(plan), batch, stages, processes=PROCESSES)
+    found = traced_memory(task_of(plan), batch, stages, processes=PROCESSES, alive=alive)
+    return judged_memory(plan, found, start)
+
+
+def judged_memory(
+    plan: Plan, traced: Sequence[StageMemory], start: float
+) -> tuple[tuple[Check, ...], tuple[StageMemory, ...]]:
+    """The verdict on the plan's own estimate; of another engine's only the twin's can be traced."""
+    own = is_own(plan)
+    of_plan = plan.estimate.memory_by_stage
+    found = tuple(replace(stage, estimate=of_plan[stage.stage]) if own else stage for stage in traced)
     worst = max(found, key=lambda stage: abs(stage.error))
     detail = (
-        f"stages {', '.join(str(stage) for stage in stages)}: largest difference {worst.error:+.1%} "
-        f"(stage {worst.stage}, estimated {format_bytes(worst.estimate.allocated_bytes)}, "
-        f"traced {format_bytes(worst.peak_bytes)})"
+        f"{'estimated by the plan' if own else 'estimated for the twin'} "
+        f"{format_bytes(worst.estimate.allocated_bytes)}, traced {format_bytes(worst.peak_bytes)}, "
+        f"{worst.error:+.1%}: the largest difference of pipeline ranks "
+        f"{', '.join(str(stage.stage) for stage in found)}, at {worst.stage}"
     )
-    return _check("memory of ranks", abs(worst.error) <= MEMORY_TOLERANCE, detail, start), found
+    good = abs(worst.error) <= MEMORY_TOLERANCE
+    name = "memory" if own else "memory of the twin"
+    traced_check = _check(name, good, detail, start, worst.error, "relative difference")
+    if own:
+        return (traced_check,), found
+    peak = plan.estimate.peak_memory_bytes
+    unseen = Check(
+        name="memory",
+        verdict="not checked here",
+        detail=f"the plan's own {format_bytes(peak)} is of {plan.request.stack}, which is not run here",
+        value=peak,
+        unit="B",
+    )
+    return (unseen, traced_check), found
 
 
-def check_numerics(plan: Plan) -> tuple[Check, Numerics | None]:
+def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Numerics | None]:
     """Train the shrunk plan and one process side by side, in fp32."""
     start, case = time.monotonic(), small_case(plan)
     settings = OptimizerSettings(learning_rate=1e-2, warmup_steps=1, total_steps=10)
     try:
-        outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S)
+        outcome = run_layout(case, settings, timeout_s=NUMERICS_TIMEOUT_S, alive=lambda: alive(0.0))
     except (RankError, InputError) as error:
         reason = next(line for line in str(error).splitlines() if line)
         return _check("numerics", False, f"the shrunk plan does not run: {reason}", start), None  # noqa: FBT003
@@ -154,19 +234,21 @@ def check_numerics(plan: Plan) -> tuple[Check, Numerics | None]:
         gradient=difference.gradient,
         worst=difference.worst,
     )
-    good = max(difference.loss, difference.gradient) <= NUMERIC_TOLERANCE
+    largest = max(difference.loss, difference.gradient)
     detail = (
         f"{found.layout} over {found.steps} steps: loss within {found.loss:.1e}, "
         f"gradients within {found.gradient:.1e} (worst {found.worst})"
     )
-    return _check("numerics", good, detail, start), found
+    return _check(
+        "numerics", largest <= NUMERIC_TOLERANCE, detail, start, largest, "relative difference"
+    ), found
 
 
-def check_gpu(plan: Plan) -> tuple[Check, tuple[RankMeasurement, ...]]:
+def check_gpu(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, tuple[RankMeasurement, ...]]:
     """Run the fullest traced rank with real kernels, where there is a GPU."""
     start = time.monotonic()
     if not torch.cuda.is_available():
-        return Check(name="rank on a GPU", status="skipped", detail="no GPU here"), ()
+        return Check(name="rank on a GPU", verdict="not checked here", detail="no GPU here"), ()
     task = task_of(plan)
     estimates = estimated_memory(task, plan.request.job.global_batch_size)
     stages = chosen_stages(plan.layout.pp)
@@ -175,7 +257,7 @@ def check_gpu(plan: Plan) -> tuple[Check, tuple[RankMeasurement, ...]]:
         tasks = [replace(task, stage=stage) for stage in stages]
         measured = tuple(
             replace(found, estimated_bytes=estimates[found.stage].allocated_bytes)
-            for found in pool.map(measure_rank, tasks)
+            for found in results([pool.submit(measure_rank, task) for task in tasks], alive)
         )
     worst = max(measured, key=lambda m: abs(m.estimated_bytes / m.peak_bytes - 1))
     detail = (
@@ -183,12 +265,56 @@ def check_gpu(plan: Plan) -> tuple[Check, tuple[RankMeasurement, ...]]:
         f"{format_bytes(worst.estimated_bytes)}; forward {format_seconds(worst.forward_s)}, "
         f"backward {format_seconds(worst.backward_s)}"
     )
-    good = abs(worst.estimated_bytes / worst.peak_bytes - 1) <= MEMORY_TOLERANCE
-    return _check("rank on a GPU", good, detail, start), measured
+    error = worst.estimated_bytes / worst.peak_bytes - 1
+    good = abs(error) <= MEMORY_TOLERANCE
+    return _check("rank on a GPU", good, detail, start, error, "relative difference"), measured
 
 
-def _check(name: str, good: bool, detail: str, start: float) -> Check:
+def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
+    """Whether computation alone, measured on the plan's GPU, takes longer than the plan's slowest step.
+
+    A rank alone shows neither messages, nor overlap, nor bubbles: it can refute a step time, not prove it.
+    """
+    now, planned = plan.estimate, gpu_of(plan)
+    promised = f"predicted {format_seconds(now.step_time_s)}, at most {format_seconds(now.upper_s)}"
+    there = [found for found in measured if _is_gpu(found, planned)]
+    if not is_own(plan) or not there:
+        reason = "no rank ran on such a GPU here" if is_own(plan) else "another engine's step"
+        detail = f"{promised} on {planned}; {reason}"
+        return Check(
+            name="step time", verdict="not checked here", detail=detail, value=now.step_time_s, unit="s"
+        )
+    chunks = num_microbatches(plan.layout, plan.request.job) * plan.layout.virtual_stages
+    least_s = max(chunks * (found.forward_s + found.backward_s) for found in there)
+    detail = (
+        f"{promised}; measured {format_seconds(least_s)} of computation alone, without messages and bubbles"
+    )
+    verdict: Verdict = "does not hold" if least_s > now.upper_s else "not checked here"
+    return Check(name="step time", verdict=verdict, detail=detail, value=least_s, unit="s")
+
+
+def gpu_of(plan: Plan) -> str:
+    """Name of the plan's GPU; the first kind where there are several."""
+    return plan.request.cluster.nodes[0].gpu
+
+
+def _is_gpu(found: RankMeasurement, planned: str) -> bool:
+    """Whether a rank ran on the plan's GPU."""
+    try:
+        return gpu_of_device(found.gpu, found.gpu_memory_bytes) == planned
+    except InputError:
+        return False
+
+
+def _check(
+    name: str, good: bool, detail: str, start: float, value: float | None = None, unit: str = ""
+) -> Check:
     """Finish a check that began at `start`."""
     return Check(
-        name=name, status="passed" if good else "failed", detail=detail, seconds=time.monotonic() - start
+        name=name,
+        verdict="holds" if good else "does not hold",
+        detail=detail,
+        value=value,
+        unit=unit,
+        seconds=time.monotonic() - start,
     )

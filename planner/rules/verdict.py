@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.stack import stack
 from planner.plan import Plan
-from planner.rules.check import check
+from planner.rules.check import check, check_memory
 from planner.rules.rule import Violation
 from topology.base.errors import NoFeasiblePlanError
 from topology.builders import build
@@ -15,6 +15,14 @@ def require_legal(plan: Plan) -> Plan:
     broken = broken_rules(plan)
     if broken:
         raise illegal(broken)
+    return plan
+
+
+def require_room(plan: Plan) -> Plan:
+    """The plan itself; one whose peak is more than a GPU has is an error."""
+    found = check_memory(plan.estimate.memory_by_stage, build(plan.request.cluster).gpu.memory_bytes)
+    if found is not None:
+        raise illegal((found,))
     return plan
 
 

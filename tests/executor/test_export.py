@@ -17,6 +17,7 @@ from costmodel.layout import ParallelLayout
 from planner.engines.accelerate import ACCELERATE, parse
 from planner.engines.dotted import flat
 from planner.engines.quoting import slug, yaml
+from planner.launch.parsers import PROGRAMS, refused
 from planner.launch.targets import TARGETS, export_plan
 from planner.plan import Plan
 from tests.executor.conftest import TINY
@@ -160,31 +161,14 @@ def test_accelerate_is_read_as_a_yaml_reader_reads_it() -> None:
     assert json.loads(exported.others["training_args.json"])["gradient_accumulation_steps"] == 8
 
 
-TORCHTITAN = """
-import types
-from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
-scope = {}
-exec(open(PATH).read(), scope)
-config = scope["apply_plan"](types.SimpleNamespace(
-    parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig(), activation_checkpoint=None
-))
-p = config.parallelism
-ParallelismConfig(**{name: getattr(p, name) for name in p.__dataclass_fields__})
-print(p.data_parallel_replicate_degree * p.data_parallel_shard_degree * p.tensor_parallel_degree)
-"""
 PARSERS = os.environ.get("MESHPLAN_EXPORT_PYTHON", sys.executable)
 CHECKS = {
-    "torchtitan": TORCHTITAN,
-    "accelerate": "from accelerate.commands.config.config_args import load_config_from_file as f; "
-    "print(f(PATH).num_processes)",
+    **PROGRAMS,
     "kubeflow": "import yaml; from kubeflow_trainer_api import models as m; data = yaml.safe_load(open(PATH)); "
     "job = m.TrainerV1alpha1TrainJob.from_dict(data); assert job.to_dict() == data, job.to_dict(); "
     "print(job.spec.trainer.num_nodes * job.spec.trainer.num_proc_per_node)",
     "skypilot": "import sky; task = sky.Task.from_yaml(PATH); (r,) = task.resources; "
     "assert task.run and task.setup; print(task.num_nodes * r.accelerators['H100'])",
-    "deepspeed": "import json, types; import deepspeed.runtime.config as r; "
-    "mpu = types.SimpleNamespace(get_data_parallel_world_size=lambda: 8); "
-    "r.dist.get_rank = lambda: 0; d = r.DeepSpeedConfig(json.load(open(PATH)), mpu); print(d.train_batch_size // d.gradient_accumulation_steps)",
 }
 
 
@@ -200,7 +184,12 @@ def test_the_tool_itself_reads_the_export(target: str, tmp_path: Path) -> None:
     stack = {"torchtitan": "torchtitan", "kubeflow": "meshplan", "skypilot": "meshplan"}.get(
         target, "pytorch"
     )
-    found = export_plan(priced(PLAIN, stack=stack), target)
+    plan = priced(PLAIN, stack=stack)
+    found = export_plan(plan, target)
+    if target in PROGRAMS:
+        files = {found.file_name: found.text, **found.others}
+        assert refused(PROGRAMS[target], files, ("8", str(plan.layout.dp)), PARSERS) == ""
+        return
     path = tmp_path / found.file_name
     path.write_text(found.text, encoding="utf-8")
     code = CHECKS[target].replace("PATH", repr(str(path)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,19 @@ from planner.plan import Plan, to_json
 pytest.importorskip("torch")
 
 from executor.validation.expected_counts import Term
-from executor.validation.report import Check, StageTerm, ValidationReport
+from executor.validation.memory_trace import StageMemory
+from executor.validation.report import Check, RankMeasurement, StageTerm, ValidationReport
 from executor.validation.shrink import small_layout, small_model
-from executor.validation.validate import check_numerics, counting_tasks, task_of
+from executor.validation.validate import (
+    check_numerics,
+    counting_tasks,
+    judged_memory,
+    scope_of,
+    step_time,
+    task_of,
+    validate,
+)
+from topology.base.units import GIB
 
 LAYOUTS = {
     "hybrid": ParallelLayout(tp=8, pp=4, dp=16, zero_stage=1, sequence_parallel=True),
@@ -59,9 +70,9 @@ def test_counting_keeps_the_width_and_takes_few_layers(plan_of: Callable[..., Pl
 
 
 def test_one_unequal_number_fails_the_report() -> None:
-    """A failed check is a failed plan; a skipped one is not."""
-    skipped = Check(name="rank on a GPU", status="skipped", detail="no GPU here")
-    failed = Check(name="exact counts", status="failed", detail="1 of 1 numbers differ")
+    """A claim that does not hold fails the plan; one that is not checked does not."""
+    skipped = Check(name="rank on a GPU", verdict="not checked here", detail="no GPU here")
+    failed = Check(name="counts", verdict="does not hold", detail="1 of 1 numbers differ")
     assert ValidationReport(checks=(skipped,)).passed
     assert not ValidationReport(checks=(skipped, failed)).passed
 
@@ -73,7 +84,7 @@ def test_differences_are_listed_and_the_exit_code_is_one() -> None:
 
     term = StageTerm(stage=1, term=Term(name="layer forward gemm flop", unit="flop", expected=2, measured=3))
     report = ValidationReport(
-        checks=(Check(name="exact counts", status="failed", detail="differ"),), terms=(term,)
+        checks=(Check(name="counts", verdict="does not hold", detail="differ"),), terms=(term,)
     )
     answer = validation_answer(report)
     assert answer.exit_code == 1
@@ -85,7 +96,91 @@ def test_numerics_of_a_shrunk_plan_match_one_process(plan_of: Callable[..., Plan
     """Loss and gradients within 1e-5 after three steps."""
     check, found = check_numerics(plan_of(ParallelLayout(tp=4, dp=4, zero_stage=1, sequence_parallel=True)))
     assert found is not None
-    assert (check.status, found.ranks, found.steps) == ("passed", 4, 3)
+    assert (check.verdict, found.ranks, found.steps) == ("holds", 4, 3)
+
+
+def traced(plan: Plan, peak_bytes: float) -> StageMemory:
+    """A trace of the first pipeline rank, beside an estimate that is not the plan's."""
+    twin = replace(plan.estimate.memory_by_stage[0], weights_bytes=1e9)
+    parts = dict.fromkeys(("weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes"), 0.0)
+    return StageMemory(stage=0, peak_bytes=peak_bytes, estimate=twin, extrapolated=False, **parts)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "holds"), (1.04, "holds"), (1.2, "does not hold")])
+def test_memory_is_held_against_the_plans_own_estimate(
+    estimated_plan_of: Callable[..., Plan], factor: float, verdict: str
+) -> None:
+    """Within 5 % of what the plan says, whatever is estimated beside it."""
+    plan = estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))
+    peak_bytes = plan.estimate.memory_by_stage[0].allocated_bytes * factor
+    (check,), (found,) = judged_memory(plan, [traced(plan, peak_bytes)], 0.0)
+    assert (check.name, check.verdict, found.estimate) == (
+        "memory",
+        verdict,
+        plan.estimate.memory_by_stage[0],
+    )
+    assert check.value == pytest.approx(1 / factor - 1)
+
+
+def of_engine(plan: Plan, engine: str, stack: str) -> Plan:
+    """The same plan, asked for another engine."""
+    return replace(plan, request=replace(plan.request, engine=engine, stack=stack))
+
+
+def test_a_plan_of_another_engine_says_what_its_twin_proves(estimated_plan_of: Callable[..., Plan]) -> None:
+    """Its own memory is not checked here, that of the twin is; its own plan has no twin."""
+    own = estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))
+    plan = of_engine(own, "megatron", "megatron-core")
+    memory = traced(plan, 1.0)
+    checks, _ = judged_memory(plan, [replace(memory, peak_bytes=memory.estimate.allocated_bytes)], 0.0)
+    assert [(check.name, check.verdict) for check in checks] == [
+        ("memory", "not checked here"),
+        ("memory of the twin", "holds"),
+    ]
+    assert "megatron (megatron-core)" in scope_of(plan)
+    assert "Not proven: the engine's own memory" in scope_of(plan)
+    assert scope_of(own) == ""
+
+
+H100 = RankMeasurement(
+    stage=0,
+    gpu="NVIDIA H100 80GB HBM3",
+    gpu_memory_bytes=79.2 * GIB,
+    peak_bytes=1.0,
+    estimated_bytes=1.0,
+    forward_s=1e-9,
+    backward_s=1e-9,
+)
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [
+        ([], "not checked here"),
+        ([H100], "not checked here"),  # computation alone proves no step
+        ([replace(H100, backward_s=1e3)], "does not hold"),
+        ([replace(H100, backward_s=1e3, gpu="NVIDIA A100-SXM4-80GB")], "not checked here"),
+    ],
+)
+def test_a_step_time_is_judged_on_the_plans_gpu_alone(
+    plan_of: Callable[..., Plan], measured: list[RankMeasurement], verdict: str
+) -> None:
+    """Computation that is longer than the step refutes it; nothing else was measured."""
+    assert step_time(plan_of(ParallelLayout(dp=2)), measured).verdict == verdict
+
+
+def test_another_engines_step_is_never_judged_by_the_twin(plan_of: Callable[..., Plan]) -> None:
+    """Its kernels and overlap are not those that ran."""
+    plan = of_engine(plan_of(ParallelLayout(dp=2)), "megatron", "megatron-core")
+    assert step_time(plan, [replace(H100, backward_s=1e3)]).verdict == "not checked here"
+
+
+def test_a_broken_rule_ends_the_validation(plan_of: Callable[..., Plan]) -> None:
+    """Nothing is traced of a plan that may not run."""
+    rules = Check(name="rules", verdict="does not hold", detail="broken")
+    said: list[str] = []
+    assert validate(plan_of(ParallelLayout()), [rules], said.append).checks == (rules,)
+    assert said == []
 
 
 @pytest.mark.slow
@@ -102,6 +197,8 @@ def test_command_validates_a_plan(
     path.write_text(to_json(plan), encoding="utf-8")
     run(["validate", str(path), "--json"])
     report = json.loads(capsys.readouterr().out)
-    verdicts = {check["name"]: check["status"] for check in report["checks"]}
-    assert (verdicts["rules"], verdicts["exact counts"], verdicts["numerics"]) == ("passed",) * 3
+    verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
+    held = ("rules", "counts", "fits", "numerics")
+    assert {name: verdicts[name] for name in held} == dict.fromkeys(held, "holds")
+    assert (verdicts["launch"], verdicts["step time"]) == ("not checked here",) * 2
     assert len(report["memory"]) == 2

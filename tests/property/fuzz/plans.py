@@ -108,7 +108,7 @@ def structure_faults(plan: Any) -> list[str]:
 
 
 def explain_plan(text: str, box: Box) -> object:
-    from app.actions.rule_check import check_rules
+    from app.actions.planned_checks import check_rules
     from app.requests import plan_file
 
     path = box.file("plan.json", text)

@@ -1,0 +1,91 @@
+"""What `plan validate` says of a plan without training it: its rules, whether it fits, its launch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from planner.plan import FREE, Plan
+from planner.rules.check import RULES
+from planner.rules.verdict import broken_rules
+
+if TYPE_CHECKING:
+    from executor.validation.report import Check, Verdict
+
+_VERDICTS: Mapping[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "not checked here"}
+
+
+def planned_checks(plan: Plan) -> tuple[Check, ...]:
+    """The verdicts of the planner; that on the rules alone where one is broken."""
+    rules = check_rules(plan)
+    return (rules,) if rules.verdict == "does not hold" else (rules, check_fits(plan), check_launch(plan))
+
+
+def check_rules(plan: Plan) -> Check:
+    """Judge a plan by every rule of its own stack."""
+    from executor.validation.report import Check
+
+    broken = broken_rules(plan)
+    if not broken:
+        return Check(
+            name="rules",
+            verdict="holds",
+            detail=f"{len(RULES)} rules of {plan.request.stack} hold",
+            value=0.0,
+            unit="broken rules",
+        )
+    return Check(
+        name="rules",
+        verdict="does not hold",
+        detail="; ".join(f"{violation.rule}: {violation.message}" for violation in broken),
+        value=float(len(broken)),
+        unit="broken rules",
+    )
+
+
+def check_fits(plan: Plan) -> Check:
+    """Whether the plan's peak keeps within its GPU and the headroom that was asked for."""
+    from executor.validation.report import Check
+    from planner.problem import setting_of
+    from topology.base.units import format_bytes
+
+    setting, peak = setting_of(plan.request), plan.estimate.peak_memory_bytes
+    gpu, budget = setting.cluster.gpu, setting.memory_budget_bytes
+    return Check(
+        name="fits",
+        verdict="holds" if peak <= budget else "does not hold",
+        detail=(
+            f"{format_bytes(peak)} of {format_bytes(gpu.memory_bytes)} ({gpu.name}), "
+            f"{format_bytes(budget)} with {setting.memory_headroom:.1%} headroom"
+        ),
+        value=peak,
+        unit="B",
+    )
+
+
+def check_launch(plan: Plan) -> Check:
+    """Whether the engine, told the plan, would run it, and whether its own parser takes the files."""
+    from executor.validation.report import Check
+    from planner.engines.contracts import CONTRACTS
+    from planner.launch.parsers import parsed
+    from planner.launch.targets import told
+    from topology.base.errors import InputError
+
+    start, engine = time.monotonic(), plan.request.engine
+    if engine == FREE:
+        detail = f"the plan is for no engine; {', '.join(CONTRACTS)}: plan with --for"
+        return Check(name="launch", verdict="not checked here", detail=detail)
+    contract = CONTRACTS[engine]
+    try:
+        files, _ = told(plan, contract)
+    except InputError as refused:
+        return Check(name="launch", verdict="does not hold", detail=f"{refused.what}: {refused.cause}")
+    accepted, words = parsed(contract, files, plan)
+    equal = f"{', '.join(files)} for {engine} read back as the plan"
+    return Check(
+        name="launch",
+        verdict=_VERDICTS[accepted],
+        detail=f"{equal}; {words}",
+        seconds=time.monotonic() - start,
+    )
