@@ -15,6 +15,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import Files
 from planner.engines.quoting import one_line, shell, yaml
+from planner.launch.cloud import sagemaker, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, Entry
 from planner.launch.machines import PlanMachines, machines_of, title_of
@@ -176,6 +177,8 @@ LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines], dict[str, str]]] =
     "kubeflow": kubeflow,
     "skypilot": _skypilot,
     "ray": ray,
+    "sagemaker": sagemaker,
+    "vertex": vertex,
 }
 """What can start a bundle."""
 _STARTS = {
@@ -186,6 +189,8 @@ _STARTS = {
     "pytorchjob": "kubectl apply -f pytorchjob.yaml, with the image and the values in it named",
     "kubeflow": "kubectl apply -f trainjob.yaml, with the image and the values in it named",
     "skypilot": "sky launch task.yaml, with --env NAME=VALUE for each of them",
+    "sagemaker": "aws sagemaker create-training-job --cli-input-json file://sagemaker.json, all <> named",
+    "vertex": "projects.locations.customJobs.create with vertex.json, all <> and values in it named",
     "ray": "python ray_train.py, in this folder on a host of the Ray cluster",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.engines.quoting import yaml
-from planner.launch.entries import Entry
+from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
 from planner.plan import Plan
 
@@ -17,7 +17,7 @@ def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dic
     named = [{"name": name, "value": ""} for name in entry.variables]  # start.sh stops while one is empty
     return {
         "name": "pytorch",
-        "image": "<image of the Dockerfile>",
+        "image": IMAGE,
         "command": ["bash", "-c", command],
         "env": named,
         "resources": {"limits": {"nvidia.com/gpu": where.gpus_per_node}},

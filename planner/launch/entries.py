@@ -18,6 +18,9 @@ ACCELERATE = (
     ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
 )
 
+IMAGE = "<image of the Dockerfile>"
+"""What a container runs: the user's build of the Dockerfile, with the bundle at /plan."""
+
 _NUMA_WHY = "on the cores of its GPU's own socket a rank keeps copies off the link between sockets;"
 NUMA_OF_TORCHRUN = (_NUMA_WHY, "not set unless you name it: NUMA_BINDING=node, from torch 2.9 on")
 NUMA_OF_ACCELERATE = (_NUMA_WHY, "not set unless you name it: ACCELERATE_CPU_AFFINITY=1")

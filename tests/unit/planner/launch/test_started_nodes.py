@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.launch.bundle import bundle
+from planner.launch.cloud import sagemaker, vertex
 from planner.launch.entries import ENTRIES
+from planner.launch.machines import machines_of
 from tests.unit.planner.launch.test_bundle import plan_for
 
 ECHO = 'echo "$NODE_RANK $MASTER_ADDR ${MASTER_PORT:-none} ${RANK:-none} $*"\n'
@@ -48,6 +51,61 @@ def test_skypilot_gives_a_node_its_rank_and_the_first_address(tmp_path: Path) ->
     assert said(["bash", "-c", task["run"]], tmp_path, **its)[:2] == (0, "1 10.0.0.1 none none")
     assert task["envs"] == dict.fromkeys(ENTRIES["deepspeed"].variables)
     assert (task["resources"]["accelerators"], task["workdir"]) == ("H100:8", ".")
+
+
+def request_of(folder: Path, service: str) -> dict[str, Any]:
+    """The request of a service, held against the members that it requires."""
+    schemas = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    request: dict[str, Any] = json.loads((folder / f"{service}.json").read_text())
+    schema = json.loads((Path(__file__).parent / "schemas" / f"{service}.json").read_text())
+    schemas.Draft202012Validator.check_schema(schema)
+    schemas.validate(request, schema)
+    return request
+
+
+def test_sagemaker_is_asked_for_the_nodes_of_the_plan(tmp_path: Path) -> None:
+    """Two instances of the container command; each finds its rank in SageMaker's list of hosts."""
+    folder_of(tmp_path, "sagemaker")
+    request = request_of(tmp_path, "sagemaker")
+    assert (request["ResourceConfig"]["InstanceCount"], request["Environment"]) == (2, {"PROGRAM": ""})
+    assert request["ResourceConfig"]["InstanceType"] == "<instance type with 8 h100-sxm>"
+    command = request["AlgorithmSpecification"]["ContainerEntrypoint"]
+    assert command == ["bash", "/plan/sagemaker.sh"]
+    hosts = {"current_host": "algo-2", "hosts": ["algo-1", "algo-2"], "network_interface_name": "eth0"}
+    (tmp_path / "told.json").write_text(json.dumps(hosts))
+    (tmp_path / "start.sh").write_text(ECHO + 'echo "$NCCL_SOCKET_IFNAME"\n')
+    found = said(["bash", "sagemaker.sh", "--more"], tmp_path, RESOURCES="told.json")
+    assert found[:2] == (0, "1 algo-1 none none --more\neth0")
+    assert said(["bash", "sagemaker.sh"], tmp_path, RESOURCES="nowhere.json")[0] != 0
+
+
+def test_vertex_is_asked_for_a_first_node_and_the_others(tmp_path: Path) -> None:
+    """The pools of CLUSTER_SPEC in their order are the ranks; without it the script stops and says so."""
+    folder_of(tmp_path, "vertex")
+    pools = request_of(tmp_path, "vertex")["jobSpec"]["workerPoolSpecs"]
+    assert [pool["replicaCount"] for pool in pools] == ["1", "1"]
+    assert pools[0]["machineSpec"]["acceleratorCount"] == 8
+    assert pools[0]["containerSpec"]["command"] == ["bash", "/plan/vertex.sh"]
+    cluster = {"workerpool0": ["first-0:2222"], "workerpool1": ["others-0:2222", "others-1:2222"]}
+    for rank, task in enumerate([("workerpool0", 0), ("workerpool1", 0), ("workerpool1", 1)]):
+        told = {"cluster": cluster, "task": {"type": task[0], "index": task[1]}}
+        found = said(["bash", "vertex.sh"], tmp_path, CLUSTER_SPEC=json.dumps(told))
+        assert found[:2] == (0, f"{rank} first-0 none none")
+    code, out, errors = said(["bash", "vertex.sh"], tmp_path)
+    assert (code != 0, out, "CLUSTER_SPEC: Vertex AI sets it" in errors) == (True, "", True)
+
+
+def test_a_machine_of_the_cloud_is_asked_for_by_its_name() -> None:
+    """Where the plan was made for it; another cloud's is left to the user."""
+    plan = plan_for("deepspeed")
+    named = replace(
+        plan, request=replace(plan.request, cluster=replace(plan.request.cluster, name="aws-p5.48xlarge"))
+    )
+    where = machines_of(named)
+    assert (
+        '"InstanceType": "ml.p5.48xlarge"' in sagemaker(named, ENTRIES["deepspeed"], where)["sagemaker.json"]
+    )
+    assert '"machineType": "<instance' in vertex(named, ENTRIES["deepspeed"], where)["vertex.json"]
 
 
 RAY = """
