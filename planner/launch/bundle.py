@@ -181,7 +181,7 @@ LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines], dict[str, str]]] =
     "vertex": vertex,
 }
 """What can start a bundle."""
-_STARTS = {
+STARTS: Mapping[str, str] = {
     "slurm": "sbatch --export=ALL train.sbatch",
     "torchrun": "NODE_RANK=0 MASTER_ADDR=HOST bash start.sh, on every node with its own rank",
     "mpi": "HOSTFILE=hosts bash mpirun.sh",
@@ -189,10 +189,11 @@ _STARTS = {
     "pytorchjob": "kubectl apply -f pytorchjob.yaml, with the image and the values in it named",
     "kubeflow": "kubectl apply -f trainjob.yaml, with the image and the values in it named",
     "skypilot": "sky launch task.yaml, with --env NAME=VALUE for each of them",
+    "ray": "python ray_train.py, in this folder on a host of the Ray cluster",
     "sagemaker": "aws sagemaker create-training-job --cli-input-json file://sagemaker.json, all <> named",
     "vertex": "projects.locations.customJobs.create with vertex.json, all <> and values in it named",
-    "ray": "python ray_train.py, in this folder on a host of the Ray cluster",
 }
+"""How it does, in the words of its README."""
 
 
 def readme(plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry) -> str:
@@ -202,7 +203,7 @@ def readme(plan: Plan, contract: Contract, launcher: str, files: Files, entry: E
     rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
-        f"# {title}", "", f"Start it: `{_STARTS[launcher]}`", "",
+        f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
         "Name these in the environment:", "", *needs, "",
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
         "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."

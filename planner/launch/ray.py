@@ -65,5 +65,5 @@ if __name__ == "__main__":
 
 
 def ray(_: Plan, entry: Entry, __: PlanMachines) -> dict[str, str]:
-    """The driver; nodes and GPUs are those of ranks.csv."""
+    """A driver of Ray Train's TorchTrainer; nodes and GPUs are those of ranks.csv."""
     return {"ray_train.py": DRIVER.replace("@VARIABLES@", json.dumps(dict(entry.variables), indent=4))}
