@@ -189,7 +189,7 @@ STARTS: Mapping[str, str] = {
     "pytorchjob": "kubectl apply -f pytorchjob.yaml, with the image and the values in it named",
     "kubeflow": "kubectl apply -f trainjob.yaml, with the image and the values in it named",
     "skypilot": "sky launch task.yaml, with --env NAME=VALUE for each of them",
-    "ray": "python ray_train.py, in this folder on a host of the Ray cluster",
+    "ray": "python ray_train.py, on a host of the Ray cluster",
     "sagemaker": "aws sagemaker create-training-job --cli-input-json file://sagemaker.json, all <> named",
     "vertex": "projects.locations.customJobs.create with vertex.json, all <> and values in it named",
 }

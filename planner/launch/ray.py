@@ -11,7 +11,7 @@ from planner.plan import Plan
 DRIVER = '''\
 """Start the plan by Ray Train: a worker a node, which runs start.sh as any other launcher does.
 
-Run it in this folder on a host of the Ray cluster: python ray_train.py [words for the engine]
+Run it on a host of the Ray cluster: python ray_train.py [words for the engine]
 """
 
 import csv
@@ -40,6 +40,7 @@ def main():
     for name, what in VARIABLES.items():
         if not os.environ.get(name):
             sys.exit(f"{name}: name the {what}")
+    os.chdir(os.path.dirname(os.path.abspath(__file__)))
     with open("ranks.csv", newline="", encoding="utf-8") as file:
         nodes = [row["node_rank"] for row in csv.DictReader(file)]
     named = {name: os.environ[name] for name in (*VARIABLES, "SKIP_PREFLIGHT") if name in os.environ}
