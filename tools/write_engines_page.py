@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from costmodel.models.catalog import model
 from costmodel.stack import stack
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
+from planner.launch.bundle import LAUNCHERS, STARTS
 from planner.problem import Setting
 from planner.rules.check import legal
 from topology.builders import default_cluster
@@ -35,6 +37,22 @@ it to them.
 
 A layout counts as offered if it keeps every rule, with some ZeRO stage, with a dense model and with one of
 experts.
+
+"""
+LAUNCH = """\
+## Launchers
+
+`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine: its
+settings, `environment.sh` with why each variable is there, `start.sh` for a node, `ranks.csv`, a Dockerfile,
+the plan, and what the launcher needs. Data, tokenizer and the like are variables that stop the script with a
+message where they are not named. `preflight.sh` runs first on each node and says plan against found: GPUs and
+their memory, the engine, and between nodes the rate of the cards (`/sys/class/infiniband`, `/sys/class/net`)
+and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the same. Ranks are bound to sockets only where that
+is named (`NUMA_BINDING=node` for torchrun).
+
+No launcher has run on a cluster. Every script parses; tests run `start.sh`, `preflight.sh` and what SkyPilot,
+SageMaker and Vertex AI start on a node with the variables that these set, hold the two requests against the
+members that the services require, and run the driver with stand-ins for Ray's classes.
 
 """
 CELLS: dict[str, dict[str, Any]] = {
@@ -91,7 +109,14 @@ def page() -> str:
     lines += [_row([name, *(offered(one, fields) for one in engines)]) for name, fields in CELLS.items()]
     lines.append(_row(["recomputed layers", *(_AMOUNTS[one.recomputes] for one in engines)]))
     lines += [_row([f"precision {name}", *(_precision(one, name) for one in engines)]) for name in TRAINING]
+    lines += ["", LAUNCH + _row(["`--launcher`", "writes", "started by"]), _row(["---"] * 3)]
+    lines += [_row([f"`{name}`", _writes(name), f"`{STARTS[name]}`"]) for name in LAUNCHERS]
     return "\n".join([*lines, "", *(_section(one) for one in engines)])
+
+
+def _writes(launcher: str) -> str:
+    """What a launcher adds to the folder: the first line that its function says of itself."""
+    return (inspect.getdoc(LAUNCHERS[launcher]) or "").splitlines()[0]
 
 
 def _precision(contract: Contract, name: str) -> str:

@@ -14,18 +14,19 @@ from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import Files
-from planner.engines.quoting import one_line, shell, slug, yaml
+from planner.engines.quoting import one_line, shell, yaml
+from planner.launch.cloud import sagemaker, vertex
+from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, Entry
-from planner.launch.machines import PlanMachines, machines_of
+from planner.launch.machines import PlanMachines, machines_of, title_of
+from planner.launch.preflight import preflight
+from planner.launch.ray import ray
+from planner.launch.schedulers import accelerators
 from planner.launch.targets import told
 from planner.plan import Plan, to_json
 from planner.problem import setting_of
 from topology.base.errors import InputError
 from topology.base.names import resolve
-from topology.base.units import GIB, MIB
-
-MEMORY_SHARE = 0.95
-"""Of the memory that the plan counts on, what a driver must show of a GPU: it keeps some for itself."""
 
 
 def bundle(
@@ -50,17 +51,13 @@ def bundle(
         **program,
         "environment.sh": environment(plan, contract, entry),
         "start.sh": start(entry, where),
-        "preflight.sh": preflight(plan, entry, where),
+        **preflight(plan, entry, where),
         "ranks.csv": ranks(plan, where),
         **LAUNCHERS[how](plan, entry, where),
         "Dockerfile": f"FROM {entry.image}\nWORKDIR /plan\nCOPY . /plan\n",
         "plan.json": to_json(plan) + "\n",
     }
     return {**files, "README.md": readme(plan, contract, how, files, entry)}, notes
-
-
-def _title(plan: Plan) -> str:
-    return slug(f"{plan.request.model.name}-{plan.layout.num_gpus}")
 
 
 def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
@@ -70,6 +67,7 @@ def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
     for one in contract.environment:
         if one.needed(facts, gpu):
             lines += [f"# {one.why}", f"export {one.name}={shell(one.value)}"]
+    lines += [f"# NUMA: {line}" for line in entry.numa]
     lines += ["# messages of NCCL only where something is wrong", 'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"']
     for name, what in entry.variables.items():
         lines.append(f': "${{{name}:?name the {what}}}"; export {name}')
@@ -88,35 +86,12 @@ def start(entry: Entry, where: PlanMachines) -> str:
         "set -euo pipefail",
         'cd "$(dirname "$0")"',
         *source,
-        '[ -n "${SKIP_PREFLIGHT:-}" ] || bash preflight.sh  # SKIP_PREFLIGHT=1 starts all the same',
         ': "${NODE_RANK:?rank of this node, from 0}" "${MASTER_ADDR:?host of node 0}"',
-        ': "${MASTER_PORT:=29500}"',
+        'export NODE_RANK MASTER_ADDR MASTER_PORT="${MASTER_PORT:-29500}"',
+        '[ -n "${SKIP_PREFLIGHT:-}" ] || bash preflight.sh  # SKIP_PREFLIGHT=1 starts all the same',
         f'exec {launch} {entry.words} "$@"',
         "",
     ])  # fmt: skip
-
-
-def preflight(plan: Plan, entry: Entry, where: PlanMachines) -> str:
-    """What of this node differs from the plan, before an hour is lost."""
-    gpu = setting_of(plan.request).cluster.gpu
-    least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
-    return f"""\
-#!/bin/bash
-# says what of this node is not what was planned for, and stops if it cannot work
-set -euo pipefail
-wrong=0
-say() {{ echo "preflight: $1" >&2; wrong=1; }}
-command -v nvidia-smi >/dev/null || {{ echo "preflight: no nvidia-smi on $(hostname)" >&2; exit 1; }}
-count=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
-[ "$count" -ge {where.gpus_per_node} ] || say "$count GPUs, the plan has {where.gpus_per_node} of a node"
-least=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -n 1)
-[ "$least" -ge {least} ] || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c >&2
-python -c "import {entry.package}" || say "{entry.package} cannot be imported"
-python -c "import torch; assert torch.cuda.is_available() and torch.distributed.is_nccl_available()" \\
-  || say "torch has no CUDA or no NCCL here"
-exit $wrong
-"""
 
 
 def ranks(plan: Plan, where: PlanMachines) -> str:
@@ -134,7 +109,7 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines) -> dict[str, str]:
     together = _nodes_together(plan)
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name={_title(plan)}",
+        f"#SBATCH --job-name={title_of(plan)}",
         f"#SBATCH --nodes={where.nodes}",
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={where.gpus_per_node}",
@@ -179,115 +154,60 @@ def _mpi(_: Plan, __: Entry, where: PlanMachines) -> dict[str, str]:
     return {"mpirun.sh": text}
 
 
-def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dict[str, Any]:
-    """The container of a node, in an image that holds this folder at /plan."""
-    command = f'export NODE_RANK="{rank}" MASTER_ADDR="{master}"; exec bash /plan/start.sh'
-    named = [{"name": name, "value": ""} for name in entry.variables]  # start.sh stops while one is empty
-    return {
-        "name": "pytorch",
-        "image": "<image of the Dockerfile>",
-        "command": ["bash", "-c", command],
-        "env": named,
-        "resources": {"limits": {"nvidia.com/gpu": where.gpus_per_node}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108  # of the container
+def _skypilot(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """A SkyPilot task: it stops where a variable that is null here is not given by --env."""
+    task = {
+        "name": title_of(plan),
+        "num_nodes": where.nodes,
+        "workdir": ".",
+        "resources": {"accelerators": accelerators(where), "image_id": f"docker:{entry.image}"},
+        "envs": dict.fromkeys(entry.variables),
+        "run": 'MASTER_ADDR="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"\n'
+        'export MASTER_ADDR NODE_RANK="$SKYPILOT_NODE_RANK"\nexec bash start.sh\n',
     }
-
-
-def _pod(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Its pod: never restarted alone, with shared memory for NCCL."""
-    shared = {"name": "shm", "emptyDir": {"medium": "Memory"}}
-    return {"spec": {"restartPolicy": "Never", "containers": [dict(container)], "volumes": [shared]}}
-
-
-def _kubernetes(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
-    """A JobSet (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node."""
-    name = _title(plan)
-    container = _container(entry, where, "$JOB_COMPLETION_INDEX", f"{name}-node-0-0.{name}")
-    job = {
-        "completionMode": "Indexed",
-        "completions": where.nodes,
-        "parallelism": where.nodes,
-        "backoffLimit": 0,
-        "template": _pod(container),
-    }  # fmt: skip
-    jobset = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": name},
-        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]},
-    }
-    return {"jobset.yaml": yaml(jobset)}
-
-
-def _pytorchjob(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
-    """A PyTorchJob (kubeflow.org/v1): the operator sets RANK of a pod and MASTER_ADDR."""
-    pod = _pod(_container(entry, where, "$RANK", "$MASTER_ADDR"))
-    roles = {"Master": 1, **({"Worker": where.nodes - 1} if where.nodes > 1 else {})}
-    job = {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": _title(plan)},
-        "spec": {
-            "pytorchReplicaSpecs": {
-                role: {"replicas": count, "restartPolicy": "Never", "template": pod}
-                for role, count in roles.items()
-            }
-        },
-    }
-    return {"pytorchjob.yaml": yaml(job)}
-
-
-def _kubeflow(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
-    """A TrainJob (trainer.kubeflow.org/v1alpha1): the runtime sets PET_NODE_RANK and PET_MASTER_ADDR."""
-    container = _container(entry, where, "$PET_NODE_RANK", "$PET_MASTER_ADDR")
-    gpus = {"nvidia.com/gpu": str(where.gpus_per_node)}
-    job = {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {"name": _title(plan)},
-        "spec": {
-            "runtimeRef": {"name": "torch-distributed"},
-            "trainer": {
-                "image": container["image"],
-                "command": container["command"],
-                "env": container["env"],
-                "numNodes": where.nodes,
-                "numProcPerNode": where.gpus_per_node,
-                "resourcesPerNode": {"limits": gpus, "requests": gpus},
-            },
-        },
-    }
-    return {"trainjob.yaml": yaml(job)}
+    return {"task.yaml": yaml(task)}
 
 
 LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines], dict[str, str]]] = {
     "slurm": _slurm,
     "torchrun": _torchrun,
     "mpi": _mpi,
-    "kubernetes": _kubernetes,
-    "pytorchjob": _pytorchjob,
-    "kubeflow": _kubeflow,
+    "kubernetes": kubernetes,
+    "pytorchjob": pytorchjob,
+    "kubeflow": kubeflow,
+    "skypilot": _skypilot,
+    "ray": ray,
+    "sagemaker": sagemaker,
+    "vertex": vertex,
 }
 """What can start a bundle."""
-_STARTS = {
+STARTS: Mapping[str, str] = {
     "slurm": "sbatch --export=ALL train.sbatch",
     "torchrun": "NODE_RANK=0 MASTER_ADDR=HOST bash start.sh, on every node with its own rank",
     "mpi": "HOSTFILE=hosts bash mpirun.sh",
     "kubernetes": "kubectl apply -f jobset.yaml, with the image and the values in it named",
     "pytorchjob": "kubectl apply -f pytorchjob.yaml, with the image and the values in it named",
     "kubeflow": "kubectl apply -f trainjob.yaml, with the image and the values in it named",
+    "skypilot": "sky launch task.yaml, with --env NAME=VALUE for each of them",
+    "ray": "python ray_train.py, on a host of the Ray cluster",
+    "sagemaker": "aws sagemaker create-training-job --cli-input-json file://sagemaker.json, all <> named",
+    "vertex": "projects.locations.customJobs.create with vertex.json, all <> and values in it named",
 }
+"""How it does, in the words of its README."""
 
 
 def readme(plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry) -> str:
     """What is in the folder and how it is started."""
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
+    together = _nodes_together(plan)
+    rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
-        f"# {title}", "", f"Start it: `{_STARTS[launcher]}`", "",
+        f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
         "Name these in the environment:", "", *needs, "",
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
-        "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned.", "",
+        "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."
+        + ("" if launcher == "slurm" else rack), "",
     ])  # fmt: skip
 
 

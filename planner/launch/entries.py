@@ -11,11 +11,19 @@ from dataclasses import dataclass, field
 TORCHRUN = (
     'torchrun --nnodes={nodes} --nproc-per-node={each} --node-rank="$NODE_RANK" --rdzv-backend=static'
     ' --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
+    ' ${{NUMA_BINDING:+--numa-binding="$NUMA_BINDING"}}'
 )
 ACCELERATE = (
     "accelerate launch --config_file accelerate.yaml --num_machines {nodes} --num_processes {all}"
     ' --machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
 )
+
+IMAGE = "<image of the Dockerfile>"
+"""What a container runs: the user's build of the Dockerfile, with the bundle at /plan."""
+
+_NUMA_WHY = "on the cores of its GPU's own socket a rank keeps copies off the link between sockets;"
+NUMA_OF_TORCHRUN = (_NUMA_WHY, "not set unless you name it: NUMA_BINDING=node, from torch 2.9 on")
+NUMA_OF_ACCELERATE = (_NUMA_WHY, "not set unless you name it: ACCELERATE_CPU_AFFINITY=1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,7 @@ class Entry:
         words: What a rank runs, after the launcher's own words; shell text of this module alone.
         variables: What the user names, by variable: the message that stops the script where it is unset.
         launcher: What runs it on every GPU of a node, with `nodes`, `each` GPUs of a node and `all` of them.
+        numa: Why a rank should be bound to a socket, and how, each a line.
         sourced: A file of the engine that the shell reads first.
         program: A file that is written beside the engine's, its name and its text.
         package: What must be importable on every node.
@@ -35,6 +44,7 @@ class Entry:
     words: str
     variables: Mapping[str, str]
     launcher: str = TORCHRUN
+    numa: tuple[str, ...] = NUMA_OF_TORCHRUN
     sourced: str = ""
     program: tuple[str, str] | None = None
     package: str
@@ -114,6 +124,7 @@ ENTRIES: Mapping[str, Entry] = {
     "accelerate": Entry(
         words='"$PROGRAM" --training_args training_args.json',
         launcher=ACCELERATE,
+        numa=NUMA_OF_ACCELERATE,
         variables=_PROGRAM,
         package="accelerate",
         image="nvcr.io/nvidia/pytorch:25.09-py3",

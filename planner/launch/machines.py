@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from planner.engines.quoting import slug
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -40,3 +41,8 @@ def machines_of(plan: Plan) -> PlanMachines:
             fix="plan for a multiple of the GPUs of a node",
         )
     return PlanMachines(nodes=plan.layout.num_gpus // per_node, gpus_per_node=per_node, gpu=spec.gpu)
+
+
+def title_of(plan: Plan) -> str:
+    """The job's name: its model and its GPUs."""
+    return slug(f"{plan.request.model.name}-{plan.layout.num_gpus}")

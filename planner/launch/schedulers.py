@@ -6,8 +6,8 @@ from typing import Any
 
 from planner.engines.contracts import engine_of_stack
 from planner.engines.own import OWN
-from planner.engines.quoting import one_line, shell, slug, yaml
-from planner.launch.machines import Exported, machines_of
+from planner.engines.quoting import one_line, shell, yaml
+from planner.launch.machines import Exported, PlanMachines, machines_of, title_of
 from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 
@@ -32,11 +32,6 @@ def require_own(plan: Plan, scheduler: str) -> None:
     )
 
 
-def _title(plan: Plan) -> str:
-    """The job's name."""
-    return slug(f"{plan.request.model.name}-{plan.layout.num_gpus}")
-
-
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
     require_own(plan, "slurm")
@@ -48,7 +43,7 @@ def export_slurm(plan: Plan) -> Exported:
     lines = [
         "#!/bin/bash",
         f"# {one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
-        f"#SBATCH --job-name={_title(plan)}",
+        f"#SBATCH --job-name={title_of(plan)}",
         f"#SBATCH --nodes={where.nodes}",
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={where.gpus_per_node}",
@@ -71,7 +66,7 @@ def kubeflow_job(plan: Plan) -> dict[str, Any]:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": _title(plan)},
+        "metadata": {"name": title_of(plan)},
         "spec": {
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {
@@ -94,10 +89,14 @@ def export_kubeflow(plan: Plan) -> Exported:
     return Exported(target="kubeflow", file_name="trainjob.yaml", text=text, notes=notes)
 
 
+def accelerators(where: PlanMachines) -> str:
+    """GPUs of a node in SkyPilot's words; a GPU that it may call otherwise keeps its own name."""
+    return f"{_SKYPILOT.get(where.gpu, where.gpu.upper())}:{where.gpus_per_node}"
+
+
 def skypilot_task(plan: Plan) -> dict[str, Any]:
     """A SkyPilot task: nodes, accelerators and the command of each node."""
     where = machines_of(plan)
-    kind = _SKYPILOT.get(where.gpu, where.gpu.upper())
     command = " ".join(
         ["torchrun", '--nnodes="$SKYPILOT_NUM_NODES"', '--node-rank="$SKYPILOT_NODE_RANK"',
          f"--nproc-per-node={where.gpus_per_node}",
@@ -105,9 +104,9 @@ def skypilot_task(plan: Plan) -> dict[str, Any]:
          "-m", "executor.training.worker", shell("run/run.json")]
     )  # fmt: skip
     return {
-        "name": _title(plan),
+        "name": title_of(plan),
         "num_nodes": where.nodes,
-        "resources": {"accelerators": f"{kind}:{where.gpus_per_node}"},
+        "resources": {"accelerators": accelerators(where)},
         "setup": 'pip install "meshplan[run]"',
         "run": command,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -41,18 +42,36 @@ def test_every_file_is_sound(engine: str, launcher: str) -> None:
             done = subprocess.run(["bash", "-n"], input=text, text=True, check=False, capture_output=True)
             assert (name, done.returncode, done.stderr) == (name, 0, "")
             assert not [line for line in text.splitlines() if " /" in line.replace(" >/dev/null", "")]
+        if name.endswith(".py"):
+            compile(text, name, "exec")
     assert from_json(files["plan.json"]).layout == LAYOUT
     assert files["ranks.csv"].splitlines()[-1] == "15,1,1,7"
 
 
-@pytest.mark.parametrize("launcher", ["kubernetes", "pytorchjob", "kubeflow"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_shellcheck_finds_nothing(launcher: str) -> None:
+    """Nor in the words of any engine."""
+    tool = shutil.which("shellcheck")
+    if tool is None:
+        pytest.skip("shellcheck is not installed")
+    for engine in ENTRIES:
+        for name, text in bundle(plan_for(engine), engine, launcher)[0].items():
+            if name.endswith((".sh", ".sbatch")):
+                call = [tool, "--shell=bash", "--severity=warning", "-"]
+                done = subprocess.run(call, input=text, text=True, check=False, capture_output=True)
+                assert (name, done.stdout) == (name, "")
+
+
+@pytest.mark.parametrize("launcher", ["kubernetes", "pytorchjob", "kubeflow", "skypilot"])
 def test_manifests_are_yaml_with_a_pod_a_node(launcher: str) -> None:
     """A reader sees two nodes of eight GPUs."""
     reader = pytest.importorskip("yaml", reason="PyYAML is not installed")
     files, _ = bundle(plan_for("megatron"), "megatron", launcher)
     (text,) = (text for name, text in files.items() if name.endswith(".yaml"))
-    spec = reader.safe_load(text)["spec"]
+    document = reader.safe_load(text)
+    spec = document.get("spec", document)
     found = {
+        "skypilot": lambda: spec["num_nodes"],
         "kubernetes": lambda: spec["replicatedJobs"][0]["template"]["spec"]["completions"],
         "pytorchjob": lambda: sum(one["replicas"] for one in spec["pytorchReplicaSpecs"].values()),
         "kubeflow": lambda: spec["trainer"]["numNodes"],
@@ -91,6 +110,11 @@ def test_start_runs_the_engine_with_the_plan(engine: str, tmp_path: Path) -> Non
         True,
         True,
     )
+    bound = {**node, **named, "NUMA_BINDING": "node"}
+    done = subprocess.run(
+        call, env=environment(tmp_path, **bound), check=False, capture_output=True, text=True
+    )
+    assert ("--numa-binding=node" in done.stdout.splitlines()) == (engine != "accelerate")
     *_, last = named
     del named[last]
     done = subprocess.run(
@@ -106,6 +130,7 @@ def test_slurm_keeps_the_nodes_of_a_rack_together() -> None:
     files, _ = bundle(rack, "megatron", "slurm")
     assert "#SBATCH --segment=18" in files["train.sbatch"].splitlines()
     assert "#SBATCH --nodes=18" in files["train.sbatch"].splitlines()
+    assert "share a rack by 18" in bundle(rack, "megatron", "ray")[0]["README.md"]
     assert "--segment" not in bundle(plan_for("megatron"), "megatron", "slurm")[0]["train.sbatch"]
 
 

@@ -1,0 +1,114 @@
+"""A bundle as a training job of SageMaker or Vertex AI: the request, and what a node's container runs first.
+
+Words of the requests: SageMaker's CreateTrainingJob, Vertex AI's CustomJob. The image holds the folder at
+/plan; what only the user knows stands in angle brackets, which both services refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from planner.launch.entries import IMAGE, Entry
+from planner.launch.machines import PlanMachines, title_of
+from planner.plan import Plan
+from topology.base.units import DAY
+from topology.hardware.datasheets import machines
+
+VOLUME_GIB = 100
+"""Of a SageMaker node, for what the container writes beside the checkpoints."""
+
+_START = """\
+#!/bin/bash
+# rank of this node and host of node 0, as {service} tells them
+set -euo pipefail
+cd "$(dirname "$0")"
+{needs}
+found=$(python - <<'END'
+{program}
+END
+)
+read -r NODE_RANK MASTER_ADDR{more} <<<"$found"
+export NODE_RANK MASTER_ADDR{more}
+exec bash start.sh "$@"
+"""
+
+_SAGEMAKER = """\
+import json, os
+with open(os.environ["RESOURCES"], encoding="utf-8") as file:
+    told = json.load(file)
+print(told["hosts"].index(told["current_host"]), told["hosts"][0], told["network_interface_name"])"""
+
+_VERTEX = """\
+import json, os
+told = json.loads(os.environ["CLUSTER_SPEC"])
+pools = [(name, index) for name in sorted(told["cluster"]) for index in range(len(told["cluster"][name]))]
+rank = pools.index((told["task"]["type"], int(told["task"]["index"])))
+print(rank, told["cluster"]["workerpool0"][0].rpartition(":")[0])"""
+
+
+def sagemaker(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """The request of a training job, by `aws sagemaker create-training-job --cli-input-json`."""
+    request = {
+        "TrainingJobName": title_of(plan),
+        "RoleArn": "<ARN of the role that the job runs as>",
+        "AlgorithmSpecification": {
+            "TrainingImage": IMAGE,
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": ["bash", "/plan/sagemaker.sh"],
+        },
+        "ResourceConfig": {
+            "InstanceType": _machine(plan, "aws-", "ml.", where),
+            "InstanceCount": where.nodes,
+            "VolumeSizeInGB": VOLUME_GIB,
+        },
+        "OutputDataConfig": {"S3OutputPath": "<s3:// folder for what is left in /opt/ml/model>"},
+        "StoppingCondition": {"MaxRuntimeInSeconds": int(DAY)},
+        "Environment": dict.fromkeys(entry.variables, ""),  # start.sh stops while one is empty
+    }
+    script = _START.format(
+        service="SageMaker",
+        needs='export RESOURCES="${RESOURCES:-/opt/ml/input/config/resourceconfig.json}"',
+        program=_SAGEMAKER,
+        more=" NCCL_SOCKET_IFNAME",
+    )
+    return {"sagemaker.json": _json(request), "sagemaker.sh": script}
+
+
+def vertex(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """The request of a custom job: node 0 is a pool of its own, the others are the second."""
+    node = {
+        "machineSpec": {
+            "machineType": _machine(plan, "gcp-", "", where),
+            "acceleratorType": f"<accelerator type of {where.gpu}>",
+            "acceleratorCount": where.gpus_per_node,
+        },
+        "containerSpec": {
+            "imageUri": IMAGE,
+            "command": ["bash", "/plan/vertex.sh"],
+            "env": [{"name": name, "value": ""} for name in entry.variables],  # as above
+        },
+    }
+    counts = [1, where.nodes - 1] if where.nodes > 1 else [1]
+    pools = [{**node, "replicaCount": str(count)} for count in counts]
+    request = {"displayName": title_of(plan), "jobSpec": {"workerPoolSpecs": pools}}
+    script = _START.format(
+        service="Vertex AI",
+        needs=': "${CLUSTER_SPEC:?Vertex AI sets it for each node of a job}"',
+        program=_VERTEX,
+        more="",
+    )
+    return {"vertex.json": _json(request), "vertex.sh": script}
+
+
+def _machine(plan: Plan, provider: str, prefix: str, where: PlanMachines) -> str:
+    """The cloud's own name of the machine that was planned for; elsewhere what to look for."""
+    name = plan.request.cluster.name
+    if name.startswith(provider) and name in machines():
+        return prefix + name.removeprefix(provider)
+    return f"<instance type with {where.gpus_per_node} {where.gpu}>"
+
+
+def _json(request: dict[str, Any]) -> str:
+    """A request as text."""
+    return json.dumps(request, indent=2) + "\n"

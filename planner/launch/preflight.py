@@ -1,0 +1,111 @@
+"""What of a node differs from the plan, before an hour is lost: GPUs, software, NICs, rendezvous."""
+
+from __future__ import annotations
+
+from planner.engines.quoting import one_line
+from planner.launch.entries import Entry
+from planner.launch.machines import PlanMachines
+from planner.plan import Plan
+from planner.problem import setting_of
+from topology.base.units import GBIT, GIB, MIB
+
+MEMORY_SHARE = 0.95
+"""Of the memory that the plan counts on, what a driver must show of a GPU: it keeps some for itself."""
+
+RENDEZVOUS = '''\
+"""Whether the ranks can meet: `python rendezvous.py NODE_RANK HOST PORT`, plan against found.
+
+Node 0 must be able to listen on the port; from the others its host must answer. A refused connection is an
+answer: node 0 may not have started yet. Names of new pods take a while, hence the patience.
+"""
+
+import os
+import socket
+import sys
+import time
+
+
+def found(rank, host, port, patience_s):
+    """What is wrong, empty if nothing is."""
+    if rank == 0:
+        try:
+            socket.create_server(("", port)).close()
+        except OSError as error:
+            return f"node 0 cannot listen there: {error.strerror}"
+        return ""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+            return ""
+        except ConnectionRefusedError:
+            return ""
+        except OSError as error:
+            if time.monotonic() > until:
+                return f"no answer: {error.strerror or error}"
+            time.sleep(1)
+
+
+if __name__ == "__main__":
+    rank, host, port = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    wrong = found(rank, host, port, float(os.environ.get("RENDEZVOUS_PATIENCE_S", "60")))
+    print(f"preflight: rendezvous: plan {host}:{port}, found {wrong or 'it'}", file=sys.stderr)
+    sys.exit(bool(wrong))
+'''
+"""The check of the rendezvous, a file of the bundle."""
+
+_NICS = """\
+# cards of the fabric as "400 Gb/sec (4X NDR)", Ethernet cards in Mbit/s; virtual ones have no device
+nics="${{SYS_CLASS:-/sys/class}}"
+fabric=$(cat "$nics"/infiniband/*/ports/*/rate 2>/dev/null | awk '{{s += $1}} END {{print int(s)}}' || true)
+ethernet=$(for one in "$nics"/net/*/device; do cat "${{one%device}}speed" 2>/dev/null || true; done \\
+  | awk '$1 > 0 {{s += $1}} END {{print int(s/1000)}}')
+rate=$((fabric > ethernet ? fabric : ethernet))
+nic_plan="plan {total} Gbit/s of a node ({count} x {each})"
+if [ "$rate" -eq 0 ]; then
+  echo "preflight: NIC rate: $nic_plan, found none that can be read here: not checked" >&2
+elif [ "$rate" -lt {total} ]; then
+  say "NIC rate: $nic_plan, found $rate"
+else
+  echo "preflight: NIC rate: $nic_plan, found $rate" >&2
+fi
+if [ -n "${{NODE_RANK:-}}" ] && [ -n "${{MASTER_ADDR:-}}" ]; then
+  python rendezvous.py "$NODE_RANK" "$MASTER_ADDR" "${{MASTER_PORT:-29500}}" || wrong=1
+else
+  echo "preflight: rendezvous: NODE_RANK and MASTER_ADDR are not set: not checked" >&2
+fi
+"""
+
+
+def preflight(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """The script of one node, and the file that it calls where several nodes must meet."""
+    gpu = setting_of(plan.request).cluster.gpu
+    least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
+    text = f"""\
+#!/bin/bash
+# says what of this node is not what was planned for, and stops if it cannot work
+set -euo pipefail
+cd "$(dirname "$0")"
+wrong=0
+say() {{ echo "preflight: $1" >&2; wrong=1; }}
+command -v nvidia-smi >/dev/null || {{ echo "preflight: no nvidia-smi on $(hostname)" >&2; exit 1; }}
+count=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
+[ "$count" -ge {where.gpus_per_node} ] || say "$count GPUs, the plan has {where.gpus_per_node} of a node"
+least=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -n 1)
+[ "$least" -ge {least} ] || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c >&2
+python -c "import {entry.package}" || say "{entry.package} cannot be imported"
+python -c "import torch; assert torch.cuda.is_available() and torch.distributed.is_nccl_available()" \\
+  || say "torch has no CUDA or no NCCL here"
+{_network(plan, where)}exit $wrong
+"""
+    return {"preflight.sh": text, **({"rendezvous.py": RENDEZVOUS} if where.nodes > 1 else {})}
+
+
+def _network(plan: Plan, where: PlanMachines) -> str:
+    """The checks between nodes; one node has none."""
+    if where.nodes == 1:
+        return ""
+    spec = plan.request.cluster.nodes[0]
+    each = int(spec.nic_bandwidth_bytes_per_s / GBIT)
+    return _NICS.format(total=each * spec.nics_per_node, count=spec.nics_per_node, each=each)

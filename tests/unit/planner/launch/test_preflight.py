@@ -1,0 +1,99 @@
+"""The preflight script says plan against found, and stops where a node cannot carry the plan."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from costmodel.layout import ParallelLayout
+from planner.launch.bundle import bundle
+from tests.unit.planner.engines.priced import priced
+from tests.unit.planner.launch.test_bundle import plan_for
+
+SMI = """#!/bin/bash
+case "$1" in
+  *memory*) echo 81559 ;;
+  *) for i in 0 1 2 3 4 5 6 7; do echo "$i"; done ;;
+esac
+"""
+PYTHON = f"""#!/bin/bash
+[ "$1" = -c ] && exit 0
+exec {sys.executable} "$@"
+"""
+INFINIBAND = "infiniband/mlx5_{}/ports/1/rate"
+
+
+def checked(folder: Path, cards: Mapping[str, str], **named: str) -> tuple[int, str]:
+    """How the script ends on a node with eight H100s and these cards, and what it says."""
+    for name, text in bundle(plan_for("megatron"), "megatron", "torchrun")[0].items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for name, text in {"bin/nvidia-smi": SMI, "bin/python": PYTHON, **cards}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SYS_CLASS": str(folder), **named}
+    call = ["bash", str(folder / "preflight.sh")]
+    done = subprocess.run(call, env=environment, check=False, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def fabric(rate: str, count: int = 8) -> dict[str, str]:
+    """Cards of InfiniBand as Linux shows them."""
+    return {INFINIBAND.format(index): f"{rate}\n" for index in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("cards", "code", "told"),
+    [
+        (fabric("400 Gb/sec (4X NDR)"), 0, "found 3200\n"),
+        (fabric("200 Gb/sec (4X HDR)"), 1, "found 1600\n"),
+        (fabric("400 Gb/sec (4X NDR)", 7), 1, "found 2800\n"),
+        ({"net/eth0/speed": "400000\n", "net/eth0/device/vendor": ""}, 1, "found 400\n"),
+        ({"net/lo/speed": "4000000\n"}, 0, "found none that can be read here: not checked\n"),
+    ],
+)
+def test_cards_are_held_against_the_rate_of_the_plan(
+    cards: dict[str, str], code: int, told: str, tmp_path: Path
+) -> None:
+    """A DGX H100 has eight cards of 400 Gbit/s; a card that is no device is none."""
+    found = checked(tmp_path, cards)
+    assert found[0] == code, found[1]
+    assert f"NIC rate: plan 3200 Gbit/s of a node (8 x 400), {told}" in found[1]
+    assert "NODE_RANK and MASTER_ADDR are not set: not checked" in found[1]
+
+
+def test_ranks_must_be_able_to_meet(tmp_path: Path) -> None:
+    """Node 0 needs the port, the others an answer of its host; a refused connection is one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RENDEZVOUS_PATIENCE_S": "0"}
+        taken = checked(tmp_path, {}, NODE_RANK="0", **meeting)
+        answered = checked(tmp_path, {}, NODE_RANK="1", **meeting)
+    assert (taken[0], f"plan 127.0.0.1:{port}, found node 0 cannot listen" in taken[1]) == (1, True)
+    assert (answered[0], f"plan 127.0.0.1:{port}, found it" in answered[1]) == (0, True)
+    assert checked(tmp_path, {}, NODE_RANK="0", **meeting)[0] == 0
+    assert checked(tmp_path, {}, NODE_RANK="1", **meeting)[0] == 0
+    code, told = checked(tmp_path, {}, NODE_RANK="1", **meeting | {"MASTER_ADDR": "no-such-host.invalid"})
+    assert (code, "no-such-host.invalid" in told, "found no answer" in told) == (1, True, True)
+
+
+def test_one_node_has_no_network_to_check() -> None:
+    """Neither cards nor a rendezvous."""
+    alone = priced(ParallelLayout(dp=8, zero_stage=3))
+    files, _ = bundle(alone, "megatron", "torchrun")
+    assert ("rendezvous.py" in files, "NIC" in files["preflight.sh"]) == (False, False)
+
+
+@pytest.mark.parametrize(("engine", "word"), [("megatron", "NUMA_BINDING"), ("accelerate", "CPU_AFFINITY")])
+def test_environment_says_how_to_bind_and_why(engine: str, word: str) -> None:
+    """It binds nothing unless told."""
+    text = bundle(plan_for(engine), engine, "torchrun")[0]["environment.sh"]
+    said = [line for line in text.splitlines() if line.startswith("# NUMA: ")]
+    assert ("socket" in said[0], word in said[1], word in text.replace(said[1], "")) == (True, True, False)
