@@ -42,6 +42,7 @@ _CLASSES = frozenset(
         (f"{_OF_TORCH}.metadata", "MetadataIndex"),
         (f"{_OF_TORCH}.metadata", "StorageMeta"),
         (f"{_OF_TORCH}.metadata", "_MEM_FORMAT_ENCODING"),
+        ("builtins", "getattr"),  # how Python up to 3.11.3 names a member of an enumeration; a record too
     }
 )
 

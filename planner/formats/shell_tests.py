@@ -22,6 +22,7 @@ _WORDS = frozenset(("=", "==", "!="))
 def truth(words: tuple[Word, ...], names: Variables) -> bool | None:
     """The truth of ``[ … ]``, ``[[ … ]]`` or ``test …``; None if only a run can tell.
 
+    >>> from planner.formats.shell_values import Text
     >>> from planner.formats.shell_words import words_of
     >>> truth(words_of('[[ "$A" == 1* && -n $B ]]'), Variables({"A": (Text("12", 1),)}))
     False
