@@ -86,7 +86,9 @@ def run_search(search: Search) -> None:
     """Search the whole space; the outcome stands in `search`."""
     if search.setting.cluster.num_gpus > FEW_GPUS:
         search.progress("looking for a first plan")
+        search.coarse = True
         _coarse(search)
+        search.coarse = False
     search.progress("enumerating layouts")
     table = _all_combinations(search)
     search.progress(f"bounding {len(table):,} combinations of degrees")
@@ -196,8 +198,8 @@ def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None
 
 
 def _priced(search: Search, variants: LayoutTable) -> Priced:
-    """Price variants as kindly as any sharding of their state could; exactly where it is given."""
-    how = price if "shard_degree" in search.pins else price_any_sharding
+    """Price variants as kindly as any sharding of their state could; exactly where there is one."""
+    how = price if search.coarse or "shard_degree" in search.pins else price_any_sharding
     return how(search.setting, variants, search.cal)
 
 
@@ -297,7 +299,7 @@ def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:
 
 def _unfold_shardings(search: Search, variants: LayoutTable) -> None:
     """Price every sharding of the state of some variants, and split those that could win."""
-    found, broken = shardings(search.setting, search.pins, variants)
+    found, broken = (variants, {}) if search.coarse else shardings(search.setting, search.pins, variants)
     search.dismissed.by_rule(broken)
     for part in _parts(found):
         priced = price(search.setting, part, search.cal)

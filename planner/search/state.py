@@ -26,7 +26,8 @@ Progress = Callable[[str], None]
 class Search:
     """What is asked, and what is known so far.
 
-    `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory.
+    `pool` and `seen` are for alternatives, `hopeful` layouts that could win but for memory. While `coarse`,
+    only usual choices are tried, with state sharded over all replicas.
     """
 
     setting: Setting
@@ -42,6 +43,7 @@ class Search:
     pool: dict[tuple[int, ...], tuple[float, Choice]] = field(default_factory=dict)
     seen: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
     hopeful: list[tuple[LayoutTable, Vector]] = field(default_factory=list)
+    coarse: bool = False
     solved: int = 0
     proven: bool = True
 
