@@ -17,6 +17,7 @@ from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Variable
 from planner.engines.setting import NUM_GPUS, Given, Setting, Word
 from planner.plan import Recomputes
+from topology.base.names import YES_NO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,16 +142,6 @@ _ARTICLES = {
     "flag": "a yes or no", "int": "a whole number", "float": "a number", "text": "a text",
     "list": "a list", "any": "a value",
 }  # fmt: skip
-_YES_NO = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
 LONGEST_TEXT = 20_000
 
 
@@ -165,7 +156,7 @@ def typed(word: Word, value: Any) -> Any:
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         raise ValueError("too long")
     if word.kind == "flag":
-        known = _YES_NO.get(str(value).strip().lower())
+        known = YES_NO.get(str(value).strip().lower())
         if known is None:
             raise ValueError("neither yes nor no")
         return known

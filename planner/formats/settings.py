@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from topology.base.names import YES_NO
+
 Scalar: TypeAlias = str | int | float | bool | None
 
 MOST_SETTINGS = 5_000
@@ -75,17 +77,7 @@ def truth_of(value: Scalar) -> bool | None:
     >>> truth_of("True"), truth_of(0), truth_of("auto")
     (True, False, None)
     """
-    words = {
-        "true": True,
-        "yes": True,
-        "on": True,
-        "1": True,
-        "false": False,
-        "no": False,
-        "off": False,
-        "0": False,
-    }
-    return words.get(str(value).strip().strip("'\"").lower())
+    return YES_NO.get(str(value).strip().strip("'\"").lower())
 
 
 def with_defaults(settings: Iterable[Setting]) -> list[Setting]:

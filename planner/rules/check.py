@@ -27,6 +27,7 @@ from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
 from planner.rules.stacks import STACK_RULES
 from topology.base.errors import InputError
+from topology.base.names import YES_NO
 from topology.base.units import format_bytes
 from topology.cluster import Cluster
 
@@ -155,16 +156,6 @@ def parse_pins(pins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTES, "cp_kind": CP_KINDS}
-_BOOLEANS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
-}
 
 
 def _parse_pin(name: str, value: Any) -> Any:
@@ -181,7 +172,7 @@ def _parse_pin(name: str, value: Any) -> Any:
     if name in _CHOICES:
         return _one_of(name, str(value).lower(), _CHOICES[name])
     if name == "sequence_parallel":
-        return _BOOLEANS[str(_one_of(name, str(value).lower(), tuple(_BOOLEANS)))]
+        return YES_NO[str(_one_of(name, str(value).lower(), tuple(YES_NO)))]
     return _whole_number(name, value)
 
 

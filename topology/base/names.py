@@ -7,6 +7,12 @@ from functools import lru_cache
 
 from topology.base.errors import LONGEST_SHOWN, UnknownNameError, shown
 
+YES_NO: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+"""What a flag, a pin or another engine's file may say for yes and no, in small letters."""
+
 
 @lru_cache(maxsize=1024)  # a catalog's names are compared with every name that a file or flag gives
 def normalize(name: str) -> str:
