@@ -57,6 +57,7 @@ class Guard:
         self.asked: frozenset[str] = frozenset()
         self.touched: list[str] = []
         self.watching = False
+        sys.dont_write_bytecode = True  # what is imported late in a fresh checkout is no write of an input's
         sys.addaudithook(self._hook)
         signal.signal(signal.SIGPROF, self._too_slow)
         size = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
