@@ -238,6 +238,6 @@ def run_answer(run: RunSettings, status: RunStatus) -> Answer:
     return Answer(
         headline=f"training {status.state}",
         sections=(Facts(title="", pairs=pairs),),
-        document=json_text(document),
+        document=lambda: json_text(document),
         records=(document,),
     )

@@ -31,7 +31,7 @@ def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: s
     return Answer(
         headline=f"A = {first_name} · B = {second_name} · B is {three_digits(faster)} × as fast as A",
         sections=tuple(sections),
-        document=json_text(document),
+        document=lambda: json_text(document),
         records=tuple(found.rows()),
     )
 

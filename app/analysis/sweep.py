@@ -35,7 +35,7 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
     return Answer(
         headline=" · ".join(names) + f" · {len(points)} points",
         sections=(table,),
-        document=json_text({"points": list(records)}),
+        document=lambda: json_text({"points": list(records)}),
         records=records,
     )
 

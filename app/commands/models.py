@@ -66,7 +66,7 @@ def _list(specs: tuple[ModelSpec, ...]) -> Answer:
     return Answer(
         headline=f"{len(records)} models",
         sections=(table,),
-        document=json_text({"models": records}),
+        document=lambda: json_text({"models": records}),
         records=records,
     )
 
@@ -123,7 +123,7 @@ def _describe(spec: ModelSpec) -> Answer:
     return Answer(
         headline=f"{spec.name}: {record['parameters']:,} parameters",
         sections=(table, facts),
-        document=json_text(record),
+        document=lambda: json_text(record),
         records=(record,),
     )
 

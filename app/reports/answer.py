@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeAlias, get_args
@@ -63,11 +63,11 @@ Section: TypeAlias = Facts | Table | Lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Everything one command has to say."""
+    """Everything one command has to say; the document is written only where a program reads it."""
 
     headline: str
     sections: tuple[Section, ...]
-    document: str
+    document: Callable[[], str]
     records: tuple[Mapping[str, Any], ...] = field(default=())
     exit_code: int = ANSWERED
 
@@ -130,7 +130,7 @@ def check_destination(*, wanted: str | None, as_json: bool, output: Path | None)
 def render(answer: Answer, chosen: Format, *, width: int = _DEFAULT_WIDTH, colour: bool = False) -> str:
     """Give the text of an answer in one of the formats."""
     if chosen == "json":
-        return answer.document.rstrip("\n") + "\n"
+        return answer.document().rstrip("\n") + "\n"
     if chosen == "csv":
         return csv_text(answer.records)
     if chosen == "markdown":

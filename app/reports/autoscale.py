@@ -53,7 +53,7 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None) -> Answer:
     return Answer(
         headline=f"{name} over {hours:.1f} hours: {chosen_name} saves {saved:.0%} of the GPU hours",
         sections=(table, _hours(chosen_name, chosen)),
-        document=json_text({name: _document(run) for name, run in runs}),
+        document=lambda: json_text({name: _document(run) for name, run in runs}),
         records=tuple(_hour_records(chosen)),
     )
 

@@ -46,7 +46,7 @@ def bench_answer(found: BenchResult) -> Answer:
                 note=_SPREAD_NOTE,
             ),
         ),
-        document=json_text([unstructure(m) for m in found.measurements]),
+        document=lambda: json_text([unstructure(m) for m in found.measurements]),
         records=tuple(_record(m) for m in found.measurements),
     )
 
@@ -75,7 +75,7 @@ def check_answer(found: Sequence[Comparison]) -> Answer:
                 note=f"{_SPREAD_NOTE}; predictions are for the plan's GPU, measurements of this machine",
             ),
         ),
-        document=json_text(documents),
+        document=lambda: json_text(documents),
         records=tuple({**_record(c.measurement), "predicted_s": c.predicted_s} for c in found),
     )
 

@@ -40,7 +40,7 @@ def explain_answer(plan: Plan) -> Answer:
     return Answer(
         headline=headline(plan.request),
         sections=tuple(sections),
-        document=json_text(unstructure(found)),
+        document=lambda: json_text(unstructure(found)),
         records=tuple(unstructure(change) for change in found.what_if),
     )
 
@@ -68,7 +68,7 @@ def infeasible_answer(found: Infeasible) -> Answer:
     return Answer(
         headline=headline(found.request),
         sections=tuple(sections),
-        document=json_text(document),
+        document=lambda: json_text(document),
         records=tuple(unstructure(change) for change in found.nearest),
         exit_code=NO_FEASIBLE_PLAN,
     )

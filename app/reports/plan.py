@@ -38,7 +38,7 @@ def plan_answer(plan: Plan) -> Answer:
     return Answer(
         headline=headline(plan.request),
         sections=tuple(sections),
-        document=to_json(plan),
+        document=lambda: to_json(plan),
         records=tuple(plan.rows()),
     )
 

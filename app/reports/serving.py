@@ -25,7 +25,7 @@ def serving_answer(plan: ServingPlan) -> Answer:
     return Answer(
         headline=fleet_headline(plan),
         sections=tuple(sections),
-        document=serving_to_json(plan),
+        document=lambda: serving_to_json(plan),
         records=(record(plan),),
     )
 

@@ -23,7 +23,7 @@ def serving_accuracy_answer(rows: Sequence[Row], *, by: str = "model") -> Answer
         headline=f"{predicted} of {everything.rows} serving runs predicted; median error: time per output "
         f"token {tpot}, time to first token {ttft}",
         sections=(_table(summaries, by),),
-        document=json_text(
+        document=lambda: json_text(
             {
                 "rows": [serving_row(result) for result in results],
                 "summary": [_finite(asdict(summary)) for summary in summaries],

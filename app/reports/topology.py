@@ -46,7 +46,7 @@ def topology_answer(cluster: Cluster, layout: ParallelLayout, notes: Sequence[st
     return Answer(
         headline=f"{cluster.name}: {cluster.num_gpus:,} GPUs, bisection {bisection}",
         sections=tuple(sections),
-        document=json_text(_document(cluster, layout, axes, said)),
+        document=lambda: json_text(_document(cluster, layout, axes, said)),
         records=tuple(unstructure(axis) for axis in axes),
     )
 
@@ -251,7 +251,7 @@ def gpus_answer(gpus: Mapping[str, Gpu], prices: Mapping[str, Price | None]) -> 
         sections=(
             Table(title="", columns=columns, rows=rows, align="llrrrrrrrl", note="sources and dates: --json"),
         ),
-        document=json_text({"schema_version": SCHEMA_VERSION, "gpus": records}),
+        document=lambda: json_text({"schema_version": SCHEMA_VERSION, "gpus": records}),
         records=tuple(_flat(record) for record in records),
     )
 
@@ -281,7 +281,7 @@ def machines_answer(clusters: Sequence[Mapping[str, Any]]) -> Answer:
                 align="llrrrl",
             ),
         ),
-        document=json_text({"schema_version": SCHEMA_VERSION, "machines": list(clusters)}),
+        document=lambda: json_text({"schema_version": SCHEMA_VERSION, "machines": list(clusters)}),
         records=tuple({k: v for k, v in m.items() if not isinstance(v, list | tuple)} for m in clusters),
     )
 

@@ -66,7 +66,7 @@ def accuracy_answer(
     return Answer(
         headline=accuracy_headline(summaries[-1]),
         sections=tuple(sections),
-        document=json_text(_document(rows, summaries, wishes, anchoring)),
+        document=lambda: json_text(_document(rows, summaries, wishes, anchoring)),
         records=rows,
     )
 

@@ -34,7 +34,7 @@ def validation_answer(report: ValidationReport) -> Answer:
     return Answer(
         headline=headline,
         sections=tuple(sections),
-        document=json_text(_document(report)),
+        document=lambda: json_text(_document(report)),
         records=tuple(unstructure(check) for check in report.checks),
         exit_code=FAILED if wrong else 0,
     )

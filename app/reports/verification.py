@@ -25,7 +25,7 @@ def verification_answer(found: Verification) -> Answer:
     return Answer(
         headline=f"does not hold: {', '.join(wrong)}" if wrong else "every claim of the plan holds",
         sections=tuple(sections),
-        document=json_text({"holds": found.holds, **unstructure(found)}),
+        document=lambda: json_text({"holds": found.holds, **unstructure(found)}),
         records=tuple(unstructure(claim) for claim in found.claims),
         exit_code=FAILED if wrong else 0,
     )

@@ -34,7 +34,7 @@ def audit_answer(found: Audit) -> Answer:
     return Answer(
         headline=_headline(found),
         sections=tuple(sections),
-        document=json_text(document),
+        document=lambda: json_text(document),
         records=tuple(document["facts"]),
     )
 

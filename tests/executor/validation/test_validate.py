@@ -89,7 +89,7 @@ def test_differences_are_listed_and_the_exit_code_is_one() -> None:
     answer = validation_answer(report)
     assert answer.exit_code == 1
     assert "layer forward gemm flop" in render(answer, "table")
-    assert json.loads(answer.document)["passed"] is False
+    assert json.loads(answer.document())["passed"] is False
 
 
 def test_numerics_of_a_shrunk_plan_match_one_process(plan_of: Callable[..., Plan]) -> None:

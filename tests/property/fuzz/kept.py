@@ -49,7 +49,7 @@ def make_runs(rows: Callable[[], Sequence[dict[str, str]]], random: Random, stor
 def predict_runs(text: str, box: Box) -> object:
     from app.actions.accuracy import AccuracyQuestion, predicted_answer
 
-    document = predicted_answer(AccuracyQuestion(runs=box.file("runs.csv", text))).document
+    document = predicted_answer(AccuracyQuestion(runs=box.file("runs.csv", text))).document()
     answer: dict[str, Any] = json.loads(document, parse_constant=no_number)
     for row in answer["rows"]:
         if str(row["reason"]).startswith("MemoryError"):  # what one row breaks is told in its reason
