@@ -11,7 +11,7 @@ BAD_INPUT = 2
 INTERRUPTED = 130
 """As `app.errors.INTERRUPTED`."""
 OBJECTS_BETWEEN_COLLECTIONS = 100_000
-"""What imports and tables make stays: to look through it at every 700 objects takes a tenth of a plan's time."""
+"""What imports and tables make stays; to look through it at every 700 objects only costs time."""
 
 
 def main() -> None:

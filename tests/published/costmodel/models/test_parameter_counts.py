@@ -57,6 +57,8 @@ EXACT = {
     "gemma-2-9b": 9_241_705_984,
     "gemma-2-27b": 27_227_128_320,
     "gemma-3-1b": 999_885_952,
+    "phi-4": 14_659_507_200,
+    "smollm3-3b": 3_075_098_624,
 }
 
 ROUNDED = {
@@ -71,6 +73,13 @@ ROUNDED = {
     "megatron-1t": (1.008e12, 1e9, "arXiv 2104.04473 table 1, the same sizes"),
     "glm-4.5": (355e9, 3e9, "arXiv 2508.06471 table 1"),
     "glm-4.5-air": (106e9, 1e9, "arXiv 2508.06471 table 1"),
+    "glm-4.6": (355e9, 3e9, "arXiv 2508.06471 table 1, the same sizes"),
+    # Their norms over all heads together are a ten-thousandth of the parameters.
+    "olmo-2-7b": (7.3e9, 1e8, "huggingface.co/allenai/OLMo-2-1124-7B"),
+    "olmo-2-13b": (13.7e9, 1e8, "huggingface.co/allenai/OLMo-2-1124-13B"),
+    "olmo-2-32b": (32.2e9, 1e8, "huggingface.co/allenai/OLMo-2-0325-32B"),
+    "olmo-3-7b": (7.3e9, 1e8, "huggingface.co/allenai/Olmo-3-1025-7B"),
+    "olmo-3-32b": (32.2e9, 1e8, "huggingface.co/allenai/Olmo-3-1125-32B"),
     "minimax-m2": (230e9, 2e9, "huggingface.co/MiniMaxAI/MiniMax-M2: 230B total"),
 }
 

@@ -207,6 +207,61 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 32, "num_key_value_heads": 8, "tie_word_embeddings": False, "vocab_size": 256000,
         "norm_eps": 1e-05, "partial_rotary_factor": 0.5, "rope_theta": 10000,
     },
+    "phi-4": {
+        "model_type": "phi3", "attention_bias": False, "hidden_act": "silu", "hidden_size": 5120,
+        "intermediate_size": 17920, "max_position_embeddings": 16384, "num_attention_heads": 40,
+        "num_hidden_layers": 40, "num_key_value_heads": 10, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 250000, "sliding_window": None, "tie_word_embeddings": False, "vocab_size": 100352,
+    },
+    "smollm3-3b": {
+        "model_type": "smollm3", "attention_bias": False, "hidden_act": "silu", "hidden_size": 2048,
+        "intermediate_size": 11008, "layer_types": ["full_attention"] * 36, "max_position_embeddings": 65536,
+        "mlp_bias": False, "no_rope_layer_interval": 4, "no_rope_layers": [1, 1, 1, 0] * 9,
+        "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
+        "rope_theta": 5000000.0, "tie_word_embeddings": True, "use_sliding_window": False, "vocab_size": 128256,
+    },
+    "olmo-2-13b": {
+        "model_type": "olmo2", "attention_bias": False, "hidden_act": "silu", "hidden_size": 5120,
+        "intermediate_size": 13824, "max_position_embeddings": 4096, "num_attention_heads": 40,
+        "num_hidden_layers": 40, "num_key_value_heads": 40, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 500000, "tie_word_embeddings": False, "vocab_size": 100352,
+    },
+    "olmo-3-32b": {
+        "model_type": "olmo3", "attention_bias": False, "hidden_act": "silu", "hidden_size": 5120,
+        "intermediate_size": 27648, "max_position_embeddings": 65536, "num_attention_heads": 40,
+        "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"] * 16,
+        "num_hidden_layers": 64, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "sliding_window": 4096,
+        "rope_scaling": {
+            "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0,
+            "original_max_position_embeddings": 8192, "rope_type": "yarn",
+        },
+        "rope_theta": 500000, "tie_word_embeddings": False, "vocab_size": 100278,
+    },
+    "minimax-m2": {
+        "model_type": "minimax_m2", "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072,
+        "intermediate_size": 1536, "max_position_embeddings": 196608, "num_attention_heads": 48,
+        "num_experts_per_tok": 8, "num_hidden_layers": 62, "num_key_value_heads": 8, "num_local_experts": 256,
+        "rms_norm_eps": 1e-06, "rope_theta": 5000000, "rotary_dim": 64, "scoring_func": "sigmoid",
+        "shared_intermediate_size": 0, "tie_word_embeddings": False, "use_qk_norm": True,
+        "use_routing_bias": True, "vocab_size": 200064,
+    },
+    "kimi-k2": {  # the text part of Kimi-K2.5, which also sees
+        "model_type": "kimi_k25", "vision_config": {"hidden_size": 1152},
+        "text_config": {
+            "model_type": "kimi_k2", "attention_bias": False, "first_k_dense_replace": 1, "hidden_act": "silu",
+            "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512, "q_lora_rank": 1536,
+            "max_position_embeddings": 131072, "moe_intermediate_size": 2048, "n_group": 1, "topk_group": 1,
+            "n_routed_experts": 384, "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 64,
+            "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 64,
+            "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 50000.0,
+            "rope_scaling": {
+                "type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 1.0,
+                "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            },
+            "routed_scaling_factor": 2.827, "scoring_func": "sigmoid", "tie_word_embeddings": False,
+            "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 163840,
+        },
+    },
 }  # fmt: skip
 
 
