@@ -33,7 +33,7 @@ def rows(shared_dir: Path, name: str) -> list[dict[str, str]]:
 AS_REPORTED_MIB = {
     "h100-sxm": 81559, "h100-pcie": 81559, "h800-sxm": 81559, "h100-nvl": 95830, "h200-sxm": 143771,
     "b200-sxm": 183359, "gb200": 189471, "b300-sxm": 284208, "gb300": 284208,
-    "l40s": 46068, "l4": 23034, "a10": 23028, "a10g": 23028, "rtx-4090": 24564,
+    "l40s": 46068, "l4": 23034, "a10": 23028, "a10g": 23028, "rtx-4090": 24564, "h20-sxm": 97871, "rtx-a6000": 49140,
 }  # fmt: skip
 """Memory as nvidia-smi reports it, where that is not the nominal size."""
 
