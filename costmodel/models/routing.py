@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 ScoringFunction = Literal["softmax", "sigmoid"]
+Places: TypeAlias = NDArray[np.int64] | NDArray[np.float64] | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,3 +39,39 @@ class Routing:
     n_group: int = 1
     topk_group: int = 1
     bias_selects: bool = False
+
+
+def places_reached(routing: Routing, experts_per_token: int, places: Places) -> NDArray[np.float64]:
+    """Expected number of `places`, equal parts of the experts, that hold some of a token's K experts.
+
+    d(x) = x·(1 − (1 − 1/x)^K)
+
+    Of n groups a token may choose from G. Parts as small as a group or smaller: those of G groups, d(G·x/n).
+    Of larger ones, each of q = n/x groups, a part with j of the G groups is left out by (1 − j/G)^K of the
+    tokens. Between the x that divide n it is interpolated.
+
+    Args:
+        routing: How a token chooses.
+        experts_per_token: K.
+        places: x, at least 1.
+
+    Source: DeepSeek-V3 (arXiv 2412.19437) section 2.1.2, at most four nodes to a token.
+    """
+    x, K, n, G = np.asarray(places, dtype=float), experts_per_token, routing.n_group, routing.topk_group
+    small = np.maximum(x * G / n, 1.0)
+    reached = small * (1 - (1 - 1 / small) ** K)
+    return reached if n == G else np.where(x < n, np.interp(x, *_larger_than_groups(n, G, K)), reached)
+
+
+@functools.cache
+def _larger_than_groups(n: int, G: int, K: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """Places that n groups divide into, and how many of them a token reaches."""
+    places = tuple(x for x in range(1, n + 1) if n % x == 0)
+    return places, tuple(x * _share_reached(n, n // x, G, K) for x in places)
+
+
+def _share_reached(n: int, q: int, G: int, K: int) -> float:
+    """Share of tokens that reach a place of q of the n groups."""
+    ways = math.comb(n, G)
+    chosen = ((j, math.comb(q, j) * math.comb(n - q, G - j) / ways) for j in range(min(q, G) + 1))
+    return sum(share * (1 - (1 - j / G) ** K) for j, share in chosen)

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel.job import TrainingJob
 from costmodel.layout import Quantity
 from costmodel.models.feed_forward import FeedForwardName
+from costmodel.models.routing import Places, places_reached
 from costmodel.models.spec import LayerKind, ModelSpec
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.op import (
@@ -95,16 +99,21 @@ def _moves_per_copy(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -
 
     Where every expert is sent its own copy, tokens are copied by rank before the exchange (1 read, K writes)
     and ordered by expert after it (K, K): 3 + 1/K, taken as 3 for any K, and with ep = 1 too. Where a token
-    is sent once to a rank, a single pass after the exchange reads the g·(1 − (1 − 1/g)^K) tokens that reach g
-    ranks and writes K copies. A move costs the same backward, while passes are charged double there, so 2/3
-    of it is charged forward:
+    is sent once to a rank, a single pass after the exchange reads each token once for every rank of ep that
+    it reaches, d, and writes K copies. A move costs the same backward, while passes are charged double there,
+    so 2/3 of it is charged forward:
 
-        moves = 2/3 · 3,   or   2/3 · (1 + g·(1 − (1 − 1/g)^K)/K)
+        moves = 2/3 · 3,   or   2/3 · (1 + d/K)
     """
-    K, g = model.num_experts_per_token, shard.ep
     if not stack.timing.dispatches_once_per_node:
         return MOVES_OF_SEPARATE_COPIES
-    return 2 / 3 * (1 + g * (1 - (1 - 1 / g) ** K) / K)
+    return 2 / 3 * (1 + copies_sent(model, shard.ep))
+
+
+def copies_sent(model: ModelSpec, places: Places) -> NDArray[np.float64]:
+    """Share of a token's copies that are sent where each of so many places is sent a token once at most."""
+    K = model.num_experts_per_token
+    return places_reached(model.routing, K, places) / K
 
 
 def _expert_traffic(

@@ -7,9 +7,9 @@ the members of a group sit; both take arrays, one entry per distinct cut, and ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,12 @@ from costmodel.ops.op import Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
 from topology.base.columns import Columns
-from topology.fabric.hierarchy import Counts, Hierarchy, members_per_unit, nodes_spanned
+from topology.fabric.hierarchy import Hierarchy, members_per_unit, nodes_spanned
 from topology.hardware.gpu import Gpu
 
 Vector = NDArray[np.float64]
+Reached: TypeAlias = Callable[[NDArray[np.int64]], Vector]
+"""Places that a token reaches, over its copies, by the number of places."""
 
 FEW_CUTS = 64  # cuts whose products are looked up faster one by one than sorted into distinct ones
 
@@ -162,7 +164,7 @@ def transfer_times(
     group_size: Mapping[str, Vector],
     group_stride: Mapping[str, Vector],
     *,
-    destinations: int = 0,
+    reached: Reached | None = None,
 ) -> tuple[TransferTimes, ...]:
     """Seconds of the collectives of each part (a layer, the embedding, the head).
 
@@ -173,8 +175,8 @@ def transfer_times(
         index: For every placed cut, its cut.
         group_size: Members of a group, by axis, one entry per placed cut.
         group_stride: GPUs between members, by axis, one entry per placed cut.
-        destinations: Experts of a token, where an engine sends it once to each node that holds some of them;
-            0 where every expert is sent its own copy.
+        reached: Share of the copies of a token that are sent, by the places they go to, where an engine sends
+            it once to each node that holds some of its experts; None where every expert is sent its own copy.
     """
     totals = [{name: np.zeros(len(index)) for name in TransferTimes.names()} for _ in parts]
     collectives = [
@@ -188,8 +190,8 @@ def transfer_times(
         message = np.stack([_full(op.collective_bytes, index) for _, op in alike])
         size = np.stack([group_size[str(op.axis)] for _, op in alike])
         stride = np.stack([group_stride[str(op.axis)] for _, op in alike])
-        if name == "all_to_all" and destinations:
-            seconds = dispatch_time(cal, hierarchy, message, size, stride, destinations)
+        if name == "all_to_all" and reached:
+            seconds = dispatch_time(cal, hierarchy, message, size, stride, reached)
         else:
             seconds = collective_time(cal, hierarchy, name, message, size, stride)
         for (part, op), row in zip(alike, seconds, strict=True):
@@ -198,13 +200,13 @@ def transfer_times(
 
 
 def dispatch_time(
-    cal: Calibration, hierarchy: Hierarchy, message: Vector, size: Vector, stride: Vector, destinations: int
+    cal: Calibration, hierarchy: Hierarchy, message: Vector, size: Vector, stride: Vector, reached: Reached
 ) -> Vector:
     """Seconds of an expert all-to-all that sends a token once to every node, and there once to every GPU.
 
-    t = max(network(B·d(N)/K), in-node(B·d(g)/K)),   d(x) = x·(1 − (1 − 1/x)^K)
+    t = max(network(B·r(N)), in-node(B·r(g)))
 
-    d is the expected number of the N nodes, or g GPUs, that hold the K experts of an evenly routed token.
+    r is the number of the N nodes, or g GPUs, that a token reaches, over its K copies.
 
     Args:
         cal: Tables.
@@ -212,7 +214,7 @@ def dispatch_time(
         message: B, bytes of all K copies that a GPU sends.
         size: Members of a group.
         stride: GPUs between members.
-        destinations: K.
+        reached: r.
 
     Source: DeepSeek-V3 (arXiv 2412.19437) section 3.2.2; DeepEP and HybridEP dispatch so.
     """
@@ -220,12 +222,9 @@ def dispatch_time(
     nodes = nodes_spanned(hierarchy, members, strides)
     inside = members_per_unit(members, strides, hierarchy.gpus_per_node)
 
-    def sent(places: Counts) -> Vector:
-        """Bytes that reach so many places, each of which is sent a token at most once."""
-        return np.asarray(message * places * (1 - (1 - 1 / places) ** destinations) / destinations)
-
-    crossing = collective_time(cal, hierarchy, "all_to_all", sent(nodes) * (nodes > 1), size, stride)
-    return np.maximum(crossing, collective_time(cal, hierarchy, "all_to_all", sent(members), inside, stride))
+    across, within = message * reached(nodes) * (nodes > 1), message * reached(members)
+    crossing = collective_time(cal, hierarchy, "all_to_all", across, size, stride)
+    return np.maximum(crossing, collective_time(cal, hierarchy, "all_to_all", within, inside, stride))
 
 
 def _total_of(op: Op) -> str:

@@ -7,6 +7,7 @@ why a fit can evaluate the whole set of measured runs in milliseconds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.feed_forward import copies_sent
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import HALF_BYTES, Op, ShardShape
 from costmodel.ops.shards import distinct_rows, unique_shards
@@ -159,8 +161,9 @@ def features_of(
     stride_of = {axis: strides[axis][first].astype(float) for axis in sizes}
     shards = shard_of[first]
     priced = parts if transfers else ((),) * len(parts)
-    sent_once = model.num_experts_per_token * stack.timing.dispatches_once_per_node
-    moves = transfer_times(cal, hierarchy, priced, shards, sizes, stride_of, destinations=sent_once)
+    sent_once = model.is_moe and stack.timing.dispatches_once_per_node
+    reached = functools.partial(copies_sent, model) if sent_once else None
+    moves = transfer_times(cal, hierarchy, priced, shards, sizes, stride_of, reached=reached)
     times = [
         PartTimes(kernels=alone.take(shards), transfers=moved)
         for alone, moved in zip(kernels, moves, strict=True)

@@ -10,6 +10,8 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
+from costmodel.models.routing import Routing
+from costmodel.ops.feed_forward import copies_sent
 from costmodel.stack import SoftwareStack, stack, stack_of_framework
 from costmodel.training.op_times import dispatch_time
 from costmodel.training.score import evaluate
@@ -17,6 +19,7 @@ from topology.builders import default_cluster
 
 CAL = load_calibration()
 MESSAGE = np.array([256e6])
+QWEN = model("qwen3-30b-a3b")
 
 
 def step_s(
@@ -34,7 +37,7 @@ def test_a_token_sent_once_per_node_crosses_the_network_less_often() -> None:
     h = default_cluster("h100-sxm", 16).hierarchy
     size, stride = np.array([16.0]), np.array([1.0])
     every = collective_time(CAL, h, "all_to_all", MESSAGE, 16, 1)
-    once = dispatch_time(CAL, h, MESSAGE, size, stride, 8)
+    once = dispatch_time(CAL, h, MESSAGE, size, stride, lambda places: copies_sent(QWEN, places))
     assert 0.2 < float(once[0] / every[0]) < 0.4
 
 
@@ -42,7 +45,34 @@ def test_one_expert_per_token_is_sent_alike_either_way() -> None:
     """With K = 1 there is nothing to send once instead of several times."""
     h = default_cluster("h100-sxm", 16).hierarchy
     every = collective_time(CAL, h, "all_to_all", MESSAGE, 16, 1)
-    assert dispatch_time(CAL, h, MESSAGE, np.array([16.0]), np.array([1.0]), 1) == pytest.approx(every)
+    single = replace(QWEN, num_experts_per_token=1)
+    once = dispatch_time(
+        CAL, h, MESSAGE, np.array([16.0]), np.array([1.0]), lambda places: copies_sent(single, places)
+    )
+    assert once == pytest.approx(every)
+
+
+@pytest.mark.parametrize("places", [1, 2, 4, 8, 16, 64])
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2", "qwen3-30b-a3b"])
+def test_places_reached_are_those_that_routed_tokens_reach(name: str, places: int) -> None:
+    """Tokens that choose their groups, and then experts in them, evenly: counted instead of reckoned."""
+    spec, random, tokens = model(name), np.random.default_rng(0), 4000
+    routing, K = spec.routing, spec.num_experts_per_token
+    eligible = np.argsort(random.random((tokens, routing.n_group)), axis=1)[:, : routing.topk_group]
+    size = spec.num_experts // routing.n_group
+    scores = random.random((tokens, spec.num_experts))
+    of_group = np.arange(spec.num_experts) // size
+    open_to = (of_group[None, :, None] == eligible[:, None, :]).any(axis=-1)
+    chosen = np.argsort(np.where(open_to, scores, -1.0), axis=1)[:, -K:]
+    counted = np.mean([len(set(row)) for row in (chosen * places // spec.num_experts).tolist()])
+    assert copies_sent(spec, places) * K == pytest.approx(counted, rel=0.04)
+
+
+def test_a_token_of_deepseek_v3_crosses_to_four_of_eight_nodes_at_most() -> None:
+    """The paper's limit: 3.6 nodes of 8 instead of 5.3 that free routing reaches."""
+    limited, free = model("deepseek-v3"), replace(model("deepseek-v3"), routing=Routing())
+    assert float(copies_sent(limited, 8) * 8) == pytest.approx(4 * (1 - (3 / 4) ** 8))
+    assert float(copies_sent(free, 8) * 8) == pytest.approx(8 * (1 - (7 / 8) ** 8))
 
 
 def test_experts_that_drop_tokens_wait_for_no_routing() -> None:
