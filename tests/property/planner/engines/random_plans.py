@@ -29,7 +29,7 @@ from topology.hardware.gpu import Gpu
 
 MODELS = ("llama-3.1-8b", "gpt-3-13b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
 DRAWN = 12_000
-GPUS = ("h100-sxm", "h100-sxm", "a100-sxm-80gb", "b200-sxm")
+GPUS = ("h100-sxm", "h100-sxm", "a100-sxm-80gb", "b200-sxm", "gb200")
 PRECISIONS = ("bf16", "bf16", "fp16", "fp8", "mxfp8")
 OF_A_TABLE = 40
 
@@ -66,6 +66,7 @@ def told_facts(r: Random, contract: Contract, setting: Setting, layout: Parallel
     job = setting.job
     return {
         "cluster.num_gpus": layout.num_gpus,
+        "cluster.gpu": setting.cluster.gpu.name,
         **layout_facts(layout),
         "split.layers": chunks,
         "split.recompute": tuple(again),

@@ -59,3 +59,12 @@ def test_megatron_bridge_captures_steps_of_experts_with_all_that_it_takes(name: 
     words = write(CONTRACTS["megatron-bridge"], facts_of(plan))
     assert ("model.moe_expert_rank_capacity_factor" in words) is graphs
     assert (words.get("model.moe_flex_dispatcher_backend") == "hybridep") is graphs
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend"), [("h100-sxm", "deepep"), ("b200-sxm", "deepep"), ("gb200", "hybridep")]
+)
+def test_the_dispatcher_is_one_that_the_gpu_has(gpu: str, backend: str) -> None:
+    """DeepEP knows nothing of nodes that share memory."""
+    plan = priced(ParallelLayout(dp=8, ep=8, zero_stage=1), "qwen3-30b-a3b", stack="megatron-bridge", gpu=gpu)
+    assert write(CONTRACTS["megatron-bridge"], facts_of(plan))["model.moe_flex_dispatcher_backend"] == backend
