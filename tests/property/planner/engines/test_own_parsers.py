@@ -28,6 +28,8 @@ def test_an_engine_derives_the_plan_from_what_is_written(engine: str) -> None:
     told = [*published, *islice(random_plans(engine, 2), WANTED)]
     assert [one.faults for one in told if one.faults] == []
     cases = [case_of(one.contract, one.files, one.facts, one.gpu) for one in told]
-    given = answers(engine, cases, python, timeout_s=600)
+    elsewhere = {**cases[0], "gpus": 2 * cases[0]["gpus"]}
+    *given, other = answers(engine, [*cases, elsewhere], python, timeout_s=600)
     differs = [(said, one.files) for one, said in zip(told, given, strict=True) if faults(one.facts, said)]
     assert differs == []
+    assert faults(told[0].facts, other)  # on twice the GPUs it is another plan, and that is seen
