@@ -62,22 +62,26 @@ def test_the_export_of_a_default_plan_is_the_plan(plans: list[Plan]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", list(PACKAGES))
-def test_an_engines_own_parser_derives_its_default_plans(engine: str, plans: list[Plan]) -> None:
+def test_the_engines_own_parsers_derive_the_default_plans(plans: list[Plan]) -> None:
     """In the environment that the export states and no other."""
-    python = interpreter(engine)
-    if python is None:
-        pytest.skip(f"{PACKAGES[engine]} is not installed")
-    mine = [plan for plan in plans if plan.request.engine == engine]
-    contract = CONTRACTS[engine]
-    cases = [
-        case_of(contract, told(plan, contract)[0], facts_of(plan), setting_of(plan.request).cluster.gpu)
-        for plan in mine
-    ]
-    given = answers(engine, cases, python, timeout_s=600)
-    assert [
-        (plan.request.model.name, faults(facts_of(plan), said))
-        for plan, said in zip(mine, given, strict=True)
-        if faults(facts_of(plan), said)
-    ] == []
-    assert all({"layout.tp", "layout.dp", "layout.zero_stage"} <= set(said["derived"]) for said in given)
+    pythons = {engine: interpreter(engine) for engine in PACKAGES}
+    found, asked = [], 0
+    for engine, python in pythons.items():
+        if python is None:
+            continue
+        mine = [plan for plan in plans if plan.request.engine == engine]
+        facts, contract = [facts_of(plan) for plan in mine], CONTRACTS[engine]
+        cases = [
+            case_of(contract, told(plan, contract)[0], said, setting_of(plan.request).cluster.gpu)
+            for plan, said in zip(mine, facts, strict=True)
+        ]
+        given = answers(engine, cases, python, timeout_s=600)
+        found += [
+            (plan.request.model.name, differs)
+            for plan, said, answer in zip(mine, facts, given, strict=True)
+            if (differs := faults(said, answer))
+        ]
+        asked += len(mine)
+    if not asked:
+        pytest.skip("no engine is installed")
+    assert found == []
