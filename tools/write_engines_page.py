@@ -33,6 +33,16 @@ One contract per engine (`planner/engines/`) holds its words in both directions,
 and what it does without a word. This page is written from them by `tools/write_engines_page.py`; a test holds
 it to them.
 
+The engines' own parsers judge what is written: Megatron-LM's `validate_args` and the configuration and stages
+it makes of the arguments (megatron-core 0.19.2), Megatron-Bridge's `ConfigContainer` through
+`runtime_config_update` (0.6.2), torchtitan's `Trainer.Config` and `ParallelDims` (0.3.0), `DeepSpeedConfig`
+(0.19.8), and Accelerate's loader with the plugins that its launcher makes (1.15.0), in the environment that
+is exported and no other. The degrees, batch, stages, shards and recomputation that they derive must be the
+plan's: of the default plans, of published layouts and of random ones in the tests, of 2,000 random ones of
+each engine every night (`benchmarks/round_trip.py`), and of your plan in `plan validate`, where the engine is
+installed or `MESHPLAN_PARSERS` names an interpreter that has it (`python tools/build_parsers.py FOLDER` makes
+one). No GPU is asked: kernels are empty there, and Transformer Engine is taken to be 2.14.
+
 ## What can be told
 
 A layout counts as offered if it keeps every rule, with some ZeRO stage, with a dense model and with one of

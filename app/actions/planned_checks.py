@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from planner.engines.contract import Contract
+from planner.engines.formats import Files
 from planner.plan import FREE, Plan
 from planner.rules.check import RULES
 from planner.rules.verdict import broken_rules
@@ -16,10 +18,22 @@ if TYPE_CHECKING:
 _VERDICTS: Mapping[bool | None, Verdict] = {True: "holds", False: "does not hold", None: "not checked here"}
 
 
-def planned_checks(plan: Plan) -> tuple[Check, ...]:
-    """The verdicts of the planner; that on the rules alone where one is broken."""
+Say = Callable[[str], None]
+
+
+def _silent(_: str) -> None:
+    """Nobody listens."""
+
+
+def planned_checks(plan: Plan, say: Say = _silent) -> tuple[Check, ...]:
+    """The verdicts of the planner; that on the rules alone where one is broken.
+
+    `say` hears every few seconds how far an engine's own parser is.
+    """
     rules = check_rules(plan)
-    return (rules,) if rules.verdict == "does not hold" else (rules, check_fits(plan), check_launch(plan))
+    return (
+        (rules,) if rules.verdict == "does not hold" else (rules, check_fits(plan), check_launch(plan, say))
+    )
 
 
 def check_rules(plan: Plan) -> Check:
@@ -64,11 +78,10 @@ def check_fits(plan: Plan) -> Check:
     )
 
 
-def check_launch(plan: Plan) -> Check:
-    """Whether the engine, told the plan, would run it, and whether its own parser takes the files."""
+def check_launch(plan: Plan, say: Say = _silent) -> Check:
+    """Whether the engine, told the plan, would run it, and what its own parser derives from the files."""
     from executor.validation.report import Check
     from planner.engines.contracts import CONTRACTS
-    from planner.launch.parsers import parsed
     from planner.launch.targets import told
     from topology.base.errors import InputError
 
@@ -81,7 +94,7 @@ def check_launch(plan: Plan) -> Check:
         files, _ = told(plan, contract)
     except InputError as refused:
         return Check(name="launch", verdict="does not hold", detail=f"{refused.what}: {refused.cause}")
-    accepted, words = parsed(contract, files, plan)
+    accepted, words = parsed(contract, files, plan, say)
     equal = f"{', '.join(files)} for {engine} read back as the plan"
     return Check(
         name="launch",
@@ -89,3 +102,30 @@ def check_launch(plan: Plan) -> Check:
         detail=f"{equal}; {words}",
         seconds=time.monotonic() - start,
     )
+
+
+def parsed(contract: Contract, files: Files, plan: Plan, say: Say = _silent) -> tuple[bool | None, str]:
+    """Whether the engine's own parser takes its files, and in words; None where it is not here."""
+    from executor.parsers import ask
+    from executor.validation.progress import Progress
+    from planner.engines.fields import facts_of
+    from planner.engines.own import OWN
+    from planner.problem import setting_of
+
+    engine = contract.engine
+    if engine == OWN.engine:
+        return True, "that is how it reads them"
+    python = ask.interpreter(engine)
+    if python is None:
+        return None, f"{ask.PACKAGES[engine]} is not installed here: {ask.HOW}"
+    part = f"asking {engine}'s own parser"
+    progress = Progress(say, {part: ask.START_S})
+    progress.begin(part)
+    facts = facts_of(plan)
+    case = ask.case_of(contract, files, facts, setting_of(plan.request).cluster.gpu)
+    (answer,) = ask.answers(engine, [case], python, progress.alive)
+    found = ask.faults(facts, answer)
+    taken = (
+        f"its own parser takes it and derives {len(answer.get('derived', ()))} of the plan's values from it"
+    )
+    return not found, "; ".join(found) or taken

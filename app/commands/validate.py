@@ -35,11 +35,10 @@ def command(
     check_destination(wanted=output_format, as_json=as_json, output=output)
     wanted = require_room(read_plan(plan, accept_changes=accept_changes, say=note))
     require_torch("plan validate")
-    with waiting("starting torch and reading the export back"):
+    with waiting("starting torch"):
         from executor.torch_internals import quiet_known_warnings
         from executor.validation.validate import validate
 
         quiet_known_warnings()
-        planned = planned_checks(wanted)
-    report = validate(wanted, planned, note)
+    report = validate(wanted, planned_checks(wanted, note), note)
     return emit(validation_answer(report), wanted=output_format, as_json=as_json, output=output)

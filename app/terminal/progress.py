@@ -15,13 +15,14 @@ from app.terminal.streams import tell
 PATIENCE_S: Final = 0.5
 PACE_S: Final = 5.0
 _REFRESH_S: Final = 0.2
+_AGAIN_S: Final = 4.0  # never silent for more than five seconds
 
 
 @contextmanager
 def waiting(what: str, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Say on stderr what is being waited for, once it takes longer than `patience_s`.
 
-    On a terminal the line counts the seconds and disappears; elsewhere it is written once.
+    On a terminal the line counts the seconds and disappears; elsewhere it is written again every few seconds.
     """
     with _Ticker(what, patience_s):
         yield
@@ -65,6 +66,8 @@ class _Ticker:
             return
         if not sys.stderr.isatty():
             tell(f"{self._what} …\n")
+            while not self._done.wait(_AGAIN_S):
+                tell(f"{self._what} … {time.monotonic() - started:.0f} s\n")
             return
         while not self._done.wait(_REFRESH_S):
             tell(f"\r{self._what} … {time.monotonic() - started:.1f} s")

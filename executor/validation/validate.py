@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
@@ -219,7 +219,9 @@ def check_numerics(plan: Plan, alive: Alive = lambda _: None) -> tuple[Check, Nu
     except (RankError, InputError) as error:
         reason = next(line for line in str(error).splitlines() if line)
         return _check("numerics", False, f"the shrunk plan does not run: {reason}", start), None  # noqa: FBT003
-    difference = compare(run_reference(case, settings), outcome)
+    with ThreadPoolExecutor(1) as beside:  # the ranks, which were forked, have ended
+        (reference,) = results([beside.submit(run_reference, case, settings)], alive)
+    difference = compare(reference, outcome)
     layout = case.layout
     degrees = " ".join(
         f"{axis}={getattr(layout, axis)}"

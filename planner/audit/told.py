@@ -127,6 +127,7 @@ def facts_of_job(
     held = tuple(sum(row) for row in split.layers_of_stage)
     return {
         "cluster.num_gpus": layout.num_gpus,
+        "cluster.gpu": request.cluster.nodes[0].gpu,
         **layout_facts(layout),
         "split.layers": layers_of_chunks(ranks_of_chunks(layout), held),
         "split.recompute": tuple(split.recompute_of_stage),

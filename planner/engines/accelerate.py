@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layout import DEFAULT_AXIS_ORDER
+from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Variable
+from planner.engines.limit import Limit, Question, Variable
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
 
@@ -181,6 +181,12 @@ SETTINGS = (
     fixed("job.optimizer", always="adamw"),
 )
 
+
+def _copies_alone_broken(_: Question, t: LayoutTable) -> Any:
+    shards = np.where(t.zero_stage > 0, t.shard_degree // np.maximum(t.cp, 1), 1)
+    return (shards == 1) & (t.dp > 1) & ((t.tp > 1) | (t.cp > 1))
+
+
 ACCELERATE = Contract(
     engine="accelerate",
     title="Accelerate",
@@ -200,6 +206,15 @@ ACCELERATE = Contract(
             says=lambda _, x: (
                 f"zero_stage = {x.zero_stage} over {x.replicas} replicas: FSDP2 shards gradients too",
                 "set zero_stage=2 or 3, or 0 for DDP",
+            ),
+        ),
+        Limit(
+            name="copies-alone",
+            fields=("zero_stage", "shard_degree", "dp", "cp", "tp"),
+            broken=_copies_alone_broken,
+            says=lambda _, x: (
+                f"tp = {x.tp} and cp = {x.cp} beside {x.dp} copies: ParallelismConfig wants shards",
+                "set zero_stage=3, or tp=1 and cp=1",
             ),
         ),
         Limit(

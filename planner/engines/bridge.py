@@ -15,7 +15,7 @@ from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
-from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
+from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
@@ -64,12 +64,16 @@ _OPPOSITES = {
     "--no-gradient-accumulation-fusion": "model.gradient_accumulation_fusion",
 }
 _ALIASES = {
-    "model.seq_length": ("dataset.sequence_length", "dataset.seq_length"),
+    "model.seq_length": ("dataset.seq_length", "dataset.sequence_length"),
     "dist.use_megatron_fsdp": ("ddp.use_megatron_fsdp",),
     "ddp.overlap_grad_reduce": ("comm_overlap.overlap_grad_reduce",),
     "ddp.overlap_param_gather": ("comm_overlap.overlap_param_gather",),
     "model.overlap_p2p_comm": ("comm_overlap.overlap_p2p_comm",),
 }
+_ALSO = {"--seq-length": "dataset.seq_length"}
+"""What the data must be told too: `ConfigContainer.validate` holds both against each other."""
+_FOR_ALL_LAYERS = ("--cp-comm-type",)
+"""A list of these has one entry for each layer, a text is for all of them."""
 _RECIPES = {
     "bf16": "bf16_mixed", "fp16": "fp16_mixed", "fp8": "bf16_with_fp8_delayed_scaling_mixed",
     "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
@@ -98,6 +102,8 @@ def _as_here(setting: Setting) -> Setting:
     def written(facts: Facts) -> Mapping[str, Any]:
         found = setting.write(facts)
         said = {_NAMES[name]: said for name, said in found.items() if name in _NAMES}
+        said |= {_ALSO[name]: found[name] for name in _ALSO if name in found}
+        said |= {_NAMES[name]: found[name][0] for name in _FOR_ALL_LAYERS if name in found}
         return said | {_OPPOSITES[name]: not found.get(name, False) for name in theirs if name in _OPPOSITES}
 
     def told(given: Given) -> Mapping[str, Any]:
@@ -137,17 +143,29 @@ _PRECISION = Setting(
     write=lambda facts: {"mixed_precision": _RECIPES[facts["job.precision"]]},
     read=_read_precision,
 )
+_STATIC_WORDS: Mapping[str, Any] = {
+    "model.cuda_graph_impl": "full_iteration",
+    "model.moe_paged_stash": True,
+    "model.moe_expert_rank_capacity_factor": 1.5,
+    "model.moe_flex_dispatcher_backend": "hybridep",
+    "model.use_transformer_engine_op_fuser": True,
+    "model.use_te_rng_tracker": True,
+    "rng.te_rng_tracker": True,
+    "rerun_state_machine.check_for_nan_in_loss": False,
+}
+"""What graphs of a whole step need, as ``perf_recipes/qwen/common.py`` of 0.6.2 sets it."""
 _STATIC = Setting(
     words=(
         Word(name="model.cuda_graph_impl", default="none"),
         Word(name="model.moe_paged_stash", kind="flag", default=False),
+        Word(name="model.moe_expert_rank_capacity_factor", kind="float"),
+        Word(name="model.use_transformer_engine_op_fuser", kind="flag", default=False),
+        Word(name="model.use_te_rng_tracker", kind="flag", default=False),
+        Word(name="rng.te_rng_tracker", kind="flag", default=False),
+        Word(name="rerun_state_machine.check_for_nan_in_loss", kind="flag", default=True),
     ),
     fields=("stack.static_experts_blackwell",),
-    write=lambda facts: (
-        {"model.cuda_graph_impl": "full_iteration", "model.moe_paged_stash": True}
-        if facts["stack.static_experts_blackwell"]
-        else {}
-    ),
+    write=lambda facts: _STATIC_WORDS if facts["stack.static_experts_blackwell"] and is_moe(facts) else {},
     read=lambda given: {
         "stack.static_experts_blackwell": given["model.cuda_graph_impl"] == "full_iteration"
         and given["model.moe_paged_stash"]
@@ -173,7 +191,7 @@ BRIDGE = Contract(
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
-    source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.3.1 wheel",
+    source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.6.2 wheel",
 )
 
 

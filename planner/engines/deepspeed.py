@@ -60,15 +60,9 @@ def _write_batch(facts: Facts) -> dict[str, Any]:
 
 
 def _read_stage(given: Given) -> dict[str, Any]:
-    """ZeRO stage; MiCS shards everything within a group, which is what a shard degree says."""
+    """ZeRO stage; MiCS, until 0.18, sharded everything within a group, which is what a shard degree says."""
     stage, group = _number(given, f"{_Z}stage") or 0, _number(given, f"{_Z}mics_shard_size")
     return {"layout.zero_stage": stage, "layout.shard_degree": group if group and group > 0 else None}
-
-
-def _write_stage(facts: Facts) -> dict[str, Any]:
-    words: dict[str, Any] = {f"{_Z}stage": facts["layout.zero_stage"]}
-    shards = facts["layout.shard_degree"]
-    return words if shards is None else words | {f"{_Z}mics_shard_size": shards}
 
 
 def _write_precision(facts: Facts) -> dict[str, Any]:
@@ -107,7 +101,7 @@ SETTINGS = (
             Word(name=f"{_Z}zero_hpz_partition_size", kind="any"),
         ),
         fields=("layout.zero_stage", "layout.shard_degree"),
-        write=_write_stage,
+        write=lambda facts: {f"{_Z}stage": facts["layout.zero_stage"]},  # MiCS is gone
         read=_read_stage,
     ),
     Setting(
@@ -203,9 +197,9 @@ DEEPSPEED = Contract(
         Limit(
             name="groups-of-shards",
             fields=("zero_stage", "shard_degree", "dp", "cp"),
-            broken=lambda _, t: (t.zero_stage > 0) & (t.zero_stage < 3) & (t.shard_degree < t.replicas),
-            says=lambda _, x: (f"shard_degree = {x.shard_degree} at ZeRO-{x.zero_stage}: MiCS is ZeRO-3",
-                               "set zero_stage=3, or leave out shard_degree"),
+            broken=lambda _, t: (t.zero_stage > 0) & (t.shard_degree < t.replicas),
+            says=lambda _, x: (f"shard_degree = {x.shard_degree} of {x.replicas} replicas: 0.19 has no MiCS",
+                               "leave out shard_degree"),
         ),
     ),
     recomputes="all",

@@ -3,6 +3,7 @@
 A *field* is a dotted name and has one meaning for all engines:
 
 - ``cluster.num_gpus``: GPUs the job is started on; launchers state it, engine files seldom do
+- ``cluster.gpu``: their kind, by its name in the catalog
 - ``layout.NAME``: a field of `costmodel.layout.ParallelLayout`, as ``layout.tp``, ``layout.zero_stage``
 - ``split.layers``: layers of each virtual stage in model order, a tuple of pp · virtual_stages numbers
 - ``split.recompute``: recomputed layers of each pipeline rank, a tuple of pp numbers
@@ -42,6 +43,7 @@ def facts_of(plan: Plan) -> dict[str, Any]:
     """Everything a plan says, by field."""
     return {
         "cluster.num_gpus": plan.layout.num_gpus,
+        "cluster.gpu": plan.request.cluster.nodes[0].gpu,
         **layout_facts(plan.layout),
         "split.layers": tuple(plan.layers_of_stage),
         "split.recompute": tuple(plan.recompute_of_stage),

@@ -253,6 +253,14 @@ SETTINGS = (
     value("training.seq_len", "job.sequence_length", default=2048),
     _RECOMPUTE,
     _PRECISION,
+    Setting(  # a pipeline and experts ask the host within a step, which a graph cannot
+        words=(Word(name="training.disable_cuda_graphs", kind="flag", default=False),),
+        fields=(),
+        write=lambda facts: (
+            {"training.disable_cuda_graphs": True} if facts["layout.pp"] > 1 or facts["layout.ep"] > 1 else {}
+        ),
+        read=lambda _: {},
+    ),
     Setting(
         words=(Word(name="compile.enable", kind="flag", default=False, aliases=("training.compile",)),),
         fields=("stack.fused_elementwise",),

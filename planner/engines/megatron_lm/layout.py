@@ -19,6 +19,8 @@ TP, CP = "--tensor-model-parallel-size", "--context-parallel-size"
 DP_FIRST = ("dp", "pp", "cp", "tp")
 STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 _STAGE_OF = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+WITHOUT_DEEPEP = ("gb200", "gb300")
+"""GPUs for which ``validate_flex_dispatcher_backend`` of Megatron-Bridge 0.6.2 refuses DeepEP."""
 CP_KINDS = {"ring": "p2p", "ulysses": "a2a", "allgather": "all_gather"}
 
 
@@ -155,7 +157,8 @@ def _write_dispatcher(facts: Facts) -> dict[str, Any]:
     if not facts["model.num_experts"]:
         return {}
     if facts["stack.dispatches_once_per_node"]:
-        return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": "deepep"}
+        backend = "hybridep" if str(facts["cluster.gpu"]).startswith(WITHOUT_DEEPEP) else "deepep"
+        return {"--moe-token-dispatcher-type": "flex", "--moe-flex-dispatcher-backend": backend}
     return {"--moe-token-dispatcher-type": "alltoall"}
 
 

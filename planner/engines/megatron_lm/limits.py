@@ -50,6 +50,17 @@ def _half_experts(s: Question, x: ParallelLayout) -> tuple[str, str]:
     return f"ep = {x.ep} in {s.job.precision}: experts are not split in fp16", "use --precision bf16, or ep=1"
 
 
+def _biased_experts_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    return s.model.is_moe and s.model.mlp_bias and np.asarray(t.expert_tp > 1, dtype=bool)
+
+
+def _biased_experts(s: Question, x: ParallelLayout) -> tuple[str, str]:
+    return (
+        f"expert_tp = {x.expert_tp}: experts of {s.model.name} have biases, and such are not split",
+        "set expert_tp=1",
+    )
+
+
 def _mapping_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
     return s.model.is_moe and np.asarray((t.axis_order == _DP_FIRST) & (t.pp > 1) & (t.dp > 1), dtype=bool)
 
@@ -143,6 +154,7 @@ LIMITS = (
         says=_split_sequences,
     ),
     Limit(name="fp16-experts", fields=("ep",), broken=_half_experts_broken, says=_half_experts),
+    Limit(name="biased-experts", fields=("expert_tp",), broken=_biased_experts_broken, says=_biased_experts),
     Limit(name="sequence-halves", fields=("cp",), broken=_halves_broken, says=_halves),
     Limit(
         name="order-with-experts",

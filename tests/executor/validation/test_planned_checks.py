@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,9 @@ from planner.problem import setting_of
 
 pytest.importorskip("torch")
 
-from app.actions.planned_checks import check_fits, check_launch, planned_checks
+from app.actions.planned_checks import check_fits, check_launch, parsed, planned_checks
 from app.cli import run
-from planner.launch import parsers
+from executor.parsers import ask
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 HUGE = {"hidden_size": 16384, "intermediate_size": 65536, "num_attention_heads": 128, "head_dim": 128}
@@ -88,29 +89,38 @@ def test_an_export_that_is_not_the_plan_does_not_hold(estimated_plan_of: Callabl
     assert "deepspeed cannot" in check.detail
 
 
+def test_a_launch_is_not_checked_without_the_engine(
+    estimated_plan_of: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading back is our own word; without the engine's parser it says how to check."""
+    monkeypatch.setattr(ask, "interpreter", lambda _: None)
+    accepted, words = parsed(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT))
+    assert accepted is None
+    assert words == f"accelerate is not installed here: {ask.HOW}"
+
+
 @pytest.mark.parametrize(
-    ("program", "verdict"), [("pass", "holds"), ("raise ValueError('no such field')", "does not hold")]
+    ("answer", "accepted", "words"),
+    [
+        ({"derived": {"layout.dp": 2, "layout.tp": 1}}, True, "derives 2 of the plan's values"),
+        ({"derived": {"layout.dp": 4}}, False, "layout.dp = 2, its own parser derives 4"),
+        ({"error": "ValueError: no such field"}, False, "refuses: ValueError: no such field"),
+    ],
 )
 def test_the_engines_own_parser_decides_where_it_is_installed(
-    program: str, verdict: str, estimated_plan_of: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+    answer: dict[str, Any],
+    accepted: bool,
+    words: str,
+    estimated_plan_of: Callable[..., Plan],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Reading back is our own word; without the parser it is not checked here."""
-    plan = estimated_plan_of(LAYOUT)
-    monkeypatch.setattr(parsers, "PROGRAMS", {"accelerate": program})
-    monkeypatch.setattr(parsers, "find_spec", lambda _: None)
-    contract, files = CONTRACTS["accelerate"], {"a.yaml": ""}
-    assert parsers.parsed(contract, files, plan) == (None, "accelerate is not installed here")
-    monkeypatch.setattr(parsers, "find_spec", lambda name: name)
-    accepted, words = parsers.parsed(contract, files, plan)
-    assert accepted is (verdict == "holds")
-    assert accepted or "no such field" in words
-
-
-def test_a_parser_is_told_the_file_and_the_ranks() -> None:
-    """The first file, by its name, and the arguments after it."""
-    program = "import sys; assert (open(sys.argv[1]).read(), sys.argv[2:]) == ('text', ['8', '2']), sys.argv"
-    assert parsers.refused(program, {"a.yaml": "text"}, ("8", "2"), sys.executable) == ""
-    assert "a.yaml" in parsers.refused(program, {"a.yaml": "text"}, ("8", "3"))
+    """What it derives must be the plan's, and it says at once whom it asks."""
+    heard: list[str] = []
+    monkeypatch.setattr(ask, "interpreter", lambda _: sys.executable)
+    monkeypatch.setattr(ask, "answers", lambda *_: [answer])
+    found = parsed(CONTRACTS["accelerate"], {"a.yaml": ""}, estimated_plan_of(LAYOUT), heard.append)
+    assert (found[0], words in found[1]) == (accepted, True)
+    assert heard[0].startswith("asking accelerate's own parser: 0 s so far, about ")
 
 
 def test_a_broken_rule_is_the_only_verdict(estimated_plan_of: Callable[..., Plan]) -> None:

@@ -1,24 +1,19 @@
-"""Whatever is planned without a word about engines can be launched: thirty questions, and the real parser."""
+"""Whatever is planned without a word about engines can be launched: thirty questions, and the engines' own parsers."""
 
 from __future__ import annotations
 
-import json
-import re
-import shlex
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import meshplan
-from planner.launch.targets import export_plan
+from executor.parsers.ask import PACKAGES, answers, case_of, faults, interpreter
+from planner.engines.contracts import CONTRACTS
+from planner.engines.fields import facts_of
+from planner.launch.targets import export_plan, told
 from planner.plan import Plan
+from planner.problem import setting_of
 
-ROOT = Path(__file__).parents[4]
-CORE = "megatron-core==0.19.2"
 QUESTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("8b", {"gpus": 8, "gpu": "a100-sxm-80gb"}),
     ("8b", {"gpus": 8}),
@@ -66,62 +61,27 @@ def test_the_export_of_a_default_plan_is_the_plan(plans: list[Plan]) -> None:
     assert all(export_plan(plan, plan.request.engine).text for plan in plans)
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python files of the megatron-core wheel, which carries Megatron-LM's parser."""
-    folder = tmp_path_factory.mktemp("core")
-    words = [
-        "download",
-        "-q",
-        "--no-deps",
-        "--python-version",
-        "3.12",
-        "--only-binary=:all:",
-        "-d",
-        str(folder),
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", *words, CORE], check=False, capture_output=True, timeout=300
-    )
-    if done.returncode:
-        pytest.skip(f"{CORE} cannot be had here")
-    pytest.importorskip("torch", reason="Megatron-LM's parser imports torch")
-    for wheel in folder.glob("*.whl"):
-        with zipfile.ZipFile(wheel) as packed:
-            packed.extractall(folder, [name for name in packed.namelist() if name.endswith(".py")])
-    return folder
-
-
 @pytest.mark.slow
-def test_megatron_accepts_every_default_plan(plans: list[Plan], core: Path) -> None:
-    """Its own `validate_args`, in the environment that the export states and no other."""
-    mine = [
-        plan for plan in plans if plan.request.engine == "megatron" and plan.request.job.precision != "nvfp4"
-    ]
-    cases = []
-    for plan in mine:
-        text = export_plan(plan, "megatron").text
-        inside = text[text.index("MEGATRON_ARGS=(") + 15 : text.rindex(")")]
-        cases.append({
-            "words": shlex.split(inside),
-            "gpus": plan.layout.num_gpus,
-            "capability": "10.0" if "b200" in plan.request.cluster.nodes[0].gpu else "9.0",
-            "environment": dict(re.findall(r"^export (\w+)=(.*)$", text, re.MULTILINE)),
-        })  # fmt: skip
-    program = [sys.executable, str(ROOT / "tests" / "parsers" / "megatron_arguments.py"), str(core)]
-    done = subprocess.run(
-        program, input=json.dumps(cases), check=True, capture_output=True, text=True, timeout=500
-    )
-    found = json.loads(done.stdout)
-    assert [answer["error"] for answer in found if "error" in answer] == []
-    degrees = [
-        (
-            answer["tensor_model_parallel_size"],
-            answer["pipeline_model_parallel_size"],
-            answer["data_parallel_size"],
-        )
-        for answer in found
-    ]
-    assert degrees == [(plan.layout.tp, plan.layout.pp, plan.layout.dp) for plan in mine]
-    chunks = [answer["virtual_pipeline_model_parallel_size"] or 1 for answer in found]
-    assert chunks == [plan.layout.virtual_stages for plan in mine]
+def test_the_engines_own_parsers_derive_the_default_plans(plans: list[Plan]) -> None:
+    """In the environment that the export states and no other."""
+    pythons = {engine: interpreter(engine) for engine in PACKAGES}
+    found, asked = [], 0
+    for engine, python in pythons.items():
+        if python is None:
+            continue
+        mine = [plan for plan in plans if plan.request.engine == engine]
+        facts, contract = [facts_of(plan) for plan in mine], CONTRACTS[engine]
+        cases = [
+            case_of(contract, told(plan, contract)[0], said, setting_of(plan.request).cluster.gpu)
+            for plan, said in zip(mine, facts, strict=True)
+        ]
+        given = answers(engine, cases, python, timeout_s=600)
+        found += [
+            (plan.request.model.name, differs)
+            for plan, said, answer in zip(mine, facts, given, strict=True)
+            if (differs := faults(said, answer))
+        ]
+        asked += len(mine)
+    if not asked:
+        pytest.skip("no engine is installed")
+    assert found == []

@@ -124,6 +124,12 @@ def test_a_number_for_each_rank_is_refused_with_its_price() -> None:
         ),
         (ParallelLayout(cp=2, dp=4, zero_stage=1), "gpt-oss-20b", {}, "context-exchange"),
         (
+            ParallelLayout(tp=2, dp=4, expert_tp=2, zero_stage=1, sequence_parallel=True),
+            "gpt-oss-20b",
+            {},
+            "biased-experts",
+        ),
+        (
             ParallelLayout(
                 pp=2, dp=8, ep=2, zero_stage=1, axis_order=("dp", "pp", "cp", "tp")
             ),

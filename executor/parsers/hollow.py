@@ -1,0 +1,84 @@
+"""Modules that are imported and never run, and answers for a GPU that is not there."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import types
+import typing
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+
+class Nothing:
+    """Something that can be called, decorated with, subscripted and asked for more of itself."""
+
+    def __call__(self, *given: Any, **_: Any) -> Any:
+        """What it decorates, or itself."""
+        return given[0] if len(given) == 1 and callable(given[0]) else self
+
+    def __getattr__(self, name: str) -> Any:
+        """More of it."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class Empty(types.ModuleType):
+    """A module in which every name is there and does nothing."""
+
+    __path__: list[str] = []  # noqa: RUF012  # as modules have it
+    __version__ = "99.0"
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything that is asked for: a class where it is called like one."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {"__init__": lambda *_, **__: None}) if name[:1].isupper() else Nothing()
+
+
+class Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds named packages, and whatever lies in them, empty."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        """Name the packages."""
+        self.packages = tuple(packages)
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:  # noqa: ARG002
+        """An empty module for any of them."""
+        if not any(name == one or name.startswith(f"{one}.") for one in self.packages):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """The module."""
+        return Empty(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Nothing to run."""
+
+
+def pretend() -> None:
+    """Import torch before the packages it would ask for, and compile nothing."""
+    warnings.simplefilter("ignore")
+    if not hasattr(typing, "override"):
+        typing.override = lambda found: found  # type: ignore[attr-defined]  # Python 3.11
+    import torch
+    import torch.utils.flop_counter
+
+    whole: Any = torch
+    whole.compile = lambda found=None, **_: found or (lambda later: later)
+    whole.cuda.device_count = lambda: 8
+    whole.cuda.current_device = lambda: 0
+
+
+def pretend_gpu(name: str, capability: str) -> None:
+    """Answer for a GPU that is not there."""
+    import torch
+
+    major, minor = (int(part) for part in capability.split("."))
+    cuda: Any = torch.cuda
+    cuda.get_device_name = lambda *_: name
+    cuda.get_device_capability = lambda *_: (major, minor)
+    cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=major, minor=minor, name=name)
