@@ -11,6 +11,7 @@ from typing import Any
 
 from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
+from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
 from topology.base.units import DAY
 from topology.hardware.datasheets import machines
@@ -47,7 +48,7 @@ rank = pools.index((told["task"]["type"], int(told["task"]["index"])))
 print(rank, told["cluster"]["workerpool0"][0].rpartition(":")[0])"""
 
 
-def sagemaker(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def sagemaker(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """The request of a training job, by `aws sagemaker create-training-job --cli-input-json`."""
     request = {
         "TrainingJobName": title_of(plan),
@@ -75,7 +76,7 @@ def sagemaker(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
     return {"sagemaker.json": _json(request), "sagemaker.sh": script}
 
 
-def vertex(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """The request of a custom job: node 0 is a pool of its own, the others are the second."""
     node = {
         "machineSpec": {

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from costmodel.kernels.tables import load_calibration
 from planner.launch.bundle import bundle
 from planner.launch.cloud import sagemaker, vertex
 from planner.launch.entries import ENTRIES
 from planner.launch.machines import machines_of
+from planner.launch.node_order import node_order
 from tests.unit.planner.launch.test_bundle import plan_for
 
 ECHO = 'echo "$NODE_RANK $MASTER_ADDR ${MASTER_PORT:-none} ${RANK:-none} $*"\n'
@@ -102,10 +104,12 @@ def test_a_machine_of_the_cloud_is_asked_for_by_its_name() -> None:
         plan, request=replace(plan.request, cluster=replace(plan.request.cluster, name="aws-p5.48xlarge"))
     )
     where = machines_of(named)
+    order = node_order(named, where, load_calibration())
     assert (
-        '"InstanceType": "ml.p5.48xlarge"' in sagemaker(named, ENTRIES["deepspeed"], where)["sagemaker.json"]
+        '"InstanceType": "ml.p5.48xlarge"'
+        in sagemaker(named, ENTRIES["deepspeed"], where, order)["sagemaker.json"]
     )
-    assert '"machineType": "<instance' in vertex(named, ENTRIES["deepspeed"], where)["vertex.json"]
+    assert '"machineType": "<instance' in vertex(named, ENTRIES["deepspeed"], where, order)["vertex.json"]
 
 
 RAY = """
