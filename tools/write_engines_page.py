@@ -58,9 +58,11 @@ one a line: each node looks up its own name in it, whatever number the launcher 
 nothing starts (`HOSTS=any` takes the launcher's order). Under Kubernetes Kueue keeps the blocks that the
 plan needs; launchers that cannot keep an order refuse with both step times.
 
-No launcher has run on a cluster. Every script parses; tests run `start.sh`, `preflight.sh` and what Slurm,
-Open MPI, SkyPilot, SageMaker and Vertex AI start on a node with the variables that these set, hold the two
-requests against the members that the services require, and run the driver with stand-ins for Ray's classes.
+No launcher has run on a cluster. shellcheck finds nothing in any script, the classes of Kubeflow's Trainer
+take every word of the JobSet and the TrainJob; where they are installed, so do kubernetes-validate, the
+training operator's, SageMaker's and Vertex AI's own models and SkyPilot's Task. Tests run `start.sh`,
+`preflight.sh` and what Slurm, Open MPI, SkyPilot, SageMaker and Vertex AI start on a node with the
+variables that these set, and the driver with stand-ins for Ray's classes.
 
 """
 CELLS: dict[str, dict[str, Any]] = {

@@ -128,6 +128,7 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
         *asks(order),
         'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         "export MASTER_ADDR",
+        "# shellcheck disable=SC2016  # a node's own shell reads them",
         "exec srun --kill-on-bad-exit=1 \\",
         '  bash -c \'NODE_RANK="$SLURM_NODEID" exec bash start.sh "$@"\' start "$@"',
     ]
@@ -159,6 +160,7 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         f"for name in MASTER_ADDR HOSTS {' '.join((*entry.variables, *_OPTIONAL))}; do",
         '  [ -z "${!name:-}" ] || told+=(-x "$name")',
         "done",
+        "# shellcheck disable=SC2016  # a node's own shell reads them",
         f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node "${{told[@]}}" \\',
         '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
         "",

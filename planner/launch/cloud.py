@@ -19,6 +19,14 @@ from topology.hardware.datasheets import machines
 VOLUME_GIB = 100
 """Of a SageMaker node, for what the container writes beside the checkpoints."""
 
+_ACCELERATORS = {
+    "v100-sxm-16gb": "NVIDIA_TESLA_V100", "a100-sxm-40gb": "NVIDIA_TESLA_A100", "l4": "NVIDIA_L4",
+    "a100-sxm-80gb": "NVIDIA_A100_80GB", "h100-sxm": "NVIDIA_H100_80GB", "h200-sxm": "NVIDIA_H200_141GB",
+    "b200-sxm": "NVIDIA_B200", "gb200": "NVIDIA_GB200",
+}  # fmt: skip
+"""Vertex AI's AcceleratorType by GPU, of the google-cloud-aiplatform 2.7.0 wheel; machines may differ."""
+_ACCELERATORS_OF_MACHINES = {"gcp-a3-megagpu-8g": "NVIDIA_H100_MEGA_80GB"}
+
 _START = """\
 #!/bin/bash
 # rank of this node and host of node 0, as {service} tells them
@@ -81,7 +89,8 @@ def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[
     node = {
         "machineSpec": {
             "machineType": _machine(plan, "gcp-", "", where),
-            "acceleratorType": f"<accelerator type of {where.gpu}>",
+            "acceleratorType": _ACCELERATORS_OF_MACHINES.get(plan.request.cluster.name)
+            or _ACCELERATORS.get(where.gpu, f"<accelerator type of {where.gpu}>"),
             "acceleratorCount": where.gpus_per_node,
         },
         "containerSpec": {

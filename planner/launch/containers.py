@@ -25,7 +25,7 @@ def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dic
         "image": IMAGE,
         "command": ["bash", "-c", command],
         "env": named,
-        "resources": {"limits": {"nvidia.com/gpu": where.gpus_per_node}},
+        "resources": {"limits": {"nvidia.com/gpu": str(where.gpus_per_node)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108  # of the container
     }
 
@@ -91,10 +91,11 @@ def pytorchjob(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> d
         "kind": "PyTorchJob",
         "metadata": {"name": title_of(plan)},
         "spec": {
+            "runPolicy": {"backoffLimit": 0},
             "pytorchReplicaSpecs": {
                 role: {"replicas": count, "restartPolicy": "Never", "template": pod}
                 for role, count in roles.items()
-            }
+            },
         },
     }
     return {"pytorchjob.yaml": yaml(job)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from topology.base.errors import InputError
 LAYOUT = ParallelLayout(dp=16, zero_stage=3)
 
 
+@cache
 def plan_for(engine: str) -> Plan:
     """Two nodes of eight GPUs, priced by the engine's own profile."""
     return priced(LAYOUT, stack=CONTRACTS[engine].stacks[0])
@@ -49,17 +52,26 @@ def test_every_file_is_sound(engine: str, launcher: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_shellcheck_finds_nothing(launcher: str) -> None:
-    """Nor in the words of any engine."""
-    tool = shutil.which("shellcheck")
+@pytest.mark.parametrize("engine", ENTRIES)
+def test_shellcheck_finds_nothing(engine: str, launcher: str, tmp_path: Path) -> None:
+    """Not even a matter of style, in scripts and in what they source."""
+    tool = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if tool is None:
         pytest.skip("shellcheck is not installed")
-    for engine in ENTRIES:
-        for name, text in bundle(plan_for(engine), engine, launcher)[0].items():
-            if name.endswith((".sh", ".sbatch")):
-                call = [tool, "--shell=bash", "--severity=warning", "-"]
-                done = subprocess.run(call, input=text, text=True, check=False, capture_output=True)
-                assert (name, done.stdout) == (name, "")
+    written(tmp_path, engine, launcher)
+    sourced = (
+        "environment.sh",
+        "hosts.sh",
+        "megatron_args.sh",
+    )  # read with start.sh, which uses what they set
+    scripts = sorted(
+        path.name
+        for path in tmp_path.iterdir()
+        if path.suffix in (".sh", ".sbatch") and path.name not in sourced
+    )
+    call = [tool, "--shell=bash", "--external-sources", "--check-sourced", *scripts]
+    done = subprocess.run(call, cwd=tmp_path, text=True, check=False, capture_output=True)
+    assert ("start.sh" in scripts, done.returncode, done.stdout) == (True, 0, "")
 
 
 @pytest.mark.parametrize("launcher", ["kubernetes", "pytorchjob", "kubeflow", "skypilot"])
