@@ -47,7 +47,7 @@ def bundle(
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
     contract, entry, where = CONTRACTS[engine], ENTRIES[engine], machines_of(plan)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
-    order = node_order(plan, where, cal or tables_of(plan))
+    order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
     notes = (*notes, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
     files = {
@@ -84,9 +84,7 @@ def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
     source = ["source environment.sh", *([f"source {entry.sourced}"] if entry.sourced else [])]
     if KEEPS[launcher] == HOSTS:
         source.append("source hosts.sh")
-    launch = entry.launcher.format(
-        nodes=where.nodes, each=where.gpus_per_node, all=where.nodes * where.gpus_per_node
-    )
+    counts = {"nodes": where.nodes, "each": where.gpus_per_node, "all": where.nodes * where.gpus_per_node}
     return "\n".join([
         "#!/bin/bash",
         "# the ranks of this node; launchers set NODE_RANK and MASTER_ADDR",
@@ -96,7 +94,8 @@ def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
         ': "${NODE_RANK:?rank of this node, from 0}" "${MASTER_ADDR:?host of node 0}"',
         'export NODE_RANK MASTER_ADDR MASTER_PORT="${MASTER_PORT:-29500}"',
         '[ -n "${SKIP_PREFLIGHT:-}" ] || bash preflight.sh  # SKIP_PREFLIGHT=1 starts all the same',
-        f'exec {launch} {entry.words} "$@"',
+        *(line.format(**counts) for line in entry.before),
+        f'exec {entry.launcher.format(**counts)} {entry.words} "$@"',
         "",
     ])  # fmt: skip
 

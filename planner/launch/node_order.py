@@ -40,6 +40,7 @@ class NodeOrder:
         step_time_s: The step in this order.
         apart_s: The longest in any other.
         whole_s: The longest where only the hosts of each innermost boundary stay together and in order.
+        listed: Whether the engine is told the names of all hosts, whatever their order is worth.
     """
 
     nodes: tuple[int, ...]
@@ -48,6 +49,7 @@ class NodeOrder:
     step_time_s: float
     apart_s: float
     whole_s: float
+    listed: bool = False
 
     @property
     def matters(self) -> bool:
@@ -71,7 +73,7 @@ class NodeOrder:
         return f"in another order of nodes a step takes up to {there} instead of {here}"
 
 
-def node_order(plan: Plan, where: PlanMachines, cal: Calibration) -> NodeOrder:
+def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts: bool = False) -> NodeOrder:
     """The order of a plan's hosts.
 
     Raises:
@@ -92,6 +94,7 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration) -> NodeOrder:
 
     return NodeOrder(
         nodes=nodes,
+        listed=lists_hosts and len(nodes) > 1,
         hosts=_hosts(plan, nodes),
         together=min(innermost, len(nodes)),
         step_time_s=plan.estimate.step_time_s,
@@ -145,6 +148,12 @@ pods together, whose index is the rank of a node; or why it cannot."""
 def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[str, ...]:
     """Refuse a launcher that cannot keep an order that matters, or say what it may cost."""
     keeps = KEEPS[launcher]
+    if order.listed and keeps != HOSTS:
+        raise InputError(
+            what=f"{launcher} cannot tell this engine its hosts",
+            cause=f"it is told all {len(order.nodes)} of them by name, which they have not before they start",
+            fix="use --launcher slurm, torchrun, mpi or ray with HOSTS",
+        )
     if not order.matters or keeps == HOSTS or (keeps == BLOCKS and order.blocks_suffice):
         return ()
     reason = keeps if keeps != BLOCKS else "Kueue keeps blocks of nodes together, which is not all of it"
@@ -160,18 +169,23 @@ def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[st
 
 def asks(order: NodeOrder) -> list[str]:
     """Shell lines that stop where nobody says which hosts the plan's nodes are, though it matters."""
-    if not order.matters:
+    if not (order.matters or order.listed):
         return []
     if order.hosts:
         return [f'export HOSTS="${{HOSTS:-{HOSTS_FILE}}}"']
-    what = f"name a file with the hosts of ranks.csv in the order of node_rank, one a line: {order.why};"
+    if order.listed:
+        by_name = f'[ "$HOSTS" != {ANY} ] || {{ echo "hosts: the engine is told each by name" >&2; exit 1; }}'
+        return [f': "${{HOSTS:?{_FILE}}}"; export HOSTS', by_name]
+    what = f"{_FILE}: {order.why};"
     return [f': "${{HOSTS:?{what} HOSTS={ANY} takes the order of the launcher}}"; export HOSTS']
 
 
 HOSTS_FILE = "hosts"
+_FILE = "name a file with the hosts of ranks.csv in the order of node_rank, one a line"
 _LOOKUP = """\
 # the rank of this node: the line of its own name in the file $HOSTS; node 0 is the first{asked}
 # {why}
+names=""
 if [ "${{HOSTS:-{any}}}" != {any} ]; then
   [ -r "$HOSTS" ] || {{ echo "hosts: no file $HOSTS beside start.sh" >&2; exit 1; }}
   names=$(awk '$1 ~ "^[^#]" {{ print $1 }}' "$HOSTS")

@@ -71,5 +71,5 @@ def ray(_: Plan, entry: Entry, __: PlanMachines, order: NodeOrder) -> dict[str, 
     """A driver of Ray Train's TorchTrainer; nodes and GPUs are those of ranks.csv."""
     asked = {"HOSTS": f"file with the hosts of ranks.csv in the order of node_rank, one a line: {order.why}"}
     text = DRIVER.replace("@VARIABLES@", json.dumps(dict(entry.variables), indent=4))
-    must = order.matters and not order.hosts
+    must = (order.matters or order.listed) and not order.hosts
     return {"ray_train.py": text.replace("@ASKED@", json.dumps(asked if must else {}, indent=4))}

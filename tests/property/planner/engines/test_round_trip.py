@@ -28,7 +28,7 @@ from topology.builders import default_cluster
 MODELS = ("llama-3.1-8b", "gpt-3-13b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
 DRAWN = 12_000
 WANTED = 450
-"""Layouts of each engine: 2,250 of five engines; the sixth writes the plan itself."""
+"""Layouts of each engine: 3,600 of eight engines; the ninth writes the plan itself."""
 
 
 def drawn(seed: int) -> LayoutTable:
