@@ -43,13 +43,14 @@ experts.
 LAUNCH = """\
 ## Launchers
 
-`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine: its
-settings, `environment.sh` with why each variable is there, `start.sh` for a node, `ranks.csv`, a Dockerfile,
-the plan, and what the launcher needs. Data, tokenizer and the like are variables that stop the script with a
-message where they are not named. `preflight.sh` runs first on each node and says plan against found: GPUs and
-their memory, the engine, and between nodes the rate of the cards (`/sys/class/infiniband`, `/sys/class/net`)
-and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the same. Ranks are bound to sockets only where that
-is named (`NUMA_BINDING=node` for torchrun).
+`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine:
+its settings, `environment.sh` with why each variable is there, `start.sh` for a node, `ranks.csv`, a
+Dockerfile (a base by version and the last release that the contract describes), the plan, and what the
+launcher needs. Data, tokenizer and the like are variables that stop the script with a message where they
+are not named. `preflight.sh` runs first on each node and says plan against found: GPUs and their memory,
+the driver, the engine's release, and between nodes the rate of the cards (`/sys/class/infiniband`,
+`/sys/class/net`) and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the same. Ranks are bound to
+sockets only where that is named (`NUMA_BINDING=node` for torchrun).
 
 Which node a rank is on is part of the plan. Where hosts differ by what they share (racks of a scale-up
 domain, leaves that lose bandwidth) the step is priced in the worst order too. If it stays the same, the

@@ -56,10 +56,10 @@ def bundle(
         "environment.sh": environment(plan, contract, entry),
         "start.sh": start(entry, where, how),
         **lookup(order, how),
-        **preflight(plan, entry, where),
+        **preflight(plan, contract, entry, where),
         "ranks.csv": ranks(plan, where, order),
         **LAUNCHERS[how](plan, entry, where, order),
-        "Dockerfile": f"FROM {entry.image}\nWORKDIR /plan\nCOPY . /plan\n",
+        "Dockerfile": dockerfile(contract, entry),
         "plan.json": to_json(plan) + "\n",
     }
     return {**files, "README.md": readme(plan, contract, how, files, entry, order)}, notes
@@ -77,6 +77,15 @@ def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
     for name, what in entry.variables.items():
         lines.append(f': "${{{name}:?name the {what}}}"; export {name}')
     return "\n".join(lines) + "\n"
+
+
+def dockerfile(contract: Contract, entry: Entry) -> str:
+    """The image of a container: a base by version, the last release that is described, and this folder."""
+    wanted = (
+        f"{contract.package}=={contract.releases[-1]}.*" if entry.requirement is None else entry.requirement
+    )
+    install = [f"RUN python -m pip install --no-cache-dir {shell(wanted)}"] if wanted else []
+    return "\n".join([f"FROM {entry.image}", *install, "WORKDIR /plan", "COPY . /plan", ""])
 
 
 def start(entry: Entry, where: PlanMachines, launcher: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from topology.base.version import VERSION
+
 TORCHRUN = (
     'torchrun --nnodes={nodes} --nproc-per-node={each} --node-rank="$NODE_RANK" --rdzv-backend=static'
     ' --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT"'
@@ -38,10 +40,12 @@ class Entry:
         sourced: A file of the engine that the shell reads first.
         program: A file that is written beside the engine's, its name and its text.
         package: What must be importable on every node.
+        checkout: The variable that names a folder it is looked for first, if there is one.
         image: Base image of a container.
         before: Lines of the shell before the launcher, with its fields.
         lists_hosts: Whether it is told all hosts, and not just the first.
         torch: Whether it runs on torch.
+        requirement: What pip puts into that image; the contract's last release if None, nothing if empty.
     """
 
     words: str
@@ -51,10 +55,12 @@ class Entry:
     sourced: str = ""
     program: tuple[str, str] | None = None
     package: str
+    checkout: str = ""
     image: str
     before: tuple[str, ...] = ()
     lists_hosts: bool = False
     torch: bool = True
+    requirement: str | None = None
 
 
 _TORCHTITAN = '''\
@@ -124,6 +130,7 @@ ENTRIES: Mapping[str, Entry] = {
         },
         sourced="megatron_args.sh",
         package="megatron.core",
+        checkout="MEGATRON_LM",
         image="nvcr.io/nvidia/pytorch:25.09-py3",
     ),
     "megatron-bridge": Entry(
@@ -170,6 +177,7 @@ ENTRIES: Mapping[str, Entry] = {
         ),
         package="horovod",
         image="horovod/horovod:0.28.1",
+        requirement="",
         before=HOROVOD,
         lists_hosts=True,
     ),
@@ -180,6 +188,7 @@ ENTRIES: Mapping[str, Entry] = {
         numa=(_NUMA_WHY, "one process has all GPUs of a host here: nothing to bind"),
         package="tensorflow",
         image="tensorflow/tensorflow:2.20.0-gpu",
+        requirement="",
         before=TENSORFLOW,
         lists_hosts=True,
         torch=False,
@@ -194,6 +203,7 @@ ENTRIES: Mapping[str, Entry] = {
         },
         package="executor",
         image="python:3.12-slim-bookworm",
+        requirement=f"meshplan[run]=={VERSION}",
         before=MESHPLAN,
     ),
 }

@@ -68,26 +68,29 @@ REPLICAS_ALONE = (
 
 def replicas_alone(title: str) -> tuple[Limit, ...]:
     """The limits of an engine that sums gradients of whole models, and does nothing else."""
-    axes = tuple(
-        Limit(
-            name=axis,
-            fields=(axis,),
-            broken=lambda _, t, axis=axis: getattr(t, axis) > 1,
-            says=lambda _, x, axis=axis: (
-                f"{axis} = {getattr(x, axis)}: {title} has data-parallel ranks only", f"set {axis}=1"
-            ),
-        )
-        for axis in DATA_PARALLEL_ONLY
-    )  # fmt: skip
     whole = Limit(
         name="sharding",
         fields=("zero_stage",),
         broken=lambda _, t: t.zero_stage > 0,
         says=lambda _, x: (
-            f"zero_stage = {x.zero_stage}: every rank of {title} holds all of the model", "set zero_stage=0"
+            f"zero_stage = {x.zero_stage}: every rank of {title} holds all of the model",
+            "set zero_stage=0",
         ),
-    )  # fmt: skip
-    return (*axes, whole)
+    )
+    return (*(_one_rank(title, axis) for axis in DATA_PARALLEL_ONLY), whole)
+
+
+def _one_rank(title: str, axis: str) -> Limit:
+    """The limit of an engine that has no such axis."""
+    return Limit(
+        name=axis,
+        fields=(axis,),
+        broken=lambda _, t: getattr(t, axis) > 1,
+        says=lambda _, x: (
+            f"{axis} = {getattr(x, axis)}: {title} has data-parallel ranks only",
+            f"set {axis}=1",
+        ),
+    )
 
 
 NOTHING_GATHERED = {"parameter_overlap": "nothing is gathered", "fsdp_prefetch": "nothing is gathered"}
