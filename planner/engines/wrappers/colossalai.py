@@ -41,18 +41,18 @@ def _write_split(facts: Facts) -> Mapping[str, Any]:
         words |= {f"{_A}enable_gradient_accumulation": True, _AHEAD: int(bool(facts["stack.fsdp_prefetch"]))}
     else:
         words |= {f"{_A}pp_size": 1, _STAGE: stage, _GATHER: bool(stage and facts["stack.parameter_overlap"])}
-    if split:
-        words |= {f"{_A}enable_{_SPLIT}": True, f"{_A}{_SPLIT}_mode": "split_gather"}
+    words |= {f"{_A}enable_{_SPLIT}": True} if split else {}
+    words |= {f"{_A}{_SPLIT}_mode": "split_gather"} if split and stage < 3 else {}  # Gemini has no other
     return {**words, f"{_A}enable_flash_attention": True}
 
 
 def _read_split(given: Given) -> Mapping[str, Any]:
     stage = 3 if given["plugin"] == GEMINI else given[_STAGE]
-    split = given[f"{_A}enable_{_SPLIT}"] and given[f"{_A}{_SPLIT}_mode"] == "split_gather"
+    gathers = stage == 3 or given[f"{_A}{_SPLIT}_mode"] == "split_gather"
     return {
         "layout.tp": given[_TP],
         "layout.zero_stage": stage,
-        "layout.sequence_parallel": bool(split),
+        "layout.sequence_parallel": given[f"{_A}enable_{_SPLIT}"] and gathers,
         "stack.flash_attention": given[f"{_A}enable_flash_attention"],
         "stack.parameter_overlap": given[_AHEAD] > 0 if stage == 3 else stage == 0 or given[_GATHER],
         "stack.fsdp_prefetch": stage < 3 or given[_AHEAD] > 0,

@@ -5,21 +5,27 @@ The test extra has the classes of JobSet and TrainJob; the others are large, and
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 
 from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout
 from planner.launch.bundle import bundle
 from planner.launch.entries import ENTRIES
 from planner.plan import Plan
 from planner.search.given_layout import plan_of_layout
-from tests.unit.planner.launch.test_bundle import plan_for
+from tests.unit.planner.engines.priced import priced
+from tests.unit.planner.launch.test_bundle import environment, plan_for, written
 from tests.unit.planner.launch.test_node_order import two_racks
 from topology.catalog import machine_cluster
 
@@ -148,3 +154,32 @@ def test_skypilot_reads_the_task(engine: str, tmp_path: Path, monkeypatch: pytes
     given = [(name, "x") for name in ENTRIES[engine].variables]
     found = sky.Task.from_yaml_config(dict(task), env_overrides=given)
     assert (found.num_nodes, [one.accelerators for one in found.resources]) == (2, [{"H100": 8}])
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_plugin_of_colossal_ai_has_every_argument(stage: int) -> None:
+    """As its own constructor names them."""
+    plugins = pytest.importorskip("colossalai.booster.plugin", reason="Colossal-AI is not installed")
+    layout = ParallelLayout(tp=2, dp=8, zero_stage=stage, sequence_parallel=True)
+    told = json.loads(
+        bundle(priced(layout, stack="pytorch"), "colossalai", "torchrun")[0]["colossalai_plan.json"]
+    )
+    inspect.signature(getattr(plugins, told["plugin"])).bind(**told["arguments"])
+
+
+def test_tensorflow_reads_the_cluster_and_the_policy(tmp_path: Path) -> None:
+    """By its own resolver, what start.sh says of two hosts; the policy is one of Keras."""
+    tensorflow = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
+    folder = written(tmp_path, "tensorflow", "torchrun")
+    (folder / "mine").write_text("node0\nnode1\n")
+    told = environment(tmp_path, HOSTS="mine", NODE_NAME="node1", PROGRAM="train.py")
+    done = subprocess.run(
+        ["bash", str(folder / "start.sh")], env=told, check=True, capture_output=True, text=True
+    )
+    said = done.stdout.splitlines()[-1].removeprefix("cluster=")
+    with mock.patch.dict(os.environ, {"TF_CONFIG": said}):
+        found = tensorflow.distribute.cluster_resolver.TFConfigClusterResolver()
+        assert found.cluster_spec().as_dict() == {"worker": ["node0:29500", "node1:29500"]}
+        assert (found.task_type, found.task_id) == ("worker", 1)
+    plan = json.loads((folder / "tensorflow_plan.json").read_text())
+    assert tensorflow.keras.mixed_precision.Policy(plan["mixed_precision_policy"]).compute_dtype == "bfloat16"
