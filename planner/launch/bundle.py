@@ -20,7 +20,17 @@ from planner.launch.cloud import sagemaker, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, Entry
 from planner.launch.machines import PlanMachines, machines_of, title_of
-from planner.launch.node_order import BLOCKS, HOSTS, KEEPS, NodeOrder, asks, lookup, node_order, require_order
+from planner.launch.node_order import (
+    BLOCKS,
+    HOSTS,
+    HOSTS_ARE,
+    KEEPS,
+    NodeOrder,
+    asks,
+    lookup,
+    node_order,
+    require_order,
+)
 from planner.launch.preflight import preflight
 from planner.launch.ray import ray
 from planner.launch.schedulers import accelerators
@@ -161,7 +171,7 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         "#!/bin/bash",
         "set -euo pipefail",
         'cd "$(dirname "$0")"',
-        *(asks(order) or [': "${HOSTS:?name a file with the hosts, one a line}"']),
+        *(asks(order) or [f': "${{HOSTS:?name a {HOSTS_ARE}}}"']),
         'MASTER_ADDR="$(awk \'$1 ~ "^[^#]" { print $1; exit }\' "$HOSTS")"',
         "export MASTER_ADDR HOSTS",
         "told=()  # mpirun sends no other variables to the hosts",
@@ -227,6 +237,9 @@ def readme(
 ) -> str:
     """What is in the folder and how it is started."""
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
+    if KEEPS[launcher] == HOSTS and (asks(order) or launcher == "mpi"):
+        also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
+        needs.append(f"- `HOSTS`: {HOSTS_ARE}{also}" + (", `hosts` if not named" if order.hosts else ""))
     together = _nodes_together(plan)
     rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
@@ -241,12 +254,9 @@ def readme(
 
 
 _KEPT = {
-    HOSTS: ":\n`HOSTS` names a file with them in the order of `node_rank`, one a line"
-    " (under Slurm also `sbatch --nodefile`).",
-    BLOCKS: ":\nName the queue of Kueue and the topology label of its blocks in the manifest.",
-    **dict.fromkeys(
-        (why for why in KEEPS.values() if why not in (HOSTS, BLOCKS)), ";\nthis launcher does not keep it."
-    ),
+    HOSTS: ".",
+    BLOCKS: ".\nName the queue of Kueue and the topology label of its blocks in the manifest.",
+    **dict.fromkeys(set(KEEPS.values()) - {HOSTS, BLOCKS}, "; this launcher does not keep it."),
 }
 
 

@@ -175,13 +175,13 @@ def asks(order: NodeOrder) -> list[str]:
         return [f'export HOSTS="${{HOSTS:-{HOSTS_FILE}}}"']
     if order.listed:
         by_name = f'[ "$HOSTS" != {ANY} ] || {{ echo "hosts: the engine is told each by name" >&2; exit 1; }}'
-        return [f': "${{HOSTS:?{_FILE}}}"; export HOSTS', by_name]
-    what = f"{_FILE}: {order.why};"
+        return [f': "${{HOSTS:?name a {HOSTS_ARE}}}"; export HOSTS', by_name]
+    what = f"name a {HOSTS_ARE}: {order.why};"
     return [f': "${{HOSTS:?{what} HOSTS={ANY} takes the order of the launcher}}"; export HOSTS']
 
 
 HOSTS_FILE = "hosts"
-_FILE = "name a file with the hosts of ranks.csv in the order of node_rank, one a line"
+HOSTS_ARE = "file with the hosts of ranks.csv in the order of node_rank, one a line"
 _LOOKUP = """\
 # the rank of this node: the line of its own name in the file $HOSTS; node 0 is the first{asked}
 # {why}

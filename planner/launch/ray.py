@@ -6,7 +6,7 @@ import json
 
 from planner.launch.entries import Entry
 from planner.launch.machines import PlanMachines
-from planner.launch.node_order import NodeOrder
+from planner.launch.node_order import HOSTS_ARE, NodeOrder
 from planner.plan import Plan
 
 DRIVER = '''\
@@ -69,7 +69,7 @@ if __name__ == "__main__":
 
 def ray(_: Plan, entry: Entry, __: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A driver of Ray Train's TorchTrainer; nodes and GPUs are those of ranks.csv."""
-    asked = {"HOSTS": f"file with the hosts of ranks.csv in the order of node_rank, one a line: {order.why}"}
+    asked = {"HOSTS": f"{HOSTS_ARE}: {order.why}"}
     text = DRIVER.replace("@VARIABLES@", json.dumps(dict(entry.variables), indent=4))
     must = (order.matters or order.listed) and not order.hosts
     return {"ray_train.py": text.replace("@ASKED@", json.dumps(asked if must else {}, indent=4))}

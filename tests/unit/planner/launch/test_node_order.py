@@ -69,6 +69,8 @@ def test_alike_nodes_have_no_order() -> None:
     )
     assert (order_of(two_leaves).matters, order_of(two_leaves).together) == (False, 4)
     files, _ = bundle(two_leaves, "megatron", "slurm")
+    assert "`HOSTS`: file" in bundle(two_racks(), "megatron", "slurm")[0]["README.md"]
+    assert "`HOSTS`" not in files["README.md"]
     assert "Any order of nodes will do" in files["README.md"]
     assert "HOSTS:?" not in "".join(files.values())
 
