@@ -16,6 +16,7 @@ from costmodel.stack import stack
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.launch.bundle import LAUNCHERS, STARTS
+from planner.launch.node_order import BLOCKS, HOSTS, KEEPS
 from planner.problem import Setting
 from planner.rules.check import legal
 from topology.builders import default_cluster
@@ -52,17 +53,27 @@ experts.
 LAUNCH = """\
 ## Launchers
 
-`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine: its
-settings, `environment.sh` with why each variable is there, `start.sh` for a node, `ranks.csv`, a Dockerfile,
-the plan, and what the launcher needs. Data, tokenizer and the like are variables that stop the script with a
-message where they are not named. `preflight.sh` runs first on each node and says plan against found: GPUs and
-their memory, the engine, and between nodes the rate of the cards (`/sys/class/infiniband`, `/sys/class/net`)
-and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the same. Ranks are bound to sockets only where that
-is named (`NUMA_BINDING=node` for torchrun).
+`plan export PLAN.json --to ENGINE --launcher NAME --save-dir DIR` writes a folder that starts the engine:
+its settings, `environment.sh` with why each variable is there, `start.sh` for a node, `ranks.csv`, a
+Dockerfile (a base by version and the last release that the contract describes), the plan, and what the
+launcher needs. Data, tokenizer and the like are variables that stop the script with a message where they
+are not named. `preflight.sh` runs first on each node and says plan against found: GPUs and their memory,
+the driver, the engine's release, and between nodes the rate of the cards (`/sys/class/infiniband`,
+`/sys/class/net`) and whether node 0 answers; `SKIP_PREFLIGHT=1` starts all the same. Ranks are bound to
+sockets only where that is named (`NUMA_BINDING=node` for torchrun).
 
-No launcher has run on a cluster. Every script parses; tests run `start.sh`, `preflight.sh` and what SkyPilot,
-SageMaker and Vertex AI start on a node with the variables that these set, hold the two requests against the
-members that the services require, and run the driver with stand-ins for Ray's classes.
+Which node a rank is on is part of the plan. Where hosts differ by what they share (racks of a scale-up
+domain, leaves that lose bandwidth) the step is priced in the worst order too. If it stays the same, the
+README says that any order will do. If not, `HOSTS` names a file with the hosts in the order of `node_rank`,
+one a line: each node looks up its own name in it, whatever number the launcher gave it, and without it
+nothing starts (`HOSTS=any` takes the launcher's order). Under Kubernetes Kueue keeps the blocks that the
+plan needs; launchers that cannot keep an order refuse with both step times.
+
+No launcher has run on a cluster. shellcheck finds nothing in any script, the classes of Kubeflow's Trainer
+take every word of the JobSet and the TrainJob; where they are installed, so do kubernetes-validate, the
+training operator's, SageMaker's and Vertex AI's own models and SkyPilot's Task. Tests run `start.sh`,
+`preflight.sh` and what Slurm, Open MPI, SkyPilot, SageMaker and Vertex AI start on a node with the
+variables that these set, and the driver with stand-ins for Ray's classes.
 
 """
 CELLS: dict[str, dict[str, Any]] = {
@@ -119,14 +130,24 @@ def page() -> str:
     lines += [_row([name, *(offered(one, fields) for one in engines)]) for name, fields in CELLS.items()]
     lines.append(_row(["recomputed layers", *(_AMOUNTS[one.recomputes] for one in engines)]))
     lines += [_row([f"precision {name}", *(_precision(one, name) for one in engines)]) for name in TRAINING]
-    lines += ["", LAUNCH + _row(["`--launcher`", "writes", "started by"]), _row(["---"] * 3)]
-    lines += [_row([f"`{name}`", _writes(name), f"`{STARTS[name]}`"]) for name in LAUNCHERS]
+    lines += [
+        "",
+        LAUNCH + _row(["`--launcher`", "writes", "started by", "order of nodes"]),
+        _row(["---"] * 4),
+    ]
+    lines += [_row([f"`{name}`", _writes(name), f"`{STARTS[name]}`", _kept(name)]) for name in LAUNCHERS]
     return "\n".join([*lines, "", *(_section(one) for one in engines)])
 
 
 def _writes(launcher: str) -> str:
     """What a launcher adds to the folder: the first line that its function says of itself."""
     return (inspect.getdoc(LAUNCHERS[launcher]) or "").splitlines()[0]
+
+
+def _kept(launcher: str) -> str:
+    """How it keeps the plan's order of nodes."""
+    said = {HOSTS: "`HOSTS`", BLOCKS: "blocks by Kueue"}
+    return said.get(KEEPS[launcher], f"refused: {KEEPS[launcher]}")
 
 
 def _precision(contract: Contract, name: str) -> str:

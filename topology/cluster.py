@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,12 @@ class Cluster:
     def hierarchy(self) -> Hierarchy:
         """Return the hierarchy, derived from the folded graph where the cluster is regular."""
         return derive(build_graph(self.spec, folded=True), self.gpu)
+
+    def wired_as(self, hierarchy: Hierarchy) -> "Cluster":
+        """Return the same cluster with the boundaries of another hierarchy, to price what that would cost."""
+        other = replace(self)
+        other.__dict__["hierarchy"] = hierarchy  # the place of the cached property
+        return other
 
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""

@@ -11,11 +11,17 @@ from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.own import OWN
 from planner.engines.torchtitan import TORCHTITAN
+from planner.engines.wrappers.colossalai import COLOSSALAI
+from planner.engines.wrappers.horovod import HOROVOD
+from planner.engines.wrappers.tensorflow import TENSORFLOW
 from planner.plan import FREE, Recomputes
 
 CONTRACTS: Mapping[str, Contract] = {
-    contract.engine: contract for contract in (MEGATRON, BRIDGE, TORCHTITAN, ACCELERATE, DEEPSPEED, OWN)
-}
+    contract.engine: contract
+    for contract in (
+        MEGATRON, BRIDGE, TORCHTITAN, ACCELERATE, DEEPSPEED, COLOSSALAI, HOROVOD, TENSORFLOW, OWN
+    )
+}  # fmt: skip
 
 
 def recomputes_of(engine: str) -> Recomputes:

@@ -10,6 +10,7 @@ from planner.engines import accelerate, bridge, deepspeed, own, torchtitan_file
 from planner.engines.contract import Contract
 from planner.engines.limit import Variable
 from planner.engines.megatron_lm import script
+from planner.engines.wrappers import colossalai, horovod, tensorflow
 from planner.plan import Plan
 
 Files = Mapping[str, str]
@@ -61,6 +62,9 @@ FORMATS: Mapping[str, Format] = {
     "accelerate": Format(
         render=lambda _, words, environment: accelerate.render(words, environment), parse=accelerate.parse
     ),
+    "colossalai": _one("colossalai_plan.json", deepspeed.render, deepspeed.parse, colossalai.notes),
+    "horovod": _one("horovod_plan.json", deepspeed.render, deepspeed.parse, horovod.notes),
+    "tensorflow": _one("tensorflow_plan.json", deepspeed.render, deepspeed.parse, tensorflow.notes),
     "meshplan": Format(
         render=lambda plan, *_: {PLAN_FILE: own.render(plan)},
         parse=lambda files, _: own.parse(files[PLAN_FILE]),

@@ -1,7 +1,8 @@
-"""A folder that starts the engine a plan is for: its settings, environment, ranks, checks and scheduler file.
+"""A folder that starts the engine a plan is for: settings, environment, ranks, checks and scheduler file.
 
-Every launcher sets NODE_RANK and MASTER_ADDR and runs `start.sh` once on each node; paths are relative to the
-folder, and what a user must name stops the script with a message where it is unset.
+Every launcher sets NODE_RANK and MASTER_ADDR and runs `start.sh` once on each node, which corrects both where
+the user names the hosts in the plan's order; paths are relative to the folder, and what a user must name
+stops the script with a message where it is unset.
 """
 
 from __future__ import annotations
@@ -19,12 +20,23 @@ from planner.launch.cloud import sagemaker, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, Entry
 from planner.launch.machines import PlanMachines, machines_of, title_of
+from planner.launch.node_order import (
+    BLOCKS,
+    HOSTS,
+    HOSTS_ARE,
+    KEEPS,
+    NodeOrder,
+    asks,
+    lookup,
+    node_order,
+    require_order,
+)
 from planner.launch.preflight import preflight
 from planner.launch.ray import ray
 from planner.launch.schedulers import accelerators
 from planner.launch.targets import told
 from planner.plan import Plan, to_json
-from planner.problem import setting_of
+from planner.problem import setting_of, tables_of
 from topology.base.errors import InputError
 from topology.base.names import resolve
 
@@ -45,19 +57,22 @@ def bundle(
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
     contract, entry, where = CONTRACTS[engine], ENTRIES[engine], machines_of(plan)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
+    order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
+    notes = (*notes, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
     files = {
         **settings,
         **program,
         "environment.sh": environment(plan, contract, entry),
-        "start.sh": start(entry, where),
-        **preflight(plan, entry, where),
-        "ranks.csv": ranks(plan, where),
-        **LAUNCHERS[how](plan, entry, where),
-        "Dockerfile": f"FROM {entry.image}\nWORKDIR /plan\nCOPY . /plan\n",
+        "start.sh": start(entry, where, how),
+        **lookup(order, how),
+        **preflight(plan, contract, entry, where),
+        "ranks.csv": ranks(plan, where, order),
+        **LAUNCHERS[how](plan, entry, where, order),
+        "Dockerfile": dockerfile(contract, entry),
         "plan.json": to_json(plan) + "\n",
     }
-    return {**files, "README.md": readme(plan, contract, how, files, entry)}, notes
+    return {**files, "README.md": readme(plan, contract, how, files, entry, order)}, notes
 
 
 def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
@@ -74,12 +89,21 @@ def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
     return "\n".join(lines) + "\n"
 
 
-def start(entry: Entry, where: PlanMachines) -> str:
+def dockerfile(contract: Contract, entry: Entry) -> str:
+    """The image of a container: a base by version, the last release that is described, and this folder."""
+    wanted = (
+        f"{contract.package}=={contract.releases[-1]}.*" if entry.requirement is None else entry.requirement
+    )
+    install = [f"RUN python -m pip install --no-cache-dir {shell(wanted)}"] if wanted else []
+    return "\n".join([f"FROM {entry.image}", *install, "WORKDIR /plan", "COPY . /plan", ""])
+
+
+def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
     """The script of one node."""
     source = ["source environment.sh", *([f"source {entry.sourced}"] if entry.sourced else [])]
-    launch = entry.launcher.format(
-        nodes=where.nodes, each=where.gpus_per_node, all=where.nodes * where.gpus_per_node
-    )
+    if KEEPS[launcher] == HOSTS:
+        source.append("source hosts.sh")
+    counts = {"nodes": where.nodes, "each": where.gpus_per_node, "all": where.nodes * where.gpus_per_node}
     return "\n".join([
         "#!/bin/bash",
         "# the ranks of this node; launchers set NODE_RANK and MASTER_ADDR",
@@ -89,23 +113,24 @@ def start(entry: Entry, where: PlanMachines) -> str:
         ': "${NODE_RANK:?rank of this node, from 0}" "${MASTER_ADDR:?host of node 0}"',
         'export NODE_RANK MASTER_ADDR MASTER_PORT="${MASTER_PORT:-29500}"',
         '[ -n "${SKIP_PREFLIGHT:-}" ] || bash preflight.sh  # SKIP_PREFLIGHT=1 starts all the same',
-        f'exec {launch} {entry.words} "$@"',
+        *(line.format(**counts) for line in entry.before),
+        f'exec {entry.launcher.format(**counts)} {entry.words} "$@"',
         "",
     ])  # fmt: skip
 
 
-def ranks(plan: Plan, where: PlanMachines) -> str:
+def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
     """Rank, node of the cluster, GPU of the node: the placement that was estimated."""
-    per_node = plan.request.cluster.nodes[0].gpus_per_node
+    each = where.gpus_per_node
     rows = [
-        f"{rank},{rank // where.gpus_per_node},{gpu // per_node},{gpu % per_node}"
-        for rank, gpu in enumerate(plan.mesh.gpu_of_rank)
+        f"{rank},{rank // each},{order.nodes[rank // each]},{rank % each}"
+        for rank in range(plan.layout.num_gpus)
     ]
     return "\n".join(["rank,node_rank,node_of_cluster,gpu_of_node", *rows]) + "\n"
 
 
-def _slurm(plan: Plan, _: Entry, where: PlanMachines) -> dict[str, str]:
-    """An sbatch script: one task a node, nodes in the order of Slurm's own list."""
+def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
+    """An sbatch script: one task a node, nodes in the order of HOSTS, else of Slurm's own list."""
     together = _nodes_together(plan)
     lines = [
         "#!/bin/bash",
@@ -118,8 +143,10 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines) -> dict[str, str]:
         "#SBATCH --output=%x-%j.log",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
+        *asks(order),
         'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         "export MASTER_ADDR",
+        "# shellcheck disable=SC2016  # a node's own shell reads them",
         "exec srun --kill-on-bad-exit=1 \\",
         '  bash -c \'NODE_RANK="$SLURM_NODEID" exec bash start.sh "$@"\' start "$@"',
     ]
@@ -134,27 +161,36 @@ def _nodes_together(plan: Plan) -> int:
 
 
 def _torchrun(*_: Any) -> dict[str, str]:
-    """Nothing more: `start.sh` runs torchrun."""
+    """Nothing more: `start.sh` runs torchrun, by the rank of the node's own line in HOSTS where named."""
     return {}
 
 
-def _mpi(_: Plan, __: Entry, where: PlanMachines) -> dict[str, str]:
-    """One process a node by Open MPI, in the order of the host file."""
+def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
+    """One process a node by Open MPI, nodes in the order of HOSTS."""
     text = "\n".join([
         "#!/bin/bash",
         "set -euo pipefail",
         'cd "$(dirname "$0")"',
-        ': "${HOSTFILE:?name a file with one host a line, in the order of ranks.csv}"',
-        'MASTER_ADDR="$(head -n 1 "$HOSTFILE" | cut -d " " -f 1)"',
-        f'exec mpirun --hostfile "$HOSTFILE" -np {where.nodes} --map-by ppr:1:node \\',
-        '  -x MASTER_ADDR="$MASTER_ADDR" \\',
+        *(asks(order) or [f': "${{HOSTS:?name a {HOSTS_ARE}}}"']),
+        'MASTER_ADDR="$(awk \'$1 ~ "^[^#]" { print $1; exit }\' "$HOSTS")"',
+        "export MASTER_ADDR HOSTS",
+        "told=()  # mpirun sends no other variables to the hosts",
+        f"for name in MASTER_ADDR HOSTS {' '.join((*entry.variables, *_OPTIONAL))}; do",
+        '  [ -z "${!name:-}" ] || told+=(-x "$name")',
+        "done",
+        "# shellcheck disable=SC2016  # a node's own shell reads them",
+        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node "${{told[@]}}" \\',
         '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
         "",
     ])  # fmt: skip
     return {"mpirun.sh": text}
 
 
-def _skypilot(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+_OPTIONAL = ("MASTER_PORT", "SKIP_PREFLIGHT", "NUMA_BINDING", "NCCL_DEBUG", "SAVE_INTERVAL")
+"""Variables of a bundle that a user may name."""
+
+
+def _skypilot(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """A SkyPilot task: it stops where a variable that is null here is not given by --env."""
     task = {
         "name": title_of(plan),
@@ -168,7 +204,7 @@ def _skypilot(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
     return {"task.yaml": yaml(task)}
 
 
-LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines], dict[str, str]]] = {
+LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines, NodeOrder], dict[str, str]]] = {
     "slurm": _slurm,
     "torchrun": _torchrun,
     "mpi": _mpi,
@@ -183,8 +219,8 @@ LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines], dict[str, str]]] =
 """What can start a bundle."""
 STARTS: Mapping[str, str] = {
     "slurm": "sbatch --export=ALL train.sbatch",
-    "torchrun": "NODE_RANK=0 MASTER_ADDR=HOST bash start.sh, on every node with its own rank",
-    "mpi": "HOSTFILE=hosts bash mpirun.sh",
+    "torchrun": "HOSTS=hosts bash start.sh on every node; or NODE_RANK=0 MASTER_ADDR=HOST, each its own rank",
+    "mpi": "HOSTS=hosts bash mpirun.sh",
     "kubernetes": "kubectl apply -f jobset.yaml, with the image and the values in it named",
     "pytorchjob": "kubectl apply -f pytorchjob.yaml, with the image and the values in it named",
     "kubeflow": "kubectl apply -f trainjob.yaml, with the image and the values in it named",
@@ -196,9 +232,14 @@ STARTS: Mapping[str, str] = {
 """How it does, in the words of its README."""
 
 
-def readme(plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry) -> str:
+def readme(
+    plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry, order: NodeOrder
+) -> str:
     """What is in the folder and how it is started."""
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
+    if KEEPS[launcher] == HOSTS and (asks(order) or launcher == "mpi"):
+        also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
+        needs.append(f"- `HOSTS`: {HOSTS_ARE}{also}" + (", `hosts` if not named" if order.hosts else ""))
     together = _nodes_together(plan)
     rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
@@ -207,8 +248,16 @@ def readme(plan: Plan, contract: Contract, launcher: str, files: Files, entry: E
         "Name these in the environment:", "", *needs, "",
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
         "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."
-        + ("" if launcher == "slurm" else rack), "",
+        + ("" if launcher == "slurm" else rack),
+        f"{order.why[0].upper()}{order.why[1:]}{_KEPT[KEEPS[launcher]] if order.matters else '.'}", "",
     ])  # fmt: skip
+
+
+_KEPT = {
+    HOSTS: ".",
+    BLOCKS: ".\nName the queue of Kueue and the topology label of its blocks in the manifest.",
+    **dict.fromkeys(set(KEEPS.values()) - {HOSTS, BLOCKS}, "; this launcher does not keep it."),
+}
 
 
 def require_launcher(launcher: str | None, folder: object | None) -> None:

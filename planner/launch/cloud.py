@@ -11,12 +11,21 @@ from typing import Any
 
 from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
+from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
 from topology.base.units import DAY
 from topology.hardware.datasheets import machines
 
 VOLUME_GIB = 100
 """Of a SageMaker node, for what the container writes beside the checkpoints."""
+
+_ACCELERATORS = {
+    "v100-sxm-16gb": "NVIDIA_TESLA_V100", "a100-sxm-40gb": "NVIDIA_TESLA_A100", "l4": "NVIDIA_L4",
+    "a100-sxm-80gb": "NVIDIA_A100_80GB", "h100-sxm": "NVIDIA_H100_80GB", "h200-sxm": "NVIDIA_H200_141GB",
+    "b200-sxm": "NVIDIA_B200", "gb200": "NVIDIA_GB200",
+}  # fmt: skip
+"""Vertex AI's AcceleratorType by GPU, of the google-cloud-aiplatform 2.7.0 wheel; machines may differ."""
+_ACCELERATORS_OF_MACHINES = {"gcp-a3-megagpu-8g": "NVIDIA_H100_MEGA_80GB"}
 
 _START = """\
 #!/bin/bash
@@ -47,7 +56,7 @@ rank = pools.index((told["task"]["type"], int(told["task"]["index"])))
 print(rank, told["cluster"]["workerpool0"][0].rpartition(":")[0])"""
 
 
-def sagemaker(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def sagemaker(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """The request of a training job, by `aws sagemaker create-training-job --cli-input-json`."""
     request = {
         "TrainingJobName": title_of(plan),
@@ -75,12 +84,13 @@ def sagemaker(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
     return {"sagemaker.json": _json(request), "sagemaker.sh": script}
 
 
-def vertex(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """The request of a custom job: node 0 is a pool of its own, the others are the second."""
     node = {
         "machineSpec": {
             "machineType": _machine(plan, "gcp-", "", where),
-            "acceleratorType": f"<accelerator type of {where.gpu}>",
+            "acceleratorType": _ACCELERATORS_OF_MACHINES.get(plan.request.cluster.name)
+            or _ACCELERATORS.get(where.gpu, f"<accelerator type of {where.gpu}>"),
             "acceleratorCount": where.gpus_per_node,
         },
         "containerSpec": {

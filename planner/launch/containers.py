@@ -1,4 +1,8 @@
-"""A bundle in pods: JobSet, PyTorchJob and TrainJob, each with a container a node that runs `start.sh`."""
+"""A bundle in pods: JobSet, PyTorchJob and TrainJob, each with a container a node that runs `start.sh`.
+
+Where the order of nodes matters Kueue admits the job: it gives pods their nodes in the order of their index,
+each so many of them (a slice) below one switch. Words: kueue.sigs.k8s.io, Topology Aware Scheduling, 0.13 on.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 from planner.engines.quoting import yaml
 from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
+from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
 
 
@@ -20,65 +25,100 @@ def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dic
         "image": IMAGE,
         "command": ["bash", "-c", command],
         "env": named,
-        "resources": {"limits": {"nvidia.com/gpu": where.gpus_per_node}},
+        "resources": {"limits": {"nvidia.com/gpu": str(where.gpus_per_node)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108  # of the container
     }
 
 
-def _pod(container: Mapping[str, Any]) -> dict[str, Any]:
-    """Its pod: never restarted alone, with shared memory for NCCL."""
-    shared = {"name": "shm", "emptyDir": {"medium": "Memory"}}
-    return {"spec": {"restartPolicy": "Never", "containers": [dict(container)], "volumes": [shared]}}
+_SHARED = {"name": "shm", "emptyDir": {"medium": "Memory"}}
+"""Shared memory for NCCL."""
 
 
-def kubernetes(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def _pod(container: Mapping[str, Any], slices: Mapping[str, Any]) -> dict[str, Any]:
+    """Its pod: never restarted alone."""
+    return {
+        **slices,
+        "spec": {"restartPolicy": "Never", "containers": [dict(container)], "volumes": [_SHARED]},
+    }
+
+
+def _slices(order: NodeOrder) -> dict[str, Any]:
+    """What a pod says of its neighbours."""
+    if not order.blocks_suffice:
+        return {}
+    named = f"<node label that the {order.together} hosts of a block share>"
+    slices = {
+        "kueue.x-k8s.io/podset-slice-required-topology": named,
+        "kueue.x-k8s.io/podset-slice-size": str(order.together),
+    }
+    return {"metadata": {"annotations": slices}}
+
+
+def _queued(plan: Plan, order: NodeOrder) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metadata of a job, and what of its spec holds it until Kueue has placed it."""
+    if not order.blocks_suffice:
+        return {"name": title_of(plan)}, {}
+    queue = {"kueue.x-k8s.io/queue-name": "<LocalQueue of Kueue>"}
+    return {"name": title_of(plan), "labels": queue}, {"suspend": True}
+
+
+def kubernetes(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A JobSet (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node."""
-    name = title_of(plan)
+    name, (metadata, held) = title_of(plan), _queued(plan, order)
     container = _container(entry, where, "$JOB_COMPLETION_INDEX", f"{name}-node-0-0.{name}")
     job = {
         "completionMode": "Indexed",
         "completions": where.nodes,
         "parallelism": where.nodes,
         "backoffLimit": 0,
-        "template": _pod(container),
-    }  # fmt: skip
+        "template": _pod(container, _slices(order)),
+    }
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": {"name": name},
-        "spec": {"replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]},
+        "metadata": metadata,
+        "spec": {**held, "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]},
     }
     return {"jobset.yaml": yaml(jobset)}
 
 
-def pytorchjob(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def pytorchjob(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
     """A PyTorchJob (kubeflow.org/v1): the operator sets RANK of a pod and MASTER_ADDR."""
-    pod = _pod(_container(entry, where, "$RANK", "$MASTER_ADDR"))
+    pod = _pod(_container(entry, where, "$RANK", "$MASTER_ADDR"), {})
     roles = {"Master": 1, **({"Worker": where.nodes - 1} if where.nodes > 1 else {})}
     job = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": title_of(plan)},
         "spec": {
+            "runPolicy": {"backoffLimit": 0},
             "pytorchReplicaSpecs": {
                 role: {"replicas": count, "restartPolicy": "Never", "template": pod}
                 for role, count in roles.items()
-            }
+            },
         },
     }
     return {"pytorchjob.yaml": yaml(job)}
 
 
-def kubeflow(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def kubeflow(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A TrainJob (trainer.kubeflow.org/v1alpha1): the runtime sets PET_NODE_RANK and PET_MASTER_ADDR."""
+    metadata, held = _queued(plan, order)
     container = _container(entry, where, "$PET_NODE_RANK", "$PET_MASTER_ADDR")
     gpus = {"nvidia.com/gpu": str(where.gpus_per_node)}
+    mounted = [{"name": "node", "volumeMounts": container["volumeMounts"]}]
+    pod = {**_slices(order), "spec": {"volumes": [_SHARED], "containers": mounted}}
+    patched = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": pod}}}]}
     job = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": title_of(plan)},
+        "metadata": metadata,
         "spec": {
+            **held,
             "runtimeRef": {"name": "torch-distributed"},
+            "runtimePatches": [
+                {"manager": "meshplan.dev/export", "trainingRuntimeSpec": {"template": {"spec": patched}}}
+            ],
             "trainer": {
                 "image": container["image"],
                 "command": container["command"],

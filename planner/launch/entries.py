@@ -6,7 +6,9 @@ A variable that a run cannot do without stops the script with a message where it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from topology.base.version import VERSION
 
 TORCHRUN = (
     'torchrun --nnodes={nodes} --nproc-per-node={each} --node-rank="$NODE_RANK" --rdzv-backend=static'
@@ -38,7 +40,12 @@ class Entry:
         sourced: A file of the engine that the shell reads first.
         program: A file that is written beside the engine's, its name and its text.
         package: What must be importable on every node.
+        checkout: The variable that names a folder it is looked for first, if there is one.
         image: Base image of a container.
+        before: Lines of the shell before the launcher, with its fields.
+        lists_hosts: Whether it is told all hosts, and not just the first.
+        torch: Whether it runs on torch.
+        requirement: What pip puts into that image; the contract's last release if None, nothing if empty.
     """
 
     words: str
@@ -48,8 +55,12 @@ class Entry:
     sourced: str = ""
     program: tuple[str, str] | None = None
     package: str
+    checkout: str = ""
     image: str
-    extras: Mapping[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
+    lists_hosts: bool = False
+    torch: bool = True
+    requirement: str | None = None
 
 
 _TORCHTITAN = '''\
@@ -82,6 +93,26 @@ if __name__ == "__main__":
     pretrain(bridge_plan.apply_plan(getattr(importlib.import_module(module), name)()), forward_step)
 '''
 
+HOROVOD = (
+    '[ "$NODE_RANK" = 0 ] || exit 0  # horovodrun of node 0 starts the ranks of every host, by ssh',
+    'hosts=""',
+    'for name in ${{names:-localhost}}; do hosts="$hosts,$name:{each}"; done',
+)
+TENSORFLOW = (
+    'workers=""',
+    r'for name in ${{names:-localhost}}; do workers="$workers, \"$name:$MASTER_PORT\""; done',
+    """config='{{"cluster": {{"worker": [%s]}}, "task": {{"type": "worker", "index": %s}}}}'""",
+    "# shellcheck disable=SC2059  # the words of the format are ours",
+    'TF_CONFIG=$(printf "$config" "${{workers#, }}" "$NODE_RANK")',
+    "export TF_CONFIG",
+)
+MESHPLAN = (
+    'export GLOO_SOCKET_IFNAME="$INTERFACE" NCCL_SOCKET_IFNAME="=$INTERFACE"',
+    "# ranks of the other nodes start when those of node 0 meet them, after it has written the run",
+    '[ "$NODE_RANK" != 0 ] || plan run plan.json --run-dir "$RUN_DIR" --data "$DATA" --dry-run \\',
+    '  --steps "$TRAIN_ITERS" --learning-rate "$LEARNING_RATE" --interface "$INTERFACE" >&2',
+)
+
 _STEPS = {"TRAIN_ITERS": "optimizer steps to train", "LEARNING_RATE": "peak learning rate"}
 _PROGRAM = {"PROGRAM": "your training program, a Python file"}
 ENTRIES: Mapping[str, Entry] = {
@@ -99,6 +130,7 @@ ENTRIES: Mapping[str, Entry] = {
         },
         sourced="megatron_args.sh",
         package="megatron.core",
+        checkout="MEGATRON_LM",
         image="nvcr.io/nvidia/pytorch:25.09-py3",
     ),
     "megatron-bridge": Entry(
@@ -129,5 +161,50 @@ ENTRIES: Mapping[str, Entry] = {
         package="accelerate",
         image="nvcr.io/nvidia/pytorch:25.09-py3",
     ),
+    "colossalai": Entry(
+        words='"$PROGRAM" --plan colossalai_plan.json',
+        variables=_PROGRAM,
+        package="colossalai",
+        image="pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel",
+    ),
+    "horovod": Entry(
+        words='"$PROGRAM" --plan horovod_plan.json',
+        variables=_PROGRAM,
+        launcher='horovodrun -np {all} -H "${{hosts#,}}" python',
+        numa=(
+            _NUMA_WHY,
+            "not set unless you name it: HOROVOD_THREAD_AFFINITY, a core for each rank of a host",
+        ),
+        package="horovod",
+        image="horovod/horovod:0.28.1",
+        requirement="",
+        before=HOROVOD,
+        lists_hosts=True,
+    ),
+    "tensorflow": Entry(
+        words='"$PROGRAM" --plan tensorflow_plan.json',
+        variables=_PROGRAM,
+        launcher="python",
+        numa=(_NUMA_WHY, "one process has all GPUs of a host here: nothing to bind"),
+        package="tensorflow",
+        image="tensorflow/tensorflow:2.20.0-gpu",
+        requirement="",
+        before=TENSORFLOW,
+        lists_hosts=True,
+        torch=False,
+    ),
+    "meshplan": Entry(
+        words='-m executor.training.worker "$RUN_DIR/run.json"',
+        variables={
+            "RUN_DIR": "folder of the run that all nodes share",
+            "DATA": "file of tokens, or synthetic",
+            "INTERFACE": "network interface that only the nodes of the job reach",
+            **_STEPS,
+        },
+        package="executor",
+        image="python:3.12-slim-bookworm",
+        requirement=f"meshplan[run]=={VERSION}",
+        before=MESHPLAN,
+    ),
 }
-"""By engine; Meshplan's own executor is started by `plan run`, which the schedulers' own targets write."""
+"""By engine."""

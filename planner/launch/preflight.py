@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from planner.engines.contract import Contract
 from planner.engines.quoting import one_line
 from planner.launch.entries import Entry
 from planner.launch.machines import PlanMachines
 from planner.plan import Plan
 from planner.problem import setting_of
 from topology.base.units import GBIT, GIB, MIB
+from topology.hardware.datasheets import generation_of
 
 MEMORY_SHARE = 0.95
 """Of the memory that the plan counts on, what a driver must show of a GPU: it keeps some for itself."""
@@ -77,10 +79,50 @@ fi
 """
 
 
-def preflight(plan: Plan, entry: Entry, where: PlanMachines) -> dict[str, str]:
-    """The script of one node, and the file that it calls where several nodes must meet."""
+_TORCH = """\
+python -c "import torch; assert torch.cuda.is_available() and torch.distributed.is_nccl_available()" \\
+  || say "torch has no CUDA or no NCCL here"
+"""
+
+ENGINE_VERSION = '''\
+"""The engine of this node: `python engine_version.py MODULE PACKAGE FIRST LAST`, plan against found."""
+
+import importlib
+import importlib.metadata
+import re
+import sys
+
+
+def found(module, package):
+    """Its version; what is wrong with it where it has none."""
+    try:
+        known = getattr(importlib.import_module(module), "__version__", None)
+        return known or importlib.metadata.version(package), True
+    except Exception as error:  # whatever an import raises
+        return f"none: {type(error).__name__}: {error}", False
+
+
+def within(version, first, last):
+    """Whether it is one of the releases from the first to the last; 0.17.1 is one of 0.17."""
+    told, least, most = (list(map(int, re.findall(r"[0-9]+", text))) for text in (version, first, last))
+    return told[: len(least)] >= least and told[: len(most)] <= most
+
+
+if __name__ == "__main__":
+    module, package, first, last = sys.argv[1:]
+    version, good = found(module, package)
+    print(f"preflight: engine: plan {package} {first} to {last}, found {version}", file=sys.stderr)
+    sys.exit(not (good and within(version, first, last)))
+'''
+"""The check of the engine, a file of the bundle."""
+
+
+def preflight(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> dict[str, str]:
+    """The script of one node, and the files that it calls."""
     gpu = setting_of(plan.request).cluster.gpu
+    driver, (first, last) = generation_of(gpu).nvidia_driver, contract.releases
     least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
+    place = f'PYTHONPATH="${{{entry.checkout}:-}}:${{PYTHONPATH:-}}" ' if entry.checkout else ""
     text = f"""\
 #!/bin/bash
 # says what of this node is not what was planned for, and stops if it cannot work
@@ -94,12 +136,14 @@ count=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
 least=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -n 1)
 [ "$least" -ge {least} ] || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c >&2
-python -c "import {entry.package}" || say "{entry.package} cannot be imported"
-python -c "import torch; assert torch.cuda.is_available() and torch.distributed.is_nccl_available()" \\
-  || say "torch has no CUDA or no NCCL here"
-{_network(plan, where)}exit $wrong
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+driver_plan="driver: plan {driver} or later, that of {one_line(gpu.architecture)}, found $driver"
+if [ "${{driver%%.*}}" -lt {driver} ]; then say "$driver_plan"; else echo "preflight: $driver_plan" >&2; fi
+{place}python engine_version.py {entry.package} {contract.package} {first} {last} || wrong=1
+{_TORCH if entry.torch else ""}{_network(plan, where)}exit $wrong
 """
-    return {"preflight.sh": text, **({"rendezvous.py": RENDEZVOUS} if where.nodes > 1 else {})}
+    meeting = {"rendezvous.py": RENDEZVOUS} if where.nodes > 1 else {}
+    return {"preflight.sh": text, "engine_version.py": ENGINE_VERSION, **meeting}
 
 
 def _network(plan: Plan, where: PlanMachines) -> str:

@@ -6,6 +6,7 @@ import json
 
 from planner.launch.entries import Entry
 from planner.launch.machines import PlanMachines
+from planner.launch.node_order import HOSTS_ARE, NodeOrder
 from planner.plan import Plan
 
 DRIVER = '''\
@@ -24,12 +25,13 @@ from ray.train import ScalingConfig, get_context
 from ray.train.torch import TorchConfig, TorchTrainer
 
 VARIABLES = @VARIABLES@
+ASKED = @ASKED@
 # of Ray's own process group, which is not that of the ranks: start.sh sets the like for each of them
 THEIRS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT", "ACCELERATE_TORCH_DEVICE")
 
 
 def node(told):
-    """One node: its rank is that of the worker, and node 0 is where Ray's rank 0 is."""
+    """One node: its rank is that of the worker, and node 0 is where Ray's rank 0 is, unless HOSTS says."""
     names = {name: value for name, value in os.environ.items() if name not in THEIRS}
     names |= {"NODE_RANK": str(get_context().get_world_rank()), "MASTER_PORT": told["port"]}
     subprocess.run(["bash", "start.sh", *told["words"]], env=names, check=True)
@@ -37,13 +39,13 @@ def node(told):
 
 def main():
     """As many workers as ranks.csv has nodes, each with the GPUs that it has of a node."""
-    for name, what in VARIABLES.items():
+    for name, what in (VARIABLES | ASKED).items():
         if not os.environ.get(name):
             sys.exit(f"{name}: name the {what}")
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     with open("ranks.csv", newline="", encoding="utf-8") as file:
         nodes = [row["node_rank"] for row in csv.DictReader(file)]
-    named = {name: os.environ[name] for name in (*VARIABLES, "SKIP_PREFLIGHT") if name in os.environ}
+    named = {name: os.environ[name] for name in (*VARIABLES, "HOSTS", "SKIP_PREFLIGHT") if name in os.environ}
     # workers stay in this folder instead of one of the trial
     here = {"working_dir": ".", "env_vars": {**named, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
     ray.init(runtime_env=here)
@@ -65,6 +67,9 @@ if __name__ == "__main__":
 '''
 
 
-def ray(_: Plan, entry: Entry, __: PlanMachines) -> dict[str, str]:
+def ray(_: Plan, entry: Entry, __: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A driver of Ray Train's TorchTrainer; nodes and GPUs are those of ranks.csv."""
-    return {"ray_train.py": DRIVER.replace("@VARIABLES@", json.dumps(dict(entry.variables), indent=4))}
+    asked = {"HOSTS": f"{HOSTS_ARE}: {order.why}"}
+    text = DRIVER.replace("@VARIABLES@", json.dumps(dict(entry.variables), indent=4))
+    must = (order.matters or order.listed) and not order.hosts
+    return {"ray_train.py": text.replace("@ASKED@", json.dumps(asked if must else {}, indent=4))}

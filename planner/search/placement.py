@@ -26,7 +26,7 @@ def place(setting: Setting, layout: ParallelLayout) -> tuple[Mesh, tuple[str, ..
         return mesh(axes), ()
     from topology.fabric.derive import unit_of_gpu
 
-    units = unit_of_gpu(setting.cluster.graph, 1)
+    units = unit_of_gpu(setting.cluster.graph, 2)
     chosen = choose_gpus(units, hierarchy.gpus_per_node, layout.num_gpus)
     note = f"the fabric is not symmetric: ranks run on GPUs {chosen[0]}…{chosen[-1]} of the fewest switches"
     return mesh(axes, chosen), (note,)

@@ -61,7 +61,7 @@ def test_deepspeed_batch_triple_multiplies_out() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_hostile_model_name_stays_data(target: str, plan_of: Callable[..., Plan]) -> None:
     """Neither a quote nor a line break of the name reaches the text as syntax."""
-    plan = plan_of(PLAIN)
+    plan = plan_of(ParallelLayout(dp=8) if target in ("horovod", "tensorflow") else PLAIN)
     spec = dataclasses.replace(plan.request.model, name=HOSTILE)
     plan = dataclasses.replace(plan, request=dataclasses.replace(plan.request, model=spec))
     lines = export_plan(plan, target, nearest=True).text.splitlines()

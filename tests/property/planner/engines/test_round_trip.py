@@ -10,7 +10,7 @@ from planner.engines.contracts import CONTRACTS
 from tests.property.planner.engines.random_plans import random_plans
 
 WANTED = 450
-"""Plans of each engine; `benchmarks/round_trip.py` tries as many as are wanted. The sixth engine writes the plan."""
+"""Plans of each engine; `benchmarks/round_trip.py` tries as many as are wanted. The ninth engine writes the plan."""
 
 
 @pytest.mark.parametrize("engine", [name for name in CONTRACTS if name != "meshplan"])

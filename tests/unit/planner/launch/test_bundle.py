@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,15 +15,27 @@ from costmodel.layout import ParallelLayout
 from planner.engines.contracts import CONTRACTS
 from planner.launch.bundle import LAUNCHERS, bundle
 from planner.launch.entries import ENTRIES
+from planner.launch.node_order import HOSTS, KEEPS
 from planner.plan import Plan, from_json
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError
 
 LAYOUT = ParallelLayout(dp=16, zero_stage=3)
+REPLICAS = ("horovod", "tensorflow")
+PAIRS = [
+    (engine, how)
+    for engine in ENTRIES
+    for how in LAUNCHERS
+    if KEEPS[how] == HOSTS or not ENTRIES[engine].lists_hosts
+]
+"""Engines, and the launchers that can tell them what they need."""
 
 
+@cache
 def plan_for(engine: str) -> Plan:
-    """Two nodes of eight GPUs, priced by the engine's own profile."""
+    """Two nodes of eight GPUs, priced by the engine's own profile; a small model where all hold it whole."""
+    if engine in REPLICAS:
+        return priced(ParallelLayout(dp=16), "llama-3.2-1b", stack=CONTRACTS[engine].stacks[0])
     return priced(LAYOUT, stack=CONTRACTS[engine].stacks[0])
 
 
@@ -32,8 +46,7 @@ def written(folder: Path, engine: str, launcher: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("engine", ENTRIES)
+@pytest.mark.parametrize(("engine", "launcher"), PAIRS)
 def test_every_file_is_sound(engine: str, launcher: str) -> None:
     """Shell scripts parse, no path is absolute but those inside a container, the plan is the plan."""
     files, _ = bundle(plan_for(engine), engine, launcher)
@@ -44,22 +57,30 @@ def test_every_file_is_sound(engine: str, launcher: str) -> None:
             assert not [line for line in text.splitlines() if " /" in line.replace(" >/dev/null", "")]
         if name.endswith(".py"):
             compile(text, name, "exec")
-    assert from_json(files["plan.json"]).layout == LAYOUT
+    assert from_json(files["plan.json"]).layout == plan_for(engine).layout
     assert files["ranks.csv"].splitlines()[-1] == "15,1,1,7"
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_shellcheck_finds_nothing(launcher: str) -> None:
-    """Nor in the words of any engine."""
-    tool = shutil.which("shellcheck")
+@pytest.mark.parametrize(("engine", "launcher"), PAIRS)
+def test_shellcheck_finds_nothing(engine: str, launcher: str, tmp_path: Path) -> None:
+    """Not even a matter of style, in scripts and in what they source."""
+    tool = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if tool is None:
         pytest.skip("shellcheck is not installed")
-    for engine in ENTRIES:
-        for name, text in bundle(plan_for(engine), engine, launcher)[0].items():
-            if name.endswith((".sh", ".sbatch")):
-                call = [tool, "--shell=bash", "--severity=warning", "-"]
-                done = subprocess.run(call, input=text, text=True, check=False, capture_output=True)
-                assert (name, done.stdout) == (name, "")
+    written(tmp_path, engine, launcher)
+    sourced = (
+        "environment.sh",
+        "hosts.sh",
+        "megatron_args.sh",
+    )  # read with start.sh, which uses what they set
+    scripts = sorted(
+        path.name
+        for path in tmp_path.iterdir()
+        if path.suffix in (".sh", ".sbatch") and path.name not in sourced
+    )
+    call = [tool, "--shell=bash", "--external-sources", "--check-sourced", *scripts]
+    done = subprocess.run(call, cwd=tmp_path, text=True, check=False, capture_output=True)
+    assert ("start.sh" in scripts, done.returncode, done.stdout) == (True, 0, "")
 
 
 @pytest.mark.parametrize("launcher", ["kubernetes", "pytorchjob", "kubeflow", "skypilot"])
@@ -84,43 +105,83 @@ def environment(tmp_path: Path, **named: str) -> dict[str, str]:
     """An environment whose launchers only say how they were called."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir(exist_ok=True)
-    for name in ("torchrun", "accelerate"):
+    for name in ("torchrun", "accelerate", "horovodrun", "python", "plan"):
         stub = bin_folder / name
         stub.write_text(
-            f'#!/bin/bash\nprintf "%s\\n" {name} "$@"\necho "queue=${{CUDA_DEVICE_MAX_CONNECTIONS:-}}"\n'
+            f'#!/bin/bash\nprintf "%s\\n" {name} "$@"\n'
+            'echo "queue=${CUDA_DEVICE_MAX_CONNECTIONS:-}"; echo "cluster=${TF_CONFIG:-}"\n'
         )
         stub.chmod(0o755)
     return {"PATH": f"{bin_folder}:{os.environ['PATH']}", "SKIP_PREFLIGHT": "1", **named}
+
+
+STARTED_BY = {"accelerate": "accelerate", "horovod": "horovodrun", "tensorflow": "python"}
+SAYS = {
+    "megatron": "--use-megatron-fsdp", "horovod": "node0:8,node1:8", "meshplan": "my-run_dir/run.json",
+    "tensorflow": 'cluster={"cluster": {"worker": ["node0:29500", "node1:29500"]}, "task": {"type": "worker", "index": 1}}',
+}  # fmt: skip
+"""What an engine is told that no other is, else its launcher's name."""
 
 
 @pytest.mark.parametrize("engine", ENTRIES)
 def test_start_runs_the_engine_with_the_plan(engine: str, tmp_path: Path) -> None:
     """On node 1 of 2, with everything named; without the last of it, it stops and says which."""
     folder = written(tmp_path, engine, "torchrun")
+    (folder / "mine").write_text("node0\nnode1\n")
     named = {name: f"my-{name.lower()}" for name in ENTRIES[engine].variables}
-    node = {"NODE_RANK": "1", "MASTER_ADDR": "node0"}
+    node = {"HOSTS": "mine", "NODE_NAME": "node0" if engine == "horovod" else "node1"}
     call = ["bash", str(folder / "start.sh"), "--more"]
-    done = subprocess.run(
-        call, env=environment(tmp_path, **node, **named), check=False, capture_output=True, text=True
-    )
-    said = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, said[-2], said[-1]) == (0, "", "--more", "queue=")
-    assert said[0] == ("accelerate" if engine == "accelerate" else "torchrun")
-    assert ("node0" in done.stdout, {"megatron": "--use-megatron-fsdp"}.get(engine, said[0]) in said) == (
-        True,
-        True,
-    )
-    bound = {**node, **named, "NUMA_BINDING": "node"}
-    done = subprocess.run(
-        call, env=environment(tmp_path, **bound), check=False, capture_output=True, text=True
-    )
-    assert ("--numa-binding=node" in done.stdout.splitlines()) == (engine != "accelerate")
+
+    def run(**given: str) -> tuple[int, list[str], str]:
+        told = environment(tmp_path, **given)
+        done = subprocess.run(call, env=told, check=False, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    code, said, errors = run(**node, **named)
+    assert (code, errors, said[-3], said[-2]) == (0, "", "--more", "queue=")
+    assert said[0] == STARTED_BY.get(engine, "torchrun")
+    assert ("node0" in " ".join(said), SAYS.get(engine, said[0]) in said) == (True, True)
+    bound = run(**node, **named, NUMA_BINDING="node")[1]
+    assert ("--numa-binding=node" in bound) == (engine not in STARTED_BY)
     *_, last = named
     del named[last]
+    code, said, errors = run(**node, **named)
+    assert (code != 0, said, f"{last}: name the" in errors) == (True, [], True)
+
+
+def test_horovodrun_of_the_first_node_starts_them_all(tmp_path: Path) -> None:
+    """The others have nothing to do; a launcher whose hosts have no names yet is refused."""
+    folder = written(tmp_path, "horovod", "slurm")
+    (folder / "mine").write_text("node0\nnode1\n")
+    told = environment(tmp_path, HOSTS="mine", NODE_NAME="node1", PROGRAM="train.py")
     done = subprocess.run(
-        call, env=environment(tmp_path, **node, **named), check=False, capture_output=True, text=True
+        ["bash", str(folder / "start.sh")], env=told, check=False, capture_output=True, text=True
     )
-    assert (done.returncode != 0, f"{last}: name the" in done.stderr, done.stdout) == (True, True, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = subprocess.run(
+        ["bash", str(folder / "start.sh")],
+        env=told | {"HOSTS": "any", "NODE_RANK": "0"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode != 0, "told each by name" in done.stderr) == (True, True)
+    with pytest.raises(InputError, match="kubernetes cannot tell this engine its hosts"):
+        bundle(plan_for("horovod"), "horovod", "kubernetes")
+
+
+def test_node_0_writes_the_run_that_all_train(tmp_path: Path) -> None:
+    """Meshplan's own executor reads the settings of a run; the other nodes wait in the rendezvous."""
+    folder = written(tmp_path, "meshplan", "torchrun")
+    named = {name: f"my-{name.lower()}" for name in ENTRIES["meshplan"].variables}
+    for rank in ("0", "1"):
+        told = environment(tmp_path, NODE_RANK=rank, MASTER_ADDR="node0", **named)
+        done = subprocess.run(
+            ["bash", str(folder / "start.sh")], env=told, check=True, capture_output=True, text=True
+        )
+        wrote = done.stderr.splitlines()[:5]
+        assert wrote == (["plan", "run", "plan.json", "--run-dir", "my-run_dir"] if rank == "0" else [])
+        assert done.stdout.splitlines()[0] == "torchrun"
 
 
 def test_slurm_keeps_the_nodes_of_a_rack_together() -> None:

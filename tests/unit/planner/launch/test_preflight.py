@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,13 +13,17 @@ from pathlib import Path
 import pytest
 
 from costmodel.layout import ParallelLayout
+from planner.engines.contracts import CONTRACTS
 from planner.launch.bundle import bundle
+from planner.launch.entries import ENTRIES
 from tests.unit.planner.engines.priced import priced
 from tests.unit.planner.launch.test_bundle import plan_for
 
 SMI = """#!/bin/bash
 case "$1" in
   *memory*) echo 81559 ;;
+  *name*) echo "NVIDIA H100 80GB HBM3, 570.86.15" ;;
+  *driver*) echo "${DRIVER:-570.86.15}" ;;
   *) for i in 0 1 2 3 4 5 6 7; do echo "$i"; done ;;
 esac
 """
@@ -38,7 +43,16 @@ def checked(folder: Path, cards: Mapping[str, str], **named: str) -> tuple[int, 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
-    environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SYS_CLASS": str(folder), **named}
+    core = folder / "checkout" / "megatron" / "core"
+    core.mkdir(parents=True, exist_ok=True)
+    version = named.pop("VERSION", "0.17.1rc3")
+    (core / "__init__.py").write_text(f'__version__ = "{version}"' if version else "import nowhere")
+    environment = {
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "SYS_CLASS": str(folder),
+        "MEGATRON_LM": str(folder / "checkout"),
+        **named,
+    }
     call = ["bash", str(folder / "preflight.sh")]
     done = subprocess.run(call, env=environment, check=False, capture_output=True, text=True)
     return done.returncode, done.stderr
@@ -67,6 +81,53 @@ def test_cards_are_held_against_the_rate_of_the_plan(
     assert found[0] == code, found[1]
     assert f"NIC rate: plan 3200 Gbit/s of a node (8 x 400), {told}" in found[1]
     assert "NODE_RANK and MASTER_ADDR are not set: not checked" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("driver", "code"), [("520.61.05", 0), ("570.86.15", 0), ("515.105.01", 1), ("470.256.02", 1)]
+)
+def test_a_driver_must_know_the_gpu(driver: str, code: int, tmp_path: Path) -> None:
+    """Hopper came with the branch of CUDA 11.8."""
+    found = checked(tmp_path, {}, DRIVER=driver)
+    assert found[0] == code, found[1]
+    assert f"preflight: driver: plan 520 or later, that of hopper, found {driver}\n" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("version", "code", "told"),
+    [
+        ("0.15.0", 0, "0.15.0"),
+        ("0.19.2+abc", 0, "0.19.2+abc"),
+        ("0.14.3", 1, "0.14.3"),
+        ("0.20.0", 1, "0.20.0"),
+        ("1.0", 1, "1.0"),
+        ("", 1, "none: ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_an_engine_must_be_a_release_that_the_contract_describes(
+    version: str, code: int, told: str, tmp_path: Path
+) -> None:
+    """Found in the checkout that the ranks will import."""
+    found = checked(tmp_path, {}, VERSION=version)
+    assert found[0] == code, found[1]
+    assert f"preflight: engine: plan megatron-core 0.15 to 0.19, found {told}\n" in found[1]
+
+
+@pytest.mark.parametrize("engine", ENTRIES)
+def test_an_image_has_the_release_that_was_planned_for(engine: str) -> None:
+    """A base by version, and the engine by its last release where the base has not got it."""
+    lines = bundle(plan_for(engine), engine, "torchrun")[0]["Dockerfile"].splitlines()
+    base, tag = lines[0].removeprefix("FROM ").rsplit(":", 1)
+    last = CONTRACTS[engine].releases[-1]
+    assert re.search(r"\d+\.\d+", tag), base
+    installed = [line for line in lines if line.startswith("RUN python -m pip install")]
+    assert (f"{CONTRACTS[engine].package}=={last}.*" in "".join(installed)) == (engine not in GIVEN)
+    assert lines[-2:] == ["WORKDIR /plan", "COPY . /plan"]
+    assert tag.startswith(GIVEN.get(engine, tag))
+
+
+GIVEN = {"horovod": "0.28.", "tensorflow": "2.20.", "meshplan": "3."}
+"""Engines whose base image has them, and its tag; Meshplan is installed as what wrote the bundle."""
 
 
 def test_ranks_must_be_able_to_meet(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from costmodel.kernels.tables import load_calibration
 from planner.launch.bundle import bundle
 from planner.launch.cloud import sagemaker, vertex
 from planner.launch.entries import ENTRIES
 from planner.launch.machines import machines_of
+from planner.launch.node_order import node_order
 from tests.unit.planner.launch.test_bundle import plan_for
+from tests.unit.planner.launch.test_node_order import two_racks
 
 ECHO = 'echo "$NODE_RANK $MASTER_ADDR ${MASTER_PORT:-none} ${RANK:-none} $*"\n'
 
@@ -102,10 +106,12 @@ def test_a_machine_of_the_cloud_is_asked_for_by_its_name() -> None:
         plan, request=replace(plan.request, cluster=replace(plan.request.cluster, name="aws-p5.48xlarge"))
     )
     where = machines_of(named)
+    order = node_order(named, where, load_calibration())
     assert (
-        '"InstanceType": "ml.p5.48xlarge"' in sagemaker(named, ENTRIES["deepspeed"], where)["sagemaker.json"]
+        '"InstanceType": "ml.p5.48xlarge"'
+        in sagemaker(named, ENTRIES["deepspeed"], where, order)["sagemaker.json"]
     )
-    assert '"machineType": "<instance' in vertex(named, ENTRIES["deepspeed"], where)["vertex.json"]
+    assert '"machineType": "<instance' in vertex(named, ENTRIES["deepspeed"], where, order)["vertex.json"]
 
 
 RAY = """
@@ -139,15 +145,20 @@ class TorchTrainer:
 """
 
 
-def test_ray_runs_a_worker_a_node_in_a_placement_group(tmp_path: Path) -> None:
-    """As Ray's classes are documented: they are stood in for, since Ray is no dependency of a test."""
-    folder_of(tmp_path, "ray")
-    package = tmp_path / "ray" / "train"
+def stand_in(folder: Path) -> list[str]:
+    """Ray's classes as they are documented, and the call of the driver: Ray is no dependency of a test."""
+    package = folder / "ray" / "train"
     package.mkdir(parents=True)
-    (tmp_path / "ray" / "__init__.py").write_text(RAY)
+    (folder / "ray" / "__init__.py").write_text(RAY)
     (package / "__init__.py").write_text(TRAIN)
     (package / "torch.py").write_text(TORCH)
-    call = [sys.executable, "ray_train.py", "--more"]
+    return [sys.executable, "ray_train.py", "--more"]
+
+
+def test_ray_runs_a_worker_a_node_in_a_placement_group(tmp_path: Path) -> None:
+    """Nodes and GPUs are the plan's; nothing starts while a variable is not named."""
+    folder_of(tmp_path, "ray")
+    call = stand_in(tmp_path)
     code, out, errors = said(call, tmp_path)
     assert (code, out, "PROGRAM: name the" in errors) == (1, "", True)
     code, out, errors = said(call, tmp_path, PROGRAM="train.py")
@@ -164,3 +175,23 @@ def test_ray_runs_a_worker_a_node_in_a_placement_group(tmp_path: Path) -> None:
             "placement_strategy": "STRICT_SPREAD",
         },
     )
+
+
+def test_ray_gives_its_workers_the_hosts(tmp_path: Path) -> None:
+    """Where their order matters the driver stops without them, and a worker is the rank of its own line."""
+    for name, text in bundle(two_racks(), "megatron", "ray")[0].items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    start = (tmp_path / "start.sh").read_text().replace("exec torchrun", 'echo "rank $NODE_RANK"; exit; :')
+    (tmp_path / "start.sh").write_text(start)
+    (tmp_path / "environment.sh").write_text("")
+    hosts = [f"tray-{index}" for index in range(36)]
+    (tmp_path / "mine").write_text("\n".join([*hosts[:20], socket.gethostname(), *hosts[21:]]))
+    call, named = (
+        stand_in(tmp_path),
+        dict.fromkeys(ENTRIES["megatron"].variables, "x") | {"SKIP_PREFLIGHT": "1"},
+    )
+    code, out, errors = said(call, tmp_path, **named)
+    assert (code, out, "HOSTS: name the file" in errors) == (1, "", True), errors
+    code, out, errors = said(call, tmp_path, HOSTS="mine", **named)
+    assert (code, out.splitlines()[2:]) == (0, ["rank 20", "rank 20"]), errors
+    assert json.loads(out.splitlines()[0])["env_vars"]["HOSTS"] == "mine"

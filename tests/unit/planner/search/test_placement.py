@@ -1,12 +1,15 @@
 """Where ranks run: in GPU order on a regular fabric, behind the fewest switches on an irregular one."""
 
+from dataclasses import replace
+
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
 from planner.problem import Setting
 from planner.search.placement import choose_gpus, place
-from topology.builders import default_cluster
+from topology.builders import build, default_cluster
+from topology.spec import SwitchSpec
 
 SETTING = Setting(
     model=model("llama-3.1-8b"),
@@ -28,6 +31,20 @@ def test_whole_nodes_behind_one_switch_are_chosen() -> None:
     """Of two leaves with one and three nodes, two nodes are taken from the larger."""
     leaf_of_gpu = (0, 0, 1, 1, 1, 1, 1, 1)
     assert choose_gpus(leaf_of_gpu, gpus_per_node=2, num_gpus=4) == (2, 3, 4, 5)
+
+
+def test_an_irregular_cluster_is_used_behind_its_widest_switch() -> None:
+    """Of rows with two and four nodes, four nodes are the second row's, and the plan says so."""
+    base = default_cluster("h100-sxm", 8).spec
+    rows = tuple(
+        SwitchSpec(name=name, parent=parent, uplink_bandwidth_bytes_per_s=2e11 if parent else 0.0)
+        for name, parent in (("room", ""), ("a", "room"), ("b", "room"))
+    )
+    nodes = tuple(replace(base.nodes[0], switch=row, count=count) for row, count in (("a", 2), ("b", 4)))
+    spec = replace(base, nodes=nodes, switches=rows, tiers=(), rail_optimized=False)
+    found, notes = place(replace(SETTING, cluster=build(spec)), ParallelLayout(dp=32))
+    assert found.gpu_of_rank == tuple(range(16, 48))
+    assert "16…47 of the fewest switches" in notes[0]
 
 
 def test_a_part_of_a_node_needs_the_whole_node() -> None:
