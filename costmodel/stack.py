@@ -155,6 +155,8 @@ class StackMemory:
             projection beside its reduced part, and the rows that experts exchange.
         keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
             mask, from forward to backward; otherwise they are gathered again.
+        keeps_wide_inputs: Linear layers of eight bits or four keep their input in sixteen, and convert it
+            again for the weight gradient (torchao).
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
             the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -174,6 +176,7 @@ class StackMemory:
     keeps_activated_gate: bool = True
     keeps_partial_sums: bool = False
     keeps_gathered_keys: bool = False
+    keeps_wide_inputs: bool = False
     gradients_on_demand: bool = False
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0

@@ -22,12 +22,19 @@ TIMEOUT_S = 120.0
 
 TORCHTITAN = """
 import sys, types
+from importlib.util import find_spec
+from unittest.mock import MagicMock
+if find_spec("triton") is None:  # as on a CPU; kernels are imported beside the converters
+    sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = MagicMock()
+from torchtitan.config import Configurable
 from torchtitan.config.configs import CompileConfig, ParallelismConfig, TrainingConfig
+# to build one asks for a GPU
+Configurable.Config.build = lambda self: types.SimpleNamespace(convert=lambda model: model)
 scope = {}
 exec(open(sys.argv[1]).read(), scope)
 config = scope["apply_plan"](types.SimpleNamespace(
     parallelism=ParallelismConfig(), training=TrainingConfig(), compile=CompileConfig(),
-    activation_checkpoint=None,
+    activation_checkpoint=None, model_spec=types.SimpleNamespace(model=None),
 ))
 p = config.parallelism
 ParallelismConfig(**{name: getattr(p, name) for name in p.__dataclass_fields__})

@@ -79,10 +79,9 @@ def test_what_is_written_reads_back(engine: str) -> None:
     contract, form, r, seen = CONTRACTS[engine], FORMATS[engine], Random(engine), 0
     while seen < WANTED:
         spec, profile = model(r.choice(MODELS)), r.choice(contract.stacks)
-        job = TrainingJob(
-            sequence_length=2048, global_batch_size=64, precision=r.choice(("bf16", "bf16", "fp16", "fp8"))
-        )
-        cluster = default_cluster("h100-sxm", 256)
+        precision = r.choice(("bf16", "bf16", "fp16", "fp8", "mxfp8"))
+        job = TrainingJob(sequence_length=2048, global_batch_size=64, precision=precision)
+        cluster = default_cluster("b200-sxm" if precision == "mxfp8" else "h100-sxm", 256)
         setting = Setting(model=spec, cluster=cluster, job=job, stack=stack(profile), engine=engine)
         table = drawn(r.getrandbits(32))
         keep, _ = legal(setting, table)
