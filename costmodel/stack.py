@@ -70,6 +70,8 @@ class StackTiming:
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
+        pairs_expert_passes: A forward runs beside the backward of another microbatch, layer by layer, so that
+            the one computes while the other exchanges tokens, where the schedule has such pairs.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
         static_experts_blackwell: On Blackwell the host need not know how many tokens an expert gets: products
             read it on the GPU, and the layer is part of a captured graph.
@@ -99,6 +101,7 @@ class StackTiming:
     fused_elementwise: bool = True
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
+    pairs_expert_passes: bool = False
     drops_tokens: bool = False
     static_experts_blackwell: bool = False
     gathers_before_latent: bool = False

@@ -214,8 +214,8 @@ def _expert_transfers(
 ) -> tuple[Vector, Vector]:
     """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
 
-    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, 1 in a schedule that pairs
-    forwards with backwards for that very purpose.
+    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, or that of the passes which
+    run in pairs for that very purpose (`costmodel.pipeline.pairing`).
 
     Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) section 3.2.1.
     """

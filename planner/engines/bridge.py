@@ -50,6 +50,8 @@ _NAMES = {
     "--overlap-grad-reduce": "ddp.overlap_grad_reduce",
     "--overlap-param-gather": "ddp.overlap_param_gather",
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
+    "--overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
+    "--delay-wgrad-compute": "comm_overlap.delay_wgrad_compute",
     "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
     "--moe-flex-dispatcher-backend": "model.moe_flex_dispatcher_backend",
     "--moe-enable-deepep": "model.moe_enable_deepep",
@@ -66,6 +68,8 @@ _OPPOSITES = {
 _ALIASES = {
     "model.seq_length": ("dataset.sequence_length", "dataset.seq_length"),
     "dist.use_megatron_fsdp": ("ddp.use_megatron_fsdp",),
+    "comm_overlap.overlap_moe_expert_parallel_comm": ("model.overlap_moe_expert_parallel_comm",),
+    "comm_overlap.delay_wgrad_compute": ("model.delay_wgrad_compute",),
     "ddp.overlap_grad_reduce": ("comm_overlap.overlap_grad_reduce",),
     "ddp.overlap_param_gather": ("comm_overlap.overlap_param_gather",),
     "model.overlap_p2p_comm": ("comm_overlap.overlap_p2p_comm",),
@@ -167,7 +171,7 @@ BRIDGE = Contract(
     title="Megatron-Bridge",
     package="megatron-bridge",
     releases=("0.3", "0.6"),
-    stacks=("megatron-bridge", "megatron-bridge-26.06", "megatron-core"),
+    stacks=("megatron-bridge", "megatron-bridge-26.06", "megatron-bridge-overlap", "megatron-core"),
     settings=SETTINGS,
     limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
     recomputes="per-chunk",
@@ -181,9 +185,12 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     """A function that overrides a recipe."""
     exports = [f"# export {one.name}={one.value}: {one.why}" for one in environment]
     body = []
-    if "comm_overlap.tp_comm_overlap" in words:
+    if any(name.startswith("comm_overlap.") for name in words):
+        tensors = "comm_overlap.tp_comm_overlap" in words
         body.append("    from megatron.bridge.training.comm_overlap import CommOverlapConfig\n")
-        body.append("    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=True)")
+        body.append(
+            f"    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap={tensors})"
+        )
     body += [f"    cfg.{name} = {said!r}" for name, said in words.items()]
     head = "# Megatron-Bridge overrides: call apply_plan with the ConfigContainer of your model's recipe"
     return "\n".join([

@@ -12,6 +12,7 @@ from typing import Any
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.fields import Facts
+from planner.engines.megatron_lm.pairing import EP, PAIRING
 from planner.engines.megatron_lm.stages import PIPELINE, PP, RECOMPUTE
 from planner.engines.setting import Given, Setting, Word, flag, value
 
@@ -269,7 +270,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     _BATCH,
     value("--seq-length", "job.sequence_length", aliases=("--encoder-seq-length",)),
     PIPELINE,
-    value("--expert-model-parallel-size", "layout.ep", default=1, when=is_moe),
+    value(EP, "layout.ep", default=1, when=is_moe),
     Setting(
         words=(Word(name="--expert-tensor-parallel-size", kind="int"),),
         fields=("layout.expert_tp",),
@@ -302,6 +303,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     _GRADIENTS,
     _TENSOR_OVERLAP,
     _DISPATCHER,
+    PAIRING,
     Setting(
         words=(Word(name="--no-overlap-p2p-communication", kind="flag", default=False),),
         fields=("stack.p2p_overlap",),

@@ -102,7 +102,9 @@ def requests(draw: st.DrawFn) -> PlanRequest:
             sequence_length=draw(st.sampled_from([256, 2048])),
             global_batch_size=draw(st.sampled_from([2, 6, 8])),
         ),
-        stack=draw(st.sampled_from(["megatron-core", "megatron-core", "torchtitan", "megatron-lm-2021"])),
+        stack=draw(
+            st.sampled_from(["megatron-core", "megatron-bridge-overlap", "torchtitan", "megatron-lm-2021"])
+        ),
         pins=pins,
     )
 
