@@ -17,6 +17,7 @@ from planner.engines.limit import Variable
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
 from planner.engines.megatron_lm.limits import LIMITS
+from planner.engines.megatron_lm.state import DTYPES
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
 
@@ -57,9 +58,12 @@ _NAMES = {
     "--moe-enable-deepep": "model.moe_enable_deepep",
     "--attention-dropout": "model.attention_dropout",
     "--hidden-dropout": "model.hidden_dropout",
+    "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
+    **{name: f"optimizer.{name.removeprefix('--').replace('-', '_')}" for name in DTYPES},
     "--num-layers": "model.num_layers",
     "--num-experts": "model.num_moe_experts",
 }
+_TORCH = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}
 _OPPOSITES = {
     "--grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
     "--no-overlap-p2p-communication": "model.overlap_p2p_comm",
@@ -101,7 +105,8 @@ def _as_here(setting: Setting) -> Setting:
 
     def written(facts: Facts) -> Mapping[str, Any]:
         found = setting.write(facts)
-        said = {_NAMES[name]: said for name, said in found.items() if name in _NAMES}
+        said = {_NAMES[name]: _TORCH.get(said, said) if name in DTYPES else said
+                for name, said in found.items() if name in _NAMES}  # fmt: skip
         return said | {_OPPOSITES[name]: not found.get(name, False) for name in theirs if name in _OPPOSITES}
 
     def told(given: Given) -> Mapping[str, Any]:
@@ -117,8 +122,11 @@ def as_megatron(given: Given) -> Given:
     for name, here in _OPPOSITES.items():
         if here in given.values:
             values[name] = not given.values[here]
-    if given.values.get("mixed_precision", "").startswith("fp16"):
+    recipe = given.values.get("mixed_precision", "")
+    if recipe.startswith("fp16"):
         values["--fp16"] = True
+    if "delayed" not in recipe:  # the recipe that a configuration of sixteen bits has too
+        values["--fp8-recipe"] = "tensorwise"
     return Given(values, _MEGATRON_WORDS)
 
 
@@ -191,13 +199,19 @@ def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
         body.append(
             f"    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap={tensors})"
         )
-    body += [f"    cfg.{name} = {said!r}" for name, said in words.items()]
+    if any(_is_dtype(said) for said in words.values()):
+        body.append("    import torch\n")
+    body += [f"    cfg.{name} = {said if _is_dtype(said) else repr(said)}" for name, said in words.items()]
     head = "# Megatron-Bridge overrides: call apply_plan with the ConfigContainer of your model's recipe"
     return "\n".join([
         head, *exports, "", "", "def apply_plan(cfg):",
         '    """Override a recipe with the plan\'s parallelism, batch and overlap."""', *body,
         "    return cfg\n",
     ])  # fmt: skip
+
+
+def _is_dtype(said: Any) -> bool:
+    return said in _TORCH.values() if isinstance(said, str) else False
 
 
 def parse(text: str, _: Contract) -> dict[str, Any]:
