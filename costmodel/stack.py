@@ -65,6 +65,10 @@ class StackTiming:
     A `constant` carries its own meaning.
 
     Attributes:
+        recomputed_modules: What the policy ``selective`` repeats of a layer, in Megatron-Core's words: of
+            ``core_attn`` scores and softmax, of ``mla_up_proj`` queries, keys and values from what latent
+            attention compresses, of ``layernorm`` norms that stand alone (before experts, and before latent
+            attention), of ``moe_act`` the activation of experts.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         dispatches_weights: Routing weights travel to the experts in a message of their own.
@@ -97,6 +101,7 @@ class StackTiming:
             product for its weight gradient.
     """
 
+    recomputed_modules: tuple[str, ...] = ("core_attn",)
     flash_attention: bool = True
     fused_elementwise: bool = True
     dispatches_weights: bool = False

@@ -28,6 +28,7 @@ from costmodel.ops.op import (
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
+    repeat,
 )
 from costmodel.stack import SoftwareStack
 
@@ -49,13 +50,16 @@ def layer_ops(
 ) -> tuple[Op, ...]:
     """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
     after = model.norms_per_layer > 2
+    norms = "layernorm" in stack.timing.recomputed_modules
+    attention_norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True)
+    mlp_norm = _norm(model, "mlp_norm", stack, shard)
     ops = (
-        _norm(model, "attention_norm", stack, shard, keeps_layer_input=True),
+        repeat(attention_norm) if norms and not model.attention.shares_keys else attention_norm,
         *_cast(model, "attention_cast", job, shard),
         *attention_ops(model, kind, job, stack, shard),
         *((_norm(model, "attention_post_norm", stack, shard),) if after else ()),
         _residual(model, "attention_residual", stack, shard),
-        _norm(model, "mlp_norm", stack, shard),
+        repeat(mlp_norm) if norms and kind.mlp == "moe" else mlp_norm,
         *_cast(model, "mlp_cast", job, shard),
         *feed_forward_ops(model, kind, job, stack, shard),
         *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),

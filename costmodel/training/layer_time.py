@@ -119,8 +119,10 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     skew = _socket_skew(f, c)
     partly = c.operation_recompute
     recomputed_wait = np.stack([0 * wait, 0 * wait, partly * skew, wait + skew])
+    modules = k.repeats_attention * attention_f + gemm * k.repeated_forward_s
+    modules = modules + c.elementwise_in_step * k.repeated_elementwise_s
     repeated = np.stack([
-        np.zeros_like(forward), attention_f,
+        np.zeros_like(forward), modules,
         partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
     ])  # fmt: skip
     recomputed_host = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), partly * host_f, host_f])

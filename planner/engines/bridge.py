@@ -179,14 +179,20 @@ BRIDGE = Contract(
     title="Megatron-Bridge",
     package="megatron-bridge",
     releases=("0.3", "0.6"),
-    stacks=("megatron-bridge", "megatron-bridge-26.06", "megatron-bridge-overlap", "megatron-core"),
+    stacks=(
+        "megatron-bridge",
+        "megatron-bridge-26.06",
+        "megatron-bridge-modules",
+        "megatron-bridge-overlap",
+        "megatron-core",
+    ),
     settings=SETTINGS,
     limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
     source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.3.1 wheel",
-)
+)  # fmt: skip
 
 
 def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:

@@ -69,6 +69,7 @@ MEGATRON = Contract(
         "megatron-core",
         "megatron-core-noov",
         "megatron-bridge",
+        "megatron-bridge-modules",
         "megatron-bridge-overlap",
         "megatron-core-bf16-state",
     ),
