@@ -65,16 +65,20 @@ class StackTiming:
     A `constant` carries its own meaning.
 
     Attributes:
+        recomputed_modules: What the policy ``selective`` repeats, in Megatron-Core's words: ``core_attn``,
+            ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
+            and before latent attention, which stand alone), ``moe_act`` (the activation of experts).
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         dispatches_weights: Routing weights travel to the experts in a message of their own.
         dispatches_once_per_node: A token is sent once to every node that holds some of its experts and copied
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
+        pairs_expert_passes: A forward runs beside another microbatch's backward, so that one computes while
+            the other exchanges tokens, where the schedule has such pairs.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
-        static_experts_blackwell: On Blackwell the host need not know how many tokens an expert gets: products
-            read it on the GPU, and the layer is part of a captured graph.
+        static_experts_blackwell: On Blackwell products read on the GPU how many tokens an expert gets.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
-            run on the whole sequence, gathered before them, not on each rank's part.
+            run on the whole sequence, not on each rank's part.
         pads_value_heads: Attention runs with values padded to the size of queries and keys, where they are
             smaller (latent attention), as kernels with one head size need.
         dropout: Training drops activations out and stores the masks.
@@ -89,16 +93,17 @@ class StackTiming:
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
         cuda_graphs: Kernels are launched from captured graphs.
-        launch_blocking: The host waits for every kernel before it launches the next, so that its time adds to
-            theirs (CUDA_LAUNCH_BLOCKING=1).
+        launch_blocking: The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1).
         overlaps_gradient_sum: The input gradient of a tensor-parallel block is summed over tp under the
             product for its weight gradient.
     """
 
+    recomputed_modules: tuple[str, ...] = ("core_attn",)
     flash_attention: bool = True
     fused_elementwise: bool = True
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
+    pairs_expert_passes: bool = False
     drops_tokens: bool = False
     static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
@@ -155,6 +160,7 @@ class StackMemory:
             projection beside its reduced part, and the rows that experts exchange.
         keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
             mask, from forward to backward; otherwise they are gathered again.
+        keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
             the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
@@ -174,6 +180,7 @@ class StackMemory:
     keeps_activated_gate: bool = True
     keeps_partial_sums: bool = False
     keeps_gathered_keys: bool = False
+    keeps_wide_inputs: bool = False
     gradients_on_demand: bool = False
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
@@ -204,8 +211,7 @@ class StackSupport:
         zero_stages_with_pipeline: ZeRO stages it allows when pp > 1.
         zero_stages_with_split_backward: ZeRO stages it allows with zero-bubble schedules, which finish weight
             gradients after the backward pass.
-        partial_zero_stages: ZeRO stages whose state it can shard over a part of the replicas, each part with
-            a copy (HSDP, several instances of Megatron's distributed optimizer).
+        partial_zero_stages: ZeRO stages whose state it can shard over a part of the replicas (HSDP).
         experts_need_sequence_parallel: With tp > 1, experts take tokens split over tp only.
         expert_parallel: It can split experts.
         tensor_parallel: It can split matrices.

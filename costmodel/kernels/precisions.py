@@ -74,7 +74,7 @@ class TrainingRecord:
     linear: str
     peak: str
     half: HalfPrecision = "bf16"
-    trait: Literal["nvfp4"] | None = None
+    trait: Literal["nvfp4", "mxfp8"] | None = None
     engine_words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     run_names: tuple[str, ...] = ()
 
@@ -96,6 +96,7 @@ TRAINING: Mapping[TrainingPrecision, TrainingRecord] = {
     "mxfp8": TrainingRecord(
         linear="fp8",
         peak="fp8",
+        trait="mxfp8",  # Hopper and Ada have eight-bit units without scales of blocks
         engine_words={"megatron": ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")},
         run_names=("mxfp8",),
     ),

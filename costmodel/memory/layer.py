@@ -21,6 +21,7 @@ from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
 from costmodel.ops.shards import unique_shards
 from costmodel.parallel.axes import AXES
 from costmodel.pipeline.in_flight import in_flight
+from costmodel.pipeline.pairing import paired_share
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
 from topology.base.columns import Columns
@@ -103,7 +104,7 @@ def memory_pieces(
     table = LayoutTable.from_rows([layout]) if isinstance(layout, ParallelLayout) else layout
     shard, index = unique_shards(table, job)
     each = bytes_per_parameter(table, stack, job)
-    context = _Context(model, job, stack, table, index, each)
+    context = _Context(model, job, stack, table, index, each, _pairs(table, stack, job))
 
     def share(ops: Sequence[Op]) -> LayerShare:
         """Sums over operations, once per distinct cut."""
@@ -131,7 +132,7 @@ def memory_pieces(
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What every piece reads: the question, the layouts, and how each cuts a layer."""
+    """What every piece reads: the question, the layouts, how each cuts a layer, and whether passes pair."""
 
     model: ModelSpec
     job: TrainingJob
@@ -139,6 +140,7 @@ class _Context:
     table: LayoutTable
     index: npt.NDArray[np.intp]
     each: BytesPerParameter
+    paired: npt.NDArray[np.bool_] | bool
 
 
 def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
@@ -147,13 +149,21 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
     working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
+    beside = at.paired * share.saved_bytes[policy, at.index]
     return LayerMemory(
         state=state_bytes(at.each, parameters, experts),
         saved_bytes=share.saved_bytes[policy, at.index],
         saved_bytes_recomputed=share.saved_bytes[full][at.index],
-        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack),
+        working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack) + beside,
         recompute_working_bytes=(share.saved_bytes[none] - share.saved_bytes[full])[at.index],
     )
+
+
+def _pairs(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> npt.NDArray[np.bool_] | bool:
+    """Where a layer of a second microbatch is held beside that whose backward runs."""
+    if not stack.timing.pairs_expert_passes:
+        return False
+    return np.asarray(paired_share(table, num_microbatches(table, job), stack) > 0, dtype=bool)
 
 
 def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:

@@ -24,11 +24,13 @@ from costmodel.ops.op import (
     OpKind,
     ShardShape,
     communicate,
+    drop_input,
     elementwise,
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
     reduced_elements,
+    repeat,
 )
 from costmodel.stack import SoftwareStack
 
@@ -128,6 +130,7 @@ def _latent_projections(
     rows = T if stack.timing.gathers_before_latent else t
     q, r, rope = model.q_lora_rank, model.kv_lora_rank, model.qk_rope_head_dim
     heads, dtype = model.num_attention_heads / shard.tp, linear_dtype(job)
+    modules = stack.timing.recomputed_modules
     query_width = heads * model.qk_head_dim
     kv_width = heads * (model.qk_nope_head_dim + model.v_head_dim)
     down = gemm("kv_down", m=rows, n=r + rope, k=H, dtype=dtype, saved_elements=t * H)
@@ -145,6 +148,13 @@ def _latent_projections(
             ),
             gemm("query_up", m=T, n=query_width, k=q, dtype=dtype, saved_elements=rows * q),
         )
+    if "layernorm" in modules:
+        down = drop_input(down)
+    if "mla_up_proj" in modules:  # the norms are fused into the products after them
+        *kept, query_up = query
+        kept = [*kept[:1], *map(repeat, kept[1:])]
+        query = (*kept, repeat(drop_input(query_up)))
+        norm, up, rotary = repeat(norm), repeat(drop_input(up)), repeat(rotary)
     return (*query, down, norm, up, rotary)
 
 
@@ -265,6 +275,14 @@ def _core_attention(
     pairs = kind_pairs(model, kind, S) if stack.timing.flash_attention else S * S
     scores = T * S * heads
     kept = FLOAT_BYTES * T * heads if stack.timing.flash_attention else HALF_BYTES * scores
+    again = "core_attn" in stack.timing.recomputed_modules
+    saved = (
+        qkv_bytes
+        + kept
+        + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
+        + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.memory.keeps_gathered_keys
+    )
+    inputs_again = "mla_up_proj" in stack.timing.recomputed_modules and not model.attention.shares_keys
     attention = Op(
         name="attention",
         kind=OpKind.ATTENTION,
@@ -281,20 +299,19 @@ def _core_attention(
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
         bytes=qkv_bytes + out_bytes + (0 if stack.timing.flash_attention else 2 * HALF_BYTES * scores),
         parameters=heads * model.attention_sinks,
-        saved_bytes=qkv_bytes
-        + kept
-        + out_bytes * np.maximum(value_dim > model.value_head_dim, swaps)
-        + _kept_gathered_bytes(shard, HALF_BYTES * T * kv_heads * dims) * stack.memory.keeps_gathered_keys,
-        saved_bytes_selective=plain_qkv_bytes,
+        saved_bytes=saved,
+        saved_bytes_selective=(plain_qkv_bytes if again else saved)
+        - inputs_again * (plain_qkv_bytes if again else qkv_bytes),
+        repeated=again,
         saved_bytes_op=out_bytes + kept,
         working_bytes=_exchange_working_bytes(model, stack, shard),
     )
     if stack.timing.flash_attention:
         return (attention,)
-    return (attention, _softmax(scores, dropout=stack.timing.dropout))
+    return (attention, _softmax(scores, dropout=stack.timing.dropout, again=again))
 
 
-def _softmax(scores: Quantity, *, dropout: bool) -> Op:
+def _softmax(scores: Quantity, *, dropout: bool, again: bool) -> Op:
     """Scale-mask-softmax over all scores, and attention dropout: its mask and output are kept."""
     return Op(
         name="softmax",
@@ -302,5 +319,7 @@ def _softmax(scores: Quantity, *, dropout: bool) -> Op:
         count=1 + dropout,
         bytes=scores * (4 + 5 * dropout),
         saved_bytes=scores * 3 * dropout,
+        saved_bytes_selective=scores * 3 * dropout * (not again),
         saved_bytes_op=0,
+        repeated=again,
     )

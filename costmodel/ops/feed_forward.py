@@ -23,12 +23,14 @@ from costmodel.ops.op import (
     Op,
     ShardShape,
     communicate,
+    drop_input,
     elementwise,
     enter_tensor_parallel,
     gemm,
     grouped_gemm,
     leave_tensor_parallel,
     reduced_elements,
+    repeat,
 )
 from costmodel.stack import SoftwareStack
 
@@ -81,6 +83,8 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         saved_bytes=FLOAT_BYTES * t * model.num_experts,
     )
     shared = _shared(model, job, stack, shard)
+    if "layernorm" in stack.timing.recomputed_modules:
+        router = drop_input(router)
     return (
         router,
         gate,
@@ -152,10 +156,14 @@ def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sh
     experts = model.num_experts / shard.ep
     m = routed_tokens(model, shard) / experts
     dtype, bias = linear_dtype(job), model.mlp_bias
+    activation = _activation(model, "expert_activation", m * experts * F, stack)
+    down = grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias)
+    if "moe_act" in stack.timing.recomputed_modules:
+        activation, down = repeat(activation), drop_input(down)
     return (
         grouped_gemm("expert_up", experts=experts, m=m, n=gates * F, k=H, dtype=dtype, bias=gates * F * bias),
-        _activation(model, "expert_activation", m * experts * F, stack),
-        grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias),
+        activation,
+        down,
     )
 
 

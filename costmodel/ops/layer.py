@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.job import TrainingJob
+from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
 from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, norm_parameters
 from costmodel.ops.attention import attended_pairs, attention_ops
@@ -27,6 +28,7 @@ from costmodel.ops.op import (
     enter_tensor_parallel,
     gemm,
     leave_tensor_parallel,
+    repeat,
 )
 from costmodel.stack import SoftwareStack
 
@@ -48,17 +50,30 @@ def layer_ops(
 ) -> tuple[Op, ...]:
     """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
     after = model.norms_per_layer > 2
-    return (
-        _norm(model, "attention_norm", stack, shard, keeps_layer_input=True),
+    norms = "layernorm" in stack.timing.recomputed_modules
+    attention_norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True)
+    mlp_norm = _norm(model, "mlp_norm", stack, shard)
+    ops = (
+        repeat(attention_norm) if norms and not model.attention.shares_keys else attention_norm,
         *_cast(model, "attention_cast", job, shard),
         *attention_ops(model, kind, job, stack, shard),
         *((_norm(model, "attention_post_norm", stack, shard),) if after else ()),
         _residual(model, "attention_residual", stack, shard),
-        _norm(model, "mlp_norm", stack, shard),
+        repeat(mlp_norm) if norms and kind.mlp == "moe" else mlp_norm,
         *_cast(model, "mlp_cast", job, shard),
         *feed_forward_ops(model, kind, job, stack, shard),
         *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
         _residual(model, "mlp_residual", stack, shard),
+    )
+    wide = job.is_low_precision and stack.memory.keeps_wide_inputs
+    return tuple(_keeping_wide_inputs(op) for op in ops) if wide else ops
+
+
+def _keeping_wide_inputs(op: Op) -> Op:
+    """The same operation; a linear layer keeps its input in sixteen bits, whatever it multiplies in."""
+    more = HALF_BYTES / PRECISIONS[op.dtype].activation_bytes
+    return replace(
+        op, saved_bytes=op.saved_bytes * more, saved_bytes_selective=op.saved_bytes_selective * more
     )
 
 

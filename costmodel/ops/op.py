@@ -5,7 +5,7 @@ Legend: ``B`` microbatch sequences, ``S`` sequence length, ``T`` = B·S/cp token
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
@@ -85,10 +85,11 @@ class Op:
     (k, m) @ (m, n), derived by the reader. A grouped GEMM runs `experts` of them with m rows each. `flop` and
     `bytes` (HBM traffic) are those of the whole forward operation. `saved_bytes` is what autograd keeps
     of the operation until its backward; the two fields after it say what stays under the recompute
-    policies ``selective`` (attention core recomputed) and ``selective-op`` (matmul outputs kept, the rest
-    recomputed); `working_bytes` are temporaries of the backward that the sizes do not tell, beside those
-    that `costmodel.memory.activations` derives. A collective has its `collective`, `axis` and
-    `collective_bytes` in the convention of `costmodel.kernels.collectives.collective_time`; `phase` says when
+    policies ``selective`` (modules of a layer recomputed, whose operations are `repeated`) and
+    ``selective-op`` (matmul outputs kept, the rest recomputed); `working_bytes` are temporaries of the
+    backward that the sizes do not tell, beside those that `costmodel.memory.activations` derives. A
+    collective has its `collective`, `axis` and `collective_bytes` in the convention of
+    `costmodel.kernels.collectives.collective_time`; `phase` says when
     it runs, and `cover` what it may hide under. `name` is a label for people: nothing is decided by it.
     """
 
@@ -116,6 +117,7 @@ class Op:
     saved_bytes: Quantity = 0
     saved_bytes_selective: Quantity = 0
     saved_bytes_op: Quantity = 0
+    repeated: bool = False
     working_bytes: Quantity = 0
     collective: Collective | None = None
     axis: AxisName | None = None
@@ -239,6 +241,16 @@ def communicate(
         phase=phase,
         cover=cover,
     )
+
+
+def repeat(op: Op) -> Op:
+    """The same operation, whose forward runs again under ``selective``."""
+    return replace(op, repeated=True)
+
+
+def drop_input(op: Op) -> Op:
+    """The same operation, whose input is made again under ``selective``."""
+    return replace(op, saved_bytes_selective=0.0)
 
 
 def reduced_elements(shard: ShardShape, size: int, *, keeps_partial_sums: bool) -> Quantity:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -170,13 +170,14 @@ def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
 
 
 def _recomputed_share(q: _Question, costs: StageCosts, split: StageSplit) -> float:
-    """FLOPs repeated over those of a forward pass: whole layers, attention cores, or some products."""
-    forward, layers, attention = _forward_flop(q.model, q.job)
+    """FLOPs repeated over those of a forward pass: whole layers, modules of all, or some products."""
+    modules = q.stack.timing.recomputed_modules
+    forward, layers, attention, again = _forward_flop(q.model, q.job, modules)
     if q.layout.recompute == "full":
         return float(recomputed_layers(costs, split).sum(axis=0) @ np.array(layers)) / forward
     runs = np.array(costs.runs, dtype=np.float64)
     if q.layout.recompute == "selective":
-        return float(runs @ np.array(attention)) / forward
+        return float(runs @ np.array(again)) / forward
     if q.layout.recompute == "selective-op":
         return (
             default_constants().operation_recompute * float(runs @ np.subtract(layers, attention)) / forward
@@ -185,15 +186,19 @@ def _recomputed_share(q: _Question, costs: StageCosts, split: StageSplit) -> flo
 
 
 @functools.lru_cache(maxsize=64)
-def _forward_flop(model: ModelSpec, job: TrainingJob) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-    """FLOPs of one sequence: of a forward pass, of a layer of each run, of its attention core."""
-    shard = ShardShape(sequence_length=float(job.sequence_length))
-    ops = ops_of_parts(model, job, stack_named("ideal"), shard)
+def _forward_flop(
+    model: ModelSpec, job: TrainingJob, modules: tuple[str, ...]
+) -> tuple[float, tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    """FLOPs of one sequence: of a forward pass, of a layer of each run, its attention core, its modules."""
+    shard, ideal = ShardShape(sequence_length=float(job.sequence_length)), stack_named("ideal")
+    profile = replace(ideal, timing=replace(ideal.timing, recomputed_modules=modules))
+    ops = ops_of_parts(model, job, profile, shard)
     layers = tuple(float(forward_flop(part)) for part in ops)
     attention = tuple(float(forward_flop([op for op in part if op.kind is OpKind.ATTENTION])) for part in ops)
+    again = tuple(float(forward_flop([op for op in part if op.repeated])) for part in ops)
     counts = [run.count for run in layer_runs(model)]
     whole = sum(n * flop for n, flop in zip(counts, layers, strict=False)) + layers[-1]
-    return whole, layers[: len(counts)], attention[: len(counts)]
+    return whole, layers[: len(counts)], attention[: len(counts)], again[: len(counts)]
 
 
 def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:

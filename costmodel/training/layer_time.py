@@ -119,8 +119,10 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     skew = _socket_skew(f, c)
     partly = c.operation_recompute
     recomputed_wait = np.stack([0 * wait, 0 * wait, partly * skew, wait + skew])
+    modules = k.repeats_attention * attention_f + gemm * k.repeated_forward_s
+    modules = modules + c.elementwise_in_step * k.repeated_elementwise_s
     repeated = np.stack([
-        np.zeros_like(forward), attention_f,
+        np.zeros_like(forward), modules,
         partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
     ])  # fmt: skip
     recomputed_host = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), partly * host_f, host_f])
@@ -214,8 +216,8 @@ def _expert_transfers(
 ) -> tuple[Vector, Vector]:
     """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
 
-    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, 1 in a schedule that pairs
-    forwards with backwards for that very purpose.
+    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, or that of the passes which
+    run in pairs for that very purpose (`costmodel.pipeline.pairing`).
 
     Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) section 3.2.1.
     """

@@ -47,6 +47,9 @@ class KernelTimes(Columns):
         batched_matmul_s: The two products of unfused attention at the peak rate.
         scores_s: Memory passes over the scores of unfused attention.
         elementwise_s: Memory passes of norms, activations, residuals, casts and permutations.
+        repeated_forward_s: Those matrix products of the forward pass that run again under ``selective``.
+        repeated_elementwise_s: Those memory passes that do.
+        repeats_attention: 1 if attention does, else 0.
         dense_parameters: Parameters of the rank outside routed experts.
         expert_parameters: Parameters of its routed experts.
         routed: 1 if tokens are routed to experts, else 0.
@@ -64,6 +67,9 @@ class KernelTimes(Columns):
     batched_matmul_s: Vector
     scores_s: Vector
     elementwise_s: Vector
+    repeated_forward_s: Vector
+    repeated_elementwise_s: Vector
+    repeats_attention: Vector
     dense_parameters: Vector
     expert_parameters: Vector
     routed: Vector
@@ -137,6 +143,9 @@ def _kernel_times(
     total = np.maximum(forward + inputs + weights, 1e-30)
     moved = np.stack([_sum(scores, size), _sum(moved_elementwise, size)])
     scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
+    again = [op for op in ops if op.repeated]
+    passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
+    products = [i for i, op in enumerate(op for op in ops if op.kind is OpKind.GEMM) if op.repeated]
     return KernelTimes(
         forward_s=forward,
         input_gradient_s=inputs,
@@ -149,6 +158,9 @@ def _kernel_times(
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
         scores_s=scores_s,
         elementwise_s=elementwise_s,
+        repeated_forward_s=gemm_seconds[0, 0, products].sum(axis=0),
+        repeated_elementwise_s=elementwise_time(cal, gpu, passes).seconds if np.any(passes) else passes,
+        repeats_attention=np.full(size, float(any(op.kind is OpKind.ATTENTION for op in again))),
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),

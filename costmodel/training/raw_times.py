@@ -25,7 +25,7 @@ from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import HALF_BYTES, Op, ShardShape
 from costmodel.ops.shards import distinct_rows, unique_shards
 from costmodel.parallel.axes import AXES, LAYER_AXES
-from costmodel.pipeline.schedules import column
+from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, least_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
@@ -37,7 +37,6 @@ from topology.fabric.hierarchy import Hierarchy, crosses_node
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
-_PAIRS_MICROBATCHES = column(lambda schedule: schedule.pairs_microbatches)
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
 SOCKET_GPUS = 4
 """GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
@@ -66,7 +65,7 @@ class Features(Columns):
         head: The final norm, the output projection and the loss.
         hidden_elements: Per placed cut: elements of a microbatch's hidden states on a rank.
         single: Per placed cut: 1 where a step has one microbatch, so that nothing is accumulated.
-        paired: Per placed cut: 1 where a forward runs beside the backward of another microbatch.
+        paired: Per placed cut: share of passes that run beside that of another microbatch.
         tp: Per placed cut: tensor-parallel degree.
         tp_inside: Per placed cut: 1 where tensor-parallel groups stay inside a scale-up domain.
         over_sockets: Per placed cut: 1 where tensor-parallel groups sit on both CPU sockets of a host.
@@ -154,8 +153,10 @@ def features_of(
     kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
     M = num_microbatches(table, job)
-    single, paired = M == 1, _PAIRS_MICROBATCHES[table.schedule] & (table.pp > 1)
-    first, place = _distinct([shard_of, *(strides[axis] for axis in LAYER_AXES), single + 2 * paired])
+    single, paired = M == 1, paired_share(table, M, stack)
+    some = stack.timing.pairs_expert_passes
+    pairs = np.unique(paired, return_inverse=True)[1] if some else paired.astype(np.int64)
+    first, place = _distinct([shard_of, *(strides[axis] for axis in LAYER_AXES), single + 2 * pairs])
     placed = table.take(first)
     sizes = {axis: getattr(placed, axis).astype(float) for axis in LAYER_AXES}
     stride_of = {axis: strides[axis][first].astype(float) for axis in sizes}
@@ -178,7 +179,7 @@ def features_of(
         head=times[-1],
         hidden_elements=placed.microbatch_size * (job.sequence_length / placed.cp) * model.hidden_size,
         single=single[first].astype(np.float64),
-        paired=paired[first].astype(np.float64),
+        paired=paired[first],
         tp=placed.tp.astype(np.float64),
         tp_inside=np.where(crosses_node(hierarchy, placed.tp, strides["tp"][first]), 0.0, 1.0),
         over_sockets=((placed.tp > SOCKET_GPUS) & (hierarchy.gpus_per_host > SOCKET_GPUS)).astype(np.float64),

@@ -6,6 +6,7 @@ import runpy
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 from executor.parsers.hollow import Hollow, pretend
@@ -39,10 +40,15 @@ def checked(config: Any) -> Any:
 
 def judge(case: Mapping[str, Any]) -> dict[str, Any]:
     """What it derives."""
+    from torchtitan.config import Configurable
     from torchtitan.distributed import ParallelDims
     from torchtitan.trainer import Trainer
 
-    config = checked(runpy.run_path(next(iter(case["files"])))["apply_plan"](Trainer.Config()))
+    # Converters of low precision are made, so that their classes check what they are told; to build one needs a GPU.
+    Configurable.Config.build = lambda self: SimpleNamespace(convert=lambda model: model)
+    start = Trainer.Config()
+    start.model_spec = SimpleNamespace(model=None)
+    config = checked(runpy.run_path(next(iter(case["files"])))["apply_plan"](start))
     parallel, training = config.parallelism, config.training
     dims = ParallelDims.from_config(parallel, case["gpus"])
     divisor = (dims.tp if parallel.enable_sequence_parallel else 1) * (2 * dims.cp if dims.cp > 1 else 1)

@@ -35,6 +35,7 @@ from costmodel.models.spec import active_parameter_count, embedding_parameters, 
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import LAYER_AXES, RANK_AXES
 from costmodel.pipeline.schedules import column
+from costmodel.stack import SoftwareStack
 from costmodel.training.constants import default_constants
 from costmodel.training.raw_times import features_of
 from costmodel.training.step_time import compose, step_stretch
@@ -146,7 +147,9 @@ def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> Mic
         recompute=none,
         schedule=np.full(len(placed), _kindest_schedule(s)),
     )
-    costs = compose(features_of(s.model, s.cluster, s.job, s.stack, table, cal), default_constants())
+    costs = compose(
+        features_of(s.model, s.cluster, s.job, _kindest(s.stack), table, cal), default_constants()
+    )
     return _times(setting, costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch)
 
 
@@ -218,7 +221,7 @@ def _seconds(
         zero_stage=0 * ones, shard_degree=shards.replicas, recompute=0 * ones,
         cp_kind=kind, axis_order=order,
     )  # fmt: skip
-    times = features_of(s.model, s.cluster, s.job, s.stack, table, cal, transfers=transfers)
+    times = features_of(s.model, s.cluster, s.job, _kindest(s.stack), table, cal, transfers=transfers)
     costs = compose(times, default_constants())
     return costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch
 
@@ -228,6 +231,14 @@ def _kindest_schedule(setting: Setting) -> int:
     has = [SCHEDULES.index(name) for name in setting.stack.supports.schedules]
     pairing = [code for code in has if setting.model.is_moe and _PAIRS_MICROBATCHES[code]]
     return (pairing or has)[0]
+
+
+def _kindest(profile: SoftwareStack) -> SoftwareStack:
+    """The profile as if all passes of experts ran in pairs, and pairs held nothing."""
+    if not profile.timing.pairs_expert_passes:
+        return profile
+    timing = replace(profile.timing, pairs_expert_passes=False, expert_overlap_share=1.0)
+    return replace(profile, timing=timing)
 
 
 def _fewest_replicas(table: LayoutTable) -> npt.NDArray[np.int64]:
@@ -285,7 +296,7 @@ def _mean_memory(setting: Setting, combined: LayoutTable, zero_stage: int) -> Ve
         shard_degree=combined.replicas,
         recompute=policy * ones,
     )
-    form = memory_form(memory_pieces(s.model, s.job, s.stack, table))
+    form = memory_form(memory_pieces(s.model, s.job, _kindest(s.stack), table))
     held = np.where(s.stack.memory.gradients_on_demand & (num_microbatches(table, s.job) == 1), 0.0, 1.0)
     saved = map(np.minimum, form.saved_bytes, form.saved_bytes_recomputed)
     layers = sum(

@@ -17,6 +17,7 @@ from planner.engines.limit import Variable
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
+from planner.engines.megatron_lm.state import DTYPES
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
 
@@ -50,14 +51,19 @@ _NAMES = {
     "--overlap-grad-reduce": "ddp.overlap_grad_reduce",
     "--overlap-param-gather": "ddp.overlap_param_gather",
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
+    "--overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
+    "--delay-wgrad-compute": "comm_overlap.delay_wgrad_compute",
     "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
     "--moe-flex-dispatcher-backend": "model.moe_flex_dispatcher_backend",
     "--moe-enable-deepep": "model.moe_enable_deepep",
     "--attention-dropout": "model.attention_dropout",
     "--hidden-dropout": "model.hidden_dropout",
+    "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
+    **{name: f"optimizer.{name.removeprefix('--').replace('-', '_')}" for name in DTYPES},
     "--num-layers": "model.num_layers",
     "--num-experts": "model.num_moe_experts",
 }
+_TORCH = {"fp32": "torch.float32", "bf16": "torch.bfloat16"}
 _OPPOSITES = {
     "--grad-reduce-in-bf16": "ddp.grad_reduce_in_fp32",
     "--no-overlap-p2p-communication": "model.overlap_p2p_comm",
@@ -66,6 +72,8 @@ _OPPOSITES = {
 _ALIASES = {
     "model.seq_length": ("dataset.seq_length", "dataset.sequence_length"),
     "dist.use_megatron_fsdp": ("ddp.use_megatron_fsdp",),
+    "comm_overlap.overlap_moe_expert_parallel_comm": ("model.overlap_moe_expert_parallel_comm",),
+    "comm_overlap.delay_wgrad_compute": ("model.delay_wgrad_compute",),
     "ddp.overlap_grad_reduce": ("comm_overlap.overlap_grad_reduce",),
     "ddp.overlap_param_gather": ("comm_overlap.overlap_param_gather",),
     "model.overlap_p2p_comm": ("comm_overlap.overlap_p2p_comm",),
@@ -101,7 +109,11 @@ def _as_here(setting: Setting) -> Setting:
 
     def written(facts: Facts) -> Mapping[str, Any]:
         found = setting.write(facts)
-        said = {_NAMES[name]: said for name, said in found.items() if name in _NAMES}
+        said = {
+            _NAMES[name]: _TORCH.get(said, said) if name in DTYPES else said
+            for name, said in found.items()
+            if name in _NAMES
+        }
         said |= {_ALSO[name]: found[name] for name in _ALSO if name in found}
         said |= {_NAMES[name]: found[name][0] for name in _FOR_ALL_LAYERS if name in found}
         return said | {_OPPOSITES[name]: not found.get(name, False) for name in theirs if name in _OPPOSITES}
@@ -119,8 +131,11 @@ def as_megatron(given: Given) -> Given:
     for name, here in _OPPOSITES.items():
         if here in given.values:
             values[name] = not given.values[here]
-    if given.values.get("mixed_precision", "").startswith("fp16"):
+    recipe = given.values.get("mixed_precision", "")
+    if recipe.startswith("fp16"):
         values["--fp16"] = True
+    if "delayed" not in recipe:  # the recipe that a configuration of sixteen bits has too
+        values["--fp8-recipe"] = "tensorwise"
     return Given(values, _MEGATRON_WORDS)
 
 
@@ -185,30 +200,45 @@ BRIDGE = Contract(
     title="Megatron-Bridge",
     package="megatron-bridge",
     releases=("0.3", "0.6"),
-    stacks=("megatron-bridge", "megatron-bridge-26.06", "megatron-core"),
+    stacks=(
+        "megatron-bridge",
+        "megatron-bridge-26.06",
+        "megatron-bridge-modules",
+        "megatron-bridge-overlap",
+        "megatron-core",
+    ),
     settings=SETTINGS,
     limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
     source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.6.2 wheel",
-)
+)  # fmt: skip
 
 
 def render(words: Mapping[str, Any], environment: tuple[Variable, ...]) -> str:
     """A function that overrides a recipe."""
     exports = [f"# export {one.name}={one.value}: {one.why}" for one in environment]
     body = []
-    if "comm_overlap.tp_comm_overlap" in words:
+    if any(name.startswith("comm_overlap.") for name in words):
+        tensors = "comm_overlap.tp_comm_overlap" in words
         body.append("    from megatron.bridge.training.comm_overlap import CommOverlapConfig\n")
-        body.append("    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap=True)")
-    body += [f"    cfg.{name} = {said!r}" for name, said in words.items()]
+        body.append(
+            f"    cfg.comm_overlap = cfg.comm_overlap or CommOverlapConfig(tp_comm_overlap={tensors})"
+        )
+    if any(_is_dtype(said) for said in words.values()):
+        body.append("    import torch\n")
+    body += [f"    cfg.{name} = {said if _is_dtype(said) else repr(said)}" for name, said in words.items()]
     head = "# Megatron-Bridge overrides: call apply_plan with the ConfigContainer of your model's recipe"
     return "\n".join([
         head, *exports, "", "", "def apply_plan(cfg):",
         '    """Override a recipe with the plan\'s parallelism, batch and overlap."""', *body,
         "    return cfg\n",
     ])  # fmt: skip
+
+
+def _is_dtype(said: Any) -> bool:
+    return said in _TORCH.values() if isinstance(said, str) else False
 
 
 def parse(text: str, _: Contract) -> dict[str, Any]:

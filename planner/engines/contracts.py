@@ -10,7 +10,7 @@ from planner.engines.contract import Contract
 from planner.engines.deepspeed import DEEPSPEED
 from planner.engines.megatron_lm.contract import MEGATRON
 from planner.engines.own import OWN
-from planner.engines.torchtitan import TORCHTITAN
+from planner.engines.torchtitan.contract import TORCHTITAN
 from planner.engines.wrappers.colossalai import COLOSSALAI
 from planner.engines.wrappers.horovod import HOROVOD
 from planner.engines.wrappers.tensorflow import TENSORFLOW

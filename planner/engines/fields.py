@@ -10,8 +10,8 @@ A *field* is a dotted name and has one meaning for all engines:
 - ``job.NAME``: a field of `costmodel.job.TrainingJob`, as ``job.sequence_length``, ``job.precision``
 - ``model.NAME``: a field of `costmodel.models.spec.ModelSpec`, nested ones as ``model.rotary.theta``,
   ``model.routing.n_group``
-- ``stack.NAME``: a field of the groups timing and memory of a stack profile; True: as the profile prices it,
-  False: switched off, a number: that value
+- ``stack.NAME``: a field of the groups timing and memory of a stack profile; of a mechanism whether it is
+  on, of a share True: as the profile prices it, False: none, a number: that value
 - ``recipe.NAME``: what no estimate depends on: ``fp8_recipe``, ``recompute_modules``, ``dispatcher``,
   ``optimizer``
 
@@ -123,13 +123,15 @@ def told_model(model: ModelSpec, told: Facts) -> ModelSpec:
 
 
 def told_stack(stack: SoftwareStack, told: Facts) -> SoftwareStack:
-    """A profile with the mechanisms that a file switches off, or sets to a value."""
+    """A profile with the mechanisms that a file switches on or off, or sets to a value."""
     groups = {"timing": stack.timing, "memory": stack.memory}
     for name, value in told.items():
         group, _, field = name.partition(".")
-        if group != "stack" or value is True:
+        if group != "stack":
             continue
         home = "timing" if hasattr(stack.timing, field) else "memory"
         kind = type(getattr(groups[home], field))
+        if value is True and kind is not bool:
+            continue
         groups[home] = replace(groups[home], **{field: kind(value)})  # type: ignore[type-var]
     return replace(stack, **groups)  # type: ignore[arg-type]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.engines import accelerate, bridge, deepspeed, own, torchtitan_file
+from planner.engines import accelerate, bridge, deepspeed, own
 from planner.engines.contract import Contract
 from planner.engines.limit import Variable
 from planner.engines.megatron_lm import script
+from planner.engines.torchtitan import file as torchtitan
 from planner.engines.wrappers import colossalai, horovod, tensorflow
 from planner.plan import Plan
 
@@ -55,9 +56,7 @@ PLAN_FILE = "plan.json"
 FORMATS: Mapping[str, Format] = {
     "megatron": _one("megatron_args.sh", script.render, script.parse, _tokenizer),
     "megatron-bridge": _one("bridge_plan.py", bridge.render, bridge.parse, bridge.notes),
-    "torchtitan": _one(
-        "torchtitan_plan.py", torchtitan_file.render, torchtitan_file.parse, torchtitan_file.notes
-    ),
+    "torchtitan": _one("torchtitan_plan.py", torchtitan.render, torchtitan.parse, torchtitan.notes),
     "deepspeed": _one("ds_config.json", deepspeed.render, deepspeed.parse, deepspeed.notes),
     "accelerate": Format(
         render=lambda _, words, environment: accelerate.render(words, environment), parse=accelerate.parse

@@ -123,7 +123,7 @@ def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: i
         if inside and text is not None:
             return [Setting(name=inside, value=text, line=value.lineno)]
         return _call(value, inside or name, functions, depth)
-    plain = _plain(value)
+    plain = (_called(value) if isinstance(value, ast.List) else "") or _plain(value)
     return (
         []
         if isinstance(plain, EllipsisType)

@@ -125,7 +125,7 @@ from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import orders
 from planner.engines.contract import write
 from planner.engines.fields import facts_of
-from planner.engines.torchtitan import TORCHTITAN
+from planner.engines.torchtitan.contract import TORCHTITAN
 from planner.plan import PlanRequest
 from planner.search.search import search
 from costmodel.job import TrainingJob

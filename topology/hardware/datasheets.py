@@ -72,6 +72,7 @@ class Generation:
     slower_gemm_in_step: bool = False
     device_sized_experts: bool = False
     nvfp4: bool = False
+    mxfp8: bool = False
     nvidia_driver: int = 0
     source: str
     as_of: str

@@ -8,13 +8,21 @@ from planner.engines.limit import Variable, model_limit
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
+from planner.engines.megatron_lm.pairing import pairs_passes
 from topology.hardware.gpu import Gpu
 
 SETTINGS = LAYOUT_SETTINGS + MODEL_SETTINGS
 
 
+def _many_queues(facts: Facts, _: Gpu) -> bool:
+    """Whether two microbatches compute and send at once."""
+    return pairs_passes(facts)
+
+
 def _one_queue(facts: Facts, gpu: Gpu) -> bool:
     """Whether kernels must start in the order in which they were queued, as messages beside them rely on."""
+    if pairs_passes(facts):
+        return False
     split = facts["layout.tp"] > 1 or facts["layout.cp"] > 1
     return bool(split and facts["layout.zero_stage"] < 2 and orders_kernels_by_queue(gpu))
 
@@ -25,6 +33,12 @@ ENVIRONMENT = (
         value="1",
         why="messages run beside tensor and context parallelism only if kernels start in order",
         needed=_one_queue,
+    ),
+    Variable(
+        name="CUDA_DEVICE_MAX_CONNECTIONS",
+        value="32",
+        why="two microbatches compute and exchange tokens at once",
+        needed=_many_queues,
     ),
     Variable(
         name="PYTORCH_CUDA_ALLOC_CONF",
@@ -51,7 +65,14 @@ MEGATRON = Contract(
     title="Megatron-LM",
     package="megatron-core",
     releases=("0.15", "0.19"),
-    stacks=("megatron-core", "megatron-core-noov", "megatron-bridge"),
+    stacks=(
+        "megatron-core",
+        "megatron-core-noov",
+        "megatron-bridge",
+        "megatron-bridge-modules",
+        "megatron-bridge-overlap",
+        "megatron-core-bf16-state",
+    ),
     settings=SETTINGS,
     limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
     recomputes="per-chunk",

@@ -12,7 +12,9 @@ from typing import Any
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.fields import Facts
+from planner.engines.megatron_lm.pairing import EP, PAIRING
 from planner.engines.megatron_lm.stages import PIPELINE, PP, RECOMPUTE
+from planner.engines.megatron_lm.state import STATE
 from planner.engines.setting import Given, Setting, Word, flag, value
 
 TP, CP = "--tensor-model-parallel-size", "--context-parallel-size"
@@ -205,33 +207,6 @@ _OVERLAP = Setting(
 )
 
 
-def _write_gradients(facts: Facts) -> dict[str, Any]:
-    """Gradients in two bytes or four: bf16 keeps four unless told otherwise, fp16 two."""
-    narrow = facts["stack.gradient_reduce_bytes"] == 2
-    if TRAINING[facts["job.precision"]].half == "fp16":
-        return {} if narrow else {"--accumulate-allreduce-grads-in-fp32": True}
-    return {"--grad-reduce-in-bf16": True} if narrow else {}
-
-
-def _read_gradients(given: Given) -> dict[str, Any]:
-    narrow = given["--grad-reduce-in-bf16"]
-    if given["--fp16"]:
-        narrow = not given["--accumulate-allreduce-grads-in-fp32"]
-    wide = 2.0 if narrow else 4.0
-    return {"stack.gradient_bytes": wide, "stack.gradient_reduce_bytes": wide}
-
-
-_GRADIENTS = Setting(
-    words=(
-        Word(name="--grad-reduce-in-bf16", kind="flag", default=False),
-        Word(name="--accumulate-allreduce-grads-in-fp32", kind="flag", default=False),
-    ),
-    fields=("stack.gradient_bytes", "stack.gradient_reduce_bytes"),
-    write=_write_gradients,
-    read=_read_gradients,
-)
-
-
 def overlaps_tensor(facts: Facts) -> bool:
     """Whether products and the messages of tensor parallelism run together, which needs split sequences."""
     wide = facts["layout.tp"] > 1 and facts["layout.sequence_parallel"]
@@ -272,7 +247,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     _BATCH,
     value("--seq-length", "job.sequence_length", aliases=("--encoder-seq-length",)),
     PIPELINE,
-    value("--expert-model-parallel-size", "layout.ep", default=1, when=is_moe),
+    value(EP, "layout.ep", default=1, when=is_moe),
     Setting(
         words=(Word(name="--expert-tensor-parallel-size", kind="int"),),
         fields=("layout.expert_tp",),
@@ -302,9 +277,10 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     RECOMPUTE,
     _PRECISION,
     _OVERLAP,
-    _GRADIENTS,
+    STATE,
     _TENSOR_OVERLAP,
     _DISPATCHER,
+    PAIRING,
     Setting(
         words=(Word(name="--no-overlap-p2p-communication", kind="flag", default=False),),
         fields=("stack.p2p_overlap",),

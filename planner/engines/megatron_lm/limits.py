@@ -12,6 +12,9 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, LayoutTable, ParallelLayout
 from planner.engines.limit import Limit, Question
 from planner.engines.megatron_lm.layout import DP_FIRST
+from planner.engines.megatron_lm.modules import MODULES
+from planner.engines.megatron_lm.pairing import PAIRED_RECOMPUTE
+from planner.engines.megatron_lm.state import STATE_PRECISION
 from topology.hardware.gpu import Gpu
 
 _ULYSSES, _DP_FIRST = CP_KINDS.index("ulysses"), AXIS_ORDERS.index(DP_FIRST)
@@ -162,6 +165,9 @@ LIMITS = (
         broken=_mapping_broken,
         says=_mapping,
     ),
+    MODULES,
+    PAIRED_RECOMPUTE,
+    STATE_PRECISION,
     Limit(name="context-exchange", fields=("cp", "cp_kind"), broken=_ring_broken, says=_ring),
     Limit(
         name="sharding-with-tensors",

@@ -13,6 +13,7 @@ from costmodel.layout import ParallelLayout
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stages import ranks_of_chunks
 from planner.engines.fields import Facts
+from planner.engines.megatron_lm.modules import PRICED, modules_of, spelled_modules
 from planner.engines.megatron_lm.stage_string import layout_string, stages_of_string
 from planner.engines.setting import Given, Setting, Word
 
@@ -123,10 +124,15 @@ def recomputed_by(count: int, layers: Sequence[int], facts: Facts) -> tuple[int,
 
 
 def _write_recompute(facts: Facts) -> dict[str, Any]:
-    """Recomputation: of all layers, of the first ones of each chunk, or of the attention core."""
+    """Recomputation: of all layers, of the first ones of each chunk, or of modules of each."""
     policy, layers = facts["layout.recompute"], facts["split.layers"]
     if policy == "selective":
-        return {"--recompute-granularity": "selective", "--recompute-modules": ["core_attn"]}
+        modules = modules_of(
+            facts["stack.recomputed_modules"],
+            latent=facts["model.kv_lora_rank"] > 0,
+            experts=facts["model.num_experts"] > 0,
+        )
+        return {"--recompute-granularity": "selective", "--recompute-modules": list(modules)}
     if policy != "full" or not any(facts["split.recompute"]):
         return {}
     words = {"--recompute-granularity": "full", "--recompute-method": "uniform"}
@@ -146,13 +152,14 @@ def _covers(found: Sequence[int], asked: Sequence[int]) -> bool:
 def _read_recompute(given: Given) -> dict[str, Any]:
     """The policy, and recomputed layers of each rank where the split is known."""
     granularity = given["--recompute-granularity"]
-    modules = given["--recompute-modules"]
+    modules = spelled_modules(given["--recompute-modules"])
     if given["--recompute-activations"]:
         granularity = "selective"
     if given["--checkpoint-activations"] or given["--activations-checkpoint-method"]:
         granularity = granularity or "full"
     if granularity == "selective" or (granularity is None and "--recompute-modules" in given):
         found: dict[str, Any] = {"layout.recompute": "selective", "recipe.recompute_modules": modules}
+        found["stack.recomputed_modules"] = tuple(name for name in modules if name in PRICED)
         return found | _of_ranks(given, 0)
     if granularity != "full":
         return {"layout.recompute": "none", **_of_ranks(given, 0)}
@@ -186,7 +193,7 @@ RECOMPUTE = Setting(
         Word(name="--checkpoint-activations", kind="flag", default=False),
         Word(name="--activations-checkpoint-method"),
     ),
-    fields=("layout.recompute", "split.recompute", "recipe.recompute_modules"),
+    fields=("layout.recompute", "split.recompute", "stack.recomputed_modules", "recipe.recompute_modules"),
     write=_write_recompute,
     read=_read_recompute,
 )

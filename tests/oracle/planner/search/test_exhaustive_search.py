@@ -102,7 +102,17 @@ def requests(draw: st.DrawFn) -> PlanRequest:
             sequence_length=draw(st.sampled_from([256, 2048])),
             global_batch_size=draw(st.sampled_from([2, 6, 8])),
         ),
-        stack=draw(st.sampled_from(["megatron-core", "megatron-core", "torchtitan", "megatron-lm-2021"])),
+        stack=draw(
+            st.sampled_from(
+                [
+                    "megatron-core",
+                    "megatron-bridge-modules",
+                    "megatron-bridge-overlap",
+                    "torchtitan",
+                    "megatron-lm-2021",
+                ]
+            )
+        ),
         pins=pins,
     )
 
@@ -130,9 +140,8 @@ def every_layout(s: Setting) -> Iterator[dict[str, Any]]:
 
 def every_table(s: Setting, pins: dict[str, Any]) -> LayoutTable:
     """Every legal layout as a table: degrees crossed with everything else, judged by the rules."""
-    policies = [
-        p for p in s.stack.supports.recomputes if p != "selective" or not s.stack.timing.flash_attention
-    ]
+    idle = s.stack.timing.flash_attention and s.stack.timing.recomputed_modules == ("core_attn",)
+    policies = [p for p in s.stack.supports.recomputes if p != "selective" or not idle]
     rows: dict[tuple[Any, ...], None] = {}
     names = [field.name for field in fields(ParallelLayout)]
     for degrees in every_layout(s):

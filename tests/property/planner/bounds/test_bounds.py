@@ -138,6 +138,7 @@ LADDER = (
     ("llama-3.1-8b", "h100-sxm", 32, "meshplan", 65_536, 2),
     ("deepseek-v2-lite", "gb200", 144, "ideal", 4_096, 144),
     ("gpt-oss-20b", "mi300x", 16, "megatron-core", 4_096, 16),
+    ("qwen3-30b-a3b", "h100-sxm", 32, "megatron-bridge-overlap", 4_096, 64),
 )
 
 

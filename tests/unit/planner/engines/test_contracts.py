@@ -15,7 +15,7 @@ MECHANISMS = (
     "flash_attention", "fused_elementwise", "vocab_parallel_loss", "gradient_overlap", "parameter_overlap",
     "fsdp_prefetch", "cp_overlap", "p2p_overlap", "early_stop_recompute", "accumulation_fused", "p2p_sharded",
     "cuda_graphs", "dispatches_once_per_node", "static_experts_blackwell", "tp_overlap_share",
-    "expert_overlap_share", "dispatches_weights", "gathers_before_latent", "pads_value_heads",
+    "expert_overlap_share", "pairs_expert_passes", "dispatches_weights", "gathers_before_latent", "pads_value_heads",
 )  # fmt: skip
 """Fields of a profile's timing that make a step shorter by something an engine does, or longer."""
 

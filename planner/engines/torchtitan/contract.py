@@ -18,6 +18,7 @@ from planner.engines.contract import Contract
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question, Variable
 from planner.engines.setting import Given, Setting, Word, fixed, value
+from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
 
 TARGET = "torchtitan"
 _P = "parallelism."
@@ -27,7 +28,6 @@ _SCHEDULES = {
 _POLICIES = {"full": "FullAC", "selective-op": "SelectiveAC"}
 _MODES = {"full": "full", "selective": "selective-op", "none": "none", "None": "none", "": "none"}
 _ALLGATHER, _SELECTIVE = CP_KINDS.index("allgather"), RECOMPUTES.index("selective")
-_CONVERTERS = {"float8": "fp8", "quantize.linear.float8": "fp8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8"}
 
 
 def _shards(facts: Facts) -> tuple[int, int]:
@@ -205,26 +205,6 @@ _RECOMPUTE = Setting(
 )
 
 
-def _read_precision(given: Given) -> dict[str, Any]:
-    """Half precision, or the converters of earlier versions."""
-    converters = given["model.converters"]
-    listed = converters if isinstance(converters, (list, tuple)) else [converters]
-    low = [_CONVERTERS[str(name)] for name in listed if str(name) in _CONVERTERS]
-    if low:
-        return {"job.precision": low[0]}
-    return {"job.precision": "bf16"} if given["training.mixed_precision_param"] == "bfloat16" else {}
-
-
-_PRECISION = Setting(
-    words=(
-        Word(name="training.mixed_precision_param", default="bfloat16"),
-        Word(name="model.converters", kind="any"),
-    ),
-    fields=("job.precision",),
-    write=lambda _: {"training.mixed_precision_param": "bfloat16"},
-    read=_read_precision,
-)
-
 SETTINGS = (
     value(
         f"{_P}tensor_parallel_degree", "layout.tp", default=1, aliases=("training.tensor_parallel_degree",)
@@ -252,7 +232,7 @@ SETTINGS = (
     _BATCH,
     value("training.seq_len", "job.sequence_length", default=2048),
     _RECOMPUTE,
-    _PRECISION,
+    PRECISION,
     Setting(  # a pipeline and experts ask the host within a step, which a graph cannot
         words=(Word(name="training.disable_cuda_graphs", kind="flag", default=False),),
         fields=(),
@@ -294,15 +274,7 @@ def _shared_broken(_: Question, t: LayoutTable) -> Any:
 
 
 LIMITS = (
-    Limit(
-        name="precision",
-        fields=(),
-        broken=lambda s, _: s.job.precision != "bf16",
-        says=lambda s, _: (
-            f"precision = {s.job.precision}: eight bits are converters of the model, sixteen are bfloat16",
-            "use --precision bf16",
-        ),
-    ),
+    *PRECISION_LIMITS,
     Limit(
         name="context-exchange",
         fields=("cp", "cp_kind"),

@@ -1,0 +1,75 @@
+"""Whether Megatron-LM hides the exchange of experts under another microbatch, and what that asks for.
+
+Read in `TransformerConfig.__post_init__` of megatron-core 0.19.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, LayoutTable, ParallelLayout
+from planner.engines.fields import Facts
+from planner.engines.limit import Limit, Question
+from planner.engines.megatron_lm.stages import PP
+from planner.engines.setting import Given, Setting, Word
+
+FLAG, EP = "--overlap-moe-expert-parallel-comm", "--expert-model-parallel-size"
+_FULL = RECOMPUTES.index("full")
+
+
+def pairs_passes(facts: Facts) -> bool:
+    """Whether any pass runs beside one of another microbatch, as `costmodel.pipeline.pairing` counts them."""
+    microbatches = facts["job.global_batch_size"] // (facts["layout.dp"] * facts["layout.microbatch_size"])
+    piped = facts["layout.pp"] > 1
+    able = facts["layout.ep"] > 1 and (not piped or facts["layout.schedule"] == INTERLEAVED_SCHEDULE)
+    return bool(facts["stack.pairs_expert_passes"] and able and microbatches > facts["layout.pp"])
+
+
+def _read(given: Given) -> dict[str, Any]:
+    """The switch; a file that has it where Megatron-LM stops has it wrong."""
+    if not given[FLAG]:
+        return {"stack.pairs_expert_passes": False}
+    chunks = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+    cut = given["--pipeline-model-parallel-layout"] is not None or any(given[word] for word in chunks)
+    asked = {
+        f"{EP} above 1": given[EP] > 1,
+        "virtual stages": given[PP] == 1 or cut,
+        "no full recomputation": given["--recompute-granularity"] != "full",
+        "alltoall or flex": given["--moe-token-dispatcher-type"] in ("alltoall", "flex"),
+    }
+    lacking = [what for what, there in asked.items() if not there]
+    if lacking:
+        raise ValueError(f"asks for {', '.join(lacking)}")
+    return {"stack.pairs_expert_passes": True}
+
+
+PAIRING = Setting(
+    words=(
+        Word(name=FLAG, kind="flag", default=False),
+        Word(name="--delay-wgrad-compute", kind="flag", default=False),  # hides more, which is not priced
+    ),
+    fields=("stack.pairs_expert_passes",),
+    write=lambda facts: {FLAG: True} if pairs_passes(facts) else {},
+    read=_read,
+)
+
+
+def _recomputed_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    return s.stack.timing.pairs_expert_passes and np.asarray((t.ep > 1) & (t.recompute == _FULL), dtype=bool)
+
+
+def _recomputed(_: Question, x: ParallelLayout) -> tuple[str, str]:
+    return (
+        f"recompute = {x.recompute} at ep = {x.ep}: {FLAG} recomputes no whole layers",
+        "set recompute=none",
+    )
+
+
+PAIRED_RECOMPUTE = Limit(
+    name="pairs-without-recompute",
+    fields=("ep", "recompute"),
+    broken=_recomputed_broken,
+    says=_recomputed,
+)

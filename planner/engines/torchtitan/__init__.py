@@ -1,0 +1,1 @@
+"""torchtitan: its contract and its file."""

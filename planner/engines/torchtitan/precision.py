@@ -1,0 +1,164 @@
+"""Eight bits in torchtitan: converters that swap the linear layers of a model before it is built.
+
+Names are those of ``torchtitan/components/quantization`` of the torchtitan 0.3.0 wheel. Head and router stay
+in sixteen bits, as they are priced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.spec import ModelSpec
+from planner.engines.fields import Facts
+from planner.engines.limit import Limit, Question
+from planner.engines.setting import Given, Setting, Word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converter:
+    """One converter: the precision it means, the recipe where nobody says, and what it is told."""
+
+    precision: str
+    recipe: str
+    experts: bool = False
+    arguments: Mapping[str, Any]
+
+
+CONVERTERS: Mapping[str, Converter] = {
+    "Float8LinearConverter": Converter(
+        precision="fp8", recipe="rowwise",
+        arguments={"recipe_name": "rowwise", "filter_fqns": ["lm_head", "router.gate"]},
+    ),
+    "Float8GroupedExpertsConverter": Converter(
+        precision="fp8", recipe="rowwise", experts=True, arguments={}
+    ),
+    "MXFP8LinearConverter": Converter(
+        precision="mxfp8", recipe="mxfp8_rceil",
+        arguments={"fqns": ["attention", "feed_forward", "shared_experts"]},
+    ),
+    "MXFP8GroupedExpertsConverter": Converter(
+        precision="mxfp8", recipe="mxfp8_rceil", experts=True, arguments={"recipe_name": "mxfp8_rceil"}
+    ),
+}  # fmt: skip
+_OF_FILES = {
+    "float8": ("fp8", "tensorwise"), "quantize.linear.float8": ("fp8", "tensorwise"),
+    "mx": ("mxfp8", "mxfp8_cublas"), "quantize.linear.mx": ("mxfp8", "mxfp8_cublas"),
+    **{name: (one.precision, one.recipe) for name, one in CONVERTERS.items()},
+}  # fmt: skip
+"""Precision and usual recipe of every converter, those of the TOML files of 0.1 and 0.2 too."""
+_MULTIPLE = {"fp8": 16, "mxfp8": 32}
+"""Sides of a product are multiples of this: sixteen bytes of a row, or blocks of one scale."""
+
+
+def _write(facts: Facts) -> dict[str, Any]:
+    words: dict[str, Any] = {"training.mixed_precision_param": "bfloat16"}
+    mine = [
+        name
+        for name, one in CONVERTERS.items()
+        if one.precision == facts["job.precision"] and (facts["model.num_experts"] or not one.experts)
+    ]
+    return words | ({"model.converters": mine} if mine else {})
+
+
+def _read(given: Given) -> dict[str, Any]:
+    """Half precision, or that of the first converter."""
+    converters = given["model.converters"]
+    listed = converters if isinstance(converters, (list, tuple)) else [converters]
+    low = [_OF_FILES[str(name)] for name in listed if str(name) in _OF_FILES]
+    if low:
+        precision, usual = low[0]
+        return {
+            "job.precision": precision,
+            "recipe.fp8_recipe": given["model.converters.recipe_name"] or usual,
+        }
+    return {"job.precision": "bf16"} if given["training.mixed_precision_param"] == "bfloat16" else {}
+
+
+PRECISION = Setting(
+    words=(
+        Word(name="training.mixed_precision_param", default="bfloat16"),
+        Word(name="model.converters", kind="any"),
+        Word(
+            name="model.converters.recipe_name",
+            aliases=(
+                "float8.recipe_name", "quantize.linear.float8.recipe_name",
+                "mx.recipe_name", "quantize.linear.mx.recipe_name",
+            ),
+        ),
+    ),
+    fields=("job.precision", "recipe.fp8_recipe"),
+    write=_write,
+    read=_read,
+)  # fmt: skip
+
+
+def _untold(s: Question, _: LayoutTable) -> bool:
+    return s.job.precision not in ("bf16", *_MULTIPLE)
+
+
+SCALES_BLOCKS = ("blackwell", "rubin", "other")
+"""Generations that the converters of mxfp8 take: compute capability 10.0 and later, no CDNA."""
+
+
+def _other_scales(s: Question, _: LayoutTable) -> bool:
+    return s.job.precision == "mxfp8" and not s.cluster.gpu.architecture.startswith(SCALES_BLOCKS)
+
+
+def whole_width(model: ModelSpec) -> int:
+    """Largest number that divides the sides of products that no rank cuts."""
+    latent = model.kv_lora_rank and model.kv_lora_rank + model.qk_rope_head_dim
+    return math.gcd(model.hidden_size, model.moe_intermediate_size, model.q_lora_rank, latent)
+
+
+def split_width(model: ModelSpec) -> int:
+    """Largest number that divides the sides of products that tensor parallelism cuts."""
+    heads, shared = model.num_attention_heads, model.shared_expert_size
+    widths = [heads * model.qk_head_dim, heads * model.value_head_dim, shared]
+    widths += [model.attention.whole_heads * model.head_dim] * model.attention.shares_keys
+    widths += [model.intermediate_size] if not model.is_moe or model.num_dense_layers else []
+    return math.gcd(*widths)
+
+
+def _narrow_broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    multiple = _MULTIPLE.get(s.job.precision)
+    if multiple is None:
+        return False
+    split = np.asarray(split_width(s.model) % (multiple * t.tp) != 0, dtype=bool)
+    return split | (whole_width(s.model) % multiple != 0)
+
+
+def _narrow(s: Question, x: ParallelLayout) -> tuple[str, str]:
+    multiple, split, whole = _MULTIPLE[s.job.precision], split_width(s.model), whole_width(s.model)
+    equation = f"columns {split} % ({multiple}·tp {x.tp}) = {split % (multiple * x.tp)}"
+    if whole % multiple:
+        equation = f"columns {whole} % {multiple} = {whole % multiple}"
+    return f"{equation}, must be 0 for {s.job.precision}", "use a smaller tp, or --precision bf16"
+
+
+PRECISION_LIMITS = (
+    Limit(
+        name="precision",
+        fields=(),
+        broken=_untold,
+        says=lambda s, _: (
+            f"precision = {s.job.precision}: sixteen bits are bf16, converters {' and '.join(_MULTIPLE)}",
+            "use --precision bf16",
+        ),
+    ),
+    Limit(
+        name="block-scales",
+        fields=(),
+        broken=_other_scales,
+        says=lambda s, _: (
+            f"mxfp8 on {s.cluster.gpu.name} ({s.cluster.gpu.architecture}): converters want sm_100 or later",
+            "use --precision fp8",
+        ),
+    ),
+    Limit(name="columns-of-eight-bits", fields=("tp",), broken=_narrow_broken, says=_narrow),
+)

@@ -1,0 +1,123 @@
+"""Modules that a layer recomputes: bytes they free, seconds they take, and Megatron's words for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.memory.layer import memory_pieces
+from costmodel.models.catalog import model
+from costmodel.stack import SoftwareStack, stack
+from costmodel.training.score import evaluate
+from planner.engines.contract import read, words_of_line
+from planner.engines.contracts import CONTRACTS
+from planner.launch.targets import export_plan
+from tests.unit.planner.engines.priced import priced
+from topology.base.errors import NoFeasiblePlanError
+from topology.builders import default_cluster
+
+JOB = TrainingJob(sequence_length=4096, global_batch_size=64)
+SELECTIVE = ParallelLayout(dp=16, ep=16, zero_stage=1, recompute="selective")
+T, V3 = JOB.sequence_length, model("deepseek-v3")
+HEADS, ROPE = V3.num_attention_heads, V3.qk_nope_head_dim + V3.qk_rope_head_dim
+FREED = {
+    "mla_up_proj": 2 * T * (HEADS * (2 * ROPE + V3.v_head_dim) + V3.q_lora_rank + V3.kv_lora_rank),
+    "layernorm": 2 * 2 * T * V3.hidden_size,
+    "moe_act": 2 * T * V3.num_experts_per_token * V3.moe_intermediate_size,
+    "core_attn": 4 * T * HEADS,
+}
+"""Bytes of a layer of experts: queries, keys and values with the inputs of their projections; what both norms
+give; what the activation gives; a log-sum-exp of each token and head."""
+
+
+def profile(*modules: str) -> SoftwareStack:
+    """Megatron-Bridge that recomputes these."""
+    shipped = stack("megatron-bridge")
+    return replace(shipped, timing=replace(shipped.timing, recomputed_modules=modules))
+
+
+def kept(one: SoftwareStack, layout: ParallelLayout) -> float:
+    """Bytes of a layer of experts between forward and backward."""
+    return float(np.ravel(memory_pieces(V3, JOB, one, layout).layers[-1].saved_bytes)[0])
+
+
+def step_s(one: SoftwareStack, layout: ParallelLayout) -> float:
+    """Seconds of a step."""
+    cluster, table = default_cluster("h200-sxm", 16), LayoutTable.from_rows([layout])
+    return float(evaluate(V3, cluster, JOB, one, table, load_calibration()).step_time_s[0])
+
+
+@pytest.mark.parametrize("module", FREED)
+def test_a_module_frees_what_it_makes_again(module: str) -> None:
+    """Exactly the tensors that its recomputation gives back, and it takes longer for it."""
+    one = profile(module)
+    freed = kept(one, replace(SELECTIVE, recompute="none")) - kept(one, SELECTIVE)
+    assert freed == FREED[module]
+    assert step_s(one, SELECTIVE) > step_s(one, replace(SELECTIVE, recompute="none"))
+
+
+def test_modules_add_up() -> None:
+    """None frees what another does, and none takes time that another does."""
+    plain = replace(SELECTIVE, recompute="none")
+    every = profile(*FREED)
+    assert kept(every, plain) - kept(every, SELECTIVE) == sum(FREED.values())
+    base = step_s(every, plain)
+    more = [step_s(profile(module), SELECTIVE) - base for module in FREED]
+    assert step_s(every, SELECTIVE) - base == pytest.approx(sum(more), rel=0.02)  # hosts hide some of each
+
+
+def test_what_a_model_has_not_frees_nothing() -> None:
+    """A dense model without latent attention has its norms inside the products after them."""
+    spec, one = model("llama-3.1-8b"), profile("mla_up_proj", "layernorm", "moe_act")
+    layout = ParallelLayout(dp=8, recompute="selective")
+    pieces = [
+        memory_pieces(spec, JOB, one, replace(layout, recompute=name)) for name in ("none", "selective")
+    ]  # type: ignore[arg-type]
+    assert pieces[0].layers[0].saved_bytes == pieces[1].layers[0].saved_bytes
+
+
+@pytest.mark.parametrize("engine", ["megatron", "megatron-bridge"])
+def test_an_export_is_the_plan(engine: str) -> None:
+    """Only modules of the model are written, as Megatron-LM stops at others."""
+    plan = priced(
+        replace(SELECTIVE, dp=8, ep=8), "qwen3-30b-a3b", stack="megatron-bridge-modules", gpu="b200-sxm"
+    )
+    text = export_plan(plan, engine).text
+    assert "layernorm" in text
+    assert "moe_act" in text
+    assert "mla_up_proj" not in text
+
+
+@pytest.mark.parametrize(("name", "precision"), [("llama-3.1-8b", "bf16"), ("qwen3-30b-a3b", "fp8")])
+def test_what_megatron_cannot_repeat_is_refused(name: str, precision: str) -> None:
+    """Modules that the model lacks, and those that delayed scaling does not allow."""
+    layout = ParallelLayout(dp=8, zero_stage=1, recompute="none")
+    plan = priced(layout, name, stack="megatron-bridge-modules", gpu="b200-sxm", precision=precision)
+    plan = replace(plan, layout=replace(plan.layout, recompute="selective"))
+    with pytest.raises(NoFeasiblePlanError, match="megatron-recompute-modules"):
+        export_plan(plan, "megatron")
+
+
+@pytest.mark.parametrize(
+    ("line", "repeated"),
+    [
+        ("--recompute-granularity selective", ("core_attn",)),
+        ("--recompute-activations", ("core_attn",)),
+        (
+            "--recompute-granularity selective --recompute-modules moe_act layernorm mlp",
+            ("moe_act", "layernorm"),
+        ),
+        ("--recompute-granularity selective --recompute-modules moe", ()),
+    ],
+)
+def test_modules_are_read(line: str, repeated: tuple[str, ...]) -> None:
+    """Those that are priced; the others stand in the recipe."""
+    contract = CONTRACTS["megatron"]
+    found = read(contract, words_of_line(contract, line.split())).fields
+    assert (found["layout.recompute"], found["stack.recomputed_modules"]) == ("selective", repeated)
+    assert set(repeated) <= set(found["recipe.recompute_modules"])
