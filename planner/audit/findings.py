@@ -13,6 +13,7 @@ from typing import Literal
 from planner.audit.facts import Facts
 from planner.audit.job import Job
 from planner.audit.read import Reading
+from planner.audit.spelling import spelled_fix
 from planner.audit.told import setting_told
 from planner.rules.check import check
 from topology.cluster import Cluster
@@ -212,7 +213,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             kind="slow",
             rule="no-sequence-parallel",
             message=f"tp {tp} without sequence parallelism keeps whole activations on every rank",
-            fix="--sequence-parallel",
+            fix=spelled_fix(reading, "layout.sequence_parallel"),
             file=file,
             line=line,
         )
@@ -222,7 +223,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             kind="slow",
             rule="no-distributed-optimizer",
             message=f"optimizer states are kept {dp * cp} times",
-            fix="--use-distributed-optimizer",
+            fix=spelled_fix(reading, "said.distributed_optimizer"),
             file=file,
             line=line,
         )
@@ -237,7 +238,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             kind="slow",
             rule="no-overlap",
             message="gradients are reduced after the backward pass, not under it",
-            fix="--overlap-grad-reduce --overlap-param-gather",
+            fix=spelled_fix(reading, "said.overlap_gradients", "said.overlap_parameters"),
             file=file,
             line=line,
         )
