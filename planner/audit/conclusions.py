@@ -86,13 +86,13 @@ def _precision(facts: Facts, family: Family) -> None:
 
 def _recompute(facts: Facts, _: Family) -> None:
     """What is recomputed."""
-    word = str(facts.value("said.recompute") or "").lower()
+    word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
-    elif word == "selective":
+    elif word in ("selective", "sel"):
         layers = option == "op" or "said.flavor" in facts.found
-        facts.take("layout.recompute", "selective-op" if layers else word, "said.recompute")
+        facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
     for name, found in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
         if held is None and facts.value(name) is not None:
@@ -100,7 +100,8 @@ def _recompute(facts: Facts, _: Family) -> None:
         if held is not None:
             facts.take("layout.recompute", found if held else "none", name)
     if "said.recompute_method" in facts.found:
-        facts.take("layout.recompute", "full", "said.recompute_method")
+        layers = whole(facts.value("said.recompute_layers"))
+        facts.take("layout.recompute", "none" if layers == 0 else "full", "said.recompute_method")
     if "said.recompute_modules" in facts.found:
         facts.take("layout.recompute", "selective", "said.recompute_modules")
 

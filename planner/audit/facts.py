@@ -187,7 +187,7 @@ def _value(name: str, value: Scalar) -> Any:
     text = str(value).strip().strip("'\"")
     if value == NOT_KNOWN:
         return NOT_KNOWN if name in _WHOLE else None
-    if value is None and name == "said.recompute":
+    if name == "said.recompute" and text.lower() in ("none", "null"):
         return "none"
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
         return None if name != "said.bf16" or text.lower() != "auto" else "auto"
@@ -195,6 +195,8 @@ def _value(name: str, value: Scalar) -> Any:
         name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
     ):
         found = whole(value)
+        if name == "said.gpus_per_node" and text == "gpu":  # as many as torchrun finds
+            return NOT_KNOWN
         return found if found is not None and found > 0 else None
     if name == "layout.sequence_parallel":
         return truth_of(value)

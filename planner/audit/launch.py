@@ -64,7 +64,7 @@ class Launch:
 def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> tuple[Launch | None, Script]:
     """The launch of a script: the command with most known words, else the script's variables."""
     script = followed(text, given=given, beside=beside)
-    commands = list(script.started)
+    commands = _whole_lists(script.started)
     for document in script.documents:
         if re.search(r"--[a-z]", document.text):
             commands.extend(followed(document.text, given=given).started)
@@ -87,6 +87,18 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     if known < LEAST_WORDS:
         return None, script
     return Launch((*variables, *_directives(script)), family, 1, known), script
+
+
+def _whole_lists(commands: Sequence[Started]) -> list[Started]:
+    """Commands; lines of options in a row are one list of arguments."""
+    found: list[Started] = []
+    for command in commands:
+        bare = command.words[0].text.startswith("--")
+        if bare and found and found[-1].words[0].text.startswith("--"):
+            found[-1] = replace(found[-1], words=(*found[-1].words, *command.words))
+        else:
+            found.append(command)
+    return found
 
 
 def blocks_of(text: str) -> list[tuple[str, int]]:
@@ -120,6 +132,13 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     """A command as a launch, if an engine knows its words."""
     settings = settings_of_words(command.words, lines)
     programs = [text.text for text in command.words if not text.text.startswith("-")][:12]
+    if any(
+        program.rpartition("/")[2] == "deepspeed" for program in programs[:4]
+    ):  # it counts those of a node
+        settings = tuple(
+            replace(setting, name="num_gpus_per_node") if setting.name == "num_gpus" else setting
+            for setting in settings
+        )
     family = family_of(settings, programs)
     if family is None:
         return None
@@ -240,6 +259,7 @@ def is_machine(setting: Setting) -> bool:
         "num_nodes",
         "nodes",
         "gpus_per_node",
+        "accelerators",
         "num_gpus_per_node",
         "num_gpus",
         "nproc_per_node",

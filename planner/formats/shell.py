@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from planner.formats.shell_numbers import whole_number
 from planner.formats.shell_tests import truth
 from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
 from planner.formats.shell_values import LONGEST_TEXT, UNKNOWN, Text, Variables, expanded, here_text, joined
@@ -28,6 +29,11 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
 _POSITIONS = ("@", *map(str, range(1, 10)))
 _DECLARE = frozenset(("export", "declare", "local", "readonly", "typeset"))
 _SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
+_COMPUTED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.DOTALL)
+_QUOTED = re.compile(
+    r"(?:^|[\s;&/])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
+)
+"""One word that is a command of its own, as remote shells and schedulers are given it."""
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
 
 
@@ -228,6 +234,8 @@ class _Follower:
         """Follow a simple command."""
         if command.words and command.words[0].text in ("[[", "["):
             return truth(command.words, names)
+        if len(command.words) > 1 and all(word.text == "(" for word in command.words[:2]):
+            return self.computed(" ".join(word.text for word in command.words[2:-2]), names)
         words = self.without_redirections(command.words, names)
         assigned: dict[str, Text] = {}
         declared = bool(words) and words[0].text in _DECLARE
@@ -242,6 +250,17 @@ class _Follower:
             return True
         texts = self.texts(words, names)
         return self.start(texts, assigned, names) if texts else True
+
+    def computed(self, text: str, names: Variables) -> bool | None:
+        """``(( … ))`` and ``let``: an assignment, or a number that is true above or below zero."""
+        match = _COMPUTED.fullmatch(joined(text, names))
+        if match is None:
+            found = whole_number(joined(text, names), names.number)
+            return None if found is None else found != 0
+        name, operator, value = match.groups()
+        whole = whole_number(f"{name} {operator} ({value})" if operator else value, names.number)
+        names.values[name] = (Text(UNKNOWN if whole is None else str(whole), 0),)
+        return None if whole is None else whole != 0
 
     def texts(self, words: Iterable[Word], names: Variables) -> list[Text]:
         """What words become, as long as all together are no more than any script has."""
@@ -300,19 +319,29 @@ class _Follower:
         if first in self.functions and self.calls < MOST_CALLS:
             self.call(texts, names)
             return True
-        if first in ("unset", "shift", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"):
+        if first == "let":
+            return self.computed(" ".join(text.text for text in texts[1:]), names)
+        if first == "shift":
+            self.shift(names)
+            return True
+        if first in ("unset", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"):
             return True
         if first == "eval" and self.inner(" ".join(text.text for text in texts[1:]), texts[0].line, names):
             return True
         if first in ("true", "false", "test"):
             return {"true": True, "false": False}.get(first)
         self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line))
+        skip = texts[0].text.rpartition("/")[2] in _SHELLS or any(
+            part.text in ("-c", "-lc") for part in texts
+        )
         for place, text in enumerate(texts):
             if text.text in _SHELLS and [part.text for part in texts[place + 1 : place + 2]] in (
                 ["-c"],
                 ["-lc"],
             ):
                 self.inner(" ".join(part.text for part in texts[place + 2 : place + 3]), text.line, names)
+            elif _QUOTED.search(text.text.partition("--wrap=")[2] or text.text) and not skip:
+                self.inner(text.text.removeprefix("--wrap="), text.line, names)
         return None if first in ("grep", "command", "which", "nvidia-smi", "type") else True
 
     def inner(self, text: str, line: int, names: Variables) -> bool:
@@ -338,6 +367,17 @@ class _Follower:
         for name in _POSITIONS:
             names.values.pop(name, None)
         names.values |= kept
+
+    def shift(self, names: Variables) -> None:
+        """Positional arguments move down by one; those that nobody gave stay unknown."""
+        for place in range(1, 10):
+            following = names.values.get(str(place + 1))
+            if following is not None:
+                names.values[str(place)] = following
+            else:
+                names.values.pop(str(place), None)
+        if "@" in names.values:
+            names.values["@"] = names.values["@"][1:]
 
     def source(self, texts: list[Text], names: Variables) -> None:
         """A file that a script reads: followed if it was given, else named."""

@@ -203,10 +203,15 @@ def _variable(
 
 
 def _substituted(command: str, names: Variables, depth: int) -> str:
-    """What a substitution gives where that can be told: the text of ``cat << EOF``."""
+    """What a substitution gives where that can be told: ``expr``, the text of ``cat << EOF``."""
     from planner.formats.shell_words import words_of
 
     words = words_of(command)
+    if words and words[0].text == "expr":
+        found = whole_number(
+            joined(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
+        )
+        return UNKNOWN if found is None else str(found)
     if words and words[0].text == "cat":
         for word in words:
             if word.here is not None:
@@ -269,6 +274,10 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
     if index in ("@", "*"):
         return _Found(values if values is not None else (), listed=index == "@")
     if index is not None and values is not None:
+        key = f"[{joined(index, names, depth=depth + 1)}]="
+        keyed = next((part for part in values if part.text.startswith(key)), None)
+        if keyed is not None:
+            return _Found((Text(keyed.text.removeprefix(key), keyed.line),))
         number = whole_number(joined(index, names, depth=depth + 1), names.number)
         inside_it = number is not None and 0 <= number < len(values)
         return _Found((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
