@@ -10,7 +10,8 @@ from typing import Literal
 
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Facts, facts_of
-from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
+from planner.audit.launch import Launch, family_of, is_machine, launch_of, launch_of_page
+from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
 from planner.formats.python_config import Recipe, recipes_of
@@ -51,7 +52,7 @@ _GPU_NAMES: Mapping[str, str] = {
 }
 _GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
 _IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
@@ -152,7 +153,7 @@ def _mentions(whole: Reading, texts: Iterable[str]) -> None:
 def _text(path: str) -> str:
     """The text of a file, without characters that mean something to us."""
     text = read_text(path, int(MOST_BYTES)).replace("\x00", "").replace("\r\n", "\n")
-    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    text = _COLOUR.sub("", text)
     if len(text) > MOST_CONFIG_CHARACTERS and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(
@@ -196,6 +197,12 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
     settings = with_defaults(settings)
+    started = script_of(settings) if kind == "yaml" else ""
+    launch, _ = launch_of(started, given, {}) if started else (None, None)
+    if launch is not None and launch.family.name != FAMILIES[-1].name:
+        settings = [*launch.settings, *(setting for setting in settings if is_machine(setting))]
+        facts = facts_of(settings, launch.family, path)
+        return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)
     doubts.extend(

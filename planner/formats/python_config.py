@@ -120,6 +120,7 @@ def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: i
     inside = name.partition(".")[2]
     if isinstance(value, ast.Call):
         text = _only_text(value)
+        text = text if text is not None else _named_only(value, functions)
         if inside and text is not None:
             return [Setting(name=inside, value=text, line=value.lineno)]
         return _call(value, inside or name, functions, depth)
@@ -151,7 +152,9 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
         if keyword.arg is None:
             continue
         inside = f"{prefix}.{keyword.arg}".lstrip(".")
-        if isinstance(keyword.value, ast.Call):
+        if isinstance(keyword.value, ast.Call) and (named := _named_only(keyword.value, functions)):
+            found.append(Setting(name=inside, value=named, line=keyword.value.lineno))
+        elif isinstance(keyword.value, ast.Call):
             found.extend(_call(keyword.value, inside, functions, depth + 1))
         elif isinstance(keyword.value, ast.List) and (names := _called(keyword.value)):
             found.append(Setting(name=inside, value=names, line=keyword.value.lineno))
@@ -172,6 +175,12 @@ def _only_text(call: ast.Call) -> str | None:
         value = call.args[0].value
         return value if isinstance(value, str) else None
     return None
+
+
+def _named_only(call: ast.Call, functions: _Functions) -> str | None:
+    """The name of what is called without arguments and is no function of this file: ``bf16_mixed()``."""
+    name = _dotted(call.func)
+    return None if call.args or call.keywords or name in functions else name
 
 
 def _plain(node: ast.expr) -> Scalar | EllipsisType:
