@@ -57,6 +57,10 @@ _WHOLE = frozenset(
 )
 
 
+_ANY = frozenset(("said.recompute_full",))
+"""Fields that several words of an engine switch on: one that does is enough."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """One fact.
@@ -157,9 +161,12 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
         if any(setting.path[: len(table)] == table and len(setting.path) > len(table) for table in off):
             continue
         name = meaning(setting, family.words)
-        if name is None or name in facts.found or name in facts.unknown or name == "said.ignored":
+        value = None if name is None else _value(name, setting.value)
+        again = name in _ANY and truth_of(facts.value(name)) is False and truth_of(value) is True
+        if name in facts.found and not again:
             continue
-        value = _value(name, setting.value)
+        if name is None or name in facts.unknown or name == "said.ignored":
+            continue
         if value == NOT_KNOWN:
             facts.unknown.add(name)
         elif value is not None:

@@ -38,8 +38,6 @@ _TITAN_MODELS: Mapping[str, str] = {
     "qwen3": "qwen3",
     "gpt_oss": "gpt-oss",
 }
-_RECIPES = ("Megatron-Bridge", "NeMo", "Primus", "NeMo-RL", "verl", "shell variables")
-"""Families whose files change a recipe that they do not show."""
 LARGEST = 10**7
 
 
@@ -254,7 +252,7 @@ def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None
             return None
         dp = gpus // others
     stage = whole(facts.value("layout.zero_stage"))
-    if stage is None and reading.family.name in _RECIPES and dp * fields["cp"] > 1:
+    if stage is None and reading.family.recipes and dp * fields["cp"] > 1:
         stage = 1
         notes.assumed.append("a distributed optimizer, as the recipes that such files change have it")
     schedule = facts.value("layout.schedule") or usual_schedule(fields["virtual_stages"])

@@ -117,6 +117,9 @@ def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
     parallel = degrees or "layout.zero_stage" in facts.found or "layout.microbatch_size" in facts.found
     if not parallel:
         return
+    if family.recipes and len({"layout.tp", "layout.pp"} & facts.found.keys()) == 1:
+        facts.notes.append(f"tp or pp is the recipe's, which is not shown: dp of {world} GPUs is not told")
+        return
     dp, cp, tp = world // others, facts.count("layout.cp") or 1, facts.count("layout.tp") or 1
     ep = facts.count("layout.ep") or 1
     if (dp * cp * tp) % ep and family.name != "Megatron-DeepSpeed":

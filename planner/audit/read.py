@@ -202,6 +202,8 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     if launch is not None and launch.family.name != FAMILIES[-1].name:
         settings = [*launch.settings, *(setting for setting in settings if is_machine(setting))]
         facts = facts_of(settings, launch.family, path)
+        if "said.nodes" not in facts.found:
+            facts.unknown.add("said.nodes")  # the controller's number of pods
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)

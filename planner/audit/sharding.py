@@ -15,6 +15,7 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
     "full": 3,
     "optim_grads_params": 3,
     "hybrid_shard": 3,
+    "hybrid": 3,
     "1": 3,
     "shard_grad_op": 2,
     "optim_grads": 2,

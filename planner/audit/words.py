@@ -35,6 +35,7 @@ class Family:
         words: Its words and the field of each.
         defaults: Fields that its engine fills itself.
         serves: Whether it serves.
+        recipes: Whether its files change a recipe that they do not show.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Family:
     words: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
     serves: bool = False
+    recipes: bool = False
 
 
 def _groups(table: Mapping[str, Any]) -> dict[str, dict[str, str]]:

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from planner.formats.shell_numbers import whole_number
 from planner.formats.shell_tests import truth
 from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
-from planner.formats.shell_values import LONGEST_TEXT, UNKNOWN, Text, Variables, expanded, here_text, joined
+from planner.formats.shell_values import (
+    LONGEST_TEXT,
+    UNKNOWN,
+    Text,
+    Variables,
+    expanded,
+    here_text,
+    joined,
+    merged,
+    texts_of,
+)  # fmt: skip
 from planner.formats.shell_words import REDIRECTIONS, Word, words_of
 
 MOST_STEPS = 20_000
@@ -225,8 +235,8 @@ class _Follower:
         for name in sorted(set().union(*(end.values for end in ends))):
             values = [end.values.get(name) for end in ends]
             first = values[0]
-            alike = all(_texts(value) == _texts(first) for value in values)
-            common = first if alike else _merged(values)
+            alike = all(texts_of(value) == texts_of(first) for value in values)
+            common = first if alike else merged(values)
             if common is not None:
                 names.values[name] = common
 
@@ -386,24 +396,3 @@ class _Follower:
             self.inner(self.beside[name], texts[0].line, names)
         elif name:
             self.script.sourced.append(name)
-
-
-def _texts(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(text.text for text in value)
-
-
-def _merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
-    """What several ends of branches agree on: the words that all have, or nothing known."""
-    lists = [value for value in values if value is not None]
-    if len(lists) < len(values):  # one of them leaves it unset, as before the branch
-        return (Text(UNKNOWN, lists[0][0].line if lists and lists[0] else 0),)
-    if all(len(value) == 1 for value in lists):
-        texts = [value[0].text for value in lists]
-        shortest = min(texts, key=len)
-        if shortest.strip() and all(text.startswith(shortest) for text in texts):
-            return (Text(f"{shortest} {UNKNOWN}", lists[0][0].line),)
-        return (Text(UNKNOWN, lists[0][0].line if lists[0] else 0),)
-    common = min(lists, key=len)
-    if all(_texts(value[: len(common)]) == _texts(common) for value in lists):
-        return common
-    return (Text(UNKNOWN, 0),)

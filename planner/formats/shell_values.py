@@ -64,6 +64,28 @@ class Variables:
         return found
 
 
+def texts_of(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
+    """The texts of a value."""
+    return None if value is None else tuple(text.text for text in value)
+
+
+def merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
+    """What several ends of branches agree on: the words that all have, or nothing known."""
+    lists = [value for value in values if value is not None]
+    if len(lists) < len(values):  # one of them leaves it unset, as before the branch
+        return (Text(UNKNOWN, lists[0][0].line if lists and lists[0] else 0),)
+    if all(len(value) == 1 for value in lists):
+        texts = [value[0].text for value in lists]
+        shortest = min(texts, key=len)
+        if shortest.strip() and all(text.startswith(shortest) for text in texts):
+            return (Text(f"{shortest} {UNKNOWN}", lists[0][0].line),)
+        return (Text(UNKNOWN, lists[0][0].line if lists[0] else 0),)
+    common = min(lists, key=len)
+    if all(texts_of(value[: len(common)]) == texts_of(common) for value in lists):
+        return common
+    return (Text(UNKNOWN, 0),)
+
+
 def expanded(word: Word, names: Variables) -> list[Text]:
     """The words that one word becomes, split as a shell would.
 
