@@ -14,11 +14,12 @@ from planner.audit.facts import Facts
 from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.audit.spelling import spelled_fix
-from planner.audit.told import setting_told
+from planner.audit.told import contract_of, setting_told
 from planner.rules.check import check
 from topology.cluster import Cluster
 
-FindingKind = Literal["illegal", "contradiction", "slow", "measured"]
+FindingKind = Literal["illegal", "contradiction", "slow", "measured", "unpriced"]
+"""``unpriced``: legal for all we know, but the profile that prices the job has no such thing."""
 
 HIGHEST_SHARE_OF_PEAK = 0.8
 """Of a GPU's dense peak that a training step reaches at most: the best published ones stay below 0.75."""
@@ -58,7 +59,7 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
             found[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
         found.setdefault((finding.kind, finding.rule), finding)
-    order = ("illegal", "contradiction", "measured", "slow")
+    order = ("illegal", "unpriced", "contradiction", "measured", "slow")
     return tuple(sorted(found.values(), key=lambda finding: order.index(finding.kind)))
 
 
@@ -285,7 +286,10 @@ def _broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     for violation in check(
         setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
     ):
-        yield Finding(kind="illegal", rule=violation.rule, message=violation.message, fix=violation.hint)
+        lent = setting.stack.name == "pytorch" or contract_of(reading) is None
+        kind: FindingKind = "unpriced" if lent and violation.rule.endswith("-offered") else "illegal"
+        fix = "" if kind == "unpriced" else violation.hint
+        yield Finding(kind=kind, rule=violation.rule, message=violation.message, fix=fix)
 
 
 def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:

@@ -373,7 +373,8 @@ def _together(readings: list[Reading]) -> Reading:
             known = whole.facts.found.setdefault(name, fact)
             if known is not fact and known.value != fact.value and not name.startswith("said."):
                 whole.doubts.append(
-                    f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}"
+                    f"{name}: {known.said} of {Path(known.file).name} holds over {fact.said} of "
+                    f"{Path(fact.file).name}"
                 )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables
