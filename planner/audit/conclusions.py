@@ -88,6 +88,8 @@ def _recompute(facts: Facts, _: Family) -> None:
     """What is recomputed."""
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
+    if whole(facts.value("said.recompute_layers")) == 0 and "said.recompute_method" in facts.found:
+        facts.take("layout.recompute", "none", "said.recompute_layers")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
     elif word in ("selective", "sel"):
@@ -100,8 +102,7 @@ def _recompute(facts: Facts, _: Family) -> None:
         if held is not None:
             facts.take("layout.recompute", found if held else "none", name)
     if "said.recompute_method" in facts.found:
-        layers = whole(facts.value("said.recompute_layers"))
-        facts.take("layout.recompute", "none" if layers == 0 else "full", "said.recompute_method")
+        facts.take("layout.recompute", "full", "said.recompute_method")
     if "said.recompute_modules" in facts.found:
         facts.take("layout.recompute", "selective", "said.recompute_modules")
 
