@@ -272,12 +272,16 @@ def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
 def _rows(cells: Sequence[str], widths: Sequence[int], align: str) -> list[str]:
     """The lines of one row: a cell that is wider than its column is broken at spaces."""
     columns = [
-        [cell]
-        if len(cell) <= width
-        else textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+        [cell] if len(cell) <= width else _broken(cell, width)
         for cell, width in zip(cells, widths, strict=True)
     ]
     return [_row(row, widths, align) for row in itertools.zip_longest(*columns, fillvalue="")]
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    """The lines of one cell; words that are kept together are not where they are too long for that."""
+    parts = [part.replace(_NO_BREAK, " ") if len(part) > width else part for part in cell.split(" ")]
+    return textwrap.wrap(" ".join(parts), width, break_long_words=False, break_on_hyphens=False)
 
 
 def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from planner.audit.facts import NOT_KNOWN, recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
 from planner.formats.settings import Setting
-from planner.formats.shell import Script, Started, followed
+from planner.formats.shell import followed
+from planner.formats.shell_script import Script, Started
 from planner.formats.shell_values import UNKNOWN, Text
 
 MOST_COMMANDS = 1000
@@ -259,7 +260,6 @@ def is_machine(setting: Setting) -> bool:
         "num_nodes",
         "nodes",
         "gpus_per_node",
-        "accelerators",
         "num_gpus_per_node",
         "num_gpus",
         "nproc_per_node",

@@ -9,7 +9,7 @@ from planner.formats.settings import Setting
 
 _STARTS = ("command", "args", "arguments", "run", "entrypoint")
 """Keys whose text or list is a command, or the rest of one."""
-_FLAG = re.compile(r"(?:^|\s)--?[A-Za-z]")
+_FLAG = re.compile(r"(?:^|\s)(?:--?[A-Za-z]|[+~]*\w+(?:\.\w+)+=)")
 
 
 def script_of(settings: Sequence[Setting]) -> str:

@@ -86,6 +86,8 @@ def replicas(facts: Facts, family: Family) -> None:
         )
         if copies and copies > 1:
             facts.take("layout.shard_degree", shard, like)
+    elif facts.unknown & {"layout.tp", "layout.pp", "layout.cp"} - facts.found.keys():
+        facts.notes.append("a degree that only a run knows leaves dp untold")
     elif not family.serves and world and world % others == 0:
         _dp_of_world(facts, family, world, others)
     elif shard == -1:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from planner.audit.conclusions import conclude
-from planner.audit.facts import Facts, facts_of
-from planner.audit.launch import Launch, family_of, is_machine, launch_of, launch_of_page
+from planner.audit.facts import Facts, facts_of, meaning
+from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
-from planner.audit.words import FAMILIES, Family, family_named
+from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
 from planner.formats.python_config import Recipe, recipes_of
 from planner.formats.settings import Setting, with_defaults
-from planner.formats.shell import Script
+from planner.formats.shell_script import Script
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import read_text
 from topology.base.errors import InputError
@@ -200,7 +200,8 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     started = script_of(settings) if kind == "yaml" else ""
     launch, _ = launch_of(started, given, {}) if started else (None, None)
     if launch is not None and launch.family.name != FAMILIES[-1].name:
-        settings = [*launch.settings, *(setting for setting in settings if is_machine(setting))]
+        machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
+        settings = [*launch.settings, *machine]
         facts = facts_of(settings, launch.family, path)
         if "said.nodes" not in facts.found:
             facts.unknown.add("said.nodes")  # the controller's number of pods

@@ -87,6 +87,8 @@ _TABLE = read_toml(_FILE)
 FAMILIES = tuple(_family(entry, _groups(_TABLE["words"])) for entry in _TABLE["families"])
 """In the order in which they are tried; the last reads a script's variables."""
 MEGATRON_WORDS = next(family.words for family in FAMILIES if family.name == "Megatron-LM")
+MACHINE_WORDS: Mapping[str, str] = _groups(_TABLE["words"])["machines"]
+"""What says how many GPUs there are, whatever runs on them."""
 PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
 """What recipes state that others are made from."""
 

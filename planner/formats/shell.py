@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 from planner.formats.shell_numbers import whole_number
+from planner.formats.shell_script import Script, Started, slurm_variables
 from planner.formats.shell_tests import truth
 from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
 from planner.formats.shell_values import (
@@ -39,40 +39,13 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
 _POSITIONS = ("@", *map(str, range(1, 10)))
 _DECLARE = frozenset(("export", "declare", "local", "readonly", "typeset"))
 _SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
+_SILENT = frozenset(("unset", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"))
 _COMPUTED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.DOTALL)
 _QUOTED = re.compile(
-    r"(?:^|[\s;&/])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
+    r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
 )
 """One word that is a command of its own, as remote shells and schedulers are given it."""
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A command that a script would start.
-
-    `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken.
-    """
-
-    words: tuple[Text, ...]
-    assigned: Mapping[str, Text]
-    sure: bool
-    line: int
-
-
-@dataclass(slots=True)
-class Script:
-    """What a script comes to."""
-
-    started: list[Started] = field(default_factory=list)
-    names: Variables = field(default_factory=Variables)
-    directives: dict[str, Text] = field(default_factory=dict)
-    documents: list[Text] = field(default_factory=list)
-    """Here-documents with their variables, and the line they begin on."""
-    sourced: list[str] = field(default_factory=list)
-    """Files it reads that were not given."""
-    branches: list[tuple[int, frozenset[str]]] = field(default_factory=list)
-    """Lines where only a run can tell what is taken, and the variables that decide."""
 
 
 def followed(
@@ -93,26 +66,10 @@ def followed(
     for match in _DIRECTIVE.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         script.directives[match.group(1)] = Text(match.group(2) or "", line)
-    for name, value in {**_slurm(script.directives), **(given or {})}.items():
+    for name, value in {**slurm_variables(script.directives), **(given or {})}.items():
         script.names.values[name] = (Text(value, 0),)
     _Follower(script, beside or {}).run_text(text, script.names, line=1)
     return script
-
-
-def _slurm(directives: Mapping[str, Text]) -> dict[str, str]:
-    """Variables that Slurm sets by a script's own directives."""
-    found: dict[str, str] = {}
-    nodes = directives.get("--nodes", directives.get("-N"))
-    if nodes is not None and nodes.text.isdigit():
-        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
-    for flag, name in (
-        ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
-        ("--gpus-per-node", "SLURM_GPUS_PER_NODE"),
-    ):
-        value = directives.get(flag)
-        if value is not None and value.text.rpartition(":")[2].isdigit():
-            found[name] = value.text.rpartition(":")[2]
-    return found
 
 
 class _Follower:
@@ -319,40 +276,44 @@ class _Follower:
 
     def start(self, texts: list[Text], assigned: Mapping[str, Text], names: Variables) -> bool | None:
         """Follow a command whose words are known."""
-        first = texts[0].text
-        if first in ("exit", "return"):
-            self.left = True
-            return True
-        if first in ("source", "."):
-            self.source(texts, names)
-            return True
+        first, rest = texts[0].text, texts[1:]
         if first in self.functions and self.calls < MOST_CALLS:
             self.call(texts, names)
             return True
         if first == "let":
-            return self.computed(" ".join(text.text for text in texts[1:]), names)
-        if first == "shift":
-            self.shift(names)
-            return True
-        if first in ("unset", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"):
-            return True
-        if first == "eval" and self.inner(" ".join(text.text for text in texts[1:]), texts[0].line, names):
-            return True
+            return self.computed(" ".join(text.text for text in rest), names)
         if first in ("true", "false", "test"):
             return {"true": True, "false": False}.get(first)
+        if self.built_in(first, rest, names):
+            return True
         self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line))
-        skip = texts[0].text.rpartition("/")[2] in _SHELLS or any(
-            part.text in ("-c", "-lc") for part in texts
-        )
-        for place, text in enumerate(texts):
-            if text.text in _SHELLS and [part.text for part in texts[place + 1 : place + 2]] in (
-                ["-c"],
-                ["-lc"],
-            ):
-                self.inner(" ".join(part.text for part in texts[place + 2 : place + 3]), text.line, names)
-            elif _QUOTED.search(text.text.partition("--wrap=")[2] or text.text) and not skip:
-                self.inner(text.text.removeprefix("--wrap="), text.line, names)
+        self.within(texts, names)
         return None if first in ("grep", "command", "which", "nvidia-smi", "type") else True
+
+    def built_in(self, first: str, rest: list[Text], names: Variables) -> bool:
+        """Follow what the shell does itself; whether it was that."""
+        if first in ("exit", "return"):
+            self.left = True
+        elif first in ("source", "."):
+            self.source(rest, names)
+        elif first == "shift":
+            self.shift(names)
+        elif first == "set" and rest and rest[0].text == "--":
+            self.place(rest[1:], names)
+        elif first == "eval" and rest:
+            return self.inner(" ".join(text.text for text in rest), rest[0].line, names)
+        else:
+            return first in _SILENT
+        return True
+
+    def within(self, texts: list[Text], names: Variables) -> None:
+        """Commands in the words of another: of ``bash -c``, of a remote shell, of a scheduler."""
+        words = [text.text for text in texts]
+        for place, text in enumerate(texts):
+            if words[place] in _SHELLS and words[place + 1 : place + 2] in (["-c"], ["-lc"]):
+                self.inner(" ".join(words[place + 2 : place + 3]), text.line, names)
+            elif words[0] not in _SHELLS and not {"-c", "-lc"} & set(words) and _QUOTED.search(text.text):
+                self.inner(text.text.removeprefix("--wrap="), text.line, names)
 
     def inner(self, text: str, line: int, names: Variables) -> bool:
         """Follow a text that a script runs as a script."""
@@ -367,9 +328,7 @@ class _Follower:
     def call(self, texts: list[Text], names: Variables) -> None:
         """Run a function of the script."""
         kept = {name: names.values[name] for name in _POSITIONS if name in names.values}
-        for place, text in enumerate(texts[1:10], 1):
-            names.values[str(place)] = (text,)
-        names.values["@"] = tuple(texts[1:])
+        self.place(texts[1:], names)
         self.calls += 1
         self.run(self.functions[texts[0].text], names)
         self.calls -= 1
@@ -377,6 +336,11 @@ class _Follower:
         for name in _POSITIONS:
             names.values.pop(name, None)
         names.values |= kept
+
+    def place(self, texts: list[Text], names: Variables) -> None:
+        """Give positional arguments."""
+        names.values |= {str(place): (text,) for place, text in enumerate(texts[:9], 1)}
+        names.values["@"] = tuple(texts)
 
     def shift(self, names: Variables) -> None:
         """Positional arguments move down by one; those that nobody gave stay unknown."""
@@ -391,7 +355,7 @@ class _Follower:
 
     def source(self, texts: list[Text], names: Variables) -> None:
         """A file that a script reads: followed if it was given, else named."""
-        name = "".join(text.text for text in texts[1:2]).rpartition("/")[2].replace(UNKNOWN, "")
+        name = "".join(text.text for text in texts[:1]).rpartition("/")[2].replace(UNKNOWN, "")
         if name in self.beside and self.calls < MOST_CALLS:
             self.inner(self.beside[name], texts[0].line, names)
         elif name:

@@ -48,6 +48,60 @@ def test_the_document_has_what_the_file_states_and_nothing_else(capsys):
     assert "cp" not in found["layout"]
 
 
+def test_the_document_has_every_part_that_programs_read(capsys, tmp_path):
+    """Of a job that is priced, with a log beside it."""
+    log = tmp_path / "run.log"
+    step = " iteration {n}/ 9 | elapsed time per iteration (ms): {ms} | throughput per GPU (TFLOP/s/GPU): 300.0 |\n"
+    log.write_text(
+        "".join(step.format(n=n, ms=ms) for n, ms in enumerate((9000, 4000, 4000))), encoding="utf-8"
+    )
+    found = document(capsys, script(tmp_path, tp=8, more=DISTRIBUTED), str(log), "--gpu", "h100-sxm")
+    assert {"tp", "pp", "dp", "microbatch_size", "zero_stage"} <= found["layout"].keys()
+    assert found["job"].keys() == {"global_batch_size", "sequence_length", "precision"}
+    assert {"num_layers", "hidden_size", "num_attention_heads"} <= found["model"].keys()
+    assert found["measured"] == {"step_time_s": 4.0, "steps": 2, "tflops_per_gpu": 300.0}
+    predicted = found["predicted"]
+    assert predicted["lower_s"] < predicted["step_time_s"] < predicted["upper_s"]
+    assert predicted["error"] == pytest.approx(predicted["step_time_s"] / 4.0 - 1)
+    assert found["best"]["status"] == "proven"
+    assert found["slower_by"] == pytest.approx(4.0 / found["best"]["step_time_s"] - 1)
+    gains = [change["seconds_gained"] for change in found["changes"] if not change["whole"]]
+    assert gains == sorted(gains, reverse=True)
+    assert all(change["set"] for change in found["changes"])
+    assert {finding["kind"] for finding in found["findings"]} <= {"illegal", "contradiction", "slow"}
+
+
+def test_a_log_alone_has_no_layout_that_it_does_not_print(capsys, tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(" iteration 1/ 9 | elapsed time per iteration (ms): 4000.0 |\n" * 3, encoding="utf-8")
+    found = document(capsys, str(log))
+    assert (found["layout"], found["job"], found["model"]) == ({}, {}, {})
+    assert found["measured"] == {"step_time_s": 4.0, "steps": 2}
+    assert (found["predicted"], found["best"], found["changes"]) == (None, None, [])
+
+
+def test_what_no_profile_prices_is_no_illegal_job(capsys, tmp_path):
+    """The engine may have what the profile that lends its prices has not."""
+    path = tmp_path / "c.yaml"
+    text = "base_model: Qwen/Qwen2.5-7B\nsequence_len: 2048\nmicro_batch_size: 1\ndp_shard_size: 4\nsequence_parallel_degree: 2\nbf16: true\n"
+    path.write_text(text, encoding="utf-8")
+    found = document(capsys, str(path), "--gpu", "h100-sxm", "--fail-above", "15%")
+    assert [finding["kind"] for finding in found["findings"]] == ["unpriced"]
+    assert found["predicted"] is None
+
+
+@pytest.mark.parametrize("columns", [80, 110])
+def test_the_table_is_no_wider_than_the_screen(capsys, tmp_path, monkeypatch, columns):
+    """Off a terminal too; a path or a flag that is longer than its column stays whole."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    more = f"{DISTRIBUTED} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    assert run(["audit", script(tmp_path, tp=8, more=more), "--gpu", "h100-sxm"]) == 0
+    text = capsys.readouterr().out
+    changes = text.partition("Changes\n")[2].partition("\n\n")[0]
+    assert "without --recompute-granularity" in changes
+    assert max(map(len, text.split("\n"))) <= columns
+
+
 def test_a_serving_file_gives_its_layout(capsys):
     found = document(capsys, str(FILES / "vllm_page.md"))
     assert (found["engine"], found["layout"]) == ("vLLM", {"dp": 8, "ep": 8})
@@ -57,7 +111,8 @@ def test_a_serving_file_gives_its_layout(capsys):
 def test_the_table_names_places_changes_and_what_was_assumed(capsys, tmp_path):
     assert run(["audit", script(tmp_path, tp=8)]) == 0
     text = capsys.readouterr().out
-    for word in ("run.sh:6", "predicted", "best", "Changes", "--tensor-model-parallel-size", "give --gpu"):
+    assert re.search(r"^  tp +8 +6  tensor-model-parallel-size$", text, re.MULTILINE)
+    for word in ("predicted", "best", "Changes", "--tensor-model-parallel-size", "give --gpu"):
         assert word in text
 
 

@@ -83,20 +83,26 @@ def _shown(found: Audit) -> list[Fact]:
 
 
 def _facts_table(found: Audit) -> Table:
-    """What was read where."""
+    """What was read where: by its line, and its file where there are several."""
+    several = len(found.reading.kinds) > 1
     rows = tuple(
-        (fact.name, _text(fact.value), fact.how, _place(fact.file, fact.line), _said(fact))
+        (
+            fact.name.partition(".")[2],
+            _text(fact.value),
+            _place(fact.file, fact.line) if several else str(fact.line or ""),
+            _said(fact),
+        )
         for fact in _shown(found)[:_MOST_FACTS]
     )
-    return Table(
-        title="Read", columns=("field", "value", "how", "where", "said"), rows=rows, align="lrlll", wraps=(4,)
-    )
+    columns = ("field", "value", "where" if several else "line", "said")
+    return Table(title="Read", columns=columns, rows=rows, align="lrll" if several else "lrrl", wraps=(3,))
 
 
 def _said(fact: Fact) -> str:
-    """The word that states a fact, or why it holds."""
-    plainly = fact.how == "stated" and fact.word and fact.said == f"{fact.word} {fact.value}"
-    return fact.word if plainly else fact.said[:60]
+    """The word that states a fact, or how else it is known."""
+    if fact.how != "stated":
+        return f"{fact.how}: {fact.said[:60]}"
+    return fact.word if fact.word and fact.said == f"{fact.word} {fact.value}" else fact.said[:60]
 
 
 def _text(value: object) -> str:

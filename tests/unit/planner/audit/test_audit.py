@@ -120,6 +120,7 @@ def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
     assert found.fits is False
     capacity = setting_of(found.job.request).cluster.gpu.memory_bytes
     assert all(change.peak_memory_bytes <= capacity for change in found.changes)
+    assert found.changes[0].whole
 
 
 def test_a_log_and_its_script_give_the_error_of_the_prediction(tmp_path):

@@ -88,6 +88,7 @@ def test_branches_that_a_run_decides_leave_unknown_what_they_set_differently(tmp
         ("A=$(expr 16 / 2)", 8),
         ("declare -A L=([a]=1 [b]=8); B=b; A=${L[$B]}", 8),
         ("f() { shift; A=$1; }\nf 1 8", 8),
+        ("set -- 4 8; A=$2", 8),
         ("for A in 8 16; do :; done", 16),
     ],
 )  # fmt: skip
@@ -137,6 +138,20 @@ def test_recomputing_no_layer_is_no_recomputation(tmp_path):
     text = "torchrun pretrain_gpt.py --num-layers 8 --num-attention-heads 4 --recompute-granularity full --recompute-method block --recompute-num-layers {}"
     assert read_script(tmp_path, text.format(4))["layout.recompute"] == "full"
     assert read_script(tmp_path, text.format(0))["layout.recompute"] == "none"
+
+
+def test_a_degree_that_only_a_run_knows_leaves_dp_untold(tmp_path):
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $1 --pipeline-model-parallel-size 2 --num-layers 8"
+    reading = read_files([str(script(tmp_path, text))])
+    assert reading.facts.value("cluster.num_gpus") == 8
+    assert "layout.dp" not in reading.facts.found
+    assert any("dp untold" in doubt for doubt in reading.doubts)
+
+
+@pytest.mark.parametrize(("policy", "stage"), [("default", 3), ("always", 3), ("never", 2)])
+def test_parameters_that_stay_gathered_are_no_zero_3(tmp_path, policy, stage):
+    text = f'[parallelism]\ndata_parallel_shard_degree = 8\nfsdp_reshard_after_forward = "{policy}"\n'
+    assert read_files([str(script(tmp_path, text, "c.toml"))]).facts.value("layout.zero_stage") == stage
 
 
 def test_a_layout_that_does_not_fill_the_gpus_has_no_dp(tmp_path):
