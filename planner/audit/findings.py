@@ -250,11 +250,7 @@ def _environment(reading: Reading) -> Iterator[Finding]:
     facts = reading.facts
     split = (facts.count("layout.tp") or 1) > 1 or (facts.count("layout.cp") or 1) > 1
     wants = reading.family.name == "Megatron-LM" and "shell" in reading.kinds.values() and split
-    if (
-        wants
-        and "CUDA_DEVICE_MAX_CONNECTIONS" not in reading.variables
-        and not facts.truth("said.megatron_fsdp")
-    ):
+    if wants and not reading.sets_queues and not facts.truth("said.megatron_fsdp"):
         message = (
             "CUDA_DEVICE_MAX_CONNECTIONS is not set: below Blackwell Megatron-LM stops with tp or cp above 1"
         )
@@ -287,7 +283,8 @@ def _broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
         setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
     ):
         lent = setting.stack.name == "pytorch" or contract_of(reading) is None
-        kind: FindingKind = "unpriced" if lent and violation.rule.endswith("-offered") else "illegal"
+        theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{setting.engine}-")
+        kind: FindingKind = "unpriced" if lent and theirs else "illegal"
         fix = "" if kind == "unpriced" else violation.hint
         yield Finding(kind=kind, rule=violation.rule, message=violation.message, fix=fix)
 

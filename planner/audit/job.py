@@ -108,6 +108,8 @@ def _unpriced(reading: Reading) -> str:
     """Why a job cannot be priced at all; empty where it can."""
     if reading.family.serves:
         return "a training job: this file serves"
+    if reading.family.name == "nanotron" and (reading.facts.count("layout.ep") or 1) > 1:
+        return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
     adapter = str(reading.facts.value("said.adapter") or "").lower()
     if adapter not in ("", "full", "false", "none") or reading.facts.truth("said.four_bit"):
         return f"a job that trains all weights: {adapter or 'a base in four bits'} is not priced"

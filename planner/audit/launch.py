@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from planner.audit.facts import NOT_KNOWN, recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
@@ -93,12 +94,10 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
 def _whole_lists(commands: Sequence[Started]) -> list[Started]:
     """Commands; lines of options in a row are one list of arguments."""
     found: list[Started] = []
-    for command in commands:
-        bare = command.words[0].text.startswith("--")
-        if bare and found and found[-1].words[0].text.startswith("--"):
-            found[-1] = replace(found[-1], words=(*found[-1].words, *command.words))
-        else:
-            found.append(command)
+    for bare, together in groupby(commands, lambda command: command.words[0].text.startswith("--")):
+        row = list(together)
+        words = (word for command in row for word in command.words)
+        found.extend([replace(row[0], words=tuple(words))] if bare else row)
     return found
 
 

@@ -77,6 +77,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    sets_queues: bool = False
+    """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -146,6 +148,7 @@ def _mentions(whole: Reading, texts: Iterable[str]) -> None:
     for text in texts:
         kinds |= {match.group(1).lower() for match in _GPU.finditer(text[:MOST_CONFIG_CHARACTERS])}
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
     whole.gpus = tuple(sorted({_GPU_NAMES[kind] for kind in kinds}))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 

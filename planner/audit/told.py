@@ -157,7 +157,7 @@ def words_between(
         return None
     try:
         old, new = write(contract, before), write(contract, after)
-    except (InputError, ValueError, KeyError, IndexError, TypeError):
+    except (InputError, ValueError, KeyError, IndexError, TypeError, StopIteration):
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}
     said = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}

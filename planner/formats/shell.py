@@ -33,6 +33,8 @@ MOST_EXPANDED = 150_000
 """Words that all commands become together; a published script has some five thousand."""
 MOST_COPIED = 400_000
 """Variables copied for branches that a run decides; a published script has a few thousand."""
+MOST_WITHIN = 200_000
+"""Characters of texts that a script runs as scripts; a published one has some thousand."""
 MOST_CALLS = 8
 """Functions, `eval` and `bash -c` within each other."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
@@ -83,6 +85,7 @@ class _Follower:
         self.expanded = 0
         self.sure = True
         self.calls = 0
+        self.run_within = 0
         self.left = False
         """Whether ``exit`` or ``return`` was reached."""
 
@@ -309,15 +312,17 @@ class _Follower:
     def within(self, texts: list[Text], names: Variables) -> None:
         """Commands in the words of another: of ``bash -c``, of a remote shell, of a scheduler."""
         words = [text.text for text in texts]
+        remote = words[0] not in _SHELLS and not {"-c", "-lc"}.intersection(words)
         for place, text in enumerate(texts):
             if words[place] in _SHELLS and words[place + 1 : place + 2] in (["-c"], ["-lc"]):
                 self.inner(" ".join(words[place + 2 : place + 3]), text.line, names)
-            elif words[0] not in _SHELLS and not {"-c", "-lc"} & set(words) and _QUOTED.search(text.text):
+            elif remote and _QUOTED.search(text.text):
                 self.inner(text.text.removeprefix("--wrap="), text.line, names)
 
     def inner(self, text: str, line: int, names: Variables) -> bool:
         """Follow a text that a script runs as a script."""
-        if self.calls >= MOST_CALLS:
+        self.run_within += len(text)
+        if self.calls >= MOST_CALLS or self.run_within > MOST_WITHIN:
             return False
         self.calls += 1
         self.run_text(text, names, line)

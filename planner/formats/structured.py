@@ -139,6 +139,8 @@ def yaml_settings(text: str, where: str) -> list[Setting]:
     """Settings of a YAML document (of several, of all)."""
     import yaml
 
+    if not text.strip():
+        return []
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     reader = _Events()
     try:

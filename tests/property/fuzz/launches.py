@@ -194,6 +194,8 @@ LAUNCHES = (
 """What broke it, and what was made to."""
 _MANY = "\n".join(f"V{number}={number}" for number in range(3000)) + "\n"
 SLOW = (
+    "f() {\n" + '  pdsh -w n "cd x && torchrun x.py --a 1"\n' * 40 + "  f\n  f\n}\nf\n",
+    "f() { eval \"$A\"; ssh h \"torchrun x --a $A\"; f; }\nA='" + 'f; ssh h "torchrun x --a"; ' * 300 + "'\nf\n",
     _MANY + "if [ $A = 1 ]; then X=1; else X=2; fi\n" * 6000, _MANY + "f() { X=$1; }\n" + "f 1\n" * 19_000, "A='" + "x " * 40_000 + "'\n" + "run $A $A\n" * 3000,
     "A=(" + "--a 1 " * 20_000 + ")\n" + "torchrun x.py ${A[@]}\n" * 200, "cat <<EOF\n" + "--a 1\n" * 20_000 + "EOF\n" + "torchrun x.py --tp 1\n" * 5000,
     "\n".join(f"def f{n}():\n    x = f{n + 1}()\n    y = f{n + 1}()\n    cfg.tp.tensor_parallel_degree = 3" for n in range(2500)),
