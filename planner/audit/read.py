@@ -32,10 +32,11 @@ MOST_FILES = 16
 TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _SHELL = re.compile(
-    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^\s*(?:export\s+)?[A-Za-z_]\w*=|^\s*(?:torchrun|srun|python3?|deepspeed|source)\s",
+    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^[ \t]*(?:export\s+)?[A-Za-z_]\w*="
+    r"|^[ \t]*(?:torchrun|srun|python3?|deepspeed|source)\s",
     re.MULTILINE,
 )
-_TOML = re.compile(r"^\s*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
+_TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
 _GPU_NAMES: Mapping[str, str] = {
     "h100": "h100-sxm",
@@ -102,7 +103,7 @@ def kind_of(text: str, name: str) -> Kind:
         return "shell"
     if suffix in ("sh", "sbatch", "slurm", "bash", "env"):
         return "shell"
-    if re.search(r"^\s*```", text, re.MULTILINE):
+    if re.search(r"^[ \t]*```", text, re.MULTILINE):
         return "page"
     for known, suffixes in (("toml", ("toml",)), ("yaml", ("yaml", "yml")), ("python", ("py",))):
         if suffix in suffixes:
@@ -172,7 +173,9 @@ def _sourced(texts: Mapping[str, str]) -> frozenset[str]:
     for name, text in texts.items():
         if len(texts) > 1:
             for match in re.finditer(
-                r"^\s*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$", text[:MOST_CONFIG_CHARACTERS], re.MULTILINE
+                r"^[ \t]*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$",
+                text[:MOST_CONFIG_CHARACTERS],
+                re.MULTILINE,
             ):
                 if match.group(1) in names and match.group(1) != Path(name).name:
                     found.add(match.group(1))
