@@ -193,6 +193,8 @@ def _switches(spec: ClusterSpec) -> Iterator[str]:
         if node.switch not in names:
             yield f"nodes[{i}].switch = {node.switch!r}, which is no switch: its nodes are disconnected"
     for i, switch in enumerate(spec.switches):
+        if not switch.name:  # which would be its own parent's name, and the place of nodes that name none
+            yield f"switches[{i}].name is empty"
         if switch.parent and switch.parent not in names:
             yield f"switches[{i}].parent = {switch.parent!r}, which is no switch"
         if switch.parent:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,9 @@ _FORMAT_OF_SUFFIX: Mapping[str, Format] = {".json": "json", ".csv": "csv", ".md"
 _BOLD, _DIM, _ACCENT = "1", "2", "36"
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _DEFAULT_WIDTH = 110
+_NO_BREAK = "\u00a0"
+_NARROWEST = 16
+"""Characters of a column that is wrapped, at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +46,18 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under column heads; `align` has an `l` or `r` per column (default: first left, others right)."""
+    """Rows under column heads; `align` has an `l` or `r` per column (default: first left, others right).
+
+    Cells of the columns in `wraps` are broken at spaces where a row is wider than the screen; a no-break
+    space keeps two words together.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     align: str = ""
     note: str = ""
+    wraps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +112,8 @@ def emit(
     """Write the answer where and how it was asked for; returns the exit code."""
     chosen = choose_format(wanted=wanted, as_json=as_json, output=output)
     colour = output is None and wants_colour(sys.stdout)
-    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if sys.stdout.isatty() else _DEFAULT_WIDTH
+    told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    width = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns if told else _DEFAULT_WIDTH
     text = render(answer, chosen, width=width, colour=colour)
     if output is None:
         print_text(text, is_json=chosen == "json")
@@ -134,8 +145,8 @@ def render(answer: Answer, chosen: Format, *, width: int = _DEFAULT_WIDTH, colou
     if chosen == "csv":
         return csv_text(answer.records)
     if chosen == "markdown":
-        return _markdown(answer)
-    return _screen(answer, width, colour=colour)
+        return _markdown(answer).replace(_NO_BREAK, " ")
+    return _screen(answer, width, colour=colour).replace(_NO_BREAK, " ")
 
 
 def write_file(path: Path, text: str, *, fix: str = "give --output a file you may write") -> None:
@@ -212,7 +223,7 @@ def _screen_section(section: Section, width: int, *, colour: bool) -> str:
     if isinstance(section, Facts):
         body = _screen_facts(section, width, colour=colour)
     elif isinstance(section, Table):
-        body = _screen_table(section, colour=colour)
+        body = _screen_table(section, width, colour=colour)
     else:
         body = [line for text in section.lines for line in _wrapped(text, width, first="  · ", rest="    ")]
     return "\n".join([*title, *body])
@@ -230,14 +241,20 @@ def _screen_facts(section: Facts, width: int, *, colour: bool) -> list[str]:
     return lines
 
 
-def _screen_table(section: Table, *, colour: bool) -> list[str]:
+def _screen_table(section: Table, width: int, *, colour: bool) -> list[str]:
     """Align columns; two spaces between them, no rules."""
     widths = [
         max(len(cell) for cell in column) for column in zip(section.columns, *section.rows, strict=True)
     ]
     align = section.align or "l" + "r" * (len(section.columns) - 1)
+    while section.wraps and sum(widths) + 2 * len(widths) > width:
+        widest = max(section.wraps, key=lambda column: widths[column])
+        if widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
     lines = [_paint(_row(section.columns, widths, align), _DIM, colour=colour)]
-    lines += [_row(row, widths, align) for row in section.rows]
+    for row in section.rows:
+        lines += _rows(row, widths, align)
     if section.note:
         lines.append(_paint(f"  {section.note}", _DIM, colour=colour))
     return lines
@@ -252,10 +269,23 @@ def _row(cells: Sequence[str], widths: Sequence[int], align: str) -> str:
     return "  " + "  ".join(padded).rstrip()
 
 
+def _rows(cells: Sequence[str], widths: Sequence[int], align: str) -> list[str]:
+    """The lines of one row: a cell that is wider than its column is broken at spaces."""
+    columns = [
+        [cell] if len(cell) <= width else _broken(cell, width)
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    return [_row(row, widths, align) for row in itertools.zip_longest(*columns, fillvalue="")]
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    """The lines of one cell; words that are kept together are not where they are too long for that."""
+    parts = [part.replace(_NO_BREAK, " ") if len(part) > width else part for part in cell.split(" ")]
+    return textwrap.wrap(" ".join(parts), width, break_long_words=False, break_on_hyphens=False)
+
+
 def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
     """Break a sentence at spaces so that it fits the screen."""
-    import textwrap
-
     return textwrap.wrap(
         text,
         max(width, 40),

@@ -44,8 +44,8 @@ def judge(case: Mapping[str, Any]) -> dict[str, Any]:
     from torchtitan.distributed import ParallelDims
     from torchtitan.trainer import Trainer
 
-    # Converters of low precision are made, so that their classes check what they are told; to build one needs a GPU.
-    Configurable.Config.build = lambda self: SimpleNamespace(convert=lambda model: model)
+    # Converters of low precision are made, so that their classes check what they hear; building needs a GPU.
+    Configurable.Config.build = lambda _: SimpleNamespace(convert=lambda model: model)
     start = Trainer.Config()
     start.model_spec = SimpleNamespace(model=None)
     config = checked(runpy.run_path(next(iter(case["files"])))["apply_plan"](start))

@@ -85,8 +85,10 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         job, cluster = Job(missing=(f"a possible job: {impossible.what}, {impossible.cause}",)), None
         findings = findings_of(reading, job, None)
     doubts += job.assumed
-    illegal = any(finding.kind == "illegal" and finding.rule != "cuda-connections" for finding in findings)
-    now = None if illegal else _running(reading, job, cal)
+    stops = any(
+        finding.kind in ("illegal", "unpriced") and finding.rule != "cuda-connections" for finding in findings
+    )
+    now = None if stops else _running(reading, job, cal)
     best = _best(job.request, cal)
     changes = changes_of(reading, now, best, cal) if now else ()
     return Audit(

@@ -99,7 +99,7 @@ def changes_of(reading: Reading, now: Running, best: Plan | None, cal: Calibrati
     useful = [change for change in single if change.set and change.seconds_gained > least]
     useful.sort(key=lambda change: -change.seconds_gained)
     once = list({change.set: change for change in reversed(useful)}.values())[::-1]
-    return (*_whole(reading, now, best), *once[:MOST_CHANGES])
+    return (*_whole(reading, now, best, fits=fits), *once[:MOST_CHANGES])
 
 
 def _change(
@@ -172,9 +172,11 @@ def _words(
     return spelled_words(reading, *between)
 
 
-def _whole(reading: Reading, now: Running, best: Plan | None) -> Iterator[Change]:
-    """The way to the best plan, as one change."""
-    if best is None or best.estimate.step_time_s >= now.estimate.step_time_s * (1 - LEAST_GAIN):
+def _whole(reading: Reading, now: Running, best: Plan | None, *, fits: bool) -> Iterator[Change]:
+    """The way to the best plan, as one change: where it gains time, or the job does not fit as it is."""
+    if best is None:
+        return
+    if fits and best.estimate.step_time_s >= now.estimate.step_time_s * (1 - LEAST_GAIN):
         return
     fields = changed_fields(now.layout, best.layout)
     words = _words(reading, now, facts_of(best), fields)

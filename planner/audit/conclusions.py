@@ -86,13 +86,15 @@ def _precision(facts: Facts, family: Family) -> None:
 
 def _recompute(facts: Facts, _: Family) -> None:
     """What is recomputed."""
-    word = str(facts.value("said.recompute") or "").lower()
+    word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
+    if whole(facts.value("said.recompute_layers")) == 0 and "said.recompute_method" in facts.found:
+        facts.take("layout.recompute", "none", "said.recompute_layers")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
-    elif word == "selective":
+    elif word in ("selective", "sel"):
         layers = option == "op" or "said.flavor" in facts.found
-        facts.take("layout.recompute", "selective-op" if layers else word, "said.recompute")
+        facts.take("layout.recompute", "selective-op" if layers else "selective", "said.recompute")
     for name, found in (("said.recompute_full", "full"), ("said.recompute_selective", "selective")):
         held = facts.truth(name)
         if held is None and facts.value(name) is not None:

@@ -57,6 +57,10 @@ _WHOLE = frozenset(
 )
 
 
+_ANY = frozenset(("said.recompute_full",))
+"""Fields that several words of an engine switch on: one that does is enough."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """One fact.
@@ -157,9 +161,12 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
         if any(setting.path[: len(table)] == table and len(setting.path) > len(table) for table in off):
             continue
         name = meaning(setting, family.words)
-        if name is None or name in facts.found or name in facts.unknown or name == "said.ignored":
+        value = None if name is None else _value(name, setting.value)
+        again = name in _ANY and truth_of(facts.value(name)) is False and truth_of(value) is True
+        if name in facts.found and not again:
             continue
-        value = _value(name, setting.value)
+        if name is None or name in facts.unknown or name == "said.ignored":
+            continue
         if value == NOT_KNOWN:
             facts.unknown.add(name)
         elif value is not None:
@@ -187,7 +194,7 @@ def _value(name: str, value: Scalar) -> Any:
     text = str(value).strip().strip("'\"")
     if value == NOT_KNOWN:
         return NOT_KNOWN if name in _WHOLE else None
-    if value is None and name == "said.recompute":
+    if name == "said.recompute" and text.lower() in ("none", "null"):
         return "none"
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
         return None if name != "said.bf16" or text.lower() != "auto" else "auto"
@@ -195,6 +202,8 @@ def _value(name: str, value: Scalar) -> Any:
         name.startswith("model.") and name not in ("model.gated_mlp", "model.tie_word_embeddings")
     ):
         found = whole(value)
+        if name == "said.gpus_per_node" and text == "gpu":  # as many as torchrun finds
+            return NOT_KNOWN
         return found if found is not None and found > 0 else None
     if name == "layout.sequence_parallel":
         return truth_of(value)

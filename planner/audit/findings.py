@@ -13,11 +13,13 @@ from typing import Literal
 from planner.audit.facts import Facts
 from planner.audit.job import Job
 from planner.audit.read import Reading
-from planner.audit.told import setting_told
+from planner.audit.spelling import spelled_fix
+from planner.audit.told import contract_of, setting_told
 from planner.rules.check import check
 from topology.cluster import Cluster
 
-FindingKind = Literal["illegal", "contradiction", "slow", "measured"]
+FindingKind = Literal["illegal", "contradiction", "slow", "measured", "unpriced"]
+"""``unpriced``: legal for all we know, but the profile that prices the job has no such thing."""
 
 HIGHEST_SHARE_OF_PEAK = 0.8
 """Of a GPU's dense peak that a training step reaches at most: the best published ones stay below 0.75."""
@@ -57,7 +59,7 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
             found[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
         found.setdefault((finding.kind, finding.rule), finding)
-    order = ("illegal", "contradiction", "measured", "slow")
+    order = ("illegal", "unpriced", "contradiction", "measured", "slow")
     return tuple(sorted(found.values(), key=lambda finding: order.index(finding.kind)))
 
 
@@ -212,7 +214,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             kind="slow",
             rule="no-sequence-parallel",
             message=f"tp {tp} without sequence parallelism keeps whole activations on every rank",
-            fix="--sequence-parallel",
+            fix=spelled_fix(reading, "layout.sequence_parallel"),
             file=file,
             line=line,
         )
@@ -222,7 +224,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             kind="slow",
             rule="no-distributed-optimizer",
             message=f"optimizer states are kept {dp * cp} times",
-            fix="--use-distributed-optimizer",
+            fix=spelled_fix(reading, "said.distributed_optimizer"),
             file=file,
             line=line,
         )
@@ -237,7 +239,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             kind="slow",
             rule="no-overlap",
             message="gradients are reduced after the backward pass, not under it",
-            fix="--overlap-grad-reduce --overlap-param-gather",
+            fix=spelled_fix(reading, "said.overlap_gradients", "said.overlap_parameters"),
             file=file,
             line=line,
         )
@@ -248,11 +250,7 @@ def _environment(reading: Reading) -> Iterator[Finding]:
     facts = reading.facts
     split = (facts.count("layout.tp") or 1) > 1 or (facts.count("layout.cp") or 1) > 1
     wants = reading.family.name == "Megatron-LM" and "shell" in reading.kinds.values() and split
-    if (
-        wants
-        and "CUDA_DEVICE_MAX_CONNECTIONS" not in reading.variables
-        and not facts.truth("said.megatron_fsdp")
-    ):
+    if wants and not reading.sets_queues and not facts.truth("said.megatron_fsdp"):
         message = (
             "CUDA_DEVICE_MAX_CONNECTIONS is not set: below Blackwell Megatron-LM stops with tp or cp above 1"
         )
@@ -284,7 +282,11 @@ def _broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     for violation in check(
         setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
     ):
-        yield Finding(kind="illegal", rule=violation.rule, message=violation.message, fix=violation.hint)
+        lent = setting.stack.name == "pytorch" or contract_of(reading) is None
+        theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{setting.engine}-")
+        kind: FindingKind = "unpriced" if lent and theirs else "illegal"
+        fix = "" if kind == "unpriced" else violation.hint
+        yield Finding(kind=kind, rule=violation.rule, message=violation.message, fix=fix)
 
 
 def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:

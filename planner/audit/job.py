@@ -21,7 +21,7 @@ from costmodel.pipeline.schedules import usual_schedule
 from costmodel.stack import stack as find_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
-from planner.audit.told import splits_sequences
+from planner.audit.told import model_told, splits_sequences
 from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
@@ -38,8 +38,6 @@ _TITAN_MODELS: Mapping[str, str] = {
     "qwen3": "qwen3",
     "gpt_oss": "gpt-oss",
 }
-_RECIPES = ("Megatron-Bridge", "NeMo", "Primus", "NeMo-RL", "verl", "shell variables")
-"""Families whose files change a recipe that they do not show."""
 LARGEST = 10**7
 
 
@@ -80,7 +78,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     unpriced = _unpriced(reading)
     if unpriced:
         return Job(missing=(unpriced,))
-    found = _model(facts, flags, notes)
+    found = _model(reading, flags, notes)
     gpus = flags.gpus or _gpus(reading, flags, notes)
     if flags.sequence_length is None and not facts.count("job.sequence_length"):
         notes.missing.append("--sequence-length")
@@ -100,7 +98,7 @@ def job_of(reading: Reading, flags: Flags) -> Job:
     understood = understand(asked, model=found)
     request = understood.request
     notes.assumed.extend(text for text in understood.notes if text.startswith("planned for"))
-    layout = _layout(reading, request.cluster.num_gpus, notes)
+    layout = _layout(reading, request, notes)
     batch = int(flags.global_batch_size or 0) or _batch(facts, layout, request.cluster.num_gpus, notes)
     request = replace(request, job=replace(request.job, global_batch_size=max(1, min(batch, LARGEST))))
     return Job(request=request, layout=layout, missing=tuple(notes.missing), assumed=tuple(notes.assumed))
@@ -110,6 +108,8 @@ def _unpriced(reading: Reading) -> str:
     """Why a job cannot be priced at all; empty where it can."""
     if reading.family.serves:
         return "a training job: this file serves"
+    if reading.family.name == "nanotron" and (reading.facts.count("layout.ep") or 1) > 1:
+        return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
     adapter = str(reading.facts.value("said.adapter") or "").lower()
     if adapter not in ("", "full", "false", "none") or reading.facts.truth("said.four_bit"):
         return f"a job that trains all weights: {adapter or 'a base in four bits'} is not priced"
@@ -127,15 +127,17 @@ def _left_out(reading: Reading) -> Iterator[str]:
         yield "only the training of a reinforcement-learning step is priced, not its answers"
 
 
-def _model(facts: Facts, flags: Flags, notes: _Notes) -> ModelSpec | None:
+def _model(reading: Reading, flags: Flags, notes: _Notes) -> ModelSpec | None:
     """The model: as asked, of the sizes in the files, or by its name there."""
+    facts = reading.facts
     if flags.model:
         return model(flags.model)
     sizes = {
         name: facts.count(f"model.{name}") for name in ("num_layers", "hidden_size", "num_attention_heads")
     }
     if all(sizes.values()):
-        return _sized(facts, notes)
+        sized = _sized(facts, notes)
+        return None if sized is None else model_told(reading, sized)
     name = _named(facts)
     if name is None:
         notes.missing.append("--model")
@@ -243,9 +245,9 @@ def _node_size(facts: Facts, flags: Flags) -> tuple[str, ...]:
     return (f"cluster.gpus_per_node={each}", f"cluster.count={total // each}")
 
 
-def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None:
+def _layout(reading: Reading, request: PlanRequest, notes: _Notes) -> ParallelLayout | None:
     """How the files split the job; degrees that are not stated are one."""
-    facts = reading.facts
+    facts, gpus = reading.facts, request.cluster.num_gpus
     fields: dict[str, Any] = {name: min(facts.count(f"layout.{name}") or 1, LARGEST) for name in _DEGREES}
     others = fields["tp"] * fields["pp"] * fields["cp"]
     dp = facts.count("layout.dp")
@@ -254,7 +256,7 @@ def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None
             return None
         dp = gpus // others
     stage = whole(facts.value("layout.zero_stage"))
-    if stage is None and reading.family.name in _RECIPES and dp * fields["cp"] > 1:
+    if stage is None and reading.family.recipes and dp * fields["cp"] > 1:
         stage = 1
         notes.assumed.append("a distributed optimizer, as the recipes that such files change have it")
     schedule = facts.value("layout.schedule") or usual_schedule(fields["virtual_stages"])
@@ -262,6 +264,8 @@ def _layout(reading: Reading, gpus: int, notes: _Notes) -> ParallelLayout | None
         (known for known in RECOMPUTES if known == facts.value("layout.recompute")), "none"
     )
     shard = facts.count("layout.shard_degree")
+    if not request.model.is_moe:
+        fields["expert_tp"] = 1  # what engines print of dense models too
     if fields["pp"] == 1:
         fields["virtual_stages"], schedule = 1, usual_schedule(1)
     if schedule == "interleaved" and fields["virtual_stages"] == 1:

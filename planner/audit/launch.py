@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from planner.audit.facts import NOT_KNOWN, recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
 from planner.formats.settings import Setting
-from planner.formats.shell import Script, Started, followed
+from planner.formats.shell import followed
+from planner.formats.shell_script import Script, Started
 from planner.formats.shell_values import UNKNOWN, Text
 
 MOST_COMMANDS = 1000
@@ -64,7 +66,7 @@ class Launch:
 def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) -> tuple[Launch | None, Script]:
     """The launch of a script: the command with most known words, else the script's variables."""
     script = followed(text, given=given, beside=beside)
-    commands = list(script.started)
+    commands = _whole_lists(script.started)
     for document in script.documents:
         if re.search(r"--[a-z]", document.text):
             commands.extend(followed(document.text, given=given).started)
@@ -87,6 +89,16 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     if known < LEAST_WORDS:
         return None, script
     return Launch((*variables, *_directives(script)), family, 1, known), script
+
+
+def _whole_lists(commands: Sequence[Started]) -> list[Started]:
+    """Commands; lines of options in a row are one list of arguments."""
+    found: list[Started] = []
+    for bare, together in groupby(commands, lambda command: command.words[0].text.startswith("--")):
+        row = list(together)
+        words = (word for command in row for word in command.words)
+        found.extend([replace(row[0], words=tuple(words))] if bare else row)
+    return found
 
 
 def blocks_of(text: str) -> list[tuple[str, int]]:
@@ -120,6 +132,13 @@ def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
     """A command as a launch, if an engine knows its words."""
     settings = settings_of_words(command.words, lines)
     programs = [text.text for text in command.words if not text.text.startswith("-")][:12]
+    if any(
+        program.rpartition("/")[2] == "deepspeed" for program in programs[:4]
+    ):  # it counts those of a node
+        settings = tuple(
+            replace(setting, name="num_gpus_per_node") if setting.name == "num_gpus" else setting
+            for setting in settings
+        )
     family = family_of(settings, programs)
     if family is None:
         return None

@@ -9,7 +9,7 @@ from planner.audit.words import Family
 from planner.formats.settings import whole
 
 USUAL_GPUS_PER_NODE = 8
-_GPUS_IN_GRES = re.compile(r"gpu(?::[A-Za-z]\w*)*:(\d{1,3})")
+_GPUS_IN_GRES = re.compile(r"(?:gpu(?::[A-Za-z]\w*)*|^[A-Za-z][\w-]*):(\d{1,3})")
 
 
 def machines(facts: Facts, family: Family) -> None:
@@ -30,15 +30,13 @@ def machines(facts: Facts, family: Family) -> None:
         facts.count("said.nodes"),
         facts.count("said.num_gpus"),
     )
-    if total and nodes and not each and family.name == "Megatron-DeepSpeed":
-        each, total = total, None  # the launcher `deepspeed` counts those of a node
     if total and (family.name in ("Accelerate", "shell variables") or not (each and nodes)):
         facts.take("cluster.num_gpus", total, "said.num_gpus")
     elif each and nodes:
         facts.put(
             "cluster.num_gpus", each * nodes, "derived", f"{nodes} nodes of {each} GPUs", like="said.nodes"
         )
-    elif each and "said.nodes" not in facts.unknown:
+    elif each and "said.nodes" not in facts.unknown and _holds_layout(facts, each):
         facts.put(
             "cluster.num_gpus",
             each,
@@ -48,6 +46,17 @@ def machines(facts: Facts, family: Family) -> None:
         )
     elif nodes and "said.gpus_per_node" not in facts.unknown:
         _usual_node(facts, nodes)
+
+
+def _holds_layout(facts: Facts, each: int) -> bool:
+    """Whether one node has GPUs for the degrees; where it has not, there are more that no word counts."""
+    degrees = [facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp")]
+    others = degrees[0] * degrees[1] * degrees[2]
+    if each % others:
+        facts.notes.append(
+            f"tp·pp·cp = {others} needs more than the {each} GPUs of a node: nodes are not told"
+        )
+    return each % others == 0
 
 
 def _usual_node(facts: Facts, nodes: int) -> None:
@@ -77,6 +86,8 @@ def replicas(facts: Facts, family: Family) -> None:
         )
         if copies and copies > 1:
             facts.take("layout.shard_degree", shard, like)
+    elif facts.unknown & {"layout.tp", "layout.pp", "layout.cp"} - facts.found.keys():
+        facts.notes.append("a degree that only a run knows leaves dp untold")
     elif not family.serves and world and world % others == 0:
         _dp_of_world(facts, family, world, others)
     elif shard == -1:
@@ -87,6 +98,19 @@ def replicas(facts: Facts, family: Family) -> None:
             f"{facts.found['said.dp_shard'].said}: all that is left",
             like="said.dp_shard",
         )
+    elif world is None and not family.serves:
+        _dp_of_batch(facts, others)
+
+
+def _dp_of_batch(facts: Facts, others: int) -> None:
+    """Dp from a global batch that is stated with its parts, and the GPUs that it means."""
+    batch, size = facts.count("job.global_batch_size"), facts.count("layout.microbatch_size")
+    steps = facts.count("said.accumulation")
+    if batch and size and steps and batch % (size * steps) == 0:
+        dp = batch // (size * steps)
+        said = f"{batch} samples of {size} · {steps} accumulated"
+        facts.put("layout.dp", dp, "derived", said, like="job.global_batch_size")
+        facts.put("cluster.num_gpus", dp * others, "derived", "dp·tp·pp·cp", like="job.global_batch_size")
 
 
 def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
@@ -94,6 +118,9 @@ def _dp_of_world(facts: Facts, family: Family, world: int, others: int) -> None:
     degrees = any(f"layout.{name}" in facts.found for name in ("tp", "pp", "cp", "ep"))
     parallel = degrees or "layout.zero_stage" in facts.found or "layout.microbatch_size" in facts.found
     if not parallel:
+        return
+    if family.recipes and len({"layout.tp", "layout.pp"} & facts.found.keys()) == 1:
+        facts.notes.append(f"tp or pp is the recipe's, which is not shown: dp of {world} GPUs is not told")
         return
     dp, cp, tp = world // others, facts.count("layout.cp") or 1, facts.count("layout.tp") or 1
     ep = facts.count("layout.ep") or 1

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Literal
 
 from planner.audit.conclusions import conclude
-from planner.audit.facts import Facts, facts_of
+from planner.audit.facts import Facts, facts_of, meaning
 from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
-from planner.audit.words import FAMILIES, Family, family_named
+from planner.audit.manifests import script_of
+from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
 from planner.formats.python_config import Recipe, recipes_of
 from planner.formats.settings import Setting, with_defaults
-from planner.formats.shell import Script
+from planner.formats.shell_script import Script
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import read_text
 from topology.base.errors import InputError
@@ -31,10 +32,11 @@ MOST_FILES = 16
 TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
 _SHELL = re.compile(
-    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^\s*(?:export\s+)?[A-Za-z_]\w*=|^\s*(?:torchrun|srun|python3?|deepspeed|source)\s",
+    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^[ \t]*(?:export\s+)?[A-Za-z_]\w*="
+    r"|^[ \t]*(?:torchrun|srun|python3?|deepspeed|source)\s",
     re.MULTILINE,
 )
-_TOML = re.compile(r"^\s*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
+_TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
 _GPU_NAMES: Mapping[str, str] = {
     "h100": "h100-sxm",
@@ -51,7 +53,7 @@ _GPU_NAMES: Mapping[str, str] = {
 }
 _GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
 _IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
@@ -76,6 +78,8 @@ class Reading:
     doubts: list[str] = field(default_factory=list)
     gpus: tuple[str, ...] = ()
     """Kinds of GPU that the files mention."""
+    sets_queues: bool = False
+    """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
     variables: dict[str, str] = field(default_factory=dict)
@@ -99,7 +103,7 @@ def kind_of(text: str, name: str) -> Kind:
         return "shell"
     if suffix in ("sh", "sbatch", "slurm", "bash", "env"):
         return "shell"
-    if re.search(r"^\s*```", text, re.MULTILINE):
+    if re.search(r"^[ \t]*```", text, re.MULTILINE):
         return "page"
     for known, suffixes in (("toml", ("toml",)), ("yaml", ("yaml", "yml")), ("python", ("py",))):
         if suffix in suffixes:
@@ -145,6 +149,7 @@ def _mentions(whole: Reading, texts: Iterable[str]) -> None:
     for text in texts:
         kinds |= {match.group(1).lower() for match in _GPU.finditer(text[:MOST_CONFIG_CHARACTERS])}
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
+        whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
     whole.gpus = tuple(sorted({_GPU_NAMES[kind] for kind in kinds}))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 
@@ -152,7 +157,7 @@ def _mentions(whole: Reading, texts: Iterable[str]) -> None:
 def _text(path: str) -> str:
     """The text of a file, without characters that mean something to us."""
     text = read_text(path, int(MOST_BYTES)).replace("\x00", "").replace("\r\n", "\n")
-    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    text = _COLOUR.sub("", text)
     if len(text) > MOST_CONFIG_CHARACTERS and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(
@@ -168,7 +173,9 @@ def _sourced(texts: Mapping[str, str]) -> frozenset[str]:
     for name, text in texts.items():
         if len(texts) > 1:
             for match in re.finditer(
-                r"^\s*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$", text[:MOST_CONFIG_CHARACTERS], re.MULTILINE
+                r"^[ \t]*(?:source|\.)\s+\S*?([\w.-]+)[\"')]*\s*$",
+                text[:MOST_CONFIG_CHARACTERS],
+                re.MULTILINE,
             ):
                 if match.group(1) in names and match.group(1) != Path(name).name:
                     found.add(match.group(1))
@@ -196,6 +203,15 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     else:
         settings = toml_settings(text, path) if kind == "toml" else yaml_settings(text, path)
     settings = with_defaults(settings)
+    started = script_of(settings) if kind == "yaml" else ""
+    launch, _ = launch_of(started, given, {}) if started else (None, None)
+    if launch is not None and launch.family.name != FAMILIES[-1].name:
+        machine = [setting for setting in settings if meaning(setting, MACHINE_WORDS) is not None]
+        settings = [*launch.settings, *machine]
+        facts = facts_of(settings, launch.family, path)
+        if "said.nodes" not in facts.found:
+            facts.unknown.add("said.nodes")  # the controller's number of pods
+        return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)
     doubts.extend(
@@ -364,7 +380,8 @@ def _together(readings: list[Reading]) -> Reading:
             known = whole.facts.found.setdefault(name, fact)
             if known is not fact and known.value != fact.value and not name.startswith("said."):
                 whole.doubts.append(
-                    f"{name}: {known.said} of {known.file} holds over {fact.said} of {fact.file}"
+                    f"{name}: {known.said} of {Path(known.file).name} holds over {fact.said} of "
+                    f"{Path(fact.file).name}"
                 )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables

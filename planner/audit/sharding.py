@@ -15,6 +15,7 @@ _STAGE_OF_SHARDING: Mapping[str, int] = {
     "full": 3,
     "optim_grads_params": 3,
     "hybrid_shard": 3,
+    "hybrid": 3,
     "1": 3,
     "shard_grad_op": 2,
     "optim_grads": 2,
@@ -79,17 +80,13 @@ def _fsdp(facts: Facts, family: Family) -> None:
     elif facts.truth("said.reshard") is not None and family.name != "torchtitan":
         facts.take("layout.zero_stage", 3 if facts.truth("said.reshard") else 2, "said.reshard")
     elif (
-        family.name == "torchtitan"
+        family.name in ("torchtitan", "Axolotl")
         and "said.dp_shard" in facts.found
         and whole(facts.value("said.dp_shard")) != 1
     ):
-        facts.put(
-            "layout.zero_stage",
-            3,
-            "stated",
-            f"FSDP, {facts.found['said.dp_shard'].said}",
-            like="said.dp_shard",
-        )
+        kept = str(facts.value("said.reshard") or "").lower() == "never"
+        said = facts.found["said.reshard" if kept else "said.dp_shard"].said
+        facts.put("layout.zero_stage", 2 if kept else 3, "stated", f"FSDP, {said}", like="said.dp_shard")
     elif str(facts.value("said.distributed_type") or "").upper() == "MULTI_GPU":
         facts.take("layout.zero_stage", 0, "said.distributed_type")
     elif facts.value("said.fsdp_axis") is not None:

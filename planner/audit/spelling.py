@@ -12,41 +12,6 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.quoting import shell
 from planner.formats.settings import spelled
 
-_RECOMPUTE: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "megatron": {
-        "full": ("recompute_granularity full", "recompute_method uniform", "recompute_num_layers 1"),
-        "selective": ("recompute_granularity selective",),
-        "none": ("-recompute_granularity",),
-    },
-    "other": {
-        "full": ("gradient_checkpointing true",),
-        "selective": ("gradient_checkpointing true",),
-        "none": ("gradient_checkpointing false",),
-    },
-}
-_MEGATRON: Mapping[str, str] = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "expert_tp": "expert_tensor_parallel_size",
-    "microbatch_size": "micro_batch_size",
-    "virtual_stages": "num_virtual_stages_per_pipeline_rank",
-}
-_OTHERS: Mapping[str, str] = {
-    "tp": "tensor_parallel_size",
-    "cp": "context_parallel_size",
-    "microbatch_size": "per_device_train_batch_size",
-    "zero_stage": "zero_optimization.stage",
-}
-_ZERO: Mapping[int, tuple[str, ...]] = {
-    0: ("-use_distributed_optimizer",),
-    1: ("use_distributed_optimizer",),
-    2: ("zero_stage 2",),
-    3: ("zero_stage 3",),
-}
-
-
 _HF = ("Axolotl", "Accelerate", "LLaMA-Factory", "HF Trainer")
 
 
@@ -91,25 +56,45 @@ def _kind(reading: Reading) -> str:
 
 
 def _words(reading: Reading, name: str, value: Any) -> Iterator[str]:
-    """Words for one field."""
-    kind = _kind(reading)
+    """Words for one field, of those that the family has; what follows from others is left out."""
     if name == "recompute":
-        yield from _RECOMPUTE[kind].get(str(value), ())
-        return
-    if name == "sequence_parallel":
-        if kind == "megatron":
-            yield "sequence_parallel" if value else "-sequence_parallel"
-        return
-    if name == "zero_stage" and kind == "megatron":
-        yield from _ZERO[value]
-        return
-    if name == "dp":  # follows from the others and the GPUs
-        return
-    fact = reading.facts.found.get(f"layout.{name}")
-    table = {"megatron": _MEGATRON, "other": _OTHERS}[kind]
-    word = (fact.word if fact is not None else "") or table.get(name, "")
-    if word:
+        yield from _recomputed(reading, str(value))
+    elif name == "sequence_parallel" and _kind(reading) == "megatron":
+        yield f"{'' if value else '-'}{word_for(reading, 'layout.sequence_parallel')}"
+    elif name == "zero_stage" and _kind(reading) == "megatron" and value < 2:
+        yield f"{'' if value else '-'}{word_for(reading, 'said.distributed_optimizer')}"
+    elif name == "zero_stage":
+        yield f"{word_for(reading, 'said.zero_stage')} {value}"
+    elif name not in ("dp", "sequence_parallel") and (word := word_for(reading, f"layout.{name}")):
         yield f"{word} {value}"
+
+
+def _recomputed(reading: Reading, policy: str) -> Iterator[str]:
+    """Words for a policy of recomputation."""
+    granularity = word_for(reading, "said.recompute")
+    if _kind(reading) == "other":
+        yield f"{word_for(reading, 'said.recompute_full')} {'false' if policy == 'none' else 'true'}"
+    elif policy == "none":
+        yield f"-{granularity}"
+    else:
+        yield f"{granularity} {policy}"
+        if policy == "full":
+            yield f"{word_for(reading, 'said.recompute_method')} uniform"
+            yield f"{word_for(reading, 'said.recompute_layers')} 1"
+
+
+def spelled_fix(reading: Reading, *stated: str) -> str:
+    """Words that switch fields on, as the first file would have them."""
+    return " ".join(_styled(reading, word_for(reading, name)) for name in stated)
+
+
+def word_for(reading: Reading, stated: str) -> str:
+    """The name under which files state a field: their own, else their family's; empty if none."""
+    fact = reading.facts.found.get(stated)
+    if fact is not None and fact.word:
+        return fact.word
+    words = [word for word, field in reading.family.words.items() if field == stated]
+    return min(words, key=lambda word: word.count("."), default="")
 
 
 def _styled(reading: Reading, word: str) -> str:

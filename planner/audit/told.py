@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
@@ -21,7 +21,7 @@ from planner.audit.read import Reading
 from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
 from planner.engines.contracts import CONTRACTS
-from planner.engines.fields import layout_facts, model_facts, stack_facts, told_stack
+from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
 from planner.engines.setting import Setting
 from planner.plan import PlanRequest
 from planner.problem import Setting as Question
@@ -42,6 +42,18 @@ def told_of(reading: Reading, request: PlanRequest) -> Told | None:
     told = read(contract, words_of(reading, contract), request.cluster.num_gpus)
     whole = reading.family.name in _WHOLE  # of others a file says only what differs from a recipe
     return told if whole else replace(told, assumed={})
+
+
+def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
+    """A model of stated sizes as the engine would build it: its norm, activation, positions and biases."""
+    contract = contract_of(reading)
+    if contract is None or reading.family.name not in _WHOLE:
+        return model
+    found = read(contract, words_of(reading, contract)).fields
+    try:
+        return told_model(model, {name: said for name, said in found.items() if name.startswith("model.")})
+    except (InputError, TypeError, ValueError):
+        return model
 
 
 def contract_of(reading: Reading) -> Contract | None:
@@ -146,7 +158,7 @@ def words_between(
         return None
     try:
         old, new = write(contract, before), write(contract, after)
-    except (InputError, ValueError, KeyError, IndexError, TypeError):
+    except (InputError, ValueError, KeyError, IndexError, TypeError, StopIteration):
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}
     said = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}

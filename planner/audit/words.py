@@ -1,8 +1,9 @@
-"""Words of every kind of launch file, and the canonical fields that they state; the tables are data.
+"""Words of every kind of launch file, and the canonical fields that they state.
 
-A `Family` is one kind of file: the words that it is known by, and what its words mean. A word is the end of a
-setting's dotted name in one spelling (small letters, underscores); the longest that fits counts. Fields are
-those of `planner.engines.fields`; ``said.NAME`` are facts that decide others together.
+A `Family` is one kind of file: the words that it is known by, and what its words mean: those of its contracts
+(`planner.engines.contracts`), and from a table those that no contract has. A word is the end of a setting's
+dotted name in one spelling (small letters, underscores); the longest that fits counts. Fields are those of
+`planner.engines.fields`; ``said.NAME`` are facts that decide others together.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from planner.engines.contract import Contract
+from planner.engines.contracts import CONTRACTS
+from planner.formats.settings import spelled
 from topology.base.decode import read_toml
 
 _FILE = Path(__file__).parent / "data" / "words.toml"
@@ -31,6 +35,7 @@ class Family:
         words: Its words and the field of each.
         defaults: Fields that its engine fills itself.
         serves: Whether it serves.
+        recipes: Whether its files change a recipe that they do not show.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Family:
     words: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
     serves: bool = False
+    recipes: bool = False
 
 
 def _groups(table: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -51,9 +57,28 @@ def _groups(table: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
+def words_of_contract(contract: Contract) -> dict[str, str]:
+    """What the words of an engine state alone, under every spelling.
+
+    Of a dotted key the last part counts too where it speaks for itself: `seq_len`, but not `stage`.
+
+    >>> words_of_contract(CONTRACTS["deepspeed"])["zero_optimization.stage"]
+    'said.zero_stage'
+    """
+    found: dict[str, str] = {}
+    for spelling, word in (*contract.words.items(), *contract.spellings.items()):
+        name = ".".join(map(spelled, spelling.split(".")))
+        last = name.rpartition(".")[2]
+        if word.states:
+            found |= dict.fromkeys((name, *((last,) if "_" in last else ())), word.states)
+    return found
+
+
 def _family(entry: dict[str, Any], groups: Mapping[str, Mapping[str, str]]) -> Family:
     """One family of the file."""
-    words = {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
+    named = entry.pop("contracts", ())
+    words = {word: stated for name in named for word, stated in words_of_contract(CONTRACTS[name]).items()}
+    words |= {word: stated for group in entry.pop("words") for word, stated in groups[group].items()}
     marks, programs = tuple(entry.pop("marks", ())), tuple(entry.pop("programs", ()))
     return Family(**entry, marks=marks, programs=programs, words=words)
 
@@ -62,6 +87,8 @@ _TABLE = read_toml(_FILE)
 FAMILIES = tuple(_family(entry, _groups(_TABLE["words"])) for entry in _TABLE["families"])
 """In the order in which they are tried; the last reads a script's variables."""
 MEGATRON_WORDS = next(family.words for family in FAMILIES if family.name == "Megatron-LM")
+MACHINE_WORDS: Mapping[str, str] = _groups(_TABLE["words"])["machines"]
+"""What says how many GPUs there are, whatever runs on them."""
 PARENTS: Mapping[str, Mapping[str, object]] = _TABLE["parents"]
 """What recipes state that others are made from."""
 

@@ -80,17 +80,24 @@ def _write_degrees(facts: Facts) -> dict[str, Any]:
     }
 
 
+_SHARDING = {
+    "version": "said.fsdp_version", "reshard_after_forward": "said.reshard", "auto_wrap_policy": "",
+    "state_dict_type": "",
+}  # fmt: skip
+_SIZES = {
+    "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "cp": "layout.cp",
+    "sp": "",
+}  # fmt: skip
 _DEGREES = Setting(
     words=(
         Word(name="compute_environment"),
-        Word(name="distributed_type"),
-        Word(name="num_processes", kind="int"),
-        Word(name="num_machines", kind="int"),
+        Word(name="distributed_type", states="said.distributed_type"),
+        Word(name="num_processes", kind="int", states="said.num_gpus"),
+        Word(name="num_machines", kind="int", states="said.machines"),
         Word(name="machine_rank", kind="int"),
-        *(Word(name=f"{_F}{name}", kind="any", aliases=(f"fsdp_config.{name}",))
-          for name in ("version", "reshard_after_forward", "auto_wrap_policy", "state_dict_type")),
-        *(Word(name=f"{_P}{name}_size", kind="int")
-          for name in ("dp_replicate", "dp_shard", "tp", "cp", "sp")),
+        *(Word(name=f"{_F}{name}", kind="any", aliases=(f"fsdp_config.{name}",), states=states)
+          for name, states in _SHARDING.items()),
+        *(Word(name=f"{_P}{name}_size", kind="int", states=states) for name, states in _SIZES.items()),
         Word(name="use_cpu", kind="flag", default=False),
     ),
     fields=tuple(f"layout.{name}" for name in ("dp", "tp", "cp", "cp_kind", "zero_stage", "shard_degree")),
@@ -120,10 +127,11 @@ def _read_batch(given: Given) -> dict[str, Any]:
 
 _BATCH = Setting(
     words=(
-        Word(name=f"{_T}per_device_train_batch_size", kind="int", default=8),
+        Word(name=f"{_T}per_device_train_batch_size", kind="int", default=8, states="layout.microbatch_size"),
         Word(name=f"{_T}gradient_accumulation_steps", kind="int", default=1,
-             aliases=("gradient_accumulation_steps",)),
-        Word(name=f"{_T}max_length", kind="int", aliases=("trainer.max_seq_length", "trainer.cutoff_len")),
+             aliases=("gradient_accumulation_steps",), states="said.accumulation"),
+        Word(name=f"{_T}max_length", kind="int", aliases=("trainer.max_seq_length", "trainer.cutoff_len"),
+             states="job.sequence_length"),
     ),
     fields=("layout.microbatch_size", "job.global_batch_size", "job.sequence_length"),
     write=_write_batch,
@@ -146,12 +154,13 @@ def _read_recompute(given: Given) -> dict[str, Any]:
 
 _RECOMPUTE = Setting(
     words=(
+        Word(name=f"{_T}gradient_checkpointing", kind="any", states="said.recompute_full"),
         Word(
             name=f"{_F}activation_checkpointing",
             kind="any",
             aliases=("fsdp_config.activation_checkpointing",),
+            states="said.recompute_full",
         ),
-        Word(name=f"{_T}gradient_checkpointing", kind="any"),
     ),
     fields=("layout.recompute", "split.recompute"),
     write=_write_recompute,
@@ -167,7 +176,7 @@ def _read_precision(given: Given) -> dict[str, Any]:
 SETTINGS = (
     _DEGREES,
     Setting(
-        words=(Word(name="mixed_precision", default="no"),),
+        words=(Word(name="mixed_precision", default="no", states="said.precision"),),
         fields=("job.precision",),
         write=lambda facts: {"mixed_precision": facts["job.precision"]},
         read=_read_precision,

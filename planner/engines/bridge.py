@@ -153,7 +153,7 @@ def _read_precision(given: Given) -> dict[str, Any]:
 
 
 _PRECISION = Setting(
-    words=(Word(name="mixed_precision", default="bf16_mixed"),),
+    words=(Word(name="mixed_precision", default="bf16_mixed", states="said.precision"),),
     fields=("job.precision", "recipe.fp8_recipe"),
     write=lambda facts: {"mixed_precision": _RECIPES[facts["job.precision"]]},
     read=_read_precision,

@@ -130,7 +130,7 @@ def _reading(
         mine = tuple(spelled[word.name] for word in setting.words if word.name in spelled)
         try:
             found = setting.read(given)
-        except (ValueError, TypeError, ZeroDivisionError, OverflowError, IndexError, KeyError) as error:
+        except _UNREADABLE as error:
             wrong.append(f"{' '.join(mine) or setting.fields[0]}: {error}"[:200])
             continue
         (stated if mine else assumed).update(found)
@@ -138,6 +138,10 @@ def _reading(
     return Reading(stated=stated, assumed=assumed, words_of=words_of, unknown=unknown, wrong=tuple(wrong))
 
 
+_UNREADABLE = (
+    ValueError, TypeError, ZeroDivisionError, OverflowError, IndexError, KeyError, StopIteration,
+)  # fmt: skip
+"""What a setting raises for a value that means nothing to it; StopIteration where it is none of several."""
 _ARTICLES = {
     "flag": "a yes or no", "int": "a whole number", "float": "a number", "text": "a text",
     "list": "a list", "any": "a value",

@@ -86,9 +86,10 @@ def _read_recompute(given: Given) -> dict[str, Any]:
 
 SETTINGS = (
     Setting(
-        words=tuple(
-            Word(name=name, kind="any")
-            for name in ("train_batch_size", _BATCH, "gradient_accumulation_steps")
+        words=(
+            Word(name="train_batch_size", kind="any", states="job.global_batch_size"),
+            Word(name=_BATCH, kind="any", states="layout.microbatch_size"),
+            Word(name="gradient_accumulation_steps", kind="any", states="said.accumulation"),
         ),
         fields=("layout.dp", "layout.microbatch_size", "job.global_batch_size"),
         write=_write_batch,
@@ -96,9 +97,9 @@ SETTINGS = (
     ),
     Setting(
         words=(
-            Word(name=f"{_Z}stage", kind="any", default=0),
-            Word(name=f"{_Z}mics_shard_size", kind="any"),
-            Word(name=f"{_Z}zero_hpz_partition_size", kind="any"),
+            Word(name=f"{_Z}stage", kind="any", default=0, states="said.zero_stage"),
+            Word(name=f"{_Z}mics_shard_size", kind="any", states="layout.shard_degree"),
+            Word(name=f"{_Z}zero_hpz_partition_size", kind="any", states="layout.shard_degree"),
         ),
         fields=("layout.zero_stage", "layout.shard_degree"),
         write=lambda facts: {f"{_Z}stage": facts["layout.zero_stage"]},  # MiCS is gone
@@ -114,7 +115,10 @@ SETTINGS = (
         },
     ),
     Setting(
-        words=(Word(name="bf16.enabled", kind="any"), Word(name="fp16.enabled", kind="any")),
+        words=(
+            Word(name="bf16.enabled", kind="any", states="said.bf16"),
+            Word(name="fp16.enabled", kind="any", states="said.fp16"),
+        ),
         fields=("job.precision",),
         write=_write_precision,
         read=_read_precision,

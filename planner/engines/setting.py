@@ -27,12 +27,15 @@ class Word:
         kind: What stands after it; a flag stands alone on a command line and is a boolean in a file.
         default: What the engine takes where it is absent.
         aliases: Other spellings, of older versions or other files, with the same meaning.
+        states: What it says alone, for a reader of files that give no more (`planner.audit`): a field, or
+            ``said.NAME`` for what decides a field only with other words.
     """
 
     name: str
     kind: Kind = "text"
     default: Any = None
     aliases: tuple[str, ...] = ()
+    states: str = ""
 
 
 class Given:
@@ -80,7 +83,7 @@ def flag(
     name: str, stated: str, *, aliases: tuple[str, ...] = (), on: Any = True, off: Any = False
 ) -> Setting:
     """A word that stands alone, and the field that has one value with it and another without."""
-    word = Word(name=name, kind="flag", default=False, aliases=aliases)
+    word = Word(name=name, kind="flag", default=False, aliases=aliases, states=stated if on is True else "")
     return Setting(
         words=(word,),
         fields=(stated,),
@@ -130,7 +133,7 @@ def value(
         return {stated: meanings[found]}
 
     return Setting(
-        words=(Word(name=name, kind=kind, default=default, aliases=aliases),),
+        words=(Word(name=name, kind=kind, default=default, aliases=aliases, states="" if names else stated),),
         fields=(stated,),
         write=written,
         read=told,

@@ -21,28 +21,52 @@ LONGEST_LINE = 20_000
 MOST_STEPS = 100_000
 LONGEST_STEP_S = 1e6
 """Eleven days."""
-_STEP = re.compile(r"elapsed time per iteration \((ms|s)\):\s*([\d.]+)")
-_ITERATION = re.compile(r"iter time \((ms|s)\):\s*([\d.]+)")
+_STEP = re.compile(
+    r"(?:elapsed time per iteration \(|iter time \(|elapsed_time_per_iteration_)(ms|s)\)?:\s*([\d.]+)([KM]?)"
+)
+_NAMED_STEP = re.compile(
+    r"(?:train_step_timing(?: in s)?\"?\s*[:=]|\"train_step_time\"\s*:|Step Time\s*:)\s*([\d.]+)"
+)
 _PROGRESS = re.compile(r"\[[\d:]+<[\d:?]+,\s*([\d.]+)(s/it|it/s)")
-_BATCH = re.compile(r"global batch size:\s*(\d+)")
 _TFLOPS = re.compile(
-    r"(?:TFLOPs:|TFLOP/s/GPU\)?:|tflops:|Effective Tera Flops per GPU:|MODEL_TFLOP/s/GPU:?)\s*([\d,.]+)",
+    r"(?:TFLOPs:|TFLOP/s/GPU\)?:|tflops:|TFLOPS_per_GPU:|model_tflops_per_gpu:|approx flops per GPU:"
+    r"|Effective Tera Flops per GPU:|MODEL_TFLOP/s/GPU:?|GPU utilization:)\s*([\d,.]+)",
     re.IGNORECASE,
 )
-_TITAN = re.compile(r"step:\s*(\d+)\b.{0,200}?memory:\s*([\d.]+)GiB.{0,60}?tps:\s*([\d,]+)", re.IGNORECASE)
-_NEMO = re.compile(r"train_step_timing(?: in s)?\"?\s*[:=]\s*([\d.]+)")
-_MLPERF = re.compile(r'"train_step_time"\s*:\s*([\d.]+)')
+_TOKENS = re.compile(
+    r"(?:\btps:|tokens per GPU \(tokens/s/GPU\):|\(tgs\):|tokens_per_sec_per_gpu:)\s*([\d,.]+)([KM]?)"
+)
 _MEMORY = re.compile(
-    r"(?:max allocated:\s*([\d.]+)|mem-max-allocated-gigabytes:\s*([\d.]+)|MaxMemAllocated=([\d.]+)\s*GB)"
+    r"(?:max allocated:|Peak allocated:?)\s*([\d.]+)|mem-max-allocated-gigabytes:\s*([\d.]+)"
+    r"|(?:MaxMemAllocated=|Max_MA\s+|memory:\s*|max_mem_allocated\(gib\)':\s*)([\d.]+)",
+    re.IGNORECASE,
 )
+"""In MiB, in GB, in GiB (DeepSpeed's GB are 2³⁰ bytes)."""
 _SAMPLES = re.compile(
-    r"(?:RunningAvgSamplesPerSec=|'train_samples_per_second':\s*|Speed:\s*|samples per second:\s*)([\d.]+)"
+    r"(?:RunningAvgSamplesPerSec=|'train_samples_per_second':|Speed:|samples per second:|samples/sec:)"
+    r"\s*([\d.]+)"
 )
+_THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6}
 _HF = re.compile(r"'train_steps_per_second':\s*([\d.]+)")
-_ARGUMENT = re.compile(
-    r"^(?:\[[^\]]*\]:?)?\s*([a-zA-Z_]\w*)\s+\.{2,}\s*(\S.*)$|^(?:\[[^\]]*\]:?)?\s\s([a-z_]\w{24,})\s\s(\S+)$"
-)
-_WORLD = re.compile(r"using world size:\s*(\d+)")
+_ARGUMENT = re.compile(r"^\s*([a-zA-Z_]\w*)\s+\.{2,}\s*(\S.*)$|^\s\s([a-z_]\w{24,})\s\s(\S+)$")
+_STATED = {
+    "cluster.num_gpus": re.compile(r"using world size:\s*(\d+)"),
+    "job.global_batch_size": re.compile(
+        r"(?:global[ _]batch[ _]size:?|Total train batch size \([^)]*\) =)\s*([\d,]+)(?![\d.]*[\dKM])"
+    ),
+    "layout.microbatch_size": re.compile(r"(?:local batch size|batch size per device =)\s*(\d+)"),
+    "job.sequence_length": re.compile(r"sequence length\s*(\d+)"),
+    "said.accumulation": re.compile(r"gradient accumulation steps\s*=?\s*(\d+)", re.IGNORECASE),
+}
+"""What engines print of their jobs in sentences."""
+_MESH = re.compile(r"device mesh with \[([^\]]+)\], \[([^\]]+)\]")
+_MESH_FIELDS = {
+    "dp_replicate": "said.dp_replicate", "dp_shard": "said.dp_shard", "tp": "layout.tp", "pp": "layout.pp",
+    "cp": "layout.cp",
+}  # fmt: skip
+_CONSUMED = re.compile(r"global_step[=:]\s*(\d+).{0,80}?consumed_samples[=:]\s*(\d+)")
+_PREFIX = re.compile(r"(?:(?:\d{1,5}:|\[[^\]\n]{0,80}\](?:<std\w+>)?:?)\s?)+")
+"""Rank, time and place that launchers and loggers put before a line."""
 _PARALLEL = re.compile(
     r"(data|tensor-model|pipeline-model|model|context|expert-model)-parallel[ -]size:\s*(\d+)"
 )
@@ -51,9 +75,8 @@ _COMMAND = re.compile(
 )
 _ECHOED = re.compile(r"^\+ ([A-Z_]*ARGS)=\((.*)\)$")
 _LOGGED = re.compile(
-    rf"{_STEP.pattern}|^:::MLLOG|^DLLL\s*\{{|RunningAvgSamplesPerSec=|"
-    r"train_step_timing|\btps:\s*[\d,]+\s+tflops:|'train_runtime':|"
-    r"\[[\d:]+<[\d:?]+,\s*[\d.]+(?:s/it|it/s)|iter time \((?:ms|s)\):|"
+    rf"{_STEP.pattern}|{_NAMED_STEP.pattern}|^:::MLLOG|^DLLL\s*\{{|RunningAvgSamplesPerSec=|"
+    r"\btps:\s*[\d,]+\s+tflops:|'train_runtime':|\[[\d:]+<[\d:?]+,\s*[\d.]+(?:s/it|it/s)|"
     r"Speed: [\d.]+ samples/sec|mem-max-allocated-gigabytes",
     re.MULTILINE,
 )
@@ -105,6 +128,10 @@ class _Read:
     arrays: dict[str, str] = field(default_factory=dict)
     average: float | None = None
     progress: list[float] = field(default_factory=list)
+    consumed: tuple[int, int] | None = None
+    """Step and samples so far."""
+    each_step: list[int] = field(default_factory=list)
+    """Samples of a step, from those."""
     doubts: list[str] = field(default_factory=list)
 
 
@@ -113,6 +140,8 @@ def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     read = _Read()
     for number, line in _lines(text):
         _take(line, number, read)
+    if read.each_step and read.each_step[-1] > 0:
+        read.job.setdefault("job.global_batch_size", (read.each_step[-1], 0))
     found = Measured(
         job=[(name, value, line) for name, (value, line) in read.job.items()], doubts=read.doubts
     )
@@ -157,14 +186,41 @@ def _take(line: str, number: int, read: _Read) -> None:
     if line.startswith(("DLLL", ":::MLLOG")):
         _take_json(line, number, read)
         return
-    step = _STEP.search(line) or _ITERATION.search(line)
+    step = _STEP.search(line)
     if step:
-        _add_step(_number(step.group(2)) / (1000 if step.group(1) == "ms" else 1), read)
-    batch = _BATCH.search(line)
-    if batch:
-        read.job["job.global_batch_size"] = (int(batch.group(1)[:12]), number)
+        scale = _THOUSANDS[step.group(3)] / (1000 if step.group(1) == "ms" else 1)
+        _add_step(_number(step.group(2)) * scale, read)
+    named = _NAMED_STEP.search(line)
+    if named:
+        _add_step(_number(named.group(1)), read)
     _take_rates(line, read)
-    _take_printed(line, number, read)
+    _take_stated(line, number, read)
+    _take_printed(line[_end_of_prefix(line) :], number, read)
+
+
+def _end_of_prefix(line: str) -> int:
+    """Where what launchers and loggers put before a line ends."""
+    match = _PREFIX.match(line)
+    return match.end() if match else 0
+
+
+def _take_stated(line: str, number: int, read: _Read) -> None:
+    """What a line says of the job in a sentence; of a batch that ramps up the last counts."""
+    for name, pattern in _STATED.items():
+        match = pattern.search(line)
+        if match:
+            read.job[name] = (int(match.group(1).replace(",", "")[:12]), number)
+    mesh = _MESH.search(line)
+    for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
+        stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
+        if stated is not None and size.isdecimal() and len(size) < 9:
+            read.job.setdefault(stated, (int(size), number))
+    consumed = _CONSUMED.search(line)
+    if consumed and "job.global_batch_size" not in read.job:
+        steps, samples = (int(text[:15]) for text in consumed.groups())
+        before, read.consumed = read.consumed, (steps, samples)
+        if before is not None and steps > before[0] and (samples - before[1]) % (steps - before[0]) == 0:
+            read.each_step.append((samples - before[1]) // (steps - before[0]))
 
 
 def _add_step(seconds: float, read: _Read) -> None:
@@ -179,14 +235,9 @@ def _take_rates(line: str, read: _Read) -> None:
         match = pattern.search(line)
         if match and len(into) < MOST_STEPS:
             into.append(_number(match.group(1)))
-    titan = _TITAN.search(line)
-    if titan:
-        read.memory = max(read.memory, _number(titan.group(2)) * GIB)
-        read.tokens.append(_number(titan.group(3)))
-    for pattern in (_NEMO, _MLPERF):
-        match = pattern.search(line)
-        if match:
-            _add_step(_number(match.group(1)), read)
+    tokens = _TOKENS.search(line)
+    if tokens and len(read.tokens) < MOST_STEPS:
+        read.tokens.append(_number(tokens.group(1)) * _THOUSANDS[tokens.group(2)])
     hf, bar = _HF.search(line), _PROGRESS.search(line)
     if hf and _number(hf.group(1)) > 0:
         read.average = 1 / _number(hf.group(1))
@@ -194,13 +245,13 @@ def _take_rates(line: str, read: _Read) -> None:
         read.progress.append(_number(bar.group(1)) if bar.group(2) == "s/it" else 1 / _number(bar.group(1)))
     memory = _MEMORY.search(line)
     if memory:
-        mib, gigabytes, deepspeed = memory.groups()
+        mib, gigabytes, gib = memory.groups()
         found = (
             _number(mib) * GIB / 1024
             if mib
             else _number(gigabytes) * BILLION
             if gigabytes
-            else _number(deepspeed) * GIB
+            else _number(gib) * GIB
         )
         read.memory = max(read.memory, found)
 
@@ -211,9 +262,6 @@ def _take_printed(line: str, number: int, read: _Read) -> None:
     if argument:
         name, value = argument.group(1) or argument.group(3), argument.group(2) or argument.group(4)
         read.settings.append(Setting(name=name, value=value.strip(), line=number))
-    world = _WORLD.search(line)
-    if world:
-        read.job.setdefault("cluster.num_gpus", (int(world.group(1)[:9]), number))
     for kind, degree in _PARALLEL.findall(line[:2000]):
         name = {
             "data": "dp",

@@ -18,6 +18,8 @@ from topology.base.errors import InputError, shortened
 MOST_CHARACTERS = 400_000
 MOST_NESTED = 60
 MOST_STATEMENTS = 20_000
+_WITH = re.compile(r"(?:^|[._])with_(\w+)$")
+"""A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
 _GPUS = re.compile(r"(?:^|_)(\d{1,6})x?_?gpus?(?:_|$)")
 
 
@@ -120,9 +122,12 @@ def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: i
     inside = name.partition(".")[2]
     if isinstance(value, ast.Call):
         text = _only_text(value)
+        text = text if text is not None else _named_only(value, functions)
         if inside and text is not None:
             return [Setting(name=inside, value=text, line=value.lineno)]
         return _call(value, inside or name, functions, depth)
+    if isinstance(value, ast.Dict):
+        return _table(value, inside or name, functions, depth)
     plain = (_called(value) if isinstance(value, ast.List) else "") or _plain(value)
     return (
         []
@@ -142,21 +147,51 @@ def _call(call: ast.Call, prefix: str, functions: _Functions, depth: int) -> lis
     for argument in call.args:
         if isinstance(argument, ast.Call):
             found.extend(_call(argument, prefix, functions, depth + 1))
-        elif name is not None and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-            function = name.rpartition(".")[2]
-            found.append(
-                Setting(name=f"{prefix}.{function}".lstrip("."), value=argument.value, line=argument.lineno)
-            )
+        elif name is not None and isinstance(argument, ast.Constant):
+            _add_argument(argument, name, prefix, found)
     for keyword in call.keywords:
-        if keyword.arg is None:
-            continue
-        inside = f"{prefix}.{keyword.arg}".lstrip(".")
-        if isinstance(keyword.value, ast.Call):
-            found.extend(_call(keyword.value, inside, functions, depth + 1))
-        elif isinstance(keyword.value, ast.List) and (names := _called(keyword.value)):
-            found.append(Setting(name=inside, value=names, line=keyword.value.lineno))
-        elif not isinstance(plain := _plain(keyword.value), EllipsisType):
-            found.append(Setting(name=inside, value=plain, line=keyword.value.lineno))
+        if keyword.arg is not None:
+            found.extend(_value(keyword.value, f"{prefix}.{keyword.arg}".lstrip("."), functions, depth))
+    return found[:MOST_SETTINGS]
+
+
+def _add_argument(argument: ast.Constant, name: str, prefix: str, found: list[Setting]) -> None:
+    """A literal that a function is given without a name."""
+    changed = _WITH.search(name)
+    if changed and not isinstance(plain := _plain(argument), EllipsisType):
+        found.insert(
+            0, Setting(name=changed.group(1), value=plain, line=argument.lineno)
+        )  # over what it wraps
+    elif isinstance(argument.value, str):
+        inside = f"{prefix}.{name.rpartition('.')[2]}".lstrip(".")
+        found.append(Setting(name=inside, value=argument.value, line=argument.lineno))
+
+
+def _value(node: ast.expr, inside: str, functions: _Functions, depth: int) -> list[Setting]:
+    """What a name is given: a literal, a table, a call, a list of calls."""
+    if isinstance(node, ast.Call):
+        named = _named_only(node, functions)
+        return (
+            [Setting(name=inside, value=named, line=node.lineno)]
+            if named
+            else _call(node, inside, functions, depth + 1)
+        )
+    if isinstance(node, ast.Dict):
+        return _table(node, inside, functions, depth)
+    if isinstance(node, ast.List) and (names := _called(node)):
+        return [Setting(name=inside, value=names, line=node.lineno)]
+    plain = _plain(node)
+    return [] if isinstance(plain, EllipsisType) else [Setting(name=inside, value=plain, line=node.lineno)]
+
+
+def _table(node: ast.Dict, prefix: str, functions: _Functions, depth: int) -> list[Setting]:
+    """A dictionary whose keys are texts."""
+    if depth > MOST_NESTED:
+        return []
+    found: list[Setting] = []
+    for key, value in zip(node.keys, node.values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            found.extend(_value(value, f"{prefix}.{key.value}", functions, depth + 1))
     return found[:MOST_SETTINGS]
 
 
@@ -172,6 +207,12 @@ def _only_text(call: ast.Call) -> str | None:
         value = call.args[0].value
         return value if isinstance(value, str) else None
     return None
+
+
+def _named_only(call: ast.Call, functions: _Functions) -> str | None:
+    """The name of what is called without arguments and is no function of this file: ``bf16_mixed()``."""
+    name = _dotted(call.func)
+    return None if call.args or call.keywords or name in functions else name
 
 
 def _plain(node: ast.expr) -> Scalar | EllipsisType:

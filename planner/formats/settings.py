@@ -41,12 +41,13 @@ class Setting:
         >>> Setting(name="vllmConfig.tensorParallelSize", value=1, line=1).path
         ('vllm_config', 'tensor_parallel_size')
         """
-        return tuple(spelled(part) for part in self.name.lstrip("-+~").split("."))
+        return tuple(spelled(part) for part in self.name.split("."))
 
 
 def spelled(part: str) -> str:
     """One part of a name, in small letters with underscores."""
-    return _CAMEL.sub("_", part.strip()).replace("-", "_").lower() if not part.isupper() else part.lower()
+    part = part.strip().lstrip("-+~")
+    return _CAMEL.sub("_", part).replace("-", "_").lower() if not part.isupper() else part.lower()
 
 
 def number(value: Scalar) -> float | None:

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
+from planner.formats.shell_numbers import whole_number
+from planner.formats.shell_script import Script, Started, slurm_variables
 from planner.formats.shell_tests import truth
 from planner.formats.shell_tree import Branch, Chain, Command, Function, Group, Loop, Match, Node, tree_of
-from planner.formats.shell_values import LONGEST_TEXT, UNKNOWN, Text, Variables, expanded, here_text, joined
+from planner.formats.shell_values import (
+    LONGEST_TEXT,
+    UNKNOWN,
+    Text,
+    Variables,
+    expanded,
+    here_text,
+    joined,
+    merged,
+    texts_of,
+)  # fmt: skip
 from planner.formats.shell_words import REDIRECTIONS, Word, words_of
 
 MOST_STEPS = 20_000
@@ -22,41 +33,21 @@ MOST_EXPANDED = 150_000
 """Words that all commands become together; a published script has some five thousand."""
 MOST_COPIED = 400_000
 """Variables copied for branches that a run decides; a published script has a few thousand."""
+MOST_WITHIN = 200_000
+"""Characters of texts that a script runs as scripts; a published one has some thousand."""
 MOST_CALLS = 8
 """Functions, `eval` and `bash -c` within each other."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=", re.DOTALL)
 _POSITIONS = ("@", *map(str, range(1, 10)))
 _DECLARE = frozenset(("export", "declare", "local", "readonly", "typeset"))
 _SHELLS = frozenset(("bash", "sh", "zsh", "/bin/bash", "/bin/sh"))
+_SILENT = frozenset(("unset", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"))
+_COMPUTED = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.DOTALL)
+_QUOTED = re.compile(
+    r"(?:^|[\s;&/=])(?:torchrun|deepspeed|accelerate|python3?|srun|mpirun|bash)\s.*\s--?[a-z]", re.DOTALL
+)
+"""One word that is a command of its own, as remote shells and schedulers are given it."""
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(--?[\w-]+)(?:[=\s]+([^\s#]+))?", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A command that a script would start.
-
-    `assigned` are the variables before its first word; `sure` is false in a branch that may not be taken.
-    """
-
-    words: tuple[Text, ...]
-    assigned: Mapping[str, Text]
-    sure: bool
-    line: int
-
-
-@dataclass(slots=True)
-class Script:
-    """What a script comes to."""
-
-    started: list[Started] = field(default_factory=list)
-    names: Variables = field(default_factory=Variables)
-    directives: dict[str, Text] = field(default_factory=dict)
-    documents: list[Text] = field(default_factory=list)
-    """Here-documents with their variables, and the line they begin on."""
-    sourced: list[str] = field(default_factory=list)
-    """Files it reads that were not given."""
-    branches: list[tuple[int, frozenset[str]]] = field(default_factory=list)
-    """Lines where only a run can tell what is taken, and the variables that decide."""
 
 
 def followed(
@@ -77,26 +68,10 @@ def followed(
     for match in _DIRECTIVE.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         script.directives[match.group(1)] = Text(match.group(2) or "", line)
-    for name, value in {**_slurm(script.directives), **(given or {})}.items():
+    for name, value in {**slurm_variables(script.directives), **(given or {})}.items():
         script.names.values[name] = (Text(value, 0),)
     _Follower(script, beside or {}).run_text(text, script.names, line=1)
     return script
-
-
-def _slurm(directives: Mapping[str, Text]) -> dict[str, str]:
-    """Variables that Slurm sets by a script's own directives."""
-    found: dict[str, str] = {}
-    nodes = directives.get("--nodes", directives.get("-N"))
-    if nodes is not None and nodes.text.isdigit():
-        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes.text)
-    for flag, name in (
-        ("--ntasks-per-node", "SLURM_NTASKS_PER_NODE"),
-        ("--gpus-per-node", "SLURM_GPUS_PER_NODE"),
-    ):
-        value = directives.get(flag)
-        if value is not None and value.text.rpartition(":")[2].isdigit():
-            found[name] = value.text.rpartition(":")[2]
-    return found
 
 
 class _Follower:
@@ -110,6 +85,7 @@ class _Follower:
         self.expanded = 0
         self.sure = True
         self.calls = 0
+        self.run_within = 0
         self.left = False
         """Whether ``exit`` or ``return`` was reached."""
 
@@ -219,8 +195,8 @@ class _Follower:
         for name in sorted(set().union(*(end.values for end in ends))):
             values = [end.values.get(name) for end in ends]
             first = values[0]
-            alike = all(_texts(value) == _texts(first) for value in values)
-            common = first if alike else _merged(values)
+            alike = all(texts_of(value) == texts_of(first) for value in values)
+            common = first if alike else merged(values)
             if common is not None:
                 names.values[name] = common
 
@@ -228,6 +204,8 @@ class _Follower:
         """Follow a simple command."""
         if command.words and command.words[0].text in ("[[", "["):
             return truth(command.words, names)
+        if len(command.words) > 1 and all(word.text == "(" for word in command.words[:2]):
+            return self.computed(" ".join(word.text for word in command.words[2:-2]), names)
         words = self.without_redirections(command.words, names)
         assigned: dict[str, Text] = {}
         declared = bool(words) and words[0].text in _DECLARE
@@ -242,6 +220,17 @@ class _Follower:
             return True
         texts = self.texts(words, names)
         return self.start(texts, assigned, names) if texts else True
+
+    def computed(self, text: str, names: Variables) -> bool | None:
+        """``(( … ))`` and ``let``: an assignment, or a number that is true above or below zero."""
+        match = _COMPUTED.fullmatch(joined(text, names))
+        if match is None:
+            found = whole_number(joined(text, names), names.number)
+            return None if found is None else found != 0
+        name, operator, value = match.groups()
+        whole = whole_number(f"{name} {operator} ({value})" if operator else value, names.number)
+        names.values[name] = (Text(UNKNOWN if whole is None else str(whole), 0),)
+        return None if whole is None else whole != 0
 
     def texts(self, words: Iterable[Word], names: Variables) -> list[Text]:
         """What words become, as long as all together are no more than any script has."""
@@ -290,34 +279,50 @@ class _Follower:
 
     def start(self, texts: list[Text], assigned: Mapping[str, Text], names: Variables) -> bool | None:
         """Follow a command whose words are known."""
-        first = texts[0].text
-        if first in ("exit", "return"):
-            self.left = True
-            return True
-        if first in ("source", "."):
-            self.source(texts, names)
-            return True
+        first, rest = texts[0].text, texts[1:]
         if first in self.functions and self.calls < MOST_CALLS:
             self.call(texts, names)
             return True
-        if first in ("unset", "shift", "set", "shopt", "trap", "cd", "echo", "mkdir", "rm", "printf"):
-            return True
-        if first == "eval" and self.inner(" ".join(text.text for text in texts[1:]), texts[0].line, names):
-            return True
+        if first == "let":
+            return self.computed(" ".join(text.text for text in rest), names)
         if first in ("true", "false", "test"):
             return {"true": True, "false": False}.get(first)
+        if self.built_in(first, rest, names):
+            return True
         self.script.started.append(Started(tuple(texts), assigned, self.sure, texts[0].line))
-        for place, text in enumerate(texts):
-            if text.text in _SHELLS and [part.text for part in texts[place + 1 : place + 2]] in (
-                ["-c"],
-                ["-lc"],
-            ):
-                self.inner(" ".join(part.text for part in texts[place + 2 : place + 3]), text.line, names)
+        self.within(texts, names)
         return None if first in ("grep", "command", "which", "nvidia-smi", "type") else True
+
+    def built_in(self, first: str, rest: list[Text], names: Variables) -> bool:
+        """Follow what the shell does itself; whether it was that."""
+        if first in ("exit", "return"):
+            self.left = True
+        elif first in ("source", "."):
+            self.source(rest, names)
+        elif first == "shift":
+            self.shift(names)
+        elif first == "set" and rest and rest[0].text == "--":
+            self.place(rest[1:], names)
+        elif first == "eval" and rest:
+            return self.inner(" ".join(text.text for text in rest), rest[0].line, names)
+        else:
+            return first in _SILENT
+        return True
+
+    def within(self, texts: list[Text], names: Variables) -> None:
+        """Commands in the words of another: of ``bash -c``, of a remote shell, of a scheduler."""
+        words = [text.text for text in texts]
+        remote = words[0] not in _SHELLS and not {"-c", "-lc"}.intersection(words)
+        for place, text in enumerate(texts):
+            if words[place] in _SHELLS and words[place + 1 : place + 2] in (["-c"], ["-lc"]):
+                self.inner(" ".join(words[place + 2 : place + 3]), text.line, names)
+            elif remote and _QUOTED.search(text.text):
+                self.inner(text.text.removeprefix("--wrap="), text.line, names)
 
     def inner(self, text: str, line: int, names: Variables) -> bool:
         """Follow a text that a script runs as a script."""
-        if self.calls >= MOST_CALLS:
+        self.run_within += len(text)
+        if self.calls >= MOST_CALLS or self.run_within > MOST_WITHIN:
             return False
         self.calls += 1
         self.run_text(text, names, line)
@@ -328,9 +333,7 @@ class _Follower:
     def call(self, texts: list[Text], names: Variables) -> None:
         """Run a function of the script."""
         kept = {name: names.values[name] for name in _POSITIONS if name in names.values}
-        for place, text in enumerate(texts[1:10], 1):
-            names.values[str(place)] = (text,)
-        names.values["@"] = tuple(texts[1:])
+        self.place(texts[1:], names)
         self.calls += 1
         self.run(self.functions[texts[0].text], names)
         self.calls -= 1
@@ -339,31 +342,26 @@ class _Follower:
             names.values.pop(name, None)
         names.values |= kept
 
+    def place(self, texts: list[Text], names: Variables) -> None:
+        """Give positional arguments."""
+        names.values |= {str(place): (text,) for place, text in enumerate(texts[:9], 1)}
+        names.values["@"] = tuple(texts)
+
+    def shift(self, names: Variables) -> None:
+        """Positional arguments move down by one; those that nobody gave stay unknown."""
+        for place in range(1, 10):
+            following = names.values.get(str(place + 1))
+            if following is not None:
+                names.values[str(place)] = following
+            else:
+                names.values.pop(str(place), None)
+        if "@" in names.values:
+            names.values["@"] = names.values["@"][1:]
+
     def source(self, texts: list[Text], names: Variables) -> None:
         """A file that a script reads: followed if it was given, else named."""
-        name = "".join(text.text for text in texts[1:2]).rpartition("/")[2].replace(UNKNOWN, "")
+        name = "".join(text.text for text in texts[:1]).rpartition("/")[2].replace(UNKNOWN, "")
         if name in self.beside and self.calls < MOST_CALLS:
             self.inner(self.beside[name], texts[0].line, names)
         elif name:
             self.script.sourced.append(name)
-
-
-def _texts(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(text.text for text in value)
-
-
-def _merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
-    """What several ends of branches agree on: the words that all have, or nothing known."""
-    lists = [value for value in values if value is not None]
-    if len(lists) < len(values):  # one of them leaves it unset, as before the branch
-        return (Text(UNKNOWN, lists[0][0].line if lists and lists[0] else 0),)
-    if all(len(value) == 1 for value in lists):
-        texts = [value[0].text for value in lists]
-        shortest = min(texts, key=len)
-        if shortest.strip() and all(text.startswith(shortest) for text in texts):
-            return (Text(f"{shortest} {UNKNOWN}", lists[0][0].line),)
-        return (Text(UNKNOWN, lists[0][0].line if lists[0] else 0),)
-    common = min(lists, key=len)
-    if all(_texts(value[: len(common)]) == _texts(common) for value in lists):
-        return common
-    return (Text(UNKNOWN, 0),)

@@ -129,7 +129,9 @@ class _Parser:
             return self.case_block(depth)
         if word in ("while", "until", "for", "select"):
             return self.loop(depth)
-        if word == "{" or (word == "(" and not self.is_arithmetic()):
+        if self.is_arithmetic():
+            return self.arithmetic()
+        if word in ("{", "("):
             return self.group(depth, "}" if word == "{" else ")")
         if word == "[[":
             return self.test()
@@ -141,6 +143,18 @@ class _Parser:
         """Whether ``((`` begins here."""
         following = self.words[self.at + 1 : self.at + 2]
         return self.text() == "(" and bool(following) and following[0].text == "("
+
+    def arithmetic(self) -> Command:
+        """``(( … ))`` up to its last parenthesis, or the end of the line."""
+        found: list[Word] = []
+        depth = 0
+        while self.at < len(self.words) and self.text() != "\n":
+            found.append(self.words[self.at])
+            depth += {"(": 1, ")": -1}.get(self.text(), 0)
+            self.at += 1
+            if depth <= 0:
+                break
+        return Command(tuple(found))
 
     def is_function(self) -> bool:
         """Whether a name with parentheses begins here."""

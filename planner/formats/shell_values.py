@@ -64,6 +64,28 @@ class Variables:
         return found
 
 
+def texts_of(value: tuple[Text, ...] | None) -> tuple[str, ...] | None:
+    """The texts of a value."""
+    return None if value is None else tuple(text.text for text in value)
+
+
+def merged(values: list[tuple[Text, ...] | None]) -> tuple[Text, ...] | None:
+    """What several ends of branches agree on: the words that all have, or nothing known."""
+    lists = [value for value in values if value is not None]
+    if len(lists) < len(values):  # one of them leaves it unset, as before the branch
+        return (Text(UNKNOWN, lists[0][0].line if lists and lists[0] else 0),)
+    if all(len(value) == 1 for value in lists):
+        texts = [value[0].text for value in lists]
+        shortest = min(texts, key=len)
+        if shortest.strip() and all(text.startswith(shortest) for text in texts):
+            return (Text(f"{shortest} {UNKNOWN}", lists[0][0].line),)
+        return (Text(UNKNOWN, lists[0][0].line if lists[0] else 0),)
+    common = min(lists, key=len)
+    if all(texts_of(value[: len(common)]) == texts_of(common) for value in lists):
+        return common
+    return (Text(UNKNOWN, 0),)
+
+
 def expanded(word: Word, names: Variables) -> list[Text]:
     """The words that one word becomes, split as a shell would.
 
@@ -203,10 +225,15 @@ def _variable(
 
 
 def _substituted(command: str, names: Variables, depth: int) -> str:
-    """What a substitution gives where that can be told: the text of ``cat << EOF``."""
+    """What a substitution gives where that can be told: ``expr``, the text of ``cat << EOF``."""
     from planner.formats.shell_words import words_of
 
     words = words_of(command)
+    if words and words[0].text == "expr":
+        found = whole_number(
+            joined(command.partition("expr")[2].replace("\\", ""), names, depth=depth + 1), names.number
+        )
+        return UNKNOWN if found is None else str(found)
     if words and words[0].text == "cat":
         for word in words:
             if word.here is not None:
@@ -269,6 +296,10 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
     if index in ("@", "*"):
         return _Found(values if values is not None else (), listed=index == "@")
     if index is not None and values is not None:
+        key = f"[{joined(index, names, depth=depth + 1)}]="
+        keyed = next((part for part in values if part.text.startswith(key)), None)
+        if keyed is not None:
+            return _Found((Text(keyed.text.removeprefix(key), keyed.line),))
         number = whole_number(joined(index, names, depth=depth + 1), names.number)
         inside_it = number is not None and 0 <= number < len(values)
         return _Found((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))

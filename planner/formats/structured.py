@@ -7,6 +7,7 @@ is ever constructed. A JSON template, whose values a script replaces, is read wi
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ LONGEST_VALUE = 4000
 _PLACEHOLDER = re.compile(r"(:\s*|[\[,]\s*)([A-Z][A-Z0-9_]*)(?=\s*[,}\]])")
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:')
 _TOML_KEY = re.compile(r"^\s*(?:\[+\s*([^\]]+?)\s*\]+|([\w\"'.-]+)\s*=)", re.MULTILINE)
+_COMMANDS = ("command", "args", "arguments", "entrypoint")
+"""Keys whose list is the words of a command."""
 _SPECIAL = re.compile(r"[-+]?(?:\d[\d_]*)")
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?")
 _WORDS: dict[str, Scalar] = {
@@ -136,6 +139,8 @@ def yaml_settings(text: str, where: str) -> list[Setting]:
     """Settings of a YAML document (of several, of all)."""
     import yaml
 
+    if not text.strip():
+        return []
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     reader = _Events()
     try:
@@ -177,7 +182,8 @@ class _Events:
         """A collection ends; a list of plain values is one setting."""
         kind, name, parts = self.stack.pop() if self.stack else ("", "", [])
         if kind == "S" and parts:
-            text = ",".join(parts[:LONGEST_LIST])[:LONGEST_VALUE]
+            command = name.rpartition(".")[2].removesuffix("[]") in _COMMANDS
+            text = (shlex.join(parts) if command else ",".join(parts[:LONGEST_LIST]))[:LONGEST_VALUE]
             self.found.append(Setting(name=name, value=text, line=_line(event)))
         self.key = None
 

@@ -7,6 +7,7 @@ from typing import Any
 from app.quantities import format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.layout import layout_words
+from costmodel.models.spec import ModelSpec
 from planner.audit.audit import Audit
 from planner.audit.changes import Change
 from planner.audit.facts import Fact
@@ -14,6 +15,8 @@ from topology.base.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
 _MOST_FACTS = 60
+LEAST_DOUBT = 0.15
+"""Share below the proven best from which a measurement is of another job than the one that is priced."""
 _SHOWN = ("layout", "job", "model", "cluster")
 
 
@@ -23,7 +26,13 @@ def audit_answer(found: Audit) -> Answer:
     if found.findings:
         rows = tuple((f.kind, f.message, f.fix, _place(f.file, f.line)) for f in found.findings)
         sections.append(
-            Table(title="Wrong or slow", columns=("", "what", "help", "where"), rows=rows, align="llll")
+            Table(
+                title="Wrong or slow",
+                columns=("", "what", "help", "where"),
+                rows=rows,
+                align="llll",
+                wraps=(1, 2),
+            )
         )
     sections.append(_times(found))
     if found.changes:
@@ -54,10 +63,17 @@ def _files(found: Audit) -> Facts:
         request = found.job.request
         pairs.append(("layout", layout_words(found.job.layout)))
         pairs.append(("on", f"{request.cluster.num_gpus} × {request.cluster.nodes[0].gpu}"))
-        pairs.append(("model", request.model.name))
+        pairs.append(("model", _model_words(request.model)))
     if found.job.missing:
         pairs.append(("missing", ", ".join(found.job.missing)))
     return Facts(title="", pairs=tuple(pairs))
+
+
+def _model_words(model: ModelSpec) -> str:
+    """A model by its name, one that has none by its sizes."""
+    if model.name != "unnamed":
+        return model.name
+    return f"{model.num_layers} layers of {model.hidden_size}, as the file sizes it"
 
 
 def _shown(found: Audit) -> list[Fact]:
@@ -67,12 +83,26 @@ def _shown(found: Audit) -> list[Fact]:
 
 
 def _facts_table(found: Audit) -> Table:
-    """What was read where."""
+    """What was read where: by its line, and its file where there are several."""
+    several = len(found.reading.kinds) > 1
     rows = tuple(
-        (fact.name, _text(fact.value), fact.how, _place(fact.file, fact.line), fact.said[:60])
+        (
+            fact.name.partition(".")[2],
+            _text(fact.value),
+            _place(fact.file, fact.line) if several else str(fact.line or ""),
+            _said(fact),
+        )
         for fact in _shown(found)[:_MOST_FACTS]
     )
-    return Table(title="Read", columns=("field", "value", "how", "where", "said"), rows=rows, align="lrlll")
+    columns = ("field", "value", "where" if several else "line", "said")
+    return Table(title="Read", columns=columns, rows=rows, align="lrll" if several else "lrrl", wraps=(3,))
+
+
+def _said(fact: Fact) -> str:
+    """The word that states a fact, or how else it is known."""
+    if fact.how != "stated":
+        return f"{fact.how}: {fact.said[:60]}"
+    return fact.word if fact.word and fact.said == f"{fact.word} {fact.value}" else fact.said[:60]
 
 
 def _text(value: object) -> str:
@@ -104,22 +134,38 @@ def _times(found: Audit) -> Facts:
         words = f"{layout_words(found.best.layout)} · {found.best.optimality.status}"
         pairs.append(("best", f"{format_seconds(found.best.estimate.step_time_s)}: {words}"))
     if found.slower_by is not None:
-        pairs.append(("distance", f"{format_share(max(0.0, found.slower_by), signed=True)} over the best"))
-    return Facts(title="Times", pairs=tuple(pairs or [("predicted", "not without what is missing")]))
+        over = format_share(found.slower_by, signed=True)
+        faster = (
+            ""
+            if found.slower_by > -LEAST_DOUBT
+            else ": measured below it, so something above is not this job"
+        )
+        pairs.append(("distance", f"{over} over the best{faster}"))
+    stopped = "not of a job that is illegal as it is, or that nothing prices"
+    lacks = "not without what is missing" if found.job.missing else stopped
+    return Facts(title="Times", pairs=tuple(pairs or [("predicted", lacks)]))
 
 
 def _changes_table(found: Audit) -> Table:
     """What would be better, in the file's words."""
     rows = tuple(
         (
-            " ".join(change.set) if change.set else "the best plan",
-            "all of it" if change.whole else "alone",
             format_seconds(change.seconds_gained) if change.seconds_gained > 0 else "none",
             _signed_bytes(change.memory_change_bytes),
+            "all of it" if change.whole else "alone",
+            _set(change.set) if change.set else "the best plan",
         )
         for change in found.changes
     )
-    return Table(title="Changes", columns=("set", "", "gains a step", "memory"), rows=rows, align="llrr")
+    columns = ("gains a step", "memory", "", "set")
+    return Table(title="Changes", columns=columns, rows=rows, align="rrll", wraps=(3,))
+
+
+def _set(words: tuple[str, ...]) -> str:
+    """Words to write, each with its value on one line, then those to take away."""
+    gone = [word.removeprefix("without ") for word in words if word.startswith("without ")]
+    said = [word.replace(" ", "\u00a0") for word in words if not word.startswith("without ")]
+    return " ".join([*said, *(["without\u00a0" + gone[0], *gone[1:]] if gone else [])])
 
 
 def _signed_bytes(value: float) -> str:

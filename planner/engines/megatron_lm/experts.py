@@ -106,9 +106,9 @@ def _dense_layers(given: Given) -> dict[str, Any]:
 
 EXPERTS = Setting(
     words=(
-        Word(name="--num-experts", kind="int"),
-        Word(name="--moe-router-topk", kind="int", default=2),
-        Word(name="--moe-ffn-hidden-size", kind="int"),
+        Word(name="--num-experts", kind="int", states="model.num_experts"),
+        Word(name="--moe-router-topk", kind="int", default=2, states="model.num_experts_per_token"),
+        Word(name="--moe-ffn-hidden-size", kind="int", states="model.moe_intermediate_size"),
         Word(name="--moe-grouped-gemm", kind="flag", default=False),
         Word(name="--moe-router-score-function", default="softmax"),
         Word(name="--moe-router-dtype"),
@@ -120,7 +120,7 @@ EXPERTS = Setting(
         Word(name="--moe-router-load-balancing-type", kind="any", default="aux_loss"),
         Word(name="--moe-aux-loss-coeff", kind="any", default=0.0),
         Word(name="--moe-layer-freq", kind="any", default="1"),
-        Word(name="--moe-shared-expert-intermediate-size", kind="int"),
+        Word(name="--moe-shared-expert-intermediate-size", kind="int", states="model.shared_expert_size"),
     ),
     fields=(
         *_EXPERT_COUNTS, "model.num_dense_layers", "model.router_aux_loss_coef",

@@ -45,8 +45,10 @@ def _microbatch(given: Given) -> dict[str, Any]:
 
 _BATCH = Setting(
     words=(
-        Word(name="--micro-batch-size", kind="int", aliases=("--batch-size",)),
-        Word(name="--global-batch-size", kind="int"),
+        Word(
+            name="--micro-batch-size", kind="int", aliases=("--batch-size",), states="layout.microbatch_size"
+        ),
+        Word(name="--global-batch-size", kind="int", states="job.global_batch_size"),
     ),
     fields=("layout.microbatch_size", "job.global_batch_size"),
     write=lambda facts: {
@@ -93,12 +95,23 @@ def _read_sharding(given: Given) -> dict[str, Any]:
 
 _SHARDING = Setting(
     words=(
-        Word(name="--use-distributed-optimizer", kind="flag", default=False),
-        Word(name="--use-megatron-fsdp", kind="flag", default=False, aliases=("--use-custom-fsdp",)),
-        Word(name="--data-parallel-sharding-strategy", default="optim_grads_params"),
+        Word(
+            name="--use-distributed-optimizer",
+            kind="flag",
+            default=False,
+            states="said.distributed_optimizer",
+        ),
+        Word(
+            name="--use-megatron-fsdp",
+            kind="flag",
+            default=False,
+            aliases=("--use-custom-fsdp",),
+            states="said.megatron_fsdp",
+        ),
+        Word(name="--data-parallel-sharding-strategy", default="optim_grads_params", states="said.sharding"),
         Word(name="--ckpt-format"),
         Word(name="--num-distributed-optimizer-instances", kind="int", default=1),
-        Word(name="--use-torch-fsdp2", kind="flag", default=False),
+        Word(name="--use-torch-fsdp2", kind="flag", default=False, states="said.torch_fsdp2"),
         Word(name="--torch-fsdp2-no-reshard-after-forward", kind="flag", default=False),
     ),
     fields=("layout.zero_stage", "layout.shard_degree"),
@@ -141,11 +154,11 @@ def _read_precision(given: Given) -> dict[str, Any]:
 
 _PRECISION = Setting(
     words=(
-        Word(name="--bf16", kind="flag", default=False),
-        Word(name="--fp16", kind="flag", default=False),
-        Word(name="--fp8-format", aliases=("--fp8",)),
-        Word(name="--fp8-recipe", default="delayed"),
-        Word(name="--fp4-format", aliases=("--fp4",)),
+        Word(name="--bf16", kind="flag", default=False, states="said.bf16"),
+        Word(name="--fp16", kind="flag", default=False, states="said.fp16"),
+        Word(name="--fp8-format", aliases=("--fp8",), states="said.fp8"),
+        Word(name="--fp8-recipe", default="delayed", states="said.fp8_recipe"),
+        Word(name="--fp4-format", aliases=("--fp4",), states="said.fp4"),
         Word(name="--fp4-recipe", default="nvfp4"),
     ),
     fields=("job.precision", "recipe.fp8_recipe"),
@@ -194,8 +207,8 @@ def _write_overlap(facts: Facts) -> dict[str, Any]:
 
 _OVERLAP = Setting(
     words=(
-        Word(name="--overlap-grad-reduce", kind="flag", default=False, aliases=("--delay-grad-reduce",)),
-        Word(name="--overlap-param-gather", kind="flag", default=False),
+        Word(name="--overlap-grad-reduce", kind="flag", default=False, states="said.overlap_gradients"),
+        Word(name="--overlap-param-gather", kind="flag", default=False, states="said.overlap_parameters"),
     ),
     fields=("stack.gradient_overlap", "stack.parameter_overlap", "stack.fsdp_prefetch"),
     write=_write_overlap,
@@ -215,7 +228,13 @@ def overlaps_tensor(facts: Facts) -> bool:
 
 _TENSOR_OVERLAP = Setting(
     words=(
-        Word(name="--tp-comm-overlap", kind="flag", default=False, aliases=("--ub-tp-comm-overlap",)),
+        Word(
+            name="--tp-comm-overlap",
+            kind="flag",
+            default=False,
+            aliases=("--ub-tp-comm-overlap",),
+            states="said.tp_overlap",
+        ),
         Word(name="--tp-comm-bootstrap-backend", default="nccl"),
     ),
     fields=("stack.tp_overlap_share",),
@@ -240,8 +259,10 @@ def _read_expert_tp(given: Given) -> dict[str, Any]:
 
 
 LAYOUT_SETTINGS: tuple[Setting, ...] = (
-    value(TP, "layout.tp", default=1, aliases=("--model-parallel-size",)),
-    value(PP, "layout.pp", default=1),
+    value(TP, "layout.tp", default=1, aliases=("--model-parallel-size", "--intra-layer-model-parallel-size")),
+    value(
+        PP, "layout.pp", default=1, aliases=("--inter-layer-model-parallel-size", "--pipe-parallel-size")
+    ),
     value(CP, "layout.cp", default=1),
     Setting(words=(), fields=("layout.dp",), write=lambda _: {}, read=_data_parallel),
     _BATCH,
@@ -249,7 +270,7 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     PIPELINE,
     value(EP, "layout.ep", default=1, when=is_moe),
     Setting(
-        words=(Word(name="--expert-tensor-parallel-size", kind="int"),),
+        words=(Word(name="--expert-tensor-parallel-size", kind="int", states="layout.expert_tp"),),
         fields=("layout.expert_tp",),
         write=lambda facts: (
             {"--expert-tensor-parallel-size": facts["layout.expert_tp"]} if is_moe(facts) else {}

@@ -59,7 +59,7 @@ def _read_vocabulary(given: Given) -> dict[str, Any]:
 
 _VOCABULARY = Setting(
     words=(
-        Word(name="--vocab-size", kind="int"),
+        Word(name="--vocab-size", kind="int", states="model.vocab_size"),
         Word(name="--padded-vocab-size", kind="int"),
         Word(name="--make-vocab-size-divisible-by", kind="int", default=DEFAULT_VOCABULARY_MULTIPLE),
     ),
@@ -226,17 +226,17 @@ MODEL_SETTINGS: tuple[Setting, ...] = (
     value("--num-layers", "model.num_layers", aliases=("--encoder-num-layers",)),
     value("--hidden-size", "model.hidden_size"),
     _setting(
-        (Word(name="--ffn-hidden-size", kind="int"),),
+        (Word(name="--ffn-hidden-size", kind="int", states="model.intermediate_size"),),
         ("model.intermediate_size",),
         lambda facts: {"--ffn-hidden-size": facts["model.intermediate_size"]},
         _read_width,
     ),
     _setting(
         (
-            Word(name="--num-attention-heads", kind="int"),
-            Word(name="--kv-channels", kind="int"),
+            Word(name="--num-attention-heads", kind="int", states="model.num_attention_heads"),
+            Word(name="--kv-channels", kind="int", states="model.head_dim"),
             Word(name="--group-query-attention", kind="flag", default=False),
-            Word(name="--num-query-groups", kind="int"),
+            Word(name="--num-query-groups", kind="int", states="model.num_key_value_heads"),
         ),
         ("model.num_attention_heads", "model.num_key_value_heads", "model.head_dim"),
         _write_heads,
@@ -260,7 +260,7 @@ MODEL_SETTINGS: tuple[Setting, ...] = (
     ),
     _setting(
         (
-            Word(name="--swiglu", kind="flag", default=False),
+            Word(name="--swiglu", kind="flag", default=False, states="model.gated_mlp"),
             Word(name="--squared-relu", kind="flag", default=False),
             Word(name="--quick-geglu", kind="flag", default=False),
             Word(name="--glu-linear-offset", kind="float", default=0.0),

@@ -108,7 +108,7 @@ _ANGLES = ("theta", "fraction", "interleaved", "scaling")
 
 POSITIONS = Setting(
     words=(
-        Word(name="--max-position-embeddings", kind="int"),
+        Word(name="--max-position-embeddings", kind="int", states="model.max_sequence_length"),
         Word(name="--position-embedding-type", default="learned_absolute"),
         Word(name="--use-rotary-position-embeddings", kind="flag", default=False),
         Word(name="--rotary-base", kind="float", default=DEFAULT_BASE),

@@ -88,10 +88,20 @@ def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int
 
 PIPELINE = Setting(
     words=(
-        Word(name="--pipeline-model-parallel-layout"),
-        Word(name="--num-virtual-stages-per-pipeline-rank", kind="int"),
-        Word(name="--num-layers-per-virtual-pipeline-stage", kind="int"),
-        *(Word(name=name, kind="int") for name in _ENDS),
+        Word(name="--pipeline-model-parallel-layout", states="said.stage_layout"),
+        Word(
+            name="--num-virtual-stages-per-pipeline-rank",
+            kind="int",
+            aliases=("--virtual-pipeline-model-parallel-size",),
+            states="layout.virtual_stages",
+        ),
+        Word(
+            name="--num-layers-per-virtual-pipeline-stage", kind="int", states="said.layers_per_virtual_stage"
+        ),
+        *(
+            Word(name=name, kind="int", states=f"said.{end}_stage_layers")
+            for name, end in zip(_ENDS, ("first", "last"), strict=True)
+        ),
         *(Word(name=name, kind="flag", default=False) for name in _ACCOUNTED),
     ),
     fields=("layout.virtual_stages", "layout.schedule", "split.layers"),
@@ -181,17 +191,24 @@ def _of_ranks(given: Given, count: int) -> dict[str, Any]:
 
 RECOMPUTE = Setting(
     words=(
-        Word(name="--recompute-granularity", aliases=("--activations-checkpoint-granularity",)),
-        Word(name="--recompute-method"),
+        Word(
+            name="--recompute-granularity",
+            aliases=("--activations-checkpoint-granularity",),
+            states="said.recompute",
+        ),
+        Word(name="--recompute-method", states="said.recompute_method"),
         Word(
             name="--recompute-num-layers",
             kind="int",
             aliases=("--checkpoint-num-layers", "--activations-checkpoint-num-layers"),
+            states="said.recompute_layers",
         ),
-        Word(name="--recompute-modules", kind="list", default=("core_attn",)),
-        Word(name="--recompute-activations", kind="flag", default=False),
-        Word(name="--checkpoint-activations", kind="flag", default=False),
-        Word(name="--activations-checkpoint-method"),
+        Word(
+            name="--recompute-modules", kind="list", default=("core_attn",), states="said.recompute_modules"
+        ),
+        Word(name="--recompute-activations", kind="flag", default=False, states="said.recompute_selective"),
+        Word(name="--checkpoint-activations", kind="flag", default=False, states="said.recompute_full"),
+        Word(name="--activations-checkpoint-method", states="said.recompute_method"),
     ),
     fields=("layout.recompute", "split.recompute", "stack.recomputed_modules", "recipe.recompute_modules"),
     write=_write_recompute,

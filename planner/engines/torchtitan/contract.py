@@ -74,11 +74,12 @@ def _stage(given: Given, pp: int) -> int:
 _DATA = Setting(
     words=(
         Word(name=f"{_P}data_parallel_replicate_degree", kind="int", default=1,
-             aliases=("training.data_parallel_replicate_degree",)),
+             aliases=("training.data_parallel_replicate_degree",), states="said.dp_replicate"),
         Word(name=f"{_P}data_parallel_shard_degree", kind="int", default=-1,
-             aliases=("training.data_parallel_shard_degree", "training.data_parallel_degree")),
+             aliases=("training.data_parallel_shard_degree", "training.data_parallel_degree"),
+             states="said.dp_shard"),
         Word(name=f"{_P}fsdp_reshard_after_forward", default="default",
-             aliases=("training.fsdp_reshard_after_forward",)),
+             aliases=("training.fsdp_reshard_after_forward",), states="said.reshard"),
     ),
     fields=("layout.dp", "layout.zero_stage", "layout.shard_degree"),
     write=_write_data,
@@ -127,7 +128,7 @@ def _read_pipeline(given: Given) -> dict[str, Any]:
 _PIPELINE = Setting(
     words=(
         Word(name=f"{_P}pipeline_parallel_schedule", default="1F1B",
-             aliases=("experimental.pipeline_parallel_schedule",)),
+             aliases=("experimental.pipeline_parallel_schedule",), states="layout.schedule"),
         Word(name=f"{_P}module_fqns_per_model_part", kind="any"),
     ),
     fields=("layout.schedule", "layout.virtual_stages", "split.layers"),
@@ -157,9 +158,20 @@ def _read_batch(given: Given) -> dict[str, Any]:
 
 _BATCH = Setting(
     words=(
-        Word(name="training.local_batch_size", kind="int", default=8, aliases=("training.batch_size",)),
-        Word(name="training.global_batch_size", kind="int", default=-1),
-        Word(name=f"{_P}pipeline_parallel_microbatch_size", kind="int", default=1),
+        Word(
+            name="training.local_batch_size",
+            kind="int",
+            default=8,
+            aliases=("training.batch_size",),
+            states="layout.microbatch_size",
+        ),
+        Word(name="training.global_batch_size", kind="int", default=-1, states="job.global_batch_size"),
+        Word(
+            name=f"{_P}pipeline_parallel_microbatch_size",
+            kind="int",
+            default=1,
+            states="said.pipeline_microbatch",
+        ),
     ),
     fields=("layout.microbatch_size", "job.global_batch_size"),
     write=_write_batch,
@@ -195,9 +207,9 @@ def _read_recompute(given: Given) -> dict[str, Any]:
 
 _RECOMPUTE = Setting(
     words=(
-        Word(name="activation_checkpoint"),
-        Word(name="activation_checkpoint.mode"),
-        Word(name="activation_checkpoint.selective_ac_option"),
+        Word(name="activation_checkpoint", states="said.recompute"),
+        Word(name="activation_checkpoint.mode", states="said.recompute"),
+        Word(name="activation_checkpoint.selective_ac_option", states="said.recompute_option"),
     ),
     fields=("layout.recompute", "split.recompute"),
     write=_write_recompute,
@@ -242,7 +254,12 @@ SETTINGS = (
         read=lambda _: {},
     ),
     Setting(
-        words=(Word(name="compile.enable", kind="flag", default=False, aliases=("training.compile",)),),
+        words=(
+            Word(
+                name="compile.enable", kind="flag", default=False, aliases=("training.compile",),
+                states="said.compile",
+            ),
+        ),
         fields=("stack.fused_elementwise",),
         write=lambda facts: {"compile.enable": bool(facts["stack.fused_elementwise"])},
         read=lambda given: {"stack.fused_elementwise": given["compile.enable"]},
@@ -252,7 +269,7 @@ SETTINGS = (
             Word(
                 name="compile.enable_async_tensor_parallel", kind="flag", default=False,
                 aliases=(f"{_P}enable_async_tensor_parallel", "experimental.enable_async_tensor_parallel"),
-            ),
+                states="said.async_tp"),
         ),
         fields=("stack.tp_overlap_share",),
         write=lambda facts: {"compile.enable_async_tensor_parallel": facts["stack.tp_overlap_share"] > 0},

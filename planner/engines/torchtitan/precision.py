@@ -83,7 +83,7 @@ def _read(given: Given) -> dict[str, Any]:
 PRECISION = Setting(
     words=(
         Word(name="training.mixed_precision_param", default="bfloat16"),
-        Word(name="model.converters", kind="any"),
+        Word(name="model.converters", kind="any", states="said.converters"),
         Word(
             name="model.converters.recipe_name",
             aliases=(

@@ -54,11 +54,62 @@ step: 20  loss: 11.8  memory: 48.87GiB(51.44%)  tps: 4,376  tflops: 253.41  mfu:
 DLLL {"step": "PARAMETER", "data": {"cfg/tensor_model_parallel_size": 4, "cfg/fp8": true}}
 :::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 14.2, "throughput": 208833.7}}
 """
+_MANIFEST = """\
+apiVersion: jobset.x-k8s.io/v1alpha2
+spec:
+  containers:
+    - command: [bash, -c]
+      args:
+        - |
+          torchrun --nnodes=4 --nproc_per_node=8 pretrain_gpt.py --tensor-model-parallel-size 4 --num-layers 48
+    - command: [python3, -m, sglang.launch_server, --tp, "16", --nnodes, $(SIZE)]
+num_nodes: 4
+resources: {accelerators: H100:8}
+run: |
+  deepspeed --num_gpus 8 train.py --per_device_train_batch_size 2 --deepspeed ds_z3.json
+"""
+_SCRIPT = """\
+declare -A LAYERS=( [7b]=32 [13b]=40 ); SIZE=${SIZE:-13b}
+let "DP = 64 / (4 * 2)"; (( ACC = 512 / DP )); N=$(expr 8 \\* 2)
+launch() { local tp="$1"; shift; pdsh -w "n[1-4]" "cd x && torchrun --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size $tp --num-layers ${LAYERS[$SIZE]} $*"; }
+if (( ACC > 8 && DP == 8 )); then launch 4 --bf16; else launch 2; fi
+sbatch --wrap="srun python x.py --tensor-model-parallel-size $N"
+--tensor-model-parallel-size 4
+--num-layers 48 --hidden-size 8192
+"""
+_RECIPE = """\
+from a import recipe
+CONFIG = {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}}
+def b_64gpu_h100():
+    cfg = recipe()
+    cfg.mixed_precision = bf16_mixed()
+    cfg.model.tensor_model_parallel_size = 4
+    cfg.train.global_batch_size = 128
+    return cfg
+def c_128gpu_h100():
+    return _with_global_batch_size(b_64gpu_h100(), 256)
+"""
+_MORE_LOGS = """\
+0: + torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 4 --num-layers 32
+[rank0]:[titan] 2025-05-12 12:01:56,123 - root - INFO - Building 2-D device mesh with ['dp_shard', 'tp'], [8, 2]
+[rank0]:[titan] - Trainer is initialized with local batch size 1, global batch size 8, sequence length 8192
+[31mstep:  1  [33mmemory: 50.01GiB(52.62%)  [34mtps: 700  [36mtflops: 40.51  [35mmfu: 4.10%[39m
+[2024-03-01 08:11:02,000] [INFO] [config.py:984:print]   train_micro_batch_size_per_gpu  4
+iteration: 2 / 100 | elapsed_time_per_iteration_ms: 6.5K | tokens_per_sec_per_gpu: 1.26K | model_tflops_per_gpu: 553
+global_step=1.000, consumed_samples=4096.0, train_step_timing in s=20.00]
+global_step=2.000, consumed_samples=6144.0, train_step_timing in s=20.40]
+  Total train batch size (w. parallel, distributed & accumulation) = 128
+Step Time : 9.02s GPU utilization: 712.9MODEL_TFLOP/s/GPU
+MA 10.1 GB         Max_MA 12.5 GB         CA 13.0 GB
+"""
 _JSON = '{"train_batch_size": 64, "zero_optimization": {"stage": 3}, "fp16": {"enabled": "auto"}}'
 _PIECES = (
     "$(", "${", "$((", "`", "<<EOF", "<<-'E'", "((", "[[", "}", ")", ";;", "esac", "fi", "done", "if true; then", "case $A in",
     "for x in 1 2; do", "f() { f; f; }; f", "A=$A$A", "A+=( ${A[@]} ${A[@]} )", "eval $A", 'bash -c "$A"', "source CANARY/secret.toml",
     "${A:-${B:-${C:-8}}}", "$((9**9**9))", "$((1/0))", "${!A}", "${A//x/y}", "${A##*[!a]*}", "exit 0", "\\", "&a [*a, *a]", "!!python/object:os.system x",
+    "(( A = A + 1 ))", "let A=A*A", "((A<<=99))", "shift 9", "$(expr 9 / 0)", "$(expr $(expr $(expr 1)))", "${A[$A]}", "${A[${A[${A}]}]}",
+    'ssh h "ssh h \'torchrun x --a\'"', 'pdsh "$A --b python x --a"', "--wrap=", "- command: [", "  args: [*a, [", "run: |", "accelerators: H100:", "with_a(with_a(f(), 1), 1)",
+    'x = {"a": {"a": f()}}', "[1m[1m[1m", "0: 1: 2: [", "device mesh with [], []", "consumed_samples=9 global_step=9", "elapsed_time_per_iteration_ms: 9.K",
     "{{", "- - - -", "? a", "%YAML 9", "\t", "|", ">",
 )  # fmt: skip
 
@@ -67,7 +118,7 @@ _PIECES = (
 def seeds() -> tuple[str, ...]:
     """Valid files of every kind."""
     fixtures = [path.read_text(encoding="utf-8") for path in sorted(FILES.iterdir()) if path.suffix != ".csv"]
-    return (*fixtures, _YAML, _NANOTRON, _TOML, _LOG, _JSON)
+    return (*fixtures, _YAML, _NANOTRON, _TOML, _LOG, _JSON, _MANIFEST, _SCRIPT, _RECIPE, _MORE_LOGS)
 
 
 def make_launch(random: Random, story: list[str]) -> str:
@@ -131,6 +182,10 @@ LAUNCHES = (
     "- " * 20_000 + "x", "{a: " * 20_000, "x = " + "(" * 5000, "def f():\n    x = " + "-" * 100_000 + "1\n", "import a\nx = " + "9" * 5000, "x = " + "[" * 90 + "]" * 90,
     '{"a":' * 50_000, "[a]\n" + "a." * 5000 + "b = 1", "[model]\nname = 'a'\n[" + "a." * 90 + "b]\nx = 1", "elapsed time per iteration (ms): 1.0\n" * 50_000,
     "elapsed time per iteration (ms): " + "9" * 5000, "tps: 1 tflops: 2 " + "step: 1 memory: 1GiB " * 5000, ":::MLLOG " + "[" * 50_000, "DLLL {" + '"a":{' * 50_000,
+    "(( " * 5000, "let A=1\n" * 20_000, 'pdsh "' + 'pdsh \\"torchrun --a ' * 3000, "--a 1\n" * 50_000, "$(expr " * 3000, "A=([x]=1)\n" + "B=${A[$B]}\n" * 10_000,
+    "run: |\n  torchrun x --a\n" * 5000, "- command: [" + "a, " * 50_000 + "]", "f = with_a(" * 50 + "1" + ", 2)" * 50, "x = " + '{"a": ' * 60 + "1" + "}" * 60,
+    "step: 1 memory: 1GiB tps: 1 tflops: 2 " * 5000, "[" * 100_000 + "elapsed time per iteration (ms): 1.0", "1: " * 50_000 + "elapsed time per iteration (ms): 1.0",
+    "device mesh with [" + "'tp'," * 20_000 + "], [" + "2," * 20_000 + "] elapsed time per iteration (ms): 1.0", "global_step=1 " + "consumed_samples=1 " * 20_000 + "train_step_timing: 1",
     "$((9**9**9**9)) $((1<<99999)) ${A%%*a*a*a*a*a*b}", "A=" + "a" * 50_000 + "\nB=${A##*a*a*a*b}\nrun --x $B", "#SBATCH --nodes=" + "9" * 5000 + "\n#SBATCH --gres=gpu:0\n",
     "torchrun --nproc_per_node 0 --nnodes 0 x.py --tensor-model-parallel-size 0 --pipeline-model-parallel-size -1 --num-layers 1e400",
     "torchrun --nproc_per_node 999999999 x.py --tensor-model-parallel-size 99999999999999 --num-layers 8 --hidden-size 8 --num-attention-heads 3 --seq-length 1",
@@ -139,6 +194,8 @@ LAUNCHES = (
 """What broke it, and what was made to."""
 _MANY = "\n".join(f"V{number}={number}" for number in range(3000)) + "\n"
 SLOW = (
+    "f() {\n" + '  pdsh -w n "cd x && torchrun x.py --a 1"\n' * 40 + "  f\n  f\n}\nf\n",
+    "f() { eval \"$A\"; ssh h \"torchrun x --a $A\"; f; }\nA='" + 'f; ssh h "torchrun x --a"; ' * 300 + "'\nf\n",
     _MANY + "if [ $A = 1 ]; then X=1; else X=2; fi\n" * 6000, _MANY + "f() { X=$1; }\n" + "f 1\n" * 19_000, "A='" + "x " * 40_000 + "'\n" + "run $A $A\n" * 3000,
     "A=(" + "--a 1 " * 20_000 + ")\n" + "torchrun x.py ${A[@]}\n" * 200, "cat <<EOF\n" + "--a 1\n" * 20_000 + "EOF\n" + "torchrun x.py --tp 1\n" * 5000,
     "\n".join(f"def f{n}():\n    x = f{n + 1}()\n    y = f{n + 1}()\n    cfg.tp.tensor_parallel_degree = 3" for n in range(2500)),

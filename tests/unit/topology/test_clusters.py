@@ -212,6 +212,7 @@ def test_measured_runs_choose_their_own_nics() -> None:
         ('[[gpus]]\nname = "h100-sxm"\nmemory_bytes = -1\n[[nodes]]\ngpu = "h100-sxm"\ncount = 1', "gpus[0].memory_bytes = -1"),
         (TREE + '[[switches]]\nname = "row-a"\nparent = "room"\nuplink_bandwidth_bytes_per_s = 1e9', "switch name 'row-a' is used 2 times"),
         (TREE + '[[switches]]\nname = "attic"', "the topology is disconnected"),
+        (TREE.replace('name = "room"', 'name = ""'), "name is empty"),
         (TREE.replace('name = "room"', 'name = "room"\nparent = "row-a"\nuplink_bandwidth_bytes_per_s = 1e9'), "switches are cyclic: room -> row-a -> room"),
         (TREE.replace('switch = "row-b"', 'switch = "row-c"'), "'row-c', which is no switch"),
         (TREE.replace('parent = "room"', 'parent = "hall"', 1), "'hall', which is no switch"),

@@ -105,8 +105,28 @@ def test_the_variable_that_megatron_asks_for_is_missed(tmp_path):
     text = SMALL.format(nodes=1, layers=32, batch=64, tp=2, pp=1, more="--sequence-parallel")
     path.write_text(text, encoding="utf-8")
     assert "cuda-connections" not in rules(audit_of(path), "illegal")
-    path.write_text(text.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", ""), encoding="utf-8")
+    bare = text.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", "")
+    path.write_text(bare, encoding="utf-8")
     assert "cuda-connections" in rules(audit_of(path), "illegal")
+    path.write_text(f"srun --export=ALL,CUDA_DEVICE_MAX_CONNECTIONS=1 {bare}", encoding="utf-8")
+    assert "cuda-connections" not in rules(audit_of(path), "illegal")
+
+
+def test_a_word_in_another_engines_spelling_is_passed_over(tmp_path):
+    """NeMo 1 writes norms and activations in small letters."""
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "trainer: {num_nodes: 1, devices: 8}\nmodel:\n  encoder_seq_length: 2048\n  num_layers: 32\n  hidden_size: 4096\n"
+        "  num_attention_heads: 32\n  normalization: rmsnorm\n  tensor_model_parallel_size: 2\n"
+        "  global_batch_size: 64\n  micro_batch_size: 1\n",
+        encoding="utf-8",
+    )
+    assert audit_of(path, gpu="h100-sxm").predicted is not None
+
+
+def test_limits_of_an_engine_that_only_lends_its_prices_are_no_fault_of_the_job():
+    found = audit_of(FILES / "verl_fsdp.sh", gpu="h100-sxm")
+    assert rules(found, "illegal") == set()
 
 
 def test_an_illegal_job_is_not_predicted(tmp_path):
@@ -120,6 +140,7 @@ def test_a_job_that_does_not_fit_says_so_and_what_would(tmp_path):
     assert found.fits is False
     capacity = setting_of(found.job.request).cluster.gpu.memory_bytes
     assert all(change.peak_memory_bytes <= capacity for change in found.changes)
+    assert found.changes[0].whole
 
 
 def test_a_log_and_its_script_give_the_error_of_the_prediction(tmp_path):

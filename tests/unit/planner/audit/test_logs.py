@@ -48,6 +48,12 @@ def test_one_step_is_no_steady_state():
         (" 5%|▌  | 10/200 [00:32<10:11,  3.25s/it]", "step_time_s", 3.25),
         ("Epoch 0: 3%| | 3/100 [00:10<05:00, v_num=0, train_step_timing in s=6.5]", "step_time_s", 6.5),
         ("steps: 10 loss: 2.3 iter time (ms): 5200.0 samples/sec: 12.3", "step_time_s", 5.2),
+        ("iteration: 2 | elapsed_time_per_iteration_ms: 6.5K | tokens_per_sec_per_gpu: 1.26K", "step_time_s", 6.5),
+        ("iteration: 2 | elapsed_time_per_iteration_ms: 6.5K | tokens_per_sec_per_gpu: 1.26K", "tokens_per_s_per_gpu", 1260),
+        ("samples/sec: 44.1 | approx flops per GPU: 116.1TFLOPS |", "tflops_per_gpu", 116.1),
+        ("Step Time : 9.02s GPU utilization: 712.9MODEL_TFLOP/s/GPU", "step_time_s", 9.02),
+        ("Step Time : 9.02s GPU utilization: 712.9MODEL_TFLOP/s/GPU", "tflops_per_gpu", 712.9),
+        ("MA 10.1 GB  Max_MA 12.5 GB  CA 13.0 GB  Max_CA 13 GB", "peak_memory_bytes", 12.5 * GIB),
         ("Batch 3 Loss: 15.0, Speed: 10.61 samples/sec, lr: 0.0001", "samples_per_s", 10.61),
         (':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 14.2}}', "step_time_s", 14.2),
         ('DLLL {"step": 1, "data": {"train_step_timing in s": 25.4}}', "step_time_s", 25.4),
@@ -55,6 +61,35 @@ def test_one_step_is_no_steady_state():
 )  # fmt: skip
 def test_every_engine_prints_in_its_own_way(line, name, value):
     assert getattr(measured_of(line)[0], name) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "stated"),
+    [
+        ("global_step=1.0, consumed_samples=64.0\nglobal_step=3.0, consumed_samples=192.0", {"job.global_batch_size": 64}),
+        ("global_batch_size: 128 | x", {"job.global_batch_size": 128}),
+        ("global_batch_size: 2.1M | x", {}),
+        ("  Total train batch size (w. parallel, distributed & accumulation) = 1,024", {"job.global_batch_size": 1024}),
+        ("Building 2-D device mesh with ['dp_shard', 'tp'], [8, 2]", {"said.dp_shard": 8, "layout.tp": 2}),
+        ("local batch size 1, global batch size 8, sequence length 8192", {
+            "layout.microbatch_size": 1, "job.global_batch_size": 8, "job.sequence_length": 8192,
+        }),
+    ],
+)  # fmt: skip
+def test_what_a_log_says_of_its_job_in_sentences_is_read(lines, stated):
+    """A batch of tokens, as nanotron prints it, is no batch of samples."""
+    assert {name: value for name, value, _ in measured_of(lines)[0].job} == stated
+
+
+@pytest.mark.parametrize(
+    "prefix", ["0: ", "[rank3]:", "[1,0]<stdout>:", "[2024-03-01 08:11:02] [INFO] [a.py:9:print] "]
+)
+def test_what_launchers_put_before_a_line_is_passed_over(prefix):
+    _, settings, command = measured_of(
+        f"{prefix}  hidden_size ..... 64\n{prefix}+ torchrun x.py --num-layers 8\n"
+    )
+    assert [(setting.name, setting.value) for setting in settings] == [("hidden_size", "64")]
+    assert command == "torchrun x.py --num-layers 8"
 
 
 def test_a_throughput_with_evaluation_is_doubted():

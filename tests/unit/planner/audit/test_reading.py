@@ -81,6 +81,14 @@ def test_branches_that_a_run_decides_leave_unknown_what_they_set_differently(tmp
         ("case x in y) A=1;; x) A=8;; *) A=2;; esac", 8),
         ('A=4; A+=0; A=${A%0}; [ -z "$NOPE" ] && A=8', 8),
         ("NAME=tp8; A=${NAME#tp}", 8),
+        ("(( A = 2 * 4 ))", 8),
+        ("B=3; (( B > 2 )) && A=8 || A=1", 8),
+        ("B=3; if (( B == 4 )); then A=1; else A=8; fi", 8),
+        ('A=2; let "A *= 1 + 3"', 8),
+        ("A=$(expr 16 / 2)", 8),
+        ("declare -A L=([a]=1 [b]=8); B=b; A=${L[$B]}", 8),
+        ("f() { shift; A=$1; }\nf 1 8", 8),
+        ("set -- 4 8; A=$2", 8),
         ("for A in 8 16; do :; done", 16),
     ],
 )  # fmt: skip
@@ -92,6 +100,58 @@ def test_variables_are_followed_as_a_shell_would(tmp_path, text, value):
             8,
         )
     assert read_script(tmp_path, line)["layout.tp"] == value
+
+
+def test_an_arithmetic_condition_that_only_a_run_decides_leaves_its_branches_open(tmp_path):
+    text = "if (( $N > 8 )); then A=8; else A=4; fi\npython pretrain_gpt.py --tensor-model-parallel-size $A --num-layers 8"
+    assert "layout.tp" not in read_script(tmp_path, text)
+    assert read_script(tmp_path, text, N="9")["layout.tp"] == 8
+
+
+@pytest.mark.parametrize(
+    "shell",
+    ['pdsh -w n1 "{}"', "ssh n1 '{}'", 'sbatch --wrap="{}"', "kubectl exec pod -- bash -lc '{}'"],
+)
+def test_a_command_that_another_shell_is_given_is_read(tmp_path, shell):
+    command = (
+        "cd x && torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size 4 --num-layers 8"
+    )
+    assert read_script(tmp_path, shell.format(command))["layout.dp"] == 2
+
+
+def test_the_launcher_deepspeed_counts_the_gpus_of_a_node(tmp_path):
+    text = (
+        "deepspeed --num_gpus 8 --num_nodes 4 train.py --per_device_train_batch_size 2 --model_max_length 512"
+    )
+    assert read_script(tmp_path, text)["cluster.num_gpus"] == 32
+
+
+def test_one_node_that_does_not_hold_the_layout_is_not_the_job(tmp_path):
+    """Its configuration leaves the number of nodes to a launcher."""
+    text = "trainer:\n  devices: 8\nmodel:\n  encoder_seq_length: 2048\n  tensor_model_parallel_size: 8\n  pipeline_model_parallel_size: 4\n"
+    reading = read_files([str(script(tmp_path, text, "c.yaml"))])
+    assert "cluster.num_gpus" not in reading.facts.found
+    assert any("nodes are not told" in doubt for doubt in reading.doubts)
+
+
+def test_recomputing_no_layer_is_no_recomputation(tmp_path):
+    text = "torchrun pretrain_gpt.py --num-layers 8 --num-attention-heads 4 --recompute-granularity full --recompute-method block --recompute-num-layers {}"
+    assert read_script(tmp_path, text.format(4))["layout.recompute"] == "full"
+    assert read_script(tmp_path, text.format(0))["layout.recompute"] == "none"
+
+
+def test_a_degree_that_only_a_run_knows_leaves_dp_untold(tmp_path):
+    text = "torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $1 --pipeline-model-parallel-size 2 --num-layers 8"
+    reading = read_files([str(script(tmp_path, text))])
+    assert reading.facts.value("cluster.num_gpus") == 8
+    assert "layout.dp" not in reading.facts.found
+    assert any("dp untold" in doubt for doubt in reading.doubts)
+
+
+@pytest.mark.parametrize(("policy", "stage"), [("default", 3), ("always", 3), ("never", 2)])
+def test_parameters_that_stay_gathered_are_no_zero_3(tmp_path, policy, stage):
+    text = f'[parallelism]\ndata_parallel_shard_degree = 8\nfsdp_reshard_after_forward = "{policy}"\n'
+    assert read_files([str(script(tmp_path, text, "c.toml"))]).facts.value("layout.zero_stage") == stage
 
 
 def test_a_layout_that_does_not_fill_the_gpus_has_no_dp(tmp_path):

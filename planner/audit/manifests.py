@@ -1,0 +1,36 @@
+"""Commands in manifests: what a pod, a task or a service of a YAML file starts, as the lines of a script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from planner.formats.settings import Setting
+
+_STARTS = ("command", "args", "arguments", "run", "entrypoint")
+"""Keys whose text or list is a command, or the rest of one."""
+_FLAG = re.compile(r"(?:^|\s)(?:--?[A-Za-z]|[+~]*\w+(?:\.\w+)+=)")
+
+
+def script_of(settings: Sequence[Setting]) -> str:
+    r"""The commands of a file, each on the line on which it stands; empty if there is none.
+
+    >>> told = (("a.command", "x.py"), ("a.args", "-n 8"))
+    >>> script_of([Setting(name=name, value=value, line=1) for name, value in told])
+    'x.py -n 8'
+    """
+    found: list[tuple[int, str, str]] = []
+    for setting in settings:
+        outer, _, key = setting.name.rpartition(".")
+        if key.removesuffix("[]") not in _STARTS or not isinstance(setting.value, str):
+            continue
+        if key.startswith(("args", "arguments")) and found and found[-1][1] == outer:
+            line, _, before = found.pop()
+            found.append((line, outer, f"{before} {setting.value}"))
+        else:
+            found.append((setting.line, outer, setting.value))
+    text = ""
+    for line, _, command in found:
+        if _FLAG.search(command):
+            text += "\n" * max(1 if text else 0, line - 1 - text.count("\n")) + command
+    return text
