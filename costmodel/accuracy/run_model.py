@@ -1,8 +1,9 @@
 """The model that a row of measured runs trained.
 
-A model with the sizes of a catalogued one that has experts, latent or windowed attention, or an unusual
-head size takes those details from there, whatever its number of layers: published benchmarks often truncate
-models to fit a node.
+Its name decides: a catalogued model has the details that no column holds (experts, latent or windowed
+attention, head size), and the row's sizes must be its own. Published benchmarks often leave layers out, pad
+the vocabulary or train longer sequences than the release; these stay what the row says. Any other name is
+built from the columns alone, with full attention.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import functools
 from dataclasses import replace
 
 from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
-from costmodel.models.catalog import models
-from costmodel.models.spec import ModelSpec
+from costmodel.accuracy.model_names import named_model, refuse_hybrid
+from costmodel.models.spec import ModelSpec, with_layers
 from costmodel.stack import SoftwareStack
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 
 DEFAULT_VOCABULARY = 51_200  # GPT-2's vocabulary padded for tensor parallelism, what rows leave out most
+MOST_PADDING = 8192  # rows that a vocabulary is padded by: to a multiple of 128 on each of 64 ranks
 
 
 def model_of(row: Row, stack: SoftwareStack) -> ModelSpec:
-    """The row's model: details of a catalogued one of these sizes, or a plain GPT or Llama of them."""
+    """The row's model: the catalogued one of its name, or a plain GPT or Llama of its columns."""
+    refuse_hybrid(row)
     try:
         return _sized_model(
             tuple(sorted((name, row.get(name, "")) for name in _SIZES)), stack.timing.flash_attention
@@ -50,39 +53,72 @@ _SIZES = (
 def _sized_model(sizes: tuple[tuple[str, str], ...], modern: bool) -> ModelSpec:
     """Build a model from the size columns of a row."""
     row = dict(sizes)
+    found = named_model(row["model"])
+    if found is None:
+        return _plain(row, modern=modern)
+    known, own_name = found
+    differing = _differing(row, known)
+    if not differing:
+        return _like(known, row)
+    if own_name:
+        raise UnsupportedRunError(f"{shown(row['model'])} is {known.name}, yet {', '.join(differing)}")
+    return _plain(row, modern=modern)
+
+
+def _differing(row: Row, known: ModelSpec) -> list[str]:
+    """Sizes that the row states and the catalogued model does not have, each with both numbers."""
+    width = known.moe_intermediate_size if known.is_moe else known.intermediate_size
+    stated = {
+        "hidden_size": known.hidden_size,
+        "intermediate_size": width,
+        "num_attention_heads": known.num_attention_heads,
+        "num_key_value_heads": known.num_key_value_heads,
+        "num_experts_per_token": known.num_experts_per_token,
+        **({} if known.kv_lora_rank else {"head_dim": known.head_dim}),  # latent heads have several sizes
+    }
+    pairs = [(name, count(row, name), size) for name, size in stated.items() if row[name]]
+    pairs.append(("num_experts", count(row, "num_experts", 0), known.num_experts))
+    pairs.append(("gated_mlp", int(flag(row, "gated_mlp", default=known.gated_mlp)), int(known.gated_mlp)))
+    found = [f"{name} = {said}, not {published}" for name, said, published in pairs if said != published]
+    layers, vocabulary = count(row, "num_layers"), count(row, "vocab_size", known.vocab_size)
+    if layers > known.num_layers:
+        found.append(f"num_layers = {layers}, not {known.num_layers} or fewer")
+    if not 0 <= vocabulary - known.vocab_size < MOST_PADDING:
+        found.append(f"vocab_size = {vocabulary}, not {known.vocab_size} or padded")
+    return found
+
+
+def _like(known: ModelSpec, row: Row) -> ModelSpec:
+    """The catalogued model with the row's layers, vocabulary and context."""
+    layers, sequence = count(row, "num_layers"), count(row, "sequence_length")
+    leading = min(known.num_dense_layers, 1) if layers < known.num_layers else known.num_dense_layers
+    return replace(
+        with_layers(known, layers, min(leading, layers)),
+        name=row["model"],
+        vocab_size=count(row, "vocab_size", known.vocab_size),
+        tie_word_embeddings=flag(row, "tie_word_embeddings", default=known.tie_word_embeddings),
+        max_sequence_length=max(known.max_sequence_length, sequence),
+        learned_positions=max(known.learned_positions, sequence) if known.learned_positions else 0,
+    )
+
+
+def _plain(row: Row, *, modern: bool) -> ModelSpec:
+    """A GPT (plain feed-forward, layer norms, biases) or a Llama (gated) of these columns, all attention full."""
     heads, hidden = count(row, "num_attention_heads"), count(row, "hidden_size")
     experts = count(row, "num_experts", 0)
     width = count(row, "intermediate_size", 4 * hidden)
     gated = flag(row, "gated_mlp", default=modern)
-    known = _catalogued(hidden, heads, width, experts, gated=gated)
-    layers = count(row, "num_layers")
-    vocabulary = count(row, "vocab_size", known.vocab_size if known else DEFAULT_VOCABULARY)
-    tied = flag(row, "tie_word_embeddings", default=known.tie_word_embeddings if known else not gated)
-    if known:
-        truncated = layers < known.num_layers
-        dense = min(known.num_dense_layers, 1) if truncated else known.num_dense_layers
-        sliding = known.num_sliding_layers * layers // known.num_layers
-        return replace(
-            known,
-            name=row["model"] or known.name,
-            num_layers=layers,
-            num_key_value_heads=count(row, "num_key_value_heads", known.num_key_value_heads),
-            vocab_size=vocabulary,
-            tie_word_embeddings=tied,
-            num_dense_layers=min(dense, layers),
-            num_sliding_layers=sliding,
-        )
     return ModelSpec(
         name=row["model"] or "unnamed",
-        num_layers=layers,
+        num_layers=count(row, "num_layers"),
         hidden_size=hidden,
         intermediate_size=width,
         num_attention_heads=heads,
         num_key_value_heads=count(row, "num_key_value_heads", heads),
         head_dim=count(row, "head_dim", max(1, hidden // heads)),
-        vocab_size=vocabulary,
+        vocab_size=count(row, "vocab_size", DEFAULT_VOCABULARY),
         max_sequence_length=count(row, "sequence_length"),
-        tie_word_embeddings=tied,
+        tie_word_embeddings=flag(row, "tie_word_embeddings", default=not gated),
         gated_mlp=gated,
         norm="rmsnorm" if gated else "layernorm",
         learned_positions=0 if gated else count(row, "sequence_length"),
@@ -93,16 +129,3 @@ def _sized_model(sizes: tuple[tuple[str, str], ...], modern: bool) -> ModelSpec:
         num_experts_per_token=count(row, "num_experts_per_token", 0),
         moe_intermediate_size=width if experts else 0,
     )
-
-
-def _catalogued(hidden: int, heads: int, width: int, experts: int, *, gated: bool) -> ModelSpec | None:
-    """The first catalogued model of these sizes whose details sizes do not tell, if any."""
-    for known in models().values():
-        plain = known.head_dim * known.num_attention_heads == known.hidden_size and not known.sliding_window
-        if plain and not known.is_moe:
-            continue
-        inner = known.moe_intermediate_size if known.is_moe else known.intermediate_size
-        same = (known.hidden_size, known.num_attention_heads, inner, known.num_experts, known.gated_mlp)
-        if same == (hidden, heads, width, experts, gated):
-            return known
-    return None
