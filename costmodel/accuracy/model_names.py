@@ -20,7 +20,8 @@ MAMBA, LINEAR = "Mamba-2 layers", "linear-attention layers"
 _HYBRIDS: Mapping[str, str] = {
     r"[mjzb]amba|falcon-?h1|granite-?4(\.0)?-?h|plamo-?2|phi-?4-mini-flash": MAMBA,
     r"nemotron-?h|nemotron-?nano-?\w*-?v?2\b|nemotron-?3-?(nano|super|ultra)": MAMBA,
-    r"qwen-?3-?next|qwen-?3[.-]5(?!b|\d)|kimi-?linear|minimax-?(text-?01|m1)|rwkv|retnet|ring-?\w*-?linear": LINEAR,
+    r"qwen-?3-?next|qwen-?3[.-]5(?!b|\d)|kimi-?linear|ring-?\w*-?linear": LINEAR,
+    r"minimax-?(text-?01|m1)|rwkv|retnet": LINEAR,
 }
 """Names, in small letters with dashes, of models with layers that are no transformer's."""
 _HYBRID_COLUMN = re.compile(r"mamba|(^|_)ssm(_|$)|linear_att|hybrid", re.IGNORECASE)

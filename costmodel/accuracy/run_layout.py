@@ -33,9 +33,8 @@ def layout_of(row: Row) -> ParallelLayout:
     if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_LAYERS):
         raise UnsupportedRunError(f"pp·virtual_stages = {pp}·{virtual} stages for {row['num_layers']} layers")
     zero_stage = count(row, "zero_stage", 0)
-    shards = count(row, "shard_degree", dp * cp)
-    if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
-        raise UnsupportedRunError(f"zero_stage {zero_stage} over {shards} of {dp * cp} replicas")
+    if zero_stage > 3:
+        raise UnsupportedRunError(f"zero_stage = {zero_stage}, of which there are 0 to 3")
     return ParallelLayout(
         **degrees,
         dp=dp,
@@ -43,10 +42,20 @@ def layout_of(row: Row) -> ParallelLayout:
         microbatch_size=count(row, "microbatch_size", 1),
         schedule=_schedule(row, pp, virtual),
         zero_stage=zero_stage,
-        shard_degree=None if shards >= dp * cp else shards,
+        shard_degree=_shard_degree(row, dp, cp),
         recompute=_recompute(row)[0],
         sequence_parallel=flag(row, "sequence_parallel", default=False) and tp > 1,
     )
+
+
+def _shard_degree(row: Row, dp: int, cp: int) -> int | None:
+    """Ranks that share the sharded state: so many of the dp ranks, each with its cp ranks; None for all."""
+    shards = count(row, "shard_degree", dp)
+    if shards in (dp, dp * cp):
+        return None
+    if dp % shards:
+        raise UnsupportedRunError(f"shard_degree = {shards} does not divide dp = {dp}")
+    return shards * cp
 
 
 def _usual_chunks(row: Row, pp: int) -> int:

@@ -103,7 +103,7 @@ def _like(known: ModelSpec, row: Row) -> ModelSpec:
 
 
 def _plain(row: Row, *, modern: bool) -> ModelSpec:
-    """A GPT (plain feed-forward, layer norms, biases) or a Llama (gated) of these columns, all attention full."""
+    """A GPT (layer norms, biases) or, gated, a Llama of these columns; all of its attention is full."""
     heads, hidden = count(row, "num_attention_heads"), count(row, "hidden_size")
     experts = count(row, "num_experts", 0)
     width = count(row, "intermediate_size", 4 * hidden)

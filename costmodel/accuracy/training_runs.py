@@ -16,6 +16,7 @@ from pathlib import Path
 from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
 from costmodel.accuracy.csv_table import read_table, require_columns
 from costmodel.accuracy.run_layout import layout_of, recomputed_share
+from costmodel.accuracy.run_limits import refuse_faster_than_peak, refuse_larger_than_memory
 from costmodel.accuracy.run_model import model_of
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
@@ -116,13 +117,22 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     stack = _stack(row)
     if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
+    model, cluster, job = (
+        model_of(row, stack),
+        _cluster(row, layout, trust_paths=trust_paths),
+        _job(row, layout),
+    )
+    if not out_of_memory:
+        refuse_larger_than_memory(model, cluster.gpu, job, layout)
+    if measured:
+        refuse_faster_than_peak(model, cluster.gpu, job, layout, number(row, "step_time_s"))
     return TrainingRun(
         name=row.get("id") or f"row {index + 1}",
         source=row.get("source") or "unnamed",
         framework=row.get("framework", ""),
-        model=model_of(row, stack),
-        cluster=_cluster(row, layout, trust_paths=trust_paths),
-        job=_job(row, layout),
+        model=model,
+        cluster=cluster,
+        job=job,
         stack=stack,
         layout=layout,
         recomputed_share=recomputed_share(row, layout),
