@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
-from costmodel.accuracy.model_names import hybrid_layers, spellings
+from costmodel.accuracy.model_names import spellings
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Weights, published_weights
-from topology.base.errors import InputError, shown
+from topology.base.errors import InputError
 
 WEIGHTS_OF_NAME: dict[str, Weights] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",
@@ -30,20 +31,11 @@ def checkpoint_model(name: str) -> ModelSpec:
     >>> checkpoint_model("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w4a16").name
     'llama-3.1-70b'
     """
-    tried = []
-    for spelling in spellings(name, _FORMATS):
-        try:
+    *others, last = spellings(name, _FORMATS)
+    for spelling in others:
+        with contextlib.suppress(InputError):
             return listed_model(spelling)
-        except InputError as unknown:
-            tried.append(unknown)
-    layers = hybrid_layers(name)
-    if layers:
-        raise InputError(
-            what=f"the cost model lacks a kind of layer of {shown(name)}",
-            cause=f"it has {layers}",
-            fix="plan another model; only attention and feed-forward layers are priced",
-        )
-    raise tried[-1]
+    return listed_model(last)
 
 
 def checkpoint_weights(name: str) -> Weights:

@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.benchmarks import benchmark_of, polling_steps
+from costmodel.serving.benchmarks import benchmark_named, polling_steps
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.engine import ServingStack
@@ -55,8 +55,7 @@ def predict(
 
 def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
     """Mean seconds until an engine that looks for requests every n steps sees one: (n − 1)/2 steps."""
-    benchmark = benchmark_of(run.input_tokens, run.output_tokens)
-    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency)
+    steps = polling_steps(benchmark_named(run.benchmark), deployment.stack.name, run.gpu, run.concurrency)
     return (steps - 1) / 2 * step_s
 
 
@@ -116,7 +115,7 @@ def closed_loop_client(run: ServingRun) -> Load:
     Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
     read as that batch of requests of the stated lengths.
     """
-    benchmark = benchmark_of(run.input_tokens, run.output_tokens) if run.prefill is None else None
+    benchmark = benchmark_named(run.benchmark) if run.prefill is None else None
     shortest = benchmark.lowest_share if benchmark else None
     return closed_load(
         concurrency=run.concurrency,

@@ -45,22 +45,35 @@ def test_an_aggregated_row_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "tp", "dp", "moe", "expected"),
+    ("tp", "dp", "expert_tp", "ep"),
     [
-        ("dsr1_cfg201", "64", "1", "8", (8, 1, 8)),
-        ("dsr1_cfg191", "1", "64", "8", (1, 8, 8)),
-        ("gpt_oss_c8_tp2_ep2_7", "4", "1", "2", (2, 1, 2)),
-        ("gpt_oss_c8_tp4_epnone_7", "4", "1", "2", (4, 1, 2)),
+        ("16", "1", "4", "4"),
+        ("64", "1", "8", "8"),
+        ("1", "16", "4", "4"),
+        ("4", "1", "2", "2"),
+        ("8", "1", "", "8"),
     ],
 )
-def test_degrees_multiplied_by_the_publisher_are_taken_apart(
-    name: str, tp: str, dp: str, moe: str, expected: tuple[int, int, int]
+@pytest.mark.parametrize("name", ["a run", "gpt_oss_c8_tp2_ep2_7"])
+def test_degrees_are_those_that_the_columns_state(
+    name: str, tp: str, dp: str, expert_tp: str, ep: str
 ) -> None:
-    """Tp = moe_tp·moe_ep of one group of GPUs is that group, where the name or the size says so."""
-    layout = read_serving_run(
-        {**ROW, "id": name, "tp": tp, "attention_dp": dp, "moe_tp": moe, "moe_ep": moe}, 1
-    ).decode.layout
-    assert (layout.tp, layout.attention_dp, layout.ep) == expected
+    """Nothing is taken apart, and no id is read: 16 GPUs that split experts 4 × 4 stay 16 GPUs."""
+    row = {**ROW, "id": name, "tp": tp, "attention_dp": dp, "moe_tp": expert_tp, "moe_ep": ep}
+    layout = read_serving_run(row, 1).decode.layout
+    assert (layout.tp, layout.attention_dp, layout.ep) == (int(tp), int(dp), int(ep))
+    assert layout.expert_tp == int(tp) * int(dp) // int(ep)
+
+
+def test_a_pool_keeps_its_pipeline_and_its_whole_experts() -> None:
+    """Data-parallel attention over experts that are not split stays so, and pp is read."""
+    pools = {
+        "mode": "disaggregated", "prefill_workers": "1", "prefill_pp": "2", "decode_workers": "1",
+        "decode_batch": "4", "decode_attention_dp": "4", "decode_moe_ep": "1", "concurrency": "",
+    }  # fmt: skip
+    run = read_serving_run({**ROW, **pools}, 1)
+    assert run.prefill is not None
+    assert (run.prefill.layout.pp, run.decode.layout.attention_dp, run.decode.layout.ep) == (2, 4, 1)
 
 
 def test_concurrency_is_that_of_one_attention_rank() -> None:
@@ -138,6 +151,25 @@ def test_checkpoint_names_lead_to_their_model(name: str, expected: str) -> None:
         ({"ttft_s": ""}, "no ttft_s"),
         ({"precision": "ternary"}, "unknown precision ternary"),
         ({"concurrency": ""}, "no concurrency"),
+        ({"concurrency": "", "id": "gpt_oss_c64_tp2"}, "no concurrency"),
+        ({"mode": "static"}, "mode = 'static' is neither aggregated nor disaggregated"),
+        ({"mode": "disaggregated", "decode_workers": "2"}, "no prefill_workers of a disaggregated run"),
+        (
+            {"mode": "disaggregated", "concurrency": "", "prefill_tp": "1", "decode_tp": "4"},
+            "no prefill_workers, decode_workers, concurrency or decode_batch of a disaggregated run",
+        ),
+        (
+            {"moe_tp": "4", "moe_ep": "4"},
+            "moe_ep = 4 does not divide|moe_tp·moe_ep = 4·4 = 16, not tp·attention_dp = 4·1 = 4",
+        ),
+        ({"moe_tp": "2"}, "moe_tp·moe_ep = 2·1 = 2, not tp·attention_dp = 4·1 = 4, and no moe_ep"),
+        ({"num_gpus": "6"}, "num_gpus = 6 is no multiple of tp·attention_dp = 4·1·pp = 4"),
+        ({"model": "Qwen/Qwen3-Next-80B-A3B"}, "has linear-attention layers"),
+        ({"metric": "total throughput"}, "metric = 'total throughput', and only mean ttft_s and tpot_s"),
+        (
+            {"ttft_s": "", "tpot_s": "", "tokens_per_s": "900"},
+            "no ttft_s, tpot_s: tokens_per_s is another metric",
+        ),
         ({"concurrency": "1e18"}, "concurrency = '1e18' is more than the 16,384"),
         ({"attention_dp": "1e4"}, "160,000 requests in flight"),
         ({"tp": "four"}, "tp = 'four' is not a positive number"),
@@ -183,21 +215,24 @@ def test_summaries_count_medians_and_rank() -> None:
 def test_the_schema_is_told_apart_from_training_runs() -> None:
     """Latencies and an engine make a serving table."""
     assert is_serving_schema(set(ROW))
+    assert is_serving_schema({"engine", "input_tokens", "output_tokens", "tokens_per_s"})
     assert not is_serving_schema({"step_time_s", "framework", "gpu"})
 
 
 def benchmark_run(gpu: str, engine: str, concurrency: int) -> ServingRun:
     """A scenario of InferenceMAX: prompts and outputs of nominally 1,024 tokens."""
-    row = {**ROW, "gpu": gpu, "engine": engine, "output_tokens": "1024", "concurrency": str(concurrency)}
+    cells = {"output_tokens": "1024", "concurrency": str(concurrency), "benchmark": "InferenceMAX"}
+    row = {**ROW, "gpu": gpu, "engine": engine, **cells}
     return read_serving_run(row, 1)
 
 
 def test_a_public_benchmark_draws_the_lengths_of_its_requests() -> None:
-    """Between 0.8 and 1 of the nominal length; where no benchmark is known, all are alike."""
+    """Between 0.8 and 1 of the nominal length; where no column names a benchmark, all are alike."""
     drawn = closed_loop_client(benchmark_run("b200-sxm", "vllm", 16)).output_tokens
     assert (drawn.min(), drawn.max()) == pytest.approx((0.8 * 1024, 1024), rel=0.02)
     assert drawn.mean() == pytest.approx(0.9 * 1024, rel=0.02)
-    assert set(closed_loop_client(read_serving_run(ROW, 1)).output_tokens.tolist()) == {512}
+    alike = read_serving_run({**ROW, "input_tokens": "1024", "output_tokens": "1024"}, 1)
+    assert set(closed_loop_client(alike).output_tokens.tolist()) == {1024}
 
 
 @pytest.mark.parametrize(
