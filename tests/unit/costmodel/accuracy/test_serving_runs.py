@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.accuracy import serving_predictions
 from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.csv_table import read_table
@@ -294,4 +295,17 @@ def test_a_share_of_many_equal_ranks_stands_for_all() -> None:
     assert ranks_alike(times.ranks, run.concurrency) == 3
     whole = mean_latency(simulate(times, rules, closed_loop_client(run)))
     part = mean_latency(closed_loop(CAL, deployment, run))
+    assert (part.ttft_s, part.tpot_s) == pytest.approx((whole.ttft_s, whole.tpot_s), rel=0.01)
+
+
+def test_a_part_of_two_pools_stands_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four ranks of eight with half the requests: all have the same lengths, so their means are the same."""
+    pools = {
+        "mode": "disaggregated", "concurrency": "", "tp": "", "prefill_workers": "2", "prefill_attention_dp": "4",
+        "decode_workers": "4", "decode_batch": "64", "decode_attention_dp": "2", "output_tokens": "64",
+    }  # fmt: skip
+    run, fabric = read_serving_run({**ROW, **pools}, 1), default_cluster("h100-sxm", 8).hierarchy
+    part = predict(CAL, run, fabric)
+    monkeypatch.setattr(serving_predictions, "ENOUGH_IN_POOLS", run.concurrency)
+    whole = predict(CAL, run, fabric)
     assert (part.ttft_s, part.tpot_s) == pytest.approx((whole.ttft_s, whole.tpot_s), rel=0.01)
