@@ -1,6 +1,6 @@
 """Write docs/accuracy.md, its figures, the README's table, and the snapshot that the regression gate holds.
 
-Run `python tools/write_accuracy_page.py ../shared/data/training_runs.csv`. After a refit, first renew the
+Run `python tools/write_accuracy_page.py ../shared/data/training_runs_v2.csv`. After a refit, first renew the
 held-out columns: `python tools/fit_constants.py` with that table, `--cross-validate layouts,sources` and
 `--save docs/data/cross_validation.csv`.
 """

@@ -65,7 +65,7 @@ def read_table(path: Path | str) -> RunTable:
     return RunTable(columns=columns, rows=rows)
 
 
-_SCHEMA = "use the columns of training_runs.csv or serving_runs.csv (docs/accuracy.md lists them)"
+_SCHEMA = "use the columns of training_runs_v2.csv or serving_runs.csv (docs/accuracy.md lists them)"
 
 
 def require_columns(table: RunTable, names: tuple[str, ...], path: Path | str, kind: str) -> None:

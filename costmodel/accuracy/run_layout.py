@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
+from costmodel.accuracy.run_recipe import CORE_ATTENTION, recipe_of
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
 from costmodel.models.spec import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
@@ -88,6 +89,8 @@ def _virtual_stages(row: Row, pp: int, virtual: int) -> int:
 def _recompute(row: Row) -> tuple[Recompute, float]:
     """Recompute policy, and how many layers of a rank it names (infinite: all, or a share below one)."""
     text = row.get("recompute", "").lower()
+    if not text and CORE_ATTENTION in recipe_of(row).recompute_modules:
+        return "selective", 0.0
     if text.startswith("full:"):
         if not text[5:].isdecimal() or len(text) > len("full:9999"):
             raise UnsupportedRunError(f"recompute = {shown(text)} names no number of layers")

@@ -76,7 +76,7 @@ def _differing(row: Row, known: ModelSpec) -> list[str]:
         "num_experts_per_token": known.num_experts_per_token,
         **({} if known.kv_lora_rank else {"head_dim": known.head_dim}),  # latent heads have several sizes
     }
-    pairs = [(name, count(row, name), size) for name, size in stated.items() if row[name]]
+    pairs = [(name, count(row, name, 0), size) for name, size in stated.items() if row[name]]
     pairs.append(("num_experts", count(row, "num_experts", 0), known.num_experts))
     pairs.append(("gated_mlp", int(flag(row, "gated_mlp", default=known.gated_mlp)), int(known.gated_mlp)))
     found = [f"{name} = {said}, not {published}" for name, said, published in pairs if said != published]

@@ -1,7 +1,7 @@
 """Measured training runs: the CSV schema, and what each row says was run.
 
 One row is one measured step: sizes of the model, cluster, engine, layout, seconds per step and often peak
-memory. The schema is that of ``training_runs.csv``; optional columns may be missing or empty, and a row
+memory. The schema is that of ``training_runs_v2.csv``; optional columns may be missing or empty, and a row
 that says too little, or something the model cannot express, is unsupported with its reason.
 """
 
@@ -18,6 +18,7 @@ from costmodel.accuracy.csv_table import read_table, require_columns
 from costmodel.accuracy.run_layout import layout_of, recomputed_share
 from costmodel.accuracy.run_limits import refuse_faster_than_peak, refuse_larger_than_memory
 from costmodel.accuracy.run_model import model_of
+from costmodel.accuracy.run_recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import ParallelLayout
@@ -63,6 +64,8 @@ class TrainingRun:
         stack: The profile of the engine, with what the row says of attention and overlap.
         layout: How it was split.
         recomputed_share: Share of the layers recomputed in full.
+        recipe: What else the row states of how it ran.
+        not_priced: What of that no term of the cost model answers to.
         step_time_s: Measured seconds per step.
         peak_memory_bytes: Measured peak of a GPU, None where not published.
         process_memory: That peak is of the whole process (``nvidia-smi``), not of the framework's allocator.
@@ -78,6 +81,8 @@ class TrainingRun:
     stack: SoftwareStack
     layout: ParallelLayout
     recomputed_share: float
+    recipe: RunRecipe
+    not_priced: tuple[str, ...]
     step_time_s: float | None
     peak_memory_bytes: float | None
     process_memory: bool
@@ -114,7 +119,8 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     out_of_memory = flag(row, "oom", default=False)
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
-    stack = _stack(row)
+    recipe = recipe_of(row)
+    stack = _stack(row, recipe)
     if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
     model, cluster, job = (
@@ -136,6 +142,8 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         stack=stack,
         layout=layout,
         recomputed_share=recomputed_share(row, layout),
+        recipe=recipe,
+        not_priced=not_priced(stack.timing, recipe),
         step_time_s=number(row, "step_time_s") if measured else None,
         peak_memory_bytes=number(row, "peak_memory_gib") * GIB if memory else None,
         process_memory=stack.name in PROCESS_MEMORY_STACKS or "nvidia-smi" in row.get("note", "").lower(),
@@ -150,8 +158,8 @@ def _adapter(row: Row) -> str:
     return found.group(1) if found else ""
 
 
-def _stack(row: Row) -> SoftwareStack:
-    """The profile of the row's engine, with what the row says of its attention, overlap and launches."""
+def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
+    """The profile of the row's engine, with what the row says of its attention, launches, overlap."""
     stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
     timing, note = stack.timing, row.get("note", "").lower()
     if row.get("flash_attention"):
@@ -164,7 +172,7 @@ def _stack(row: Row) -> SoftwareStack:
         timing = replace(timing, cuda_graphs=True)
     if re.search(r"launch[ _]blocking", note):
         timing = replace(timing, launch_blocking=True)
-    return replace(stack, timing=timing)
+    return replace(stack, timing=with_recipe(timing, recipe))
 
 
 def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:

@@ -33,6 +33,11 @@ def test_a_llama_of_any_name_and_length_attends_to_everything(name: str, sequenc
     assert parameter_count(found) == 8_030_261_248
 
 
+def test_a_dense_row_may_say_that_it_has_no_experts() -> None:
+    """Tables write zero, or leave the cells empty."""
+    assert not read(LLAMA, num_experts="0", num_experts_per_token="0").is_moe
+
+
 def test_a_windowed_model_is_known_by_its_name() -> None:
     """Mistral-7B v0.1: 4,096 tokens on all of its 32 layers, 32,000 words (arXiv 2310.06825)."""
     found = read(LLAMA, model="mistralai/Mistral-7B-v0.1", vocab_size="32000", sequence_length="32768")
