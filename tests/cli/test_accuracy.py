@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from app.cli import run
+from costmodel.accuracy import training
 from costmodel.accuracy.constants_table import STACK_ORIGINS, UNSOURCED, every_constant
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, shipped_runs
 from costmodel.kernels.tables import load_calibration
@@ -175,6 +176,26 @@ def test_the_whole_table_takes_seconds(shared_dir):
         cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=True,
     )  # fmt: skip
     assert done.stdout.startswith("1,972 of 1,973 runs predicted")
+
+
+def test_an_interrupted_table_keeps_the_rows_that_are_done(monkeypatch, capsys, tmp_path):
+    """Ctrl-C after two jobs: their rows are told, the others say that they were left, and the exit code is 130."""
+    predict, jobs = training._predict_or_say, []
+
+    def stopped_after_two(members, *rest):
+        if len(jobs) == 2:
+            raise KeyboardInterrupt
+        jobs.append(len(members))
+        return predict(members, *rest)
+
+    monkeypatch.setattr(training, "_predict_or_say", stopped_after_two)
+    target = tmp_path / "answer.json"
+    assert run(["accuracy", "--output", str(target)]) == 130
+    rows = json.loads(target.read_text(encoding="utf-8"))["rows"]
+    assert sum(row["status"] == "ok" for row in rows) == sum(jobs)
+    assert {row["reason"] for row in rows if row["status"] != "ok"} == {"stopped before its turn"}
+    assert run(["accuracy"]) == 130
+    assert "interrupted after 0 rows" in capsys.readouterr().out
 
 
 def test_runs_are_grouped_by_the_columns_asked_for(capsys):

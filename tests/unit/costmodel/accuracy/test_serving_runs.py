@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.accuracy import serving_predictions
+from costmodel.accuracy import serving_predictions, serving_processes
 from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.csv_table import read_table
@@ -309,3 +309,13 @@ def test_a_part_of_two_pools_stands_for_the_whole(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(serving_predictions, "ENOUGH_IN_POOLS", run.concurrency)
     whole = predict(CAL, run, fabric)
     assert (part.ttft_s, part.tpot_s) == pytest.approx((whole.ttft_s, whole.tpot_s), rel=0.01)
+
+
+def test_several_processes_give_the_rows_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one process does, each under its place in the table."""
+    monkeypatch.setattr(serving_processes, "WORTH_PROCESSES", 1)
+    monkeypatch.setattr(serving_processes.os, "cpu_count", lambda: 2)
+    rows = [{**ROW, "id": str(i), "concurrency": str(1 + i), "tp": "3" if i == 4 else "4"} for i in range(20)]
+    done: dict[int, ServingResult] = {}
+    serving_processes.predict_by_processes(rows, done)
+    assert [done[i] for i in range(20)] == predict_serving_rows(rows, CAL)
