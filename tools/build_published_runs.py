@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.accuracy.cells import UnsupportedRunError  # noqa: E402 - the checkout is not installed
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_runs  # noqa: E402
+from costmodel.runs.cells import UnsupportedRunError  # noqa: E402 - the checkout is not installed
 
 EVERY: Mapping[str, int] = {
     "vtrain_single_node": 120,  # MIT, 1,440 rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 
-from costmodel.accuracy.model_names import spellings
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
+from costmodel.runs.model_names import spellings
 from costmodel.serving.deployment import Weights, published_weights
 from topology.base.errors import InputError
 

@@ -12,10 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.cells import STOPPED, Row, UnsupportedRunError, refused
+from costmodel.accuracy.serving_limits import refuse_faster_than_machine
 from costmodel.accuracy.serving_predictions import predict
 from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
+from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError, refused
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
@@ -133,6 +134,7 @@ def _predict_row(row: Row, index: int, cal: Calibration) -> ServingResult:
     name, group = _name(row, index), _group(row)
     try:
         run = read_serving_run(row, index)
+        refuse_faster_than_machine(run)
         latency = predict(cal, run, fabric(run.gpu))
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
         known = isinstance(failure, UnsupportedRunError | InputError)

@@ -11,9 +11,9 @@ from math import gcd
 
 import numpy as np
 
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
+from costmodel.runs.cells import UnsupportedRunError
 from costmodel.serving.benchmarks import benchmark_named, polling_steps
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of

@@ -12,9 +12,9 @@ import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from costmodel.accuracy.cells import Row
 from costmodel.accuracy.serving import ServingResult, predict_serving_rows
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import Row
 
 WORTH_PROCESSES = 200  # rows: a process takes a second to start, twenty rows are simulated in that
 HANDED_OUT = 8  # rows at a time

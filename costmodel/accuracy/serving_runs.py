@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from costmodel.accuracy.cells import (
+from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
+from costmodel.runs.cells import (
     MOST_IN_FLIGHT,
     Row,
     UnsupportedRunError,
@@ -19,8 +20,7 @@ from costmodel.accuracy.cells import (
     number,
     require_cells,
 )
-from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
-from costmodel.accuracy.model_names import refuse_hybrid
+from costmodel.runs.model_names import refuse_hybrid
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
 from topology.base.errors import shortened, shown

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.cells import STOPPED, Row, UnsupportedRunError
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
+from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError
 from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
 from costmodel.training.constants import Constants
 from costmodel.training.score import TrainingScores, evaluate

@@ -13,16 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
 from costmodel.accuracy.csv_table import read_table, require_columns
-from costmodel.accuracy.run_layout import layout_of, recomputed_share
-from costmodel.accuracy.run_limits import refuse_faster_than_peak, refuse_larger_than_memory
-from costmodel.accuracy.run_model import model_of
-from costmodel.accuracy.run_recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.runs.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
+from costmodel.runs.layout import layout_of, recomputed_share
+from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
+from costmodel.runs.model import model_of
+from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from topology.base.errors import InputError, shown
 from topology.base.units import GBIT, GIB

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from costmodel.accuracy import training
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.training import RunResult, predict_rows, summarise
 from costmodel.accuracy.training_runs import TrainingRun, read_rows, read_run
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import UnsupportedRunError
 from topology.base.errors import InputError
 
 ROW = {

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
 from costmodel.ops.layer import model_flop_per_step
+from costmodel.runs.cells import UnsupportedRunError
 from topology.base.units import format_bytes, format_flop_per_s, format_seconds
 from topology.hardware.gpu import Gpu
 

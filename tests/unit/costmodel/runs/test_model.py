@@ -2,9 +2,9 @@
 
 import pytest
 
-from costmodel.accuracy.cells import UnsupportedRunError
-from costmodel.accuracy.run_model import model_of
 from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.runs.cells import UnsupportedRunError
+from costmodel.runs.model import model_of
 from costmodel.stack import stack
 
 LLAMA = {

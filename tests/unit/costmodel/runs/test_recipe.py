@@ -2,11 +2,11 @@
 
 import pytest
 
-from costmodel.accuracy.cells import UnsupportedRunError
-from costmodel.accuracy.run_recipe import RunRecipe
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import TrainingRun, read_run
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import UnsupportedRunError
+from costmodel.runs.recipe import RunRecipe
 
 ROW = {
     "id": "a", "model": "Qwen3_30B_a3B", "num_layers": "48", "hidden_size": "2048", "intermediate_size": "768",

@@ -2,8 +2,8 @@
 
 import pytest
 
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.training_runs import read_run
+from costmodel.runs.cells import UnsupportedRunError
 
 LLAMA = {
     "id": "a", "model": "Llama-3-8B", "num_layers": "32", "hidden_size": "4096", "intermediate_size": "14336",

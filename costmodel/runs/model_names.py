@@ -10,9 +10,9 @@ import functools
 import re
 from collections.abc import Iterator, Mapping
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError
 from costmodel.models.catalog import model, model_aliases, model_names
 from costmodel.models.spec import ModelSpec
+from costmodel.runs.cells import Row, UnsupportedRunError
 from topology.base.errors import LONGEST_SHOWN, shown
 from topology.base.names import normalize
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from costmodel.accuracy.cells import Row, count, flag
+from costmodel.runs.cells import Row, count, flag
 from costmodel.stack import StackTiming
 
 CORE_ATTENTION = "core_attn"

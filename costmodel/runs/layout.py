@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
-from costmodel.accuracy.run_recipe import CORE_ATTENTION, recipe_of
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
 from costmodel.models.spec import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
+from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
+from costmodel.runs.recipe import CORE_ATTENTION, recipe_of
 from costmodel.stack import stack_of_framework
 from topology.base.errors import shown
 

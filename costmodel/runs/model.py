@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
-from costmodel.accuracy.model_names import named_model, refuse_hybrid
 from costmodel.models.spec import ModelSpec, with_layers
+from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
+from costmodel.runs.model_names import named_model, refuse_hybrid
 from costmodel.stack import SoftwareStack
 from topology.base.errors import InputError, shown
 
