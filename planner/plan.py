@@ -32,6 +32,10 @@ FREE = "any"
 Recomputes = Literal["per-rank", "per-chunk", "all"]
 """How many layers an engine recomputes: a number of each rank's own, one number for all chunks, or all."""
 
+RecomputedLayers = Literal["all"] | int
+RECOMPUTED_LAYERS = "recomputed_layers"
+"""Pin beside ``recompute``: how many layers of every pipeline rank ``full`` recomputes, if that is given."""
+
 Objective = Literal["step-time", "cost", "gpus", "memory"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
@@ -43,10 +47,11 @@ class PlanRequest:
     `objective` is ``step-time`` (shortest optimizer step), ``cost`` (least money per token), ``gpus``
     (fewest GPUs that meet `job.deadline_s` for `job.total_tokens`) or ``memory`` (largest headroom among
     plans within the error band of the fastest). `pins` fixes fields of the layout by name, for example
-    ``{"tp": 8}``. `memory_headroom` is the share of a GPU's memory to leave free; None leaves as much as
-    keeps the 80 % band of the peak within the GPU, 0 fills it to the last byte. `anchor` is the level of the
-    user's own runs of the stack; None before any was measured. `engine` is whose contract the plan keeps
-    (`planner.engines.contracts`); ``any`` keeps none.
+    ``{"tp": 8}``; beside ``"recompute": "full"``, `RECOMPUTED_LAYERS` says how many. `memory_headroom` is the
+    share of a GPU's memory to leave free; None leaves as much as keeps the 80 % band of the peak within the
+    GPU, 0 fills it to the last byte. `anchor` is the level of the user's own runs of the stack; None before
+    any was measured. `engine` is whose contract the plan keeps (`planner.engines.contracts`); ``any`` keeps
+    none.
     """
 
     model: ModelSpec

@@ -13,7 +13,7 @@ from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
 from costmodel.training.bands import Doubts, interval, memory_deviation
-from planner.plan import FREE, Plan, PlanRequest, stack_of
+from planner.plan import FREE, RECOMPUTED_LAYERS, Plan, PlanRequest, RecomputedLayers, stack_of
 from topology.builders import build
 from topology.cluster import Cluster
 
@@ -22,7 +22,9 @@ from topology.cluster import Cluster
 class Setting:
     """Everything a layout is judged against.
 
-    `memory_headroom` is the share of a GPU's memory that a plan leaves free, `engine` whose limits it keeps.
+    `memory_headroom` is the share of a GPU's memory that a plan leaves free, `engine` whose limits it keeps,
+    `recomputed_layers` how many layers of every pipeline rank the policy ``full`` recomputes: all of them, a
+    number, or None for as many as memory asks for.
     """
 
     model: ModelSpec
@@ -31,6 +33,7 @@ class Setting:
     stack: SoftwareStack
     memory_headroom: float = 0.0
     engine: str = FREE
+    recomputed_layers: RecomputedLayers | None = None
 
     @property
     def memory_budget_bytes(self) -> float:
@@ -48,6 +51,7 @@ def setting_of(request: PlanRequest) -> Setting:
         stack=stack_of(request),
         memory_headroom=_headroom(request),
         engine=request.engine,
+        recomputed_layers=request.pins.get(RECOMPUTED_LAYERS) if "recompute" in request.pins else None,
     )
 
 

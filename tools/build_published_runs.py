@@ -1,9 +1,10 @@
 """Choose the published runs that the package carries, from the large table of measured runs.
 
-    python tools/build_published_runs.py ../shared/data/training_runs.csv
+    python tools/build_published_runs.py ../shared/data/training_runs_v2.csv
 
 Tables of papers and vendors are taken whole; of long sweeps and logs every n-th row, so that the file stays
-small and every source is heard. Each row keeps its source, address and note.
+small and every source is heard. Rows that the readers refuse stay out. Each row keeps its source, address and
+note.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.accuracy.training_runs import PUBLISHED_RUNS  # noqa: E402 - the checkout is not installed
+from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_runs  # noqa: E402
+from costmodel.runs.cells import UnsupportedRunError  # noqa: E402 - the checkout is not installed
 
 EVERY: Mapping[str, int] = {
     "vtrain_single_node": 120,  # MIT, 1,440 rows
     "mosaic_llm_foundry": 8,  # Apache-2.0, 120 rows
-    "bloom_prequel": 3,  # Apache-2.0, 45 rows
+    "bloom_prequel": 3,  # Apache-2.0, 54 rows
     "simumax_b200": 2,  # Apache-2.0, 24 rows
+    "megatron_bridge_perf": 2,  # Apache-2.0, 81 rows
+    "vtrain_multi_node": 4,  # MIT, 41 rows
+    "internevo_7b": 3,  # Apache-2.0, 30 rows
+    "mlperf_training_v5.1_llama31_8b": 2,  # MLPerf logs, 20 rows
 }
 """Sources of which only every n-th row is taken."""
 
@@ -34,6 +40,8 @@ def chosen(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     seen: Counter[str] = Counter()
     kept = []
     for row in rows:
+        if isinstance(read_runs([row])[0], UnsupportedRunError):
+            continue
         if seen[row["source"]] % EVERY.get(row["source"], 1) == 0:
             kept.append(row)
         seen[row["source"]] += 1

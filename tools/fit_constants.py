@@ -1,6 +1,6 @@
 """Fit the constants of the training cost model to measured runs, and cross-validate them.
 
-    python tools/fit_constants.py ../shared/data/training_runs.csv             # tables before and after a fit
+    python tools/fit_constants.py ../shared/data/training_runs_v2.csv          # tables before and after a fit
     python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources    # held-out errors by source
     python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources --save CSV    # keep the latter
     python tools/fit_constants.py RUNS.csv --write                             # store the fitted values

@@ -24,12 +24,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.serving import fabric
 from costmodel.accuracy.serving_predictions import predict
 from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import UnsupportedRunError
 from costmodel.serving.engine import ServingStack, serving_stacks
 from topology.base.errors import InputError
 

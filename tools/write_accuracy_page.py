@@ -1,6 +1,6 @@
 """Write docs/accuracy.md, its figures, the README's table, and the snapshot that the regression gate holds.
 
-Run `python tools/write_accuracy_page.py ../shared/data/training_runs.csv`. After a refit, first renew the
+Run `python tools/write_accuracy_page.py ../shared/data/training_runs_v2.csv`. After a refit, first renew the
 held-out columns: `python tools/fit_constants.py` with that table, `--cross-validate layouts,sources` and
 `--save docs/data/cross_validation.csv`.
 """
@@ -24,12 +24,12 @@ sys.path.insert(0, str(ROOT))
 from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout is not installed
 from app.figures.svg_scatter import PlotAxis, scatter  # noqa: E402
 from app.reports.training_accuracy import doubt_words, percent  # noqa: E402
-from costmodel.accuracy.cells import Row  # noqa: E402
 from costmodel.accuracy.constants_table import every_constant  # noqa: E402
 from costmodel.accuracy.snapshot import SNAPSHOT, snapshot_of  # noqa: E402
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise  # noqa: E402
 from costmodel.accuracy.training_runs import read_rows, shipped_runs  # noqa: E402
 from costmodel.kernels.tables import load_calibration  # noqa: E402
+from costmodel.runs.cells import Row  # noqa: E402
 from costmodel.training.bands import interval, time_deviation  # noqa: E402
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"

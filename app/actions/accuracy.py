@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.actions.accuracy_plot import write_plot
+from app.errors import INTERRUPTED
 from app.reports.answer import Answer, note
 from app.reports.training_accuracy import DEFAULT_WORST, Anchoring, Wishes, accuracy_answer
 from app.terminal.progress import waiting
@@ -15,7 +16,7 @@ from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
 from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
 from costmodel.accuracy.serving_runs import is_serving_schema
-from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, predict_rows
+from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, not_reached, predict_rows
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED_TRAINING_COLUMNS
 from costmodel.kernels.tables import Calibration, load_calibration
 from topology.base.errors import InputError
@@ -55,13 +56,32 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
         worst=DEFAULT_WORST if question.worst is None else question.worst,
         constants=every_constant(cal) if question.constants else {},
     )
-    with waiting(f"predicting {len(table.rows):,} runs"):
-        results = predict_rows(table.rows, cal, trust_paths=question.trust_paths)
+    done: dict[int, RunResult] = {}
+    with waiting(lambda: f"predicting {len(table.rows):,} runs, {len(done):,} done"):
+        stopped = _stopped(lambda: predict_rows(table.rows, cal, trust_paths=question.trust_paths, done=done))
+        results = [done.get(i) or not_reached(row, i) for i, row in enumerate(table.rows)]
         results, anchoring = _anchored(results, question, path, cal)
     if question.plot is not None:
         write_plot(question.plot, results, wishes.by[0])
         note(f"drew {question.plot}")
-    return accuracy_answer(results, wishes, anchoring)
+    return _kept_so_far(accuracy_answer(results, wishes, anchoring), len(done), stopped=stopped)
+
+
+def _stopped(predict: Callable[[], object]) -> bool:
+    """Whether the user interrupted what fills a table of results; what is done is kept."""
+    try:
+        predict()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _kept_so_far(answer: Answer, done: int, *, stopped: bool) -> Answer:
+    """The answer, which says of itself when it is of a part of the rows."""
+    if not stopped:
+        return answer
+    headline = f"interrupted after {done:,} rows; {answer.headline}"
+    return replace(answer, headline=headline, exit_code=INTERRUPTED)
 
 
 def _path(question: AccuracyQuestion) -> Path:
@@ -82,6 +102,9 @@ def _columns(text: str | None) -> tuple[str, ...]:
 def _serving_answer(table: RunTable, question: AccuracyQuestion) -> Answer:
     """The answer for measured serving runs; what only training has is refused."""
     from app.reports.serving_accuracy import serving_accuracy_answer
+    from costmodel.accuracy.serving import ServingResult
+    from costmodel.accuracy.serving import not_reached as serving_not_reached
+    from costmodel.accuracy.serving_processes import predict_by_processes
 
     unused = {
         "--anchor": question.anchor, "--plot": question.plot, "--worst": question.worst,
@@ -94,8 +117,12 @@ def _serving_answer(table: RunTable, question: AccuracyQuestion) -> Answer:
             cause="the table has the columns of serving_runs.csv",
             fix=f"leave {given[0]} out",
         )
-    with waiting(f"simulating {len(table.rows):,} serving runs"):
-        return serving_accuracy_answer(table.rows, by=question.by or "model")
+    done: dict[int, ServingResult] = {}
+    with waiting(lambda: f"simulating {len(table.rows):,} serving runs, {len(done):,} done"):
+        stopped = _stopped(lambda: predict_by_processes(table.rows, done))
+    results = [done.get(i) or serving_not_reached(row, i) for i, row in enumerate(table.rows)]
+    answer = serving_accuracy_answer(results, by=question.by or "model")
+    return _kept_so_far(answer, len(done), stopped=stopped)
 
 
 def _anchored(

@@ -15,7 +15,7 @@ def command(
     runs: Annotated[
         Path | None,
         typer.Argument(
-            help="Measured runs, in the columns of training_runs.csv or serving_runs.csv; "
+            help="Measured runs, in the columns of training_runs_v2.csv or serving_runs.csv; "
             "the published runs that come with meshplan by default.",
             metavar="[RUNS.csv]",
         ),

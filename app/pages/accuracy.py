@@ -29,7 +29,7 @@ def render() -> None:
     """Draw the page."""
     st.subheader("Predicted against measured", anchor=False)
     file = st.file_uploader(
-        "Your own runs, in the columns of training_runs.csv",
+        "Your own runs, in the columns of training_runs_v2.csv",
         type="csv",
         key="runs_file",
         max_upload_size=MOST_UPLOAD_MIB,

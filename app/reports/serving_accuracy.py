@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from app.reports.answer import Answer, Table, json_text
-from costmodel.accuracy.cells import Row
-from costmodel.accuracy.serving import ServingResult, ServingSummary, predict_serving_rows, summarise_serving
-from costmodel.kernels.tables import load_calibration
+from costmodel.accuracy.serving import ServingResult, ServingSummary, summarise_serving
 
 
-def serving_accuracy_answer(rows: Sequence[Row], *, by: str = "model") -> Answer:
-    """Predict measured serving runs and tell the errors."""
-    results = predict_serving_rows(rows, load_calibration())
+def serving_accuracy_answer(results: Sequence[ServingResult], *, by: str = "model") -> Answer:
+    """Everything `plan accuracy` says about serving runs."""
     summaries = summarise_serving(results, by=by)
     everything = summaries[-1]
     predicted = everything.rows - everything.unsupported

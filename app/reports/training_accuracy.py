@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.accuracy.anchor import Anchor
@@ -57,6 +59,9 @@ def accuracy_answer(
         sections.append(anchor_table(anchoring, summaries[-1]))
     if wishes.worst:
         sections.append(worst_table(results, wishes.worst))
+    unpriced = words_not_priced(results)
+    if unpriced:
+        sections.append(Lines(title="Stated and not priced", lines=unpriced))
     left_out = reasons_unpredicted(results)
     if left_out:
         sections.append(Lines(title="Rows without a prediction", lines=left_out))
@@ -186,6 +191,23 @@ def reasons_unpredicted(results: Sequence[RunResult]) -> tuple[str, ...]:
     return (*lines, f"and {hidden:,} other reasons (--json has them all)") if hidden > 0 else tuple(lines)
 
 
+def words_not_priced(results: Sequence[RunResult]) -> tuple[str, ...]:
+    """What rows state and no term of the cost model answers to, with the median error of such rows."""
+    rows: dict[str, list[RunResult]] = defaultdict(list)
+    for result in results:
+        for word in result.not_priced:
+            rows[word].append(result)
+    return tuple(
+        f"{word}: {len(members):,} runs, step time off by {percent(_median_error(members), signed=True)} %"
+        for word, members in sorted(rows.items(), key=lambda entry: -len(entry[1]))
+    )
+
+
+def _median_error(results: Sequence[RunResult]) -> float:
+    """Median signed error of those that were timed, NaN of none."""
+    return float(np.median([r.error for r in results if r.error is not None] or [math.nan]))
+
+
 def constants_facts(constants: Mapping[str, Constant]) -> Facts:
     """Every constant that was fitted or fixed beside the kernel tables."""
     fitted = sum(not entry.fitted_on.startswith("fixed") for entry in constants.values())
@@ -206,6 +228,7 @@ def training_row(result: RunResult) -> dict[str, Any]:
         "reason": result.reason,
         **{name: result.group[name] for name in ("source", "gpu", "framework", "model")},
         "stack": result.stack,
+        "not_priced": "; ".join(result.not_priced),
         "measured_step_time_s": result.measured_step_time_s,
         "predicted_step_time_s": result.predicted_step_time_s,
         "lower_s": result.lower_s,

@@ -19,10 +19,11 @@ _AGAIN_S: Final = 4.0  # never silent for more than five seconds
 
 
 @contextmanager
-def waiting(what: str, *, patience_s: float = PATIENCE_S) -> Iterator[None]:
+def waiting(what: str | Callable[[], str], *, patience_s: float = PATIENCE_S) -> Iterator[None]:
     """Say on stderr what is being waited for, once it takes longer than `patience_s`.
 
-    On a terminal the line counts the seconds and disappears; elsewhere it is written again every few seconds.
+    On a terminal the line counts the seconds and disappears; elsewhere it is written again every few seconds,
+    with how far things are where `what` says that (a function of no arguments).
     """
     with _Ticker(what, patience_s):
         yield
@@ -44,8 +45,8 @@ def paced(say: Callable[[str], None], *, every_s: float = PACE_S) -> Callable[[s
 class _Ticker:
     """A thread that writes the line until it is told to stop."""
 
-    def __init__(self, what: str, patience_s: float) -> None:
-        self._what = what
+    def __init__(self, what: str | Callable[[], str], patience_s: float) -> None:
+        self._say: Callable[[], str] = what if callable(what) else lambda: what
         self._patience_s = patience_s
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._tick, daemon=True)
@@ -65,10 +66,10 @@ class _Ticker:
         if self._done.wait(self._patience_s):
             return
         if not sys.stderr.isatty():
-            tell(f"{self._what} …\n")
+            tell(f"{self._say()} …\n")
             while not self._done.wait(_AGAIN_S):
-                tell(f"{self._what} … {time.monotonic() - started:.0f} s\n")
+                tell(f"{self._say()} … {time.monotonic() - started:.0f} s\n")
             return
         while not self._done.wait(_REFRESH_S):
-            tell(f"\r{self._what} … {time.monotonic() - started:.1f} s")
+            tell(f"\r{self._say()} … {time.monotonic() - started:.1f} s")
         tell("\r\033[K")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
+from costmodel.runs.model_names import spellings
 from costmodel.serving.deployment import Weights, published_weights
-from topology.base.errors import LONGEST_SHOWN, InputError
+from topology.base.errors import InputError
 
 WEIGHTS_OF_NAME: dict[str, Weights] = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16", "half": "bf16", "none": "bf16",
@@ -17,11 +19,7 @@ WEIGHTS_OF_NAME: dict[str, Weights] = {
     "fp4": "fp4", "nvfp4": "fp4", "mxfp4": "fp4", "w4a16_mxfp4": "fp4", "w4a8_mxfp4_mxfp8": "fp4",
 }  # fmt: skip
 """Names of weight formats in benchmark tables and checkpoint names."""
-_WORDS = frozenset({
-    "meta", "moe", "instruct", "chat", "it", "hf", "base", "thinking", "preview", "exp", "turbo", "v2",
-    "dynamic", "static", "quantized", "kv", *WEIGHTS_OF_NAME,
-})  # fmt: skip
-_RELEASE = re.compile(r"\d{4}|v0\.\d+|w\d+a\d+")  # a date such as 0528, a release such as v0.3, a format
+_FORMATS = frozenset(WEIGHTS_OF_NAME)
 
 
 def checkpoint_model(name: str) -> ModelSpec:
@@ -33,15 +31,11 @@ def checkpoint_model(name: str) -> ModelSpec:
     >>> checkpoint_model("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w4a16").name
     'llama-3.1-70b'
     """
-    words = re.split(r"[-_]|\.(?=[wW]\d)", name.rsplit("/", 1)[-1][:LONGEST_SHOWN])
-    while True:
-        try:
-            return listed_model("-".join(words))
-        except InputError:
-            droppable = [i for i, word in enumerate(words) if _says_nothing_of_sizes(word.lower())]
-            if not droppable or len(words) == 1:
-                raise
-            words.pop(droppable[-1])
+    *others, last = spellings(name, _FORMATS)
+    for spelling in others:
+        with contextlib.suppress(InputError):
+            return listed_model(spelling)
+    return listed_model(last)
 
 
 def checkpoint_weights(name: str) -> Weights:
@@ -52,8 +46,3 @@ def checkpoint_weights(name: str) -> Weights:
     """
     said = [WEIGHTS_OF_NAME[word] for word in re.split(r"[-_.]", name.lower()) if word in WEIGHTS_OF_NAME]
     return said[-1] if said else published_weights(checkpoint_model(name))
-
-
-def _says_nothing_of_sizes(word: str) -> bool:
-    """Whether a word names tuning, precision or a release."""
-    return word in _WORDS or _RELEASE.fullmatch(word) is not None

@@ -2,7 +2,7 @@
 
 A byte order mark, tabs or semicolons in place of commas, blank lines and short rows are read; a file that
 holds no table is refused with the reason. What the cells mean is decided by
-`costmodel.accuracy.cells`, `training_runs` and `serving_runs`.
+`costmodel.runs.cells`, `training_runs` and `serving_runs`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.accuracy.cells import SURPLUS, Row
+from costmodel.runs.cells import SURPLUS, Row
 from topology.base.decode import read_text
 from topology.base.errors import InputError
 
@@ -65,7 +65,7 @@ def read_table(path: Path | str) -> RunTable:
     return RunTable(columns=columns, rows=rows)
 
 
-_SCHEMA = "use the columns of training_runs.csv or serving_runs.csv (docs/accuracy.md lists them)"
+_SCHEMA = "use the columns of training_runs_v2.csv or serving_runs.csv (docs/accuracy.md lists them)"
 
 
 def require_columns(table: RunTable, names: tuple[str, ...], path: Path | str, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError, refused
+from costmodel.accuracy.serving_limits import refuse_faster_than_machine
 from costmodel.accuracy.serving_predictions import predict
 from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
+from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError, refused
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.fabric.hierarchy import Hierarchy
@@ -64,10 +66,30 @@ class ServingSummary:
     rank_correlation: float
 
 
-def predict_serving_rows(rows: Sequence[Row], cal: Calibration) -> list[ServingResult]:
-    """Predict every row of a table; no row can fail the others."""
-    fabrics: dict[str, Hierarchy] = {}
-    return [_predict_row(row, index, cal, fabrics) for index, row in enumerate(rows, start=1)]
+def predict_serving_rows(
+    rows: Sequence[Row],
+    cal: Calibration,
+    *,
+    done: dict[int, ServingResult] | None = None,
+    first: int = 0,
+) -> list[ServingResult]:
+    """Predict every row of a table; no row can fail the others.
+
+    Args:
+        rows: Of one table, or a part of it.
+        cal: Kernel and collective tables.
+        done: Takes every result by its place in the table as soon as it is there.
+        first: Place of the first of these rows.
+    """
+    found = {} if done is None else done
+    for at, row in enumerate(rows, start=first):
+        found[at] = _predict_row(row, at + 1, cal)
+    return [found[at] for at in range(first, first + len(rows))]
+
+
+def not_reached(row: Row, at: int) -> ServingResult:
+    """A row that was left when the prediction was stopped."""
+    return ServingResult(name=_name(row, at + 1), status="unsupported", reason=STOPPED, group=_group(row))
 
 
 def summarise_serving(results: Sequence[ServingResult], *, by: str | None = None) -> list[ServingSummary]:
@@ -81,6 +103,7 @@ def summarise_serving(results: Sequence[ServingResult], *, by: str | None = None
     return [*(_summary(name, members) for name, members in groups.items()), _summary("all", results)]
 
 
+@functools.lru_cache(maxsize=64)
 def fabric(gpu: str) -> Hierarchy:
     """The fabric a published run of this GPU is taken to have.
 
@@ -89,27 +112,30 @@ def fabric(gpu: str) -> Hierarchy:
     return default_cluster(gpu, RACK_GPUS if gpu.lower().startswith("gb") else RUN_GPUS).hierarchy
 
 
-def _predict_row(row: Row, index: int, cal: Calibration, fabrics: dict[str, Hierarchy]) -> ServingResult:
-    """One row; whatever it lacks is a reason, never an exception. `fabrics` remembers those built already."""
-    name = row.get("id") or f"row {index}"
-    columns = (
-        "model",
-        "gpu",
-        "engine",
-        "engine_version",
-        "precision",
-        "mode",
-        "input_tokens",
-        "output_tokens",
-        "concurrency",
-    )
-    group = {column: (row.get(column) or "unnamed") for column in columns}
+_COLUMNS = (
+    "model", "gpu", "engine", "engine_version", "precision", "mode", "input_tokens", "output_tokens",
+    "concurrency",
+)  # fmt: skip
+
+
+def _group(row: Row) -> dict[str, str]:
+    """Columns results can be grouped by."""
+    group = {column: (row.get(column) or "unnamed") for column in _COLUMNS}
     group["mode"] = "disaggregated" if group["mode"].startswith("disagg") else "aggregated"
+    return group
+
+
+def _name(row: Row, index: int) -> str:
+    return row.get("id") or f"row {index}"
+
+
+def _predict_row(row: Row, index: int, cal: Calibration) -> ServingResult:
+    """One row; whatever it lacks is a reason, never an exception."""
+    name, group = _name(row, index), _group(row)
     try:
         run = read_serving_run(row, index)
-        if run.gpu not in fabrics:
-            fabrics[run.gpu] = fabric(run.gpu)
-        latency = predict(cal, run, fabrics[run.gpu])
+        refuse_faster_than_machine(run)
+        latency = predict(cal, run, fabric(run.gpu))
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
         known = isinstance(failure, UnsupportedRunError | InputError)
         reason = str(refused(failure))

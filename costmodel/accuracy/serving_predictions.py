@@ -11,10 +11,10 @@ from math import gcd
 
 import numpy as np
 
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.serving_runs import Pool, ServingRun, deployment_of_run
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.benchmarks import benchmark_of, polling_steps
+from costmodel.runs.cells import UnsupportedRunError
+from costmodel.serving.benchmarks import benchmark_named, polling_steps
 from costmodel.serving.deployment import Deployment
 from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
 from costmodel.serving.engine import ServingStack
@@ -28,6 +28,7 @@ from topology.fabric.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
 ENOUGH_IN_FLIGHT = 4096  # requests: ten rounds of them take about a second to simulate
+ENOUGH_IN_POOLS = 256  # requests, all of one length: a part of two pools differs from the whole by rounding
 
 BENCHMARK_MEMORY_FRACTION = (
     0.96  # published benchmarks raise the engines' memory fraction to what the GPU holds
@@ -55,8 +56,7 @@ def predict(
 
 def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
     """Mean seconds until an engine that looks for requests every n steps sees one: (n − 1)/2 steps."""
-    benchmark = benchmark_of(run.input_tokens, run.output_tokens)
-    steps = polling_steps(benchmark, deployment.stack.name, run.gpu, run.concurrency)
+    steps = polling_steps(benchmark_named(run.benchmark), deployment.stack.name, run.gpu, run.concurrency)
     return (steps - 1) / 2 * step_s
 
 
@@ -71,16 +71,32 @@ def closed_loop_pools(
     per_worker = -(-run.concurrency // run.decode.workers)
     decode_rules = scheduler_of(outputs, run, batch=per_worker)
     prefill_rules = scheduler_of(prompts, run, batch=run.concurrency)
-    return simulate_pools(
+    pools = (
         PoolRules(
             workers=prefill.workers, times=_times(cal, prompts, run, prefill_rules), rules=prefill_rules
         ),
         PoolRules(
             workers=run.decode.workers, times=_times(cal, outputs, run, decode_rules), rules=decode_rules
         ),
-        transfer_of(prompts, outputs),
-        closed_loop_client(run),
     )
+    share = ranks_alike(
+        gcd(*(pool.workers * pool.times.ranks for pool in pools)), run.concurrency, enough=ENOUGH_IN_POOLS
+    )
+    prefilling, decoding = (_part(pool, share) for pool in pools)
+    part = replace(run, concurrency=run.concurrency // share)
+    return simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
+
+
+def _part(pool: PoolRules, share: int) -> PoolRules:
+    """One of so many equal parts of a pool: some of its workers, and of these some of their ranks."""
+    fewer = gcd(pool.workers, share)
+    ranks = share // fewer
+    rules = replace(
+        pool.rules,
+        max_batch=max(pool.rules.max_batch // ranks, 1),
+        kv_capacity_tokens=pool.rules.kv_capacity_tokens // ranks,
+    )
+    return PoolRules(workers=pool.workers // fewer, times=pool.times.of_ranks(ranks), rules=rules)
 
 
 def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:
@@ -88,18 +104,15 @@ def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Si
     rules = scheduler_of(deployment, run, batch=run.concurrency)
     times = _times(cal, deployment, run, rules)
     share = ranks_alike(times.ranks, run.concurrency)
-    if share > 1:
-        times, run = times.of_ranks(share), replace(run, concurrency=run.concurrency // share)
-        rules = replace(
-            rules, max_batch=rules.max_batch // share, kv_capacity_tokens=rules.kv_capacity_tokens // share
-        )
-    return simulate(times, rules, closed_loop_client(run))
+    part = _part(PoolRules(workers=1, times=times, rules=rules), share)
+    client = closed_loop_client(replace(run, concurrency=run.concurrency // share))
+    return simulate(part.times, part.rules, client)
 
 
-def ranks_alike(ranks: int, concurrency: int) -> int:
+def ranks_alike(ranks: int, concurrency: int, enough: int = ENOUGH_IN_FLIGHT) -> int:
     """Into how many equal parts the ranks and their requests are cut, of which one is simulated.
 
-    The fewest that leave a part no more requests than `ENOUGH_IN_FLIGHT`: ranks differ only in the lengths
+    The fewest that leave a part no more requests than are `enough`: ranks differ only in the lengths
     they happen to draw, and the mean of so many requests no longer does.
 
     >>> ranks_alike(8, 2048), ranks_alike(1000, 16_000), ranks_alike(1000, 16_001)
@@ -107,7 +120,7 @@ def ranks_alike(ranks: int, concurrency: int) -> int:
     """
     alike = gcd(ranks, concurrency)
     parts = (part for part in range(1, alike + 1) if alike % part == 0)
-    return next((part for part in parts if concurrency // part <= ENOUGH_IN_FLIGHT), alike)
+    return next((part for part in parts if concurrency // part <= enough), alike)
 
 
 def closed_loop_client(run: ServingRun) -> Load:
@@ -116,7 +129,7 @@ def closed_loop_client(run: ServingRun) -> Load:
     Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
     read as that batch of requests of the stated lengths.
     """
-    benchmark = benchmark_of(run.input_tokens, run.output_tokens) if run.prefill is None else None
+    benchmark = benchmark_named(run.benchmark) if run.prefill is None else None
     shortest = benchmark.lowest_share if benchmark else None
     return closed_load(
         concurrency=run.concurrency,

@@ -1,7 +1,8 @@
 """Measured serving runs: the CSV schema, and what each row says was deployed and asked.
 
 One row is one benchmark of one configuration: mean time to first token and mean time per output token of a
-closed loop. The schema is that of ``serving_runs.csv``; columns a user does not have may be left empty.
+closed loop. The schema is that of ``serving_runs.csv``; columns a user does not have may be left empty. Only
+columns say something: neither an id nor the lengths of requests do.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from costmodel.accuracy.cells import (
+from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
+from costmodel.runs.cells import (
     MOST_IN_FLIGHT,
     Row,
     UnsupportedRunError,
@@ -18,14 +20,16 @@ from costmodel.accuracy.cells import (
     number,
     require_cells,
 )
-from costmodel.accuracy.checkpoint_names import WEIGHTS_OF_NAME, checkpoint_model, checkpoint_weights
+from costmodel.runs.model_names import refuse_hybrid
 from costmodel.serving.deployment import Deployment, KvDtype, ServingLayout, Weights
 from costmodel.serving.engine import ServingStack, at_version, serving_stack
-from topology.base.errors import shortened
+from topology.base.errors import shortened, shown
 from topology.fabric.hierarchy import Hierarchy
 
 MOST_SIMULATED = 100_000
 """Requests in flight times workers: about five seconds of events; the largest published row has 90,112."""
+_COMPARED = "mean ttft_s and tpot_s"
+_OTHER_METRIC = re.compile(r"throughput|tokens?_per_s|per_second|goodput|(ttft|tpot|itl|e2e).*(p\d\d|median)")
 REQUIRED_SERVING_COLUMNS = ("model", "gpu", "engine", "input_tokens", "output_tokens", "ttft_s", "tpot_s")
 
 
@@ -53,6 +57,7 @@ class ServingRun:
     gpu: str
     engine: str
     engine_version: str
+    benchmark: str
     weights: Weights
     kv_dtype: KvDtype | None
     input_tokens: int
@@ -70,18 +75,24 @@ class ServingRun:
 
 
 def is_serving_schema(columns: set[str]) -> bool:
-    """Whether a CSV header is that of serving runs."""
-    return {"ttft_s", "tpot_s", "engine"} <= columns
+    """Whether a CSV header is that of serving runs, whatever of them was measured."""
+    return "engine" in columns and bool(
+        {"ttft_s", "tpot_s"} <= columns or {"input_tokens", "output_tokens"} <= columns
+    )
 
 
 def read_serving_run(row: Row, index: int) -> ServingRun:
     """Decode one row; raises `UnsupportedRunError` with the reason when it cannot be predicted."""
+    _require_latencies(row)
     require_cells(row, REQUIRED_SERVING_COLUMNS)
-    disaggregated = row.get("mode", "").startswith("disagg")
-    decode = _pool(row, "decode_") if disaggregated else Pool(layout=_aggregated_layout(row))
+    refuse_hybrid(row)
+    disaggregated = _is_disaggregated(row)
+    if disaggregated:
+        _require_pools(row)
+    decode = _pool(row, "decode_" if disaggregated else "")
     prefill = _pool(row, "prefill_") if disaggregated else None
     kv = row.get("kv_dtype", "").lower()
-    concurrency = _concurrency(row, decode, disaggregated=disaggregated)
+    concurrency = _concurrency(row, decode)
     workers = decode.workers + (prefill.workers if prefill else 0)
     if concurrency > MOST_IN_FLIGHT or concurrency * workers > MOST_SIMULATED:
         raise UnsupportedRunError(
@@ -93,6 +104,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         gpu=part_name(row["gpu"]),
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
+        benchmark=row.get("benchmark", ""),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
         input_tokens=count(row, "input_tokens"),
@@ -103,6 +115,36 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         ttft_s=number(row, "ttft_s"),
         tpot_s=number(row, "tpot_s"),
     )
+
+
+def _require_latencies(row: Row) -> None:
+    """Refuse a row of another metric (throughput, percentiles) by what it has instead."""
+    metric = row.get("metric", "")
+    if metric and "mean" not in metric.lower() and "average" not in metric.lower():
+        raise UnsupportedRunError(f"metric = {shown(metric)}, and only {_COMPARED} are compared")
+    missing = [name for name in ("ttft_s", "tpot_s") if not row.get(name)]
+    others = [name for name, cell in row.items() if cell and _OTHER_METRIC.search(name)]
+    if missing and others:
+        raise UnsupportedRunError(
+            f"no {', '.join(missing)}: {', '.join(others)} is another metric, only {_COMPARED} are compared"
+        )
+
+
+def _is_disaggregated(row: Row) -> bool:
+    """Whether prompts and outputs have GPUs of their own."""
+    mode = row.get("mode", "").lower()
+    if mode and not mode.startswith(("agg", "disagg")):
+        raise UnsupportedRunError(f"mode = {shown(mode)} is neither aggregated nor disaggregated")
+    return mode.startswith("disagg")
+
+
+def _require_pools(row: Row) -> None:
+    """Refuse a disaggregated row without the workers that shared its load, or without its load."""
+    missing = [name for name in ("prefill_workers", "decode_workers") if not row.get(name)]
+    if not (row.get("concurrency") or row.get("decode_batch")):
+        missing.append("concurrency or decode_batch")
+    if missing:
+        raise UnsupportedRunError(f"no {', '.join(missing)} of a disaggregated run")
 
 
 def _weights(row: Row) -> Weights:
@@ -126,66 +168,44 @@ def part_name(name: str) -> str:
     return re.sub(r"-(sxm|nvl\d+)$", "", plain) if ambiguous else plain
 
 
-def _aggregated_layout(row: Row) -> ServingLayout:
-    """Layout of an aggregated row.
-
-    Some published tables multiply the tensor- and the expert-parallel degree of one and the same group of
-    GPUs, so that tp = moe_tp·moe_ep = n² (or attention_dp when attention is data parallel). The row's name
-    tells, where it states the degrees (``tp4_ep4``); otherwise a square larger than a scale-up domain of
-    eight is read as its root.
-    """
-    tp, dp = degree(row, "tp"), degree(row, "attention_dp")
-    expert_tp, ep = degree(row, "moe_tp"), degree(row, "moe_ep")
-    named = re.search(r"_tp(\d{1,4})(?:_0)?_ep(\d{1,4})(?:_0)?_", row.get("id", ""))
-    gpus = tp * dp
-    squared = (
-        expert_tp == ep > 1 and gpus == ep * ep and (gpus > SCALEUP_GPUS or (named and int(named[1]) == ep))
-    )
-    if squared:
-        tp, dp = (ep, 1) if dp == 1 else (1, ep)
-    if (tp * dp) % ep:
-        raise UnsupportedRunError(f"moe_ep = {ep} does not divide tp·attention_dp = {tp * dp}")
-    return ServingLayout(tp=tp, pp=degree(row, "pp"), attention_dp=dp, ep=ep)
-
-
-SCALEUP_GPUS = 8
-
-
 def _pool(row: Row, phase: str) -> Pool:
-    """Workers of one phase of a disaggregated row.
-
-    Data-parallel attention with whole experts means expert parallel.
-    """
-    tp, dp, ep = (
-        degree(row, phase + "tp"),
-        degree(row, phase + "attention_dp"),
-        degree(row, phase + "moe_ep"),
-    )
-    if dp > 1 and ep < dp:
-        ep = dp
-    if (tp * dp) % ep:
-        ep = 1
+    """Workers of one phase of a disaggregated row, or the one worker of an aggregated row."""
     return Pool(
-        layout=ServingLayout(tp=tp, attention_dp=dp, ep=ep),
-        workers=degree(row, phase + "workers"),
-        batch=count(row, phase + "batch") if row.get(phase + "batch") else None,
+        layout=_layout(row, phase),
+        workers=degree(row, phase + "workers") if phase else 1,
+        batch=count(row, phase + "batch") if phase and row.get(phase + "batch") else None,
     )
 
 
-def _concurrency(row: Row, decode: Pool, *, disaggregated: bool) -> int:
-    """Requests in flight: stated, or the decode pool's batch over all its ranks, or ``_c64_`` in the name.
+def _layout(row: Row, phase: str) -> ServingLayout:
+    """The degrees as they are stated; those of attention and of experts must be of the same GPUs."""
+    tp, dp, pp = (degree(row, phase + name) for name in ("tp", "attention_dp", "pp"))
+    expert_tp, ep = degree(row, phase + "moe_tp"), degree(row, phase + "moe_ep")
+    gpus = f"{phase}tp·attention_dp = {tp}·{dp}"
+    if (tp * dp) % ep:
+        raise UnsupportedRunError(f"moe_ep = {ep} does not divide {gpus} = {tp * dp}")
+    if expert_tp > 1 and expert_tp * ep != tp * dp:
+        missing = "" if row.get(phase + "moe_ep") else f", and no {phase}moe_ep"
+        raise UnsupportedRunError(
+            f"{phase}moe_tp·moe_ep = {expert_tp}·{ep} = {expert_tp * ep}, not {gpus} = {tp * dp}{missing}"
+        )
+    stated = count(row, "num_gpus", 0) if not phase else 0
+    if stated and stated % (tp * dp * pp):
+        raise UnsupportedRunError(f"num_gpus = {stated} is no multiple of {gpus}·pp = {tp * dp * pp}")
+    return ServingLayout(tp=tp, pp=pp, attention_dp=dp, ep=ep)
 
-    Published tables state the concurrency of one attention rank of an aggregated run: every rank of a
-    data-parallel attention is a replica of it.
+
+def _concurrency(row: Row, decode: Pool) -> int:
+    """Requests in flight: stated, or the decode pool's batch over all its ranks.
+
+    Tables state the concurrency of one attention rank of an aggregated run: every rank of a data-parallel
+    attention is a replica of it.
     """
     if row.get("concurrency"):
-        ranks = 1 if disaggregated else degree(row, "attention_dp")
+        ranks = 1 if _is_disaggregated(row) else degree(row, "attention_dp")
         return count(row, "concurrency") * ranks
     if decode.batch:
         return decode.batch * decode.workers * decode.layout.attention_dp
-    named = re.search(r"_c(\d{1,5})_", row.get("id", ""))
-    if named:
-        return int(named[1])
     raise UnsupportedRunError("no concurrency")
 
 

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
+from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError
 from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
 from costmodel.training.constants import Constants
 from costmodel.training.score import TrainingScores, evaluate
@@ -47,6 +47,7 @@ class RunResult:
         capacity_bytes: Memory of the GPU.
         out_of_memory: The run did not fit.
         stack: Profile its engine was taken for.
+        not_priced: What the row states and no term of the cost model answers to.
         doubts: What makes this prediction less sure.
     """
 
@@ -55,6 +56,7 @@ class RunResult:
     status: RowStatus
     reason: str = ""
     stack: str = ""
+    not_priced: tuple[str, ...] = ()
     doubts: Doubts = _CERTAIN
     measured_step_time_s: float | None = None
     predicted_step_time_s: float | None = None
@@ -89,7 +91,12 @@ class RunResult:
 
 
 def predict_rows(
-    rows: Sequence[Row], cal: Calibration, *, constants: Constants | None = None, trust_paths: bool = False
+    rows: Sequence[Row],
+    cal: Calibration,
+    *,
+    constants: Constants | None = None,
+    trust_paths: bool = False,
+    done: dict[int, RunResult] | None = None,
 ) -> list[RunResult]:
     """Predict every row of a table; no row can fail the others.
 
@@ -98,10 +105,12 @@ def predict_rows(
         cal: Kernel and collective tables.
         constants: Constants of the composition, the shipped ones by default.
         trust_paths: Whether a row's `cluster` may name a file, which is then read.
+        done: Takes every result by its place as soon as it is there.
     """
+    results = {} if done is None else done
     decoded = read_runs(rows, trust_paths=trust_paths)
     runs = {i: run for i, run in enumerate(decoded) if isinstance(run, TrainingRun)}
-    results = {
+    results |= {
         i: _unpredicted(rows[i], i, "unsupported", str(reason))
         for i, reason in enumerate(decoded)
         if isinstance(reason, UnsupportedRunError)
@@ -109,6 +118,11 @@ def predict_rows(
     for members in alike(runs).values():
         results |= _predict_or_say(members, rows, cal, constants)
     return [results[i] for i in range(len(rows))]
+
+
+def not_reached(row: Row, at: int) -> RunResult:
+    """A row that was left when the prediction was stopped."""
+    return _unpredicted(row, at, "unsupported", STOPPED)
 
 
 def _unpredicted(row: Row, index: int, status: RowStatus, reason: str) -> RunResult:
@@ -188,6 +202,7 @@ def _result(
         group=columns,
         status="ok",
         stack=run.stack.name,
+        not_priced=run.not_priced,
         doubts=doubts,
         measured_step_time_s=run.step_time_s,
         predicted_step_time_s=seconds,
@@ -216,7 +231,8 @@ _JOB_COLUMNS = (
 GROUP_COLUMNS = (
     *_JOB_COLUMNS, "num_layers", "hidden_size", "num_attention_heads", "num_experts",
     "tp", "pp", "cp", "ep", "dp", "virtual_stages", "schedule", "zero_stage", "microbatch_size", "recompute",
-    "flash_attention",
+    "flash_attention", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap",
+    "offload_layers",
 )  # fmt: skip
 """Columns that results can be grouped by."""
 

@@ -1,7 +1,7 @@
 """Measured training runs: the CSV schema, and what each row says was run.
 
 One row is one measured step: sizes of the model, cluster, engine, layout, seconds per step and often peak
-memory. The schema is that of ``training_runs.csv``; optional columns may be missing or empty, and a row
+memory. The schema is that of ``training_runs_v2.csv``; optional columns may be missing or empty, and a row
 that says too little, or something the model cannot express, is unsupported with its reason.
 """
 
@@ -13,14 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
 from costmodel.accuracy.csv_table import read_table, require_columns
-from costmodel.accuracy.run_layout import layout_of, recomputed_share
-from costmodel.accuracy.run_model import model_of
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.runs.cells import Row, UnsupportedRunError, count, flag, number, refused, require_cells
+from costmodel.runs.layout import layout_of, recomputed_share
+from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_memory
+from costmodel.runs.model import model_of
+from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
 from topology.base.errors import InputError, shown
 from topology.base.units import GBIT, GIB
@@ -62,6 +64,8 @@ class TrainingRun:
         stack: The profile of the engine, with what the row says of attention and overlap.
         layout: How it was split.
         recomputed_share: Share of the layers recomputed in full.
+        recipe: What else the row states of how it ran.
+        not_priced: What of that no term of the cost model answers to.
         step_time_s: Measured seconds per step.
         peak_memory_bytes: Measured peak of a GPU, None where not published.
         process_memory: That peak is of the whole process (``nvidia-smi``), not of the framework's allocator.
@@ -77,6 +81,8 @@ class TrainingRun:
     stack: SoftwareStack
     layout: ParallelLayout
     recomputed_share: float
+    recipe: RunRecipe
+    not_priced: tuple[str, ...]
     step_time_s: float | None
     peak_memory_bytes: float | None
     process_memory: bool
@@ -113,19 +119,31 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
     out_of_memory = flag(row, "oom", default=False)
     if not measured and not memory and not out_of_memory:
         raise UnsupportedRunError("no step_time_s, peak_memory_gib or oom to compare with")
-    stack = _stack(row)
+    recipe = recipe_of(row)
+    stack = _stack(row, recipe)
     if not row.get("sequence_parallel") and layout.tp > 1 and stack.supports.sequence_parallel_default:
         layout = replace(layout, sequence_parallel=True)
+    model, cluster, job = (
+        model_of(row, stack),
+        _cluster(row, layout, trust_paths=trust_paths),
+        _job(row, layout),
+    )
+    if not out_of_memory:
+        refuse_larger_than_memory(model, cluster.gpu, job, layout)
+    if measured:
+        refuse_faster_than_peak(model, cluster.gpu, job, layout, number(row, "step_time_s"))
     return TrainingRun(
         name=row.get("id") or f"row {index + 1}",
         source=row.get("source") or "unnamed",
         framework=row.get("framework", ""),
-        model=model_of(row, stack),
-        cluster=_cluster(row, layout, trust_paths=trust_paths),
-        job=_job(row, layout),
+        model=model,
+        cluster=cluster,
+        job=job,
         stack=stack,
         layout=layout,
         recomputed_share=recomputed_share(row, layout),
+        recipe=recipe,
+        not_priced=not_priced(stack.timing, recipe),
         step_time_s=number(row, "step_time_s") if measured else None,
         peak_memory_bytes=number(row, "peak_memory_gib") * GIB if memory else None,
         process_memory=stack.name in PROCESS_MEMORY_STACKS or "nvidia-smi" in row.get("note", "").lower(),
@@ -140,8 +158,8 @@ def _adapter(row: Row) -> str:
     return found.group(1) if found else ""
 
 
-def _stack(row: Row) -> SoftwareStack:
-    """The profile of the row's engine, with what the row says of its attention, overlap and launches."""
+def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
+    """The profile of the row's engine, with what the row says of its attention, launches, overlap."""
     stack = _version(stack_of_framework(row.get("framework", ""), row.get("url", "")), row)
     timing, note = stack.timing, row.get("note", "").lower()
     if row.get("flash_attention"):
@@ -154,7 +172,7 @@ def _stack(row: Row) -> SoftwareStack:
         timing = replace(timing, cuda_graphs=True)
     if re.search(r"launch[ _]blocking", note):
         timing = replace(timing, launch_blocking=True)
-    return replace(stack, timing=timing)
+    return replace(stack, timing=with_recipe(timing, recipe))
 
 
 def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:

@@ -24,6 +24,11 @@ def model_names() -> tuple[str, ...]:
     return tuple(_table()["models"])
 
 
+def model_aliases() -> Mapping[str, str]:
+    """Short names that people give, and the catalogued model each is taken for."""
+    return dict(_table()["aliases"])
+
+
 def models() -> Mapping[str, ModelSpec]:
     """Every catalogued model by name, in the order of the file."""
     return {name: _entry(name) for name in model_names()}

@@ -27,14 +27,12 @@ class ServingBenchmark:
     """A benchmark's client and recipes.
 
     Attributes:
-        lengths: Nominal input and output tokens of its scenarios.
         lowest_share: Shortest request over the nominal length; lengths are uniform in between.
         polling: Engines that it makes look for requests less often than every step.
         source: Where it says so.
         as_of: When that was read.
     """
 
-    lengths: tuple[tuple[int, int], ...]
     lowest_share: float
     polling: tuple[Polling, ...]
     source: str
@@ -56,14 +54,16 @@ def serving_benchmarks() -> Mapping[str, ServingBenchmark]:
     }
 
 
-def benchmark_of(input_tokens: int, output_tokens: int) -> ServingBenchmark | None:
-    """The benchmark with this scenario, if one is known.
+def benchmark_named(name: str) -> ServingBenchmark | None:
+    """The benchmark of this name, None for an empty one; raises `InputError` where none is known by it.
 
-    >>> benchmark_of(1024, 8192).lowest_share, benchmark_of(1000, 500)
+    >>> benchmark_named("InferenceMAX").lowest_share, benchmark_named("")
     (0.8, None)
     """
-    known = serving_benchmarks().values()
-    return next((one for one in known if (input_tokens, output_tokens) in one.lengths), None)
+    from topology.base.names import resolve
+
+    known = serving_benchmarks()
+    return known[resolve(name, known, "benchmark")] if name else None
 
 
 def polling_steps(benchmark: ServingBenchmark | None, engine: str, gpu: str, concurrency: int) -> int:

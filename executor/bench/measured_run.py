@@ -1,7 +1,7 @@
 """What a training run measured: its step time and memory, as a measurement and as a row of measured runs.
 
-The row has the columns of ``training_runs.csv``, so that `plan accuracy` compares it with the prediction and
-`--anchor` corrects later predictions by it. Only files are read here, no torch.
+The row has the columns of ``training_runs_v2.csv``, so that `plan accuracy` compares it with the prediction
+and `--anchor` corrects later predictions by it. Only files are read here, no torch.
 """
 
 from __future__ import annotations

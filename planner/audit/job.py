@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from costmodel.accuracy.cells import UnsupportedRunError
-from costmodel.accuracy.run_model import model_of
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import RECOMPUTES, ParallelLayout, Recompute
 from costmodel.models.catalog import listed_model, model
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import usual_schedule
+from costmodel.runs.cells import UnsupportedRunError
+from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading

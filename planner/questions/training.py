@@ -19,7 +19,7 @@ from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
 from planner.questions.engine import stack_and_engine, usual_engine
 from planner.questions.flags import Flags
 from planner.questions.settings import override, override_cluster, settings_by_group
-from planner.rules.check import parse_pins
+from planner.rules.check import said_pins
 from topology.base.counts import parse_count, parse_share
 from topology.base.errors import InputError
 from topology.base.names import normalize, resolve
@@ -74,7 +74,7 @@ def understand(
         stack=stack,
         engine=engine or FREE,
         objective=_objective(flags.objective, job),
-        pins=parse_pins(groups["layout"]),
+        pins=said_pins(groups["layout"]),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,

@@ -16,9 +16,9 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import MOST_LAYERS, ModelSpec
 from costmodel.stack import SoftwareStack
-from planner.plan import FREE
+from planner.plan import FREE, RECOMPUTED_LAYERS
 from planner.problem import Setting
 from planner.rules.axes import AXIS_RULES
 from planner.rules.engines import engine_rules
@@ -26,7 +26,7 @@ from planner.rules.rule import Mask, Rule, Violation
 from planner.rules.shapes import SHAPE_RULES
 from planner.rules.sharding import SHARDING_RULES
 from planner.rules.stacks import STACK_RULES
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 from topology.base.names import YES_NO
 from topology.base.units import format_bytes
 from topology.cluster import Cluster
@@ -152,7 +152,38 @@ def parse_pins(pins: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name.removeprefix("layout."): _parse_pin(name.removeprefix("layout."), value)
         for name, value in pins.items()
+        if name != RECOMPUTED_LAYERS
     }
+
+
+def said_pins(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The pins of a user, in whose words ``full`` is every layer.
+
+    ``full:N`` is N layers of every pipeline rank, ``full:auto`` as many as memory asks for.
+
+    >>> said_pins({"recompute": "full"}), said_pins({"recompute": "full:4"})
+    ({'recompute': 'full', 'recomputed_layers': 'all'}, {'recompute': 'full', 'recomputed_layers': 4})
+    >>> said_pins({"recompute": "full:auto"})
+    {'recompute': 'full'}
+    """
+    policy, colon, number = settings.get("recompute", "").lower().partition(":")
+    if policy != "full":
+        return parse_pins(settings)
+    pins = parse_pins({**settings, "recompute": policy})
+    if colon and number == "auto":
+        return pins
+    return {**pins, RECOMPUTED_LAYERS: _recomputed_layers(number) if colon else "all"}
+
+
+def _recomputed_layers(text: str) -> int:
+    """The N of ``full:N``."""
+    if text.isdecimal() and text.isascii() and 0 < int(text[:6]) <= MOST_LAYERS:
+        return int(text)
+    raise InputError(
+        what=f"layout.recompute cannot be {shown(f'full:{text}')}",
+        cause=f"after the colon stand the layers of every pipeline rank, 1 to {MOST_LAYERS}, or auto",
+        fix="pin for example layout.recompute=full for every layer, or layout.recompute=full:2",
+    )
 
 
 _CHOICES: dict[str, tuple[Any, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTES, "cp_kind": CP_KINDS}

@@ -43,6 +43,7 @@ from planner.search.candidates import (
     candidate,
     choice,
     decide,
+    require_searchable,
     seed_choice,
     shape_of,
 )
@@ -387,6 +388,7 @@ def explore(
 ) -> Search | tuple[Violation, ...]:
     """Run the search without writing an answer; the violations when pinned fields already contradict."""
     setting = setting_of(request)
+    require_searchable(setting)
     pins = parse_pins(request.pins)
     violations = check_pins(setting, pins)
     if violations:

@@ -26,6 +26,7 @@ from planner.problem import Setting
 from planner.stages.dynamic_program import StageBound
 from planner.stages.integer_program import StageSolution, solve_stages
 from planner.stages.one_count import bound_told
+from topology.base.errors import InputError
 
 SHAPE = tuple(axis for axis in AXIS_FIELDS if axis in PARTS and axis != "dp")
 """Degrees by which plans are told apart: the axes after which a part of the step is named; dp is the rest."""
@@ -33,10 +34,15 @@ SHAPE = tuple(axis for axis in AXIS_FIELDS if axis in PARTS and axis != "dp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A layout with its costs and what the dynamic program knows of its splits."""
+    """A layout with its costs and what the dynamic program knows of its splits.
+
+    `deciding` are the costs by which it is split: the same, unless `every_layer` is recomputed anyway.
+    """
 
     layout: ParallelLayout
     costs: StageCosts
+    deciding: StageCosts
+    every_layer: bool
     known: StageBound
     recomputes: Recomputes = "per-rank"
 
@@ -62,18 +68,59 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     layout = priced.table.layout(row)
     one = priced.take(np.array([row]))
     runs = [run.count for run in layer_runs(setting.model)]
-    costs = decidable(
-        stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes),
-        layout,
-    )
+    costs = stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes)
+    every_layer = layout.recompute == "full" and setting.recomputed_layers == "all"
+    deciding = decidable(costs, layout, every_layer=every_layer)
     told = recomputes_of(setting.engine)
-    known = bound_told(costs, ranks_of_chunks(layout), told)
-    return Candidate(layout=layout, costs=costs, known=known, recomputes=told)
+    known = bound_told(deciding, ranks_of_chunks(layout), told)
+    if every_layer and known.split is not None:
+        known = replace(known, split=recomputed_whole(known.split))
+    return Candidate(
+        layout=layout,
+        costs=costs if every_layer else deciding,
+        deciding=deciding,
+        every_layer=every_layer,
+        known=known,
+        recomputes=told,
+    )
 
 
-def decidable(costs: StageCosts, layout: ParallelLayout) -> StageCosts:
-    """Costs as the solver may use them: only the policy ``full`` recomputes layers to free memory."""
-    return costs if layout.recompute == "full" else replace(costs, saved_bytes_recomputed=costs.saved_bytes)
+def require_searchable(setting: Setting) -> None:
+    """Refuse a number of recomputed layers, which only one given layout can have."""
+    if isinstance(setting.recomputed_layers, int):
+        raise InputError(
+            what="a search cannot keep to a number of recomputed layers",
+            cause=f"recompute=full:{setting.recomputed_layers} counts layers of the stages of one layout",
+            fix="pin full for every layer, full:auto for as many as memory asks for, or use plan estimate",
+        )
+
+
+def decidable(costs: StageCosts, layout: ParallelLayout, *, every_layer: bool = False) -> StageCosts:
+    """Costs as the solver may use them: only the policy ``full`` recomputes layers to free memory.
+
+    Where every layer is recomputed, that is no choice: its seconds and what it keeps are those of the layer.
+    """
+    if layout.recompute != "full":
+        return replace(costs, saved_bytes_recomputed=costs.saved_bytes)
+    if not every_layer:
+        return costs
+    nothing = (0.0,) * len(costs.runs)
+    ends = zip(costs.fixed_activation_bytes, costs.recompute_working_bytes, strict=True)
+    return replace(
+        costs,
+        layer_s=tuple(a + b for a, b in zip(costs.layer_s, costs.recompute_s, strict=True)),
+        recompute_s=nothing,
+        saved_bytes=costs.saved_bytes_recomputed,
+        fixed_activation_bytes=tuple(a + b for a, b in ends),
+        recompute_working_bytes=(0.0,) * costs.num_ranks,
+    )
+
+
+def recomputed_whole(split: StageSplit, most: int | None = None) -> StageSplit:
+    """The same layers on every rank, all of them recomputed, or at most so many of each rank."""
+    held = (sum(row) for row in split.layers_of_stage)
+    again = tuple(count if most is None else min(count, most) for count in held)
+    return replace(split, recompute_of_stage=again)
 
 
 def seed_choice(found: Candidate) -> Choice | None:
@@ -106,13 +153,16 @@ def safety(found: Choice) -> tuple[int, float]:
 
 def decide(found: Candidate, cutoff_s: float) -> StageSolution:
     """Let CP-SAT find the best split below a cutoff, or prove there is none."""
-    return solve_stages(
-        found.costs,
+    solution = solve_stages(
+        found.deciding,
         ranks_of_chunks(found.layout),
         cutoff_s=cutoff_s,
         seed=found.known.split,
         recomputes=found.recomputes,
     )
+    if found.every_layer and solution.split is not None:
+        return replace(solution, split=recomputed_whole(solution.split))
+    return solution
 
 
 def layers_of_stage(found: Choice) -> tuple[int, ...]:

@@ -27,9 +27,9 @@ from costmodel.training.stages import stage_costs
 from planner.engines.contracts import recomputes_of
 from planner.plan import Optimality, Plan, PlanRequest, Recomputes
 from planner.problem import setting_of
-from planner.rules.check import check
+from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
-from planner.search.candidates import decidable, named
+from planner.search.candidates import decidable, named, recomputed_whole
 from planner.search.objective import goal_of
 from planner.search.origin import origin_of
 from planner.search.placement import place
@@ -49,10 +49,15 @@ def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Viola
     if violations:
         return violations
     rented = asked.num_gpus if goal_of(request).rents_what_it_uses else None
-    costs = decidable(stage_costs(request.model, cluster, request.job, stack, asked, cal), asked)
+    given = setting.recomputed_layers if asked.recompute == "full" else None
+    costs = stage_costs(request.model, cluster, request.job, stack, asked, cal)
+    deciding = decidable(costs, asked, every_layer=given is not None)
+    costs = deciding if given is None else costs
     chunk_ranks = ranks_of_chunks(asked)
-    solution = _solution(costs, chunk_ranks, setting.memory_budget_bytes, recomputes_of(setting.engine))
+    solution = _solution(deciding, chunk_ranks, setting.memory_budget_bytes, recomputes_of(setting.engine))
     split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
+    if given is not None:
+        split = recomputed_whole(split, None if given == "all" else given)
     layout = named(asked, split)
     answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
     seconds = step_time(costs, split)
@@ -109,13 +114,13 @@ def virtual_stage_layers(chunk_ranks: tuple[int, ...], split: StageSplit) -> tup
 
 
 def complete_layout(pins: Mapping[str, Any], num_gpus: int, stack: SoftwareStack) -> ParallelLayout:
-    """Fill the fields that were not given.
+    """Fill the fields that were not given; layers are recomputed as memory asks for, or as the setting says.
 
     >>> from costmodel.stack import stack
     >>> complete_layout({"tp": 8, "pp": 2}, 32, stack("megatron-core")).dp
     2
     """
-    fields: dict[str, Any] = dict(pins)
+    fields: dict[str, Any] = parse_pins(pins)
     names = [name for name in AXIS_FIELDS if name in RANK_AXES and name != "dp"]
     others = math.prod(fields.get(name, 1) for name in names)
     if "dp" not in fields:

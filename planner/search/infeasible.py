@@ -14,7 +14,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.training.estimate import estimate
 from planner.bounds.funnel import smallest_memory
-from planner.plan import PlanRequest
+from planner.plan import RECOMPUTED_LAYERS, PlanRequest
 from planner.problem import Setting, setting_of
 from planner.rules.check import check, check_memory, check_pins, parse_pins, rules_of
 from planner.rules.rule import Violation
@@ -126,7 +126,10 @@ def _in_half_precision(request: PlanRequest) -> Candidates:
 def _unpinned(request: PlanRequest) -> Candidates:
     """Without one pinned field, then without any."""
     for name in request.pins:
-        kept = {field: value for field, value in request.pins.items() if field != name}
+        if name == RECOMPUTED_LAYERS:  # it goes with its policy
+            continue
+        gone = (name, RECOMPUTED_LAYERS) if name == "recompute" else (name,)
+        kept = {field: value for field, value in request.pins.items() if field not in gone}
         yield replace(request, pins=kept), f"leave layout.{name} to the planner", f"drop --set layout.{name}"
     if len(request.pins) > 1:
         yield replace(request, pins={}), "leave every layout field to the planner", "drop --set"

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from app.cli import run
+from costmodel.accuracy import training
 from costmodel.accuracy.constants_table import STACK_ORIGINS, UNSOURCED, every_constant
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, shipped_runs
 from costmodel.kernels.tables import load_calibration
@@ -95,7 +96,8 @@ def test_missing_optional_columns_are_fine(capsys, tmp_path, rows):
         "num_layers", "hidden_size", "num_attention_heads", "sequence_length", "gpu", "num_gpus",
         "global_batch_size", "step_time_s",
     )  # fmt: skip
-    few = [{**{name: row[name] for name in required}, "num_gpus": "4"} for row in rows]
+    small = {"num_gpus": "4", "num_layers": "2", "step_time_s": "1000"}
+    few = [{**{name: row[name] for name in required}, **small} for row in rows]
     answer = document(capsys, table(tmp_path / "runs.csv", few))
     assert [row["status"] for row in answer["rows"]] == ["ok"] * len(rows)
     assert [row["id"] for row in answer["rows"][:2]] == ["row 1", "row 2"]
@@ -168,12 +170,32 @@ def test_a_hundred_thousand_rows_are_answered(capsys, tmp_path, rows):
 
 
 def test_the_whole_table_takes_seconds(shared_dir):
-    """1,764 measured runs in a fresh process; the promise is ten seconds, the limit allows for a busy machine."""
+    """1,973 measured runs in a fresh process; the promise is ten seconds, the limit allows for a busy machine."""
     done = subprocess.run(
-        [sys.executable, "-m", "app", "accuracy", str(shared_dir / "training_runs.csv")],
+        [sys.executable, "-m", "app", "accuracy", str(shared_dir / "training_runs_v2.csv")],
         cwd=ROOT, capture_output=True, text=True, encoding="utf-8", check=True,
     )  # fmt: skip
-    assert done.stdout.startswith("1,764 of 1,764 runs predicted")
+    assert done.stdout.startswith("1,972 of 1,973 runs predicted")
+
+
+def test_an_interrupted_table_keeps_the_rows_that_are_done(monkeypatch, capsys, tmp_path):
+    """Ctrl-C after two jobs: their rows are told, the others say that they were left, and the exit code is 130."""
+    predict, jobs = training._predict_or_say, []
+
+    def stopped_after_two(members, *rest):
+        if len(jobs) == 2:
+            raise KeyboardInterrupt
+        jobs.append(len(members))
+        return predict(members, *rest)
+
+    monkeypatch.setattr(training, "_predict_or_say", stopped_after_two)
+    target = tmp_path / "answer.json"
+    assert run(["accuracy", "--output", str(target)]) == 130
+    rows = json.loads(target.read_text(encoding="utf-8"))["rows"]
+    assert sum(row["status"] == "ok" for row in rows) == sum(jobs)
+    assert {row["reason"] for row in rows if row["status"] != "ok"} == {"stopped before its turn"}
+    assert run(["accuracy"]) == 130
+    assert "interrupted after 0 rows" in capsys.readouterr().out
 
 
 def test_runs_are_grouped_by_the_columns_asked_for(capsys):
@@ -188,19 +210,20 @@ def test_runs_are_grouped_by_the_columns_asked_for(capsys):
 def test_the_worst_rows_are_listed_worst_first(capsys):
     """As many as asked for, by the factor they are off."""
     assert run(["accuracy", "--worst", "3"]) == 0
-    lines = capsys.readouterr().out.split("Furthest off\n")[1].splitlines()
+    lines = capsys.readouterr().out.split("Furthest off\n")[1].split("\n\n")[0].splitlines()
     errors = [float(line.split("  ")[-2]) if line.split("  ")[-2] else 0.0 for line in lines[1:4]]
     assert len(errors) == 3
     assert len(lines) == 4
 
 
 def test_the_figure_has_a_mark_for_every_run(capsys, tmp_path):
-    """SVG without any library: one mark per run, and one per group in the legend."""
+    """SVG without any library: one mark per timed run, and one per group in the legend."""
     target = tmp_path / "accuracy.svg"
     assert run(["accuracy", "--plot", str(target)]) == 0
     svg = ET.fromstring(target.read_text(encoding="utf-8"))  # noqa: S314 - we wrote it
     marks = [e for e in svg if e.tag.endswith("circle") or (e.tag.endswith("rect") and e.get("fill-opacity"))]
-    assert len(marks) == len(shipped_runs()) + min(14, len(SOURCES))
+    timed = [row for row in shipped_runs() if row["step_time_s"]]
+    assert len(marks) == len(timed) + min(14, len(SOURCES))
     assert str(target) in capsys.readouterr().err
 
 

@@ -300,6 +300,7 @@ QUESTIONS: tuple[list[str], ...] = (
     ["train", "--model", "8b", "--cluster", "UNEVEN"],
     ["train", "--model", "8b", "--gpus", "8", "--anchor", "RUNS", "--stack", "megatron-lm-2022"],
     ["estimate", "--model", "70b", "--gpus", "32", "--set", "layout.tp=8", "--set", "layout.pp=2"],
+    ["estimate", "--model", "8b", "--gpus", "8", "--set", "layout.pp=2", "--set", "layout.recompute=full:2"],
     ["estimate", "--model", "405b", "--gpus", "8", "--set", "layout.tp=8"],
     ["estimate", "--model", "8b", "--gpus", "8", "--set", "layout.pp=4", "--set", "layout.virtual_stages=2"],
     ["estimate", "--model", "8b", "--gpus", "8", "--set", "layout.tp=2", "--set", "layout.axis_order=dp-pp-cp-tp"],

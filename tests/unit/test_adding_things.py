@@ -119,7 +119,7 @@ def column("""
 ASKED_OF_SCHEDULE = """
 from dataclasses import replace
 
-from costmodel.accuracy.run_layout import layout_of
+from costmodel.runs.layout import layout_of
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from executor.parallel.programs import orders
@@ -191,7 +191,7 @@ import numpy as np
 
 from app.reports.layout_words import degrees_text
 from app.reports.topology import axes_of, parse_layout
-from costmodel.accuracy.run_layout import layout_of
+from costmodel.runs.layout import layout_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_record, layout_words, num_axes
 from costmodel.ops.shards import unique_shards
 from costmodel.stack import stack

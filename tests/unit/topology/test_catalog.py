@@ -89,7 +89,7 @@ def test_what_the_table_did_not_see_is_marked_unverified(shared_dir: Path) -> No
 def test_every_gpu_of_the_measured_runs_is_known(shared_dir: Path) -> None:
     """The names are those of the tables of measured runs."""
     names = {
-        row["gpu"] for name in ("training_runs.csv", "serving_runs.csv") for row in rows(shared_dir, name)
+        row["gpu"] for name in ("training_runs_v2.csv", "serving_runs.csv") for row in rows(shared_dir, name)
     }
     assert names <= set(catalog.gpus())
 

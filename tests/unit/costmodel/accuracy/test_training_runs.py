@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from costmodel.accuracy import training
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.training import RunResult, predict_rows, summarise
 from costmodel.accuracy.training_runs import TrainingRun, read_rows, read_run
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import UnsupportedRunError
 from topology.base.errors import InputError
 
 ROW = {
@@ -94,30 +94,6 @@ def test_a_note_of_blocking_launches_is_heard() -> None:
     assert not read_run({**ROW, "note": "CUDA 12.8"}).stack.timing.launch_blocking
 
 
-def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one() -> None:
-    """Four layers of DeepSeek-V3 still have latent attention, shared experts and one leading dense layer."""
-    sizes = {
-        "num_layers": "4",
-        "hidden_size": "7168",
-        "intermediate_size": "2048",
-        "num_attention_heads": "128",
-    }
-    experts = {
-        "num_experts": "256",
-        "num_experts_per_token": "8",
-        "pp": "1",
-        "tp": "1",
-        "dp": "16",
-        "ep": "8",
-    }
-    spec = read_run({**ROW, **sizes, **experts, "num_key_value_heads": "128", "vocab_size": "129280"}).model
-    assert (spec.attention.name == "latent", spec.shared_expert_size, spec.num_dense_layers) == (
-        True,
-        2048,
-        1,
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -133,7 +109,7 @@ def test_a_truncated_mixture_of_experts_keeps_the_details_of_the_published_one()
         ({"step_time_s": ""}, "nothing|no step_time_s"),
         ({"step_time_s": "nan"}, "step_time_s = 'nan'"),
         ({"ep": "3"}, "ep = 3 does not divide"),
-        ({"num_attention_heads": "7"}, "not a multiple of num_key_value_heads"),
+        ({"model": "ours", "num_attention_heads": "7"}, "not a multiple of num_key_value_heads"),
         ({"note": "LoRA fine-tuning"}, "lora trains small matrices beside frozen weights"),
     ],
 )

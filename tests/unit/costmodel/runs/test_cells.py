@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.accuracy.cells import UnsupportedRunError, count, degree, flag, number
 from costmodel.accuracy.csv_table import MOST_CELLS, MOST_ROWS, Row, read_table
 from costmodel.accuracy.serving import predict_serving_rows
 from costmodel.accuracy.training import predict_rows
 from costmodel.accuracy.training_runs import read_run
 from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import UnsupportedRunError, count, degree, flag, number
 from topology.base.errors import InputError
 
 CAL = load_calibration()

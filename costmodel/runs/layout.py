@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.accuracy.cells import Row, UnsupportedRunError, count, flag
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
 from costmodel.models.spec import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
+from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
+from costmodel.runs.recipe import CORE_ATTENTION, recipe_of
 from costmodel.stack import stack_of_framework
 from topology.base.errors import shown
 
@@ -33,9 +34,8 @@ def layout_of(row: Row) -> ParallelLayout:
     if pp * virtual > min(count(row, "num_layers") + END_SLOTS, MOST_LAYERS):
         raise UnsupportedRunError(f"pp·virtual_stages = {pp}·{virtual} stages for {row['num_layers']} layers")
     zero_stage = count(row, "zero_stage", 0)
-    shards = count(row, "shard_degree", dp * cp)
-    if zero_stage > 3 or (dp * cp) % min(shards, dp * cp):
-        raise UnsupportedRunError(f"zero_stage {zero_stage} over {shards} of {dp * cp} replicas")
+    if zero_stage > 3:
+        raise UnsupportedRunError(f"zero_stage = {zero_stage}, of which there are 0 to 3")
     return ParallelLayout(
         **degrees,
         dp=dp,
@@ -43,10 +43,20 @@ def layout_of(row: Row) -> ParallelLayout:
         microbatch_size=count(row, "microbatch_size", 1),
         schedule=_schedule(row, pp, virtual),
         zero_stage=zero_stage,
-        shard_degree=None if shards >= dp * cp else shards,
+        shard_degree=_shard_degree(row, dp, cp),
         recompute=_recompute(row)[0],
         sequence_parallel=flag(row, "sequence_parallel", default=False) and tp > 1,
     )
+
+
+def _shard_degree(row: Row, dp: int, cp: int) -> int | None:
+    """Ranks that share the sharded state: so many of the dp ranks, each with its cp ranks; None for all."""
+    shards = count(row, "shard_degree", dp)
+    if shards in (dp, dp * cp):
+        return None
+    if dp % shards:
+        raise UnsupportedRunError(f"shard_degree = {shards} does not divide dp = {dp}")
+    return shards * cp
 
 
 def _usual_chunks(row: Row, pp: int) -> int:
@@ -79,6 +89,8 @@ def _virtual_stages(row: Row, pp: int, virtual: int) -> int:
 def _recompute(row: Row) -> tuple[Recompute, float]:
     """Recompute policy, and how many layers of a rank it names (infinite: all, or a share below one)."""
     text = row.get("recompute", "").lower()
+    if not text and CORE_ATTENTION in recipe_of(row).recompute_modules:
+        return "selective", 0.0
     if text.startswith("full:"):
         if not text[5:].isdecimal() or len(text) > len("full:9999"):
             raise UnsupportedRunError(f"recompute = {shown(text)} names no number of layers")

@@ -39,6 +39,10 @@ LARGEST: Mapping[str, int] = {
 _YES, _NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no")
 
 
+STOPPED = "stopped before its turn"
+"""Reason of a row that was left when the prediction of its table was interrupted."""
+
+
 class UnsupportedRunError(Exception):
     """A row that does not say enough, or something the cost model cannot express; the message says which."""
 

@@ -1,0 +1,37 @@
+"""Serving runs that cannot have been: tokens before their weights are read, prompts faster than the peak."""
+
+from __future__ import annotations
+
+from costmodel.accuracy.checkpoint_names import checkpoint_model
+from costmodel.accuracy.serving_runs import ServingRun
+from costmodel.kernels.precisions import PRECISIONS
+from costmodel.models.spec import active_parameter_count
+from costmodel.runs.cells import UnsupportedRunError
+from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
+from topology.catalog import gpu
+
+
+def refuse_faster_than_machine(run: ServingRun) -> None:
+    """Refuse a mean time per token below one reading of a token's weights, or a prompt below its FLOPs.
+
+    The embedding is looked up, not read. A token passes every pipeline stage, so each stage's GPUs read their
+    part one after another. Prompts count two FLOPs per parameter and token, attention none.
+    """
+    model, part, precision = checkpoint_model(run.model), gpu(run.gpu), PRECISIONS[run.weights]
+    active = active_parameter_count(model) - model.vocab_size * model.hidden_size
+    ranks, bandwidth = run.decode.layout.stage_gpus, part.memory_bandwidth_bytes_per_s
+    weights_s = active * precision.weight_bytes / (ranks * bandwidth)
+    if run.tpot_s < weights_s:
+        raise UnsupportedRunError(
+            f"tpot_s = {run.tpot_s:g}, yet {active:,} parameters of a token × {precision.weight_bytes:g} "
+            f"bytes / ({ranks} × {format_bandwidth(bandwidth)}) = {format_seconds(weights_s)}: "
+            "decoded speculatively?"
+        )
+    layout = (run.prefill or run.decode).layout
+    peak = part.peak(precision.peak)
+    prompt_s = 2 * active * run.input_tokens / (layout.num_gpus * peak)
+    if run.ttft_s < prompt_s:
+        raise UnsupportedRunError(
+            f"ttft_s = {run.ttft_s:g}, yet 2 × {active:,} parameters × {run.input_tokens:,} tokens "
+            f"/ ({layout.num_gpus} × {format_flop_per_s(peak)}) = {format_seconds(prompt_s)}: from a cache?"
+        )

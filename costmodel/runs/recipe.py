@@ -1,0 +1,87 @@
+"""What a row states of its recipe beside degrees: recomputed modules, graphs, dispatcher, overlap, offload.
+
+Two runs of one layout were published up to twice as fast as each other, told apart by these alone. What the
+cost model has a mechanism for sets it; the rest is carried with the run as not priced, never ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from costmodel.runs.cells import Row, count, flag
+from costmodel.stack import StackTiming
+
+CORE_ATTENTION = "core_attn"
+"""The recomputed module that is the policy ``selective``."""
+WHOLE_STEP = "full_iteration"
+"""The scope of CUDA graphs that leaves no launch to the host."""
+_PER_NODE = ("deepep", "hybridep")  # dispatchers that send a token once to every node
+_PER_EXPERT = ("alltoall",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecipe:
+    """Columns of the recipe; empty, None or zero where the row does not say.
+
+    Attributes:
+        recompute_modules: Parts of a layer that are computed again in the backward pass.
+        cuda_graph_scope: Parts of a step that run from captured graphs.
+        dispatcher: How tokens reach their experts.
+        moe_a2a_overlap: Whether the exchange of experts runs under another microbatch.
+        offload_layers: Layers whose activations wait in host memory.
+    """
+
+    recompute_modules: tuple[str, ...] = ()
+    cuda_graph_scope: tuple[str, ...] = ()
+    dispatcher: str = ""
+    moe_a2a_overlap: bool | None = None
+    offload_layers: int = 0
+
+
+def recipe_of(row: Row) -> RunRecipe:
+    """Read the recipe's columns.
+
+    >>> recipe_of({"recompute_modules": "mla_up_proj; MLP", "moe_a2a_overlap": "1"}).recompute_modules
+    ('mla_up_proj', 'mlp')
+    """
+    overlap = flag(row, "moe_a2a_overlap", default=False) if row.get("moe_a2a_overlap") else None
+    return RunRecipe(
+        recompute_modules=_words(row, "recompute_modules"),
+        cuda_graph_scope=_words(row, "cuda_graph_scope"),
+        dispatcher=row.get("dispatcher", "").lower(),
+        moe_a2a_overlap=overlap,
+        offload_layers=count(row, "offload_layers", 0),
+    )
+
+
+def with_recipe(timing: StackTiming, recipe: RunRecipe) -> StackTiming:
+    """The engine's timing with what the recipe says and the cost model has a mechanism for."""
+    if recipe.dispatcher in (*_PER_NODE, *_PER_EXPERT):
+        timing = replace(timing, dispatches_once_per_node=recipe.dispatcher in _PER_NODE)
+    if WHOLE_STEP in recipe.cuda_graph_scope:
+        timing = replace(timing, cuda_graphs=True)
+    return timing
+
+
+def not_priced(timing: StackTiming, recipe: RunRecipe) -> tuple[str, ...]:
+    """What the recipe states and no term of the cost model answers to.
+
+    >>> not_priced(StackTiming(), RunRecipe(recompute_modules=("core_attn", "mlp"), offload_layers=4))
+    ('recompute_modules mlp', 'offload_layers 4')
+    """
+    modules = [module for module in recipe.recompute_modules if module != CORE_ATTENTION]
+    scopes = () if WHOLE_STEP in recipe.cuda_graph_scope else recipe.cuda_graph_scope
+    unknown = recipe.dispatcher not in ("", *_PER_NODE, *_PER_EXPERT)
+    found = {
+        "recompute_modules": ";".join(modules),
+        "cuda_graph_scope": ";".join(scopes),
+        "dispatcher": recipe.dispatcher if unknown else "",
+        "moe_a2a_overlap": "1" if recipe.moe_a2a_overlap and not timing.expert_overlap_share else "",
+        "offload_layers": str(recipe.offload_layers or ""),
+    }
+    return tuple(f"{name} {value}" for name, value in found.items() if value)
+
+
+def _words(row: Row, name: str) -> tuple[str, ...]:
+    """Words of a cell that lists several."""
+    return tuple(word.strip().lower() for word in row.get(name, "").split(";") if word.strip())

@@ -1,0 +1,98 @@
+"""Columns of the published recipes: read as typed fields, priced where a mechanism is, told where none is."""
+
+import pytest
+
+from costmodel.accuracy.training import predict_rows
+from costmodel.accuracy.training_runs import TrainingRun, read_run
+from costmodel.kernels.tables import load_calibration
+from costmodel.runs.cells import UnsupportedRunError
+from costmodel.runs.recipe import RunRecipe
+
+ROW = {
+    "id": "a", "model": "Qwen3_30B_a3B", "num_layers": "48", "hidden_size": "2048", "intermediate_size": "768",
+    "num_attention_heads": "32", "num_key_value_heads": "4", "vocab_size": "151936", "gated_mlp": "1",
+    "num_experts": "128", "num_experts_per_token": "8", "sequence_length": "4096", "gpu": "h100-sxm",
+    "num_gpus": "16", "global_batch_size": "256", "framework": "NeMo", "precision": "bf16", "tp": "1",
+    "pp": "1", "dp": "16", "ep": "8", "zero_stage": "1", "step_time_s": "20", "recompute": "",
+}  # fmt: skip
+
+
+def read(**cells: str) -> TrainingRun:
+    """The run of the row with these cells."""
+    return read_run({**ROW, **cells})
+
+
+def test_the_recipe_is_read_as_the_columns_are_documented() -> None:
+    """Lists are separated by semicolons; what is empty is not stated."""
+    run = read(
+        recompute_modules="mla_up_proj;mlp", cuda_graph_scope="attn;moe_router;moe_preprocess",
+        dispatcher="hybridep", moe_a2a_overlap="1", offload_layers="40",
+    )  # fmt: skip
+    assert run.recipe == RunRecipe(
+        recompute_modules=("mla_up_proj", "mlp"),
+        cuda_graph_scope=("attn", "moe_router", "moe_preprocess"),
+        dispatcher="hybridep",
+        moe_a2a_overlap=True,
+        offload_layers=40,
+    )
+    assert read().recipe == RunRecipe()
+    assert read(moe_a2a_overlap="0").recipe.moe_a2a_overlap is False
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        ({}, ()),
+        ({"recompute_modules": "mlp;moe_act"}, ("recompute_modules mlp;moe_act",)),
+        ({"recompute_modules": "core_attn"}, ()),
+        ({"cuda_graph_scope": "attn;moe_router"}, ("cuda_graph_scope attn;moe_router",)),
+        ({"cuda_graph_scope": "full_iteration"}, ()),
+        ({"dispatcher": "deepep"}, ()),
+        ({"dispatcher": "allgather"}, ("dispatcher allgather",)),
+        ({"moe_a2a_overlap": "1"}, ("moe_a2a_overlap 1",)),
+        ({"moe_a2a_overlap": "0", "offload_layers": "0"}, ()),
+        ({"offload_layers": "40"}, ("offload_layers 40",)),
+    ],
+)
+def test_what_has_no_mechanism_is_told_as_not_priced(cells: dict[str, str], told: tuple[str, ...]) -> None:
+    """The run carries it, and so does its result; nothing that is stated is passed over."""
+    assert read(**cells).not_priced == told
+    (result,) = predict_rows([{**ROW, **cells}], load_calibration())
+    assert result.not_priced == told
+
+
+def test_a_dispatcher_decides_how_often_a_token_crosses_to_a_node() -> None:
+    """DeepEP and HybridEP send it once per node; a plain all-to-all once per expert, whatever the engine's way."""
+    named = {
+        (engine, dispatcher): read(
+            framework=engine, dispatcher=dispatcher
+        ).stack.timing.dispatches_once_per_node
+        for engine in ("NeMo", "Megatron-Bridge 26.04")
+        for dispatcher in ("", "alltoall", "hybridep", "deepep")
+    }
+    assert {key for key, once in named.items() if once} == {
+        ("NeMo", "hybridep"),
+        ("NeMo", "deepep"),
+        ("Megatron-Bridge 26.04", ""),
+        ("Megatron-Bridge 26.04", "hybridep"),
+        ("Megatron-Bridge 26.04", "deepep"),
+    }
+
+
+def test_graphs_of_the_whole_step_leave_no_launch_to_the_host() -> None:
+    """As the engine's own setting would."""
+    assert read(cuda_graph_scope="full_iteration").stack.timing.cuda_graphs
+    assert not read(cuda_graph_scope="attn").stack.timing.cuda_graphs
+
+
+def test_recomputing_core_attention_is_the_selective_policy_where_none_is_named() -> None:
+    """A policy that the row names itself stays."""
+    assert read(recompute_modules="core_attn").layout.recompute == "selective"
+    assert read(recompute_modules="core_attn", recompute="full").layout.recompute == "full"
+
+
+@pytest.mark.parametrize(("column", "cell"), [("moe_a2a_overlap", "perhaps"), ("offload_layers", "many")])
+def test_a_cell_that_is_no_value_of_its_column_refuses_the_row(column: str, cell: str) -> None:
+    """With the column and the text."""
+    with pytest.raises(UnsupportedRunError, match=f"{column} = '{cell}'"):
+        read(**{column: cell})
