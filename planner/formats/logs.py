@@ -208,8 +208,9 @@ def _take_stated(line: str, number: int, read: _Read) -> None:
     """What a line says of the job in a sentence; of a batch that ramps up the last counts."""
     for name, pattern in _STATED.items():
         match = pattern.search(line)
-        if match:
-            read.job[name] = (int(match.group(1).replace(",", "")[:12]), number)
+        digits = match.group(1).replace(",", "")[:12] if match else ""
+        if digits:
+            read.job[name] = (int(digits), number)
     mesh = _MESH.search(line)
     for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()

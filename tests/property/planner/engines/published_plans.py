@@ -6,9 +6,9 @@ from random import Random
 
 import numpy as np
 
-from costmodel.accuracy.cells import UnsupportedRunError
 from costmodel.accuracy.training_runs import read_run, shipped_runs
 from costmodel.layout import LayoutTable
+from costmodel.runs.cells import UnsupportedRunError
 from costmodel.stack import stack
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import plainest
