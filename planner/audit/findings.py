@@ -15,6 +15,7 @@ from planner.audit.job import Job
 from planner.audit.read import Reading
 from planner.audit.spelling import spelled_fix
 from planner.audit.told import contract_of, setting_told
+from planner.engines.megatron_lm.pairing import FLAG as PAIRS
 from planner.rules.check import check
 from topology.cluster import Cluster
 
@@ -246,23 +247,31 @@ def _slow(reading: Reading) -> Iterator[Finding]:
 
 
 def _environment(reading: Reading) -> Iterator[Finding]:
-    """A variable that Megatron-LM asks for."""
+    """A variable that Megatron-LM asks for, or stops at."""
     facts = reading.facts
+    if reading.family.name != "Megatron-LM" or "shell" not in reading.kinds.values():
+        return
     split = (facts.count("layout.tp") or 1) > 1 or (facts.count("layout.cp") or 1) > 1
-    wants = reading.family.name == "Megatron-LM" and "shell" in reading.kinds.values() and split
-    if wants and not reading.sets_queues and not facts.truth("said.megatron_fsdp"):
-        message = (
-            "CUDA_DEVICE_MAX_CONNECTIONS is not set: below Blackwell Megatron-LM stops with tp or cp above 1"
-        )
+    queues = reading.variables.get(_QUEUES, "").strip()
+    if facts.truth("said.megatron_fsdp"):
+        wrong, fix = queues == "1", f"unset {_QUEUES}"
+        message = f"{_QUEUES} is 1: Megatron-FSDP stops"
+    else:
+        wrong = split and (not reading.sets_queues or (queues.isdecimal() and queues != "1"))
+        wrong, fix = wrong and not _pairs(reading), f"export {_QUEUES}=1"
+        stated = f"is {queues}" if queues else "is not set"
+        message = f"{_QUEUES} {stated}: below Blackwell Megatron-LM stops with tp or cp above 1"
+    if wrong:
         file, line = _at(facts, "layout.tp")
-        yield Finding(
-            kind="illegal",
-            rule="cuda-connections",
-            message=message,
-            fix="export CUDA_DEVICE_MAX_CONNECTIONS=1",
-            file=file,
-            line=line,
-        )
+        yield Finding(kind="illegal", rule="cuda-connections", message=message, fix=fix, file=file, line=line)
+
+
+_QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+def _pairs(reading: Reading) -> bool:
+    """Whether two microbatches compute and exchange at once, which wants more queues than one."""
+    return any(setting.name.strip("-").replace("_", "-") == PAIRS.strip("-") for setting in reading.settings)
 
 
 _JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (

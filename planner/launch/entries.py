@@ -114,7 +114,7 @@ MESHPLAN = (
 )
 
 _STEPS = {"TRAIN_ITERS": "optimizer steps to train", "LEARNING_RATE": "peak learning rate"}
-_PROGRAM = {"PROGRAM": "your training program, a Python file"}
+_PROGRAM = {"PROGRAM": "training program, a Python file of yours"}
 ENTRIES: Mapping[str, Entry] = {
     "megatron": Entry(
         words='"$MEGATRON_LM/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" --data-path "$DATA_PATH"'
@@ -142,7 +142,10 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "torchtitan": Entry(
         words='torchtitan_run.py --module "$MODULE" --config "$CONFIG"',
-        variables={"MODULE": "model of torchtitan, as llama3", "CONFIG": "its configuration, as llama3_8b"},
+        variables={
+            "MODULE": "model of torchtitan, as llama3",
+            "CONFIG": "configuration of that model, as llama3_8b",
+        },
         program=("torchtitan_run.py", _TORCHTITAN),
         package="torchtitan",
         image="nvcr.io/nvidia/pytorch:25.09-py3",

@@ -110,6 +110,18 @@ def test_the_variable_that_megatron_asks_for_is_missed(tmp_path):
     assert "cuda-connections" in rules(audit_of(path), "illegal")
     path.write_text(f"srun --export=ALL,CUDA_DEVICE_MAX_CONNECTIONS=1 {bare}", encoding="utf-8")
     assert "cuda-connections" not in rules(audit_of(path), "illegal")
+    path.write_text(text.replace("CONNECTIONS=1", "CONNECTIONS=8"), encoding="utf-8")
+    assert "cuda-connections" in rules(audit_of(path), "illegal")
+
+
+def test_megatron_fsdp_wants_the_variable_unset(tmp_path):
+    path = tmp_path / "run.sh"
+    more = "--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    text = SMALL.format(nodes=1, layers=32, batch=64, tp=1, pp=1, more=more)
+    path.write_text(text, encoding="utf-8")
+    assert "cuda-connections" in rules(audit_of(path), "illegal")
+    path.write_text(text.replace("export CUDA_DEVICE_MAX_CONNECTIONS=1\n", ""), encoding="utf-8")
+    assert "cuda-connections" not in rules(audit_of(path), "illegal")
 
 
 def test_a_word_in_another_engines_spelling_is_passed_over(tmp_path):
