@@ -34,9 +34,14 @@ def _words(*parts: str) -> tuple[str, ...]:
     return (*" ".join(parts).split(), "--json")
 
 
+def _audited(name: str) -> tuple[str, ...]:
+    """Words that ask about a launch file."""
+    return ("audit", str(ROOT / "benchmarks/launch" / name), "--gpu", "h100-sxm", "--json")
+
+
 CASES = (
-    Case(name="plan --help", words=("--help",), most_s=0.25),
-    Case(name="70b on 32 GPUs", words=("--model", "70b", "--gpus", "32", "--json"), most_s=1.5),
+    Case(name="plan --help", words=("--help",), most_s=0.15),
+    Case(name="70b on 32 GPUs", words=("--model", "70b", "--gpus", "32", "--json"), most_s=1.2),
     Case(
         name="405b on 16,384 GPUs",
         words=("--model", "405b", "--gpus", "16384", "--json"),
@@ -61,6 +66,8 @@ CASES = (
         words=_words("serve --model deepseek-r1 --gpus 32 --gpu h200-sxm --input 4000 --output 500"),
         most_s=8.0,
     ),
+    Case(name="audit of 70b on 32 GPUs", words=_audited("70b_on_32.sh"), most_s=3.0),
+    Case(name="audit of 405b on 16,384 GPUs", words=_audited("405b_on_16384.sh"), most_s=6.0),
 )
 
 

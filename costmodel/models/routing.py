@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ScoringFunction = Literal["softmax", "sigmoid"]
-Places: TypeAlias = NDArray[np.int64] | NDArray[np.float64] | float
+Places: TypeAlias = NDArray[np.int64] | NDArray[np.float64] | float  # whole numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,15 @@ def places_reached(routing: Routing, experts_per_token: int, places: Places) -> 
 
     Source: DeepSeek-V3 (arXiv 2412.19437) section 2.1.2, at most four nodes to a token.
     """
-    x, K, n, G = np.asarray(places, dtype=float), experts_per_token, routing.n_group, routing.topk_group
+    x = np.asarray(places, dtype=np.intp)
+    most = 1 << int(x.max(initial=1) - 1).bit_length()
+    return _by_places(routing.n_group, routing.topk_group, experts_per_token, most)[x]
+
+
+@functools.cache
+def _by_places(n: int, G: int, K: int, most: int) -> NDArray[np.float64]:
+    """Places reached by their number, up to `most`."""
+    x = np.arange(most + 1, dtype=float)
     small = np.maximum(x * G / n, 1.0)
     reached = small * (1 - (1 - 1 / small) ** K)
     return reached if n == G else np.where(x < n, np.interp(x, *_larger_than_groups(n, G, K)), reached)

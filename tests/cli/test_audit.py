@@ -2,9 +2,6 @@
 
 import json
 import re
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -184,22 +181,15 @@ def test_a_file_without_a_measurement_keeps_no_anchor(capsys, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("sizes", "nodes", "batch", "tp", "pp", "more", "limit_s"),
-    [(LLAMA_70B, 4, 512, 8, 4, "", 3.0), (LLAMA_405B, 2048, 2048, 8, 16, UNEVEN, 6.0)],
+    ("sizes", "nodes", "batch", "tp", "pp", "more", "code"),
+    [(LLAMA_70B, 4, 512, 8, 4, "", 0), (LLAMA_405B, 2048, 2048, 8, 16, UNEVEN, 4)],
     ids=["70B on 32", "405B on 16384"],
 )
-def test_an_audit_takes_seconds(tmp_path, sizes, nodes, batch, tp, pp, more, limit_s):
-    """Of computing, from the start of the process to its end, search included."""
+def test_an_audit_searches_too(capsys, tmp_path, sizes, nodes, batch, tp, pp, more, code):
+    """The best of the same engine and cluster is proven; `benchmarks/run.py` says how long it takes."""
     words = f"{DISTRIBUTED} {more}"
     path = script(tmp_path, nodes=nodes, batch=batch, tp=tp, pp=pp, more=words, **sizes)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ended = subprocess.run(
-        [sys.executable, "-m", "app", "audit", path, "--gpu", "h100-sxm", "--json"],
-        capture_output=True, text=True, check=False, cwd=ROOT,
-    )  # fmt: skip
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < limit_s
-    found = json.loads(ended.stdout)
+    found = document(capsys, path, "--gpu", "h100-sxm", code=code)
     assert found["best"]["status"] == "proven"
     assert found["predicted"]
     assert found["changes"]
