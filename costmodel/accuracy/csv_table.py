@@ -21,7 +21,7 @@ from topology.base.errors import InputError
 MOST_ROWS = 100_000
 """Predicted in less than a minute and a gigabyte; the largest published table has 2,300."""
 MOST_CELLS = 5_000_000
-"""Of all rows together: rows of a table with a thousand columns are as large as fifty others."""
+"""Of all rows together; a hundred thousand rows of the published columns fit."""
 _DELIMITERS = ",;\t"
 
 

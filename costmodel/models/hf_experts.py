@@ -98,32 +98,29 @@ def _deepseek_v2(r: ConfigReader) -> dict[str, Any]:
     return _deepseek(r, routing, interleaved=True)
 
 
+def _biased_routing(r: ConfigReader, *, scale: float, groups: int, chosen: int) -> Routing:
+    """Sigmoid scores with a bias that only chooses; the numbers are the family's defaults."""
+    return Routing(
+        scoring_func="sigmoid",
+        norm_topk_prob=r.flag("norm_topk_prob", default=True),
+        routed_scaling_factor=r.positive("routed_scaling_factor", scale),
+        n_group=r.size("n_group", default=groups),
+        topk_group=r.size("topk_group", default=chosen),
+        bias_selects=True,
+    )
+
+
 def _deepseek_v3(r: ConfigReader) -> dict[str, Any]:
     """DeepSeek-V3: sigmoid scores with a bias that only chooses."""
     r.expects("topk_method", "noaux_tc")
     r.expects("scoring_func", "sigmoid")
-    routing = Routing(
-        scoring_func="sigmoid",
-        norm_topk_prob=r.flag("norm_topk_prob", default=True),
-        routed_scaling_factor=r.positive("routed_scaling_factor", 2.5),
-        n_group=r.size("n_group", default=8),
-        topk_group=r.size("topk_group", default=4),
-        bias_selects=True,
-    )
+    routing = _biased_routing(r, scale=2.5, groups=8, chosen=4)
     return _deepseek(r, routing, interleaved=r.flag("rope_interleave", default=True))
 
 
 def _glm4_moe(r: ConfigReader) -> dict[str, Any]:
     """GLM-4.5: grouped-query attention with biased q, k, v, and DeepSeek-V3's experts."""
     inner = r.size("moe_intermediate_size")
-    routing = Routing(
-        scoring_func="sigmoid",
-        norm_topk_prob=r.flag("norm_topk_prob", default=True),
-        routed_scaling_factor=r.positive("routed_scaling_factor", 1.0),
-        n_group=r.size("n_group", default=1),
-        topk_group=r.size("topk_group", default=1),
-        bias_selects=True,
-    )
     specific = {
         "qkv_bias": r.flag("attention_bias", default=False),
         "qk_norm": r.flag("use_qk_norm", default=False),
@@ -133,7 +130,7 @@ def _glm4_moe(r: ConfigReader) -> dict[str, Any]:
         "moe_intermediate_size": inner,
         "shared_expert_size": inner * r.count("n_shared_experts", 1),
         "num_dense_layers": r.count("first_k_dense_replace", 1),
-        "routing": routing,
+        "routing": _biased_routing(r, scale=1.0, groups=1, chosen=1),
         "router_bias": True,
     }
     return {**decoder(r, epsilon=1e-5), **specific}

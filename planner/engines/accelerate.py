@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.layout import DEFAULT_AXIS_ORDER, LayoutTable
 from planner.engines.contract import Contract
-from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit
+from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question, Variable
@@ -205,7 +205,7 @@ ACCELERATE = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
-        *(axis_limit("Accelerate", axis) for axis in ("pp", "ep", "expert_tp")),
+        *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,
         Limit(

@@ -147,16 +147,18 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def axis_limit(engine: str, axis: str) -> Limit:
-    """The limit of an engine whose files cannot split a job over an axis."""
+def in_code(engine: str) -> str:
+    """Why its files do not say an axis."""
+    return f"a program for {engine} splits that in its code, no file says it"
+
+
+def axis_limit(axis: str, why: str) -> Limit:
+    """The limit of an engine that cannot be told to split a job over an axis, and why."""
     return Limit(
         name=axis,
         fields=(axis,),
         broken=lambda _, t: getattr(t, axis) > 1,
-        says=lambda _, x: (
-            f"{axis} = {getattr(x, axis)}: a program for {engine} splits that in its code, no file says it",
-            f"set {axis}=1",
-        ),
+        says=lambda _, x: (f"{axis} = {getattr(x, axis)}: {why}", f"set {axis}=1"),
     )
 
 
@@ -195,7 +197,7 @@ DEEPSPEED = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
-        *(axis_limit("DeepSpeed", axis) for axis in ("pp", "cp", "ep", "expert_tp")),
+        *(axis_limit(axis, in_code("DeepSpeed")) for axis in ("pp", "cp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,
         Limit(

@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import DEFAULT_AXIS_ORDER
+from planner.engines.deepspeed import axis_limit
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit
 from planner.engines.setting import Given, Setting, Word, fixed, value
@@ -77,20 +78,8 @@ def replicas_alone(title: str) -> tuple[Limit, ...]:
             "set zero_stage=0",
         ),
     )
-    return (*(_one_rank(title, axis) for axis in DATA_PARALLEL_ONLY), whole)
-
-
-def _one_rank(title: str, axis: str) -> Limit:
-    """The limit of an engine that has no such axis."""
-    return Limit(
-        name=axis,
-        fields=(axis,),
-        broken=lambda _, t: getattr(t, axis) > 1,
-        says=lambda _, x: (
-            f"{axis} = {getattr(x, axis)}: {title} has data-parallel ranks only",
-            f"set {axis}=1",
-        ),
-    )
+    why = f"{title} has data-parallel ranks only"
+    return (*(axis_limit(axis, why) for axis in DATA_PARALLEL_ONLY), whole)
 
 
 NOTHING_GATHERED = {"parameter_overlap": "nothing is gathered", "fsdp_prefetch": "nothing is gathered"}

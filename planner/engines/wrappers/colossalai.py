@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.engines.contract import Contract
-from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit
+from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit
 from planner.engines.setting import Given, Setting, Word
@@ -98,7 +98,7 @@ COLOSSALAI = Contract(
     ),
     limits=(
         HALF_ONLY,
-        *(axis_limit("Colossal-AI", axis) for axis in ("pp", "cp", "ep", "expert_tp")),
+        *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("pp", "cp", "ep", "expert_tp")),
         WHOLE_LAYERS,
         Limit(
             name="shards-of-a-part",
