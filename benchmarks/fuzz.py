@@ -1,6 +1,7 @@
 """Put hostile inputs through every door of the product, and count what breaks.
 
-python benchmarks/fuzz.py --inputs 1000000 [--seed S] [--surface NAME] [--seconds T] [--jobs J] [--found FILE]
+python benchmarks/fuzz.py --inputs 1000000 [--seed S] [--surface NAME] [--seconds T] [--limit SECONDS]
+    [--jobs J] [--found FILE]
 
 The invariant of every input: a proper answer or a proper refusal (exit code 0, 1 or 2), within 10 s of
 computing and 1 GiB, no NaN and no negative measure in the answer, nothing opened, executed or written that
@@ -24,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 from tests.property.fuzz.campaign import Fault, Tally, run  # noqa: E402 - the checkout is not installed
 from tests.property.fuzz.surface import Surface  # noqa: E402
 from tests.property.fuzz.surfaces import SURFACES  # noqa: E402
+from tests.property.fuzz.watch import MOST_SECONDS  # noqa: E402
 
 MIB = 2**20
 ROUNDS = 10
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--surface", choices=[surface.name for surface in SURFACES], help="this one alone")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop then, and report")
+    parser.add_argument("--limit", type=float, default=MOST_SECONDS, help="seconds of computing of one input")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--found", type=Path, default=Path("found_inputs.jsonl"))
     options = parser.parse_args()
@@ -67,7 +70,9 @@ def _campaign(
     surface: Surface, inputs: range, tally: Tally, until: float, options: argparse.Namespace
 ) -> None:
     """Put these inputs through a surface, add them to its tally, and write down what broke at once."""
-    part = run(surface, inputs, seed=options.seed, jobs=options.jobs, until=until)
+    part = run(
+        surface, inputs, seed=options.seed, jobs=options.jobs, until=until, limit_s=options.limit
+    )
     tally.add(part)
     with options.found.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(fault)) + "\n" for fault in part.faults)

@@ -14,7 +14,7 @@ from planner.formats.shell import followed
 from planner.formats.shell_script import Script, Started
 from planner.formats.shell_values import UNKNOWN, Text
 
-MOST_COMMANDS = 1000
+MOST_COMMANDS = 300
 """Of a script; a published one has some fifty."""
 LEAST_WORDS = 2
 """Words of an engine that make a command a launch."""

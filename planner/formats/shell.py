@@ -27,13 +27,13 @@ from planner.formats.shell_values import (
 )  # fmt: skip
 from planner.formats.shell_words import REDIRECTIONS, Word, words_of
 
-MOST_STEPS = 20_000
+MOST_STEPS = 5_000
 """Commands followed; a published script has a few hundred."""
-MOST_EXPANDED = 150_000
+MOST_EXPANDED = 40_000
 """Words that all commands become together; a published script has some five thousand."""
-MOST_COPIED = 400_000
+MOST_COPIED = 80_000
 """Variables copied for branches that a run decides; a published script has a few thousand."""
-MOST_WITHIN = 200_000
+MOST_WITHIN = 40_000
 """Characters of texts that a script runs as scripts; a published one has some thousand."""
 MOST_CALLS = 8
 """Functions, `eval` and `bash -c` within each other."""

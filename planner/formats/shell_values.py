@@ -17,7 +17,7 @@ from planner.formats.shell_words import MOST_DEPTH, Word, skipped
 UNKNOWN = "\x00"
 LONGEST_TEXT = 100_000
 """Characters of one value; a script that doubles a variable stops here."""
-MOST_TEXTS = 20_000
+MOST_TEXTS = 6_000
 """Words that one word may become."""
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _SPECIAL = re.compile(r"([A-Za-z_]\w*|[0-9@*]+)(?:\[([^\]]*)\])?(.*)", re.DOTALL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MOST_WORDS = 60_000
+MOST_WORDS = 20_000
 """Of one script; the longest launch script published has some three thousand."""
 MOST_DEPTH = 24
 """Nested substitutions of one word."""

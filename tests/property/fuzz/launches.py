@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import time
 from pathlib import Path
 from random import Random
 
@@ -12,8 +11,6 @@ from tests.property.fuzz.mutate import TEXTS, hostile_value, mutated_text
 from tests.property.fuzz.surface import Box, answer_of_command
 
 FILES = Path(__file__).parents[2] / "unit" / "planner" / "audit" / "files"
-MOST_SECONDS = 2.0
-"""Of computing, for reading any file."""
 _YAML = """\
 policy:
   dtensor_cfg: {enabled: false}
@@ -151,22 +148,19 @@ def _path(text: str, box: Box) -> str:
 
 
 def read_launch(text: str, box: Box) -> object:
-    """What an audit reads of a file, within two seconds."""
+    """What an audit reads of a file."""
     from app.commands.audit.report import audit_document
     from planner.audit.audit import Audit, measured_step_s
     from planner.audit.findings import findings_of
     from planner.audit.job import Job
     from planner.audit.read import read_files
 
-    started = time.process_time()
     reading = read_files([_path(text, box)])
     findings = findings_of(reading, Job(), None)
     found = Audit(
         reading=reading, job=Job(), findings=findings, measured_step_s=measured_step_s(reading, Job())
     )
     document = json.loads(json.dumps(audit_document(found), allow_nan=False))
-    if time.process_time() - started > MOST_SECONDS:
-        raise AssertionError(f"{time.process_time() - started:.1f} s for {len(text):,} characters")
     return {"measured": document["measured"]}
 
 
