@@ -15,8 +15,7 @@ from planner.plan import Plan, PlanRequest, from_json, write_plans_with
 from planner.questions.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
 from planner.rules.verdict import illegal, require_room
 from planner.search.given_layout import plan_of_layout
-from planner.search.infeasible import Infeasible
-from planner.search.no_plan import no_plan
+from planner.search.infeasible import Infeasible, no_plan
 from planner.search.search import search
 from planner.search.verified import verified
 from topology.base.decode import read_text

@@ -129,13 +129,35 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPart:
+    """Some kinds of node of a pool, and the shortest step on them; None where there is no plan."""
+
+    nodes: str
+    num_gpus: int
+    step_time_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """What was offered where nodes differ: a plan's own cluster is the part of it that is used.
+
+    `others` are the parts that were searched as well, each with all its nodes planned for as the slowest and
+    smallest of them; the one with all kinds says what it would cost to use every node.
+    """
+
+    offered: ClusterSpec
+    others: tuple[PoolPart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One proposed way to run the job.
 
     `layers_of_stage` counts layers per virtual stage in model order (pp · virtual_stages numbers);
     `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers). `simulated_s` is the step by
     event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
-    `origin` says what it was made with; None in plans of a time before they said so.
+    `origin` says what it was made with; None in plans of a time before they said so. `pool` says what was
+    offered where nodes differ; None where all are alike.
     """
 
     request: PlanRequest
@@ -152,6 +174,7 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
     origin: Origin | None = None
+    pool: Pool | None = None
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:

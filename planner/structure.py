@@ -16,6 +16,7 @@ from costmodel.memory.stage import MemoryBreakdown
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from planner.plan import Plan
 from topology.base.errors import InputError
+from topology.pools import is_part
 
 EQUAL = 1e-9
 """Relative difference up to which two numbers of a plan are the same: they went through a text file."""
@@ -105,6 +106,9 @@ def _counts(plan: Plan) -> Iterator[Claim]:
     yield same("ranks on distinct GPUs", len(gpus), x.num_gpus)
     outside = sum(not 0 <= gpu < plan.request.cluster.num_gpus for gpu in gpus)
     yield same("ranks on GPUs outside the cluster", outside, 0)
+    if plan.pool is not None:
+        used = is_part(plan.request.cluster, plan.pool.offered)
+        yield same("used nodes are some kinds of the pool", used, found=True)
 
 
 def _stages(

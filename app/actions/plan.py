@@ -7,8 +7,7 @@ from costmodel.kernels.saved import calibration_for
 from planner.plan import Plan, PlanRequest
 from planner.rules.verdict import illegal
 from planner.search.given_layout import plan_of_layout
-from planner.search.infeasible import Infeasible
-from planner.search.no_plan import no_plan
+from planner.search.infeasible import Infeasible, no_plan
 from planner.search.search import search
 from topology.base.counts import counted
 

@@ -12,8 +12,7 @@ from app.pages.sidebar import Question, ask_job, load_change
 from app.pages.start import start_from_file
 from app.reports.plan_headline import headline
 from planner.plan import Plan, PlanRequest
-from planner.search.infeasible import Infeasible
-from planner.search.no_plan import no_plan
+from planner.search.infeasible import Infeasible, no_plan
 
 
 @guarded

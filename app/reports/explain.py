@@ -13,8 +13,7 @@ from app.reports.plan_headline import headline, step_text
 from costmodel.layout import layout_words
 from planner.explain import Explanation, RunnerUp, WhatIf, explain
 from planner.plan import Plan
-from planner.search.infeasible import Infeasible
-from planner.search.no_plan import cause_of, rejected_text
+from planner.search.infeasible import Infeasible, cause_of, rejected_text
 from topology.base.decode import unstructure
 from topology.base.units import format_seconds
 

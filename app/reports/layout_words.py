@@ -10,7 +10,9 @@ from app.reports.plan_headline import cluster_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_words, num_microbatches
 from costmodel.parallel.axes import AXES, STAGE_AXES
 from costmodel.pipeline.schedules import RECORDS
-from planner.plan import Alternative, Plan, PlanRequest
+from planner.plan import Alternative, Plan, PlanRequest, Pool
+from topology.base.units import format_seconds
+from topology.pools import left_out, words_of
 
 
 def layout_facts(plan: Plan) -> Facts:
@@ -27,7 +29,20 @@ def layout_facts(plan: Plan) -> Facts:
     elif idle_gpus:
         reason = "using fewer is faster or is all that divides"
         pairs.append(("idle", f"{idle_gpus:,} GPUs: {reason}; money, MFU and tokens/s/GPU count them"))
+    if plan.pool is not None:
+        pairs.append(("pool", pool_text(plan.pool, request)))
     return Facts(title="Layout", pairs=tuple(pairs))
+
+
+def pool_text(pool: Pool, request: PlanRequest) -> str:
+    """Which nodes of a pool are left idle, and the step of every other choice of kinds."""
+    idle = left_out(pool.offered, request.cluster)
+    words = f"{words_of(idle)} left idle" if idle else "every node is used, as the slowest and smallest"
+    others = ", ".join(
+        f"{part.nodes} {format_seconds(part.step_time_s) if part.step_time_s else 'no plan'}"
+        for part in pool.others
+    )
+    return f"{words}; a step on others: {others}"
 
 
 def degrees_text(layout: ParallelLayout) -> str:

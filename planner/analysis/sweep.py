@@ -11,8 +11,7 @@ from costmodel.layout import layout_record
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
-from planner.search.infeasible import Infeasible
-from planner.search.no_plan import cause_of
+from planner.search.infeasible import Infeasible, cause_of
 from topology.base.counts import parse_counts
 from topology.base.errors import InputError
 

@@ -33,14 +33,26 @@ from planner.search.candidates import decidable, named, recomputed_whole
 from planner.search.objective import goal_of
 from planner.search.origin import origin_of
 from planner.search.placement import place
+from planner.search.pool import best_part
 from planner.search.search import pin_notes
 from planner.search.simulate import simulated_step_s
 from planner.stages.integer_program import StageSolution, solve_stages
 from topology.base.errors import InputError
+from topology.pools import kinds_of
 
 
 def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
-    """The plan of the layout that the request pins, even one too large; or the rules that it breaks."""
+    """The plan of the layout that the request pins, even one too large; or the rules that it breaks.
+
+    Where nodes differ, it runs on the kinds of node on which its step is shortest, if it says how many GPUs.
+    """
+    if len(kinds_of(request.cluster)) == 1 or "dp" not in request.pins:
+        return _on_all(request, cal)
+    return best_part(request, lambda part: _on_all(part, cal))
+
+
+def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:
+    """The plan of the layout on a cluster whose GPUs are all planned for alike."""
     started = time.monotonic()
     setting = setting_of(request)
     cluster, stack = setting.cluster, setting.stack

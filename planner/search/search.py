@@ -16,11 +16,13 @@ from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
 from planner.search.origin import origin_of
 from planner.search.placement import place
+from planner.search.pool import best_part
 from planner.search.simulate import simulated_step_s
 from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
 from topology.fabric.hierarchy import Hierarchy
+from topology.pools import kinds_of
 
 PROVEN_GAP = ROUNDED_AWAY
 """Gap up to which a plan is optimal: seconds are rounded to integers in `planner.stages.integer_program`."""
@@ -31,6 +33,8 @@ def search(
 ) -> Plan | Infeasible:
     """Find the best plan for a request, with a certificate, or say why there is none.
 
+    Where nodes differ, some kinds may be left idle: every choice of kinds is searched.
+
     The clock of `search_time_s` starts when the hierarchy of the cluster is known: deriving it from the graph
     is no part of the search.
 
@@ -40,6 +44,13 @@ def search(
         progress: told in a few words what the search is doing.
     """
     tables = cal or load_calibration()
+    if len(kinds_of(request.cluster)) > 1:
+        return best_part(request, lambda part: _search(part, tables, progress))
+    return _search(request, tables, progress)
+
+
+def _search(request: PlanRequest, tables: Calibration, progress: Progress | None) -> Plan | Infeasible:
+    """Search a cluster whose GPUs are all planned for alike."""
     _derive_hierarchy(request)
     started = time.perf_counter()
     done = explore(request, tables, progress=progress)

@@ -19,6 +19,7 @@ from planner.rules.check import check
 from planner.search.objective import goal_of
 from planner.search.origin import digest
 from planner.search.placement import place
+from planner.search.pool import part_request
 from planner.search.rederive import Progress, Rederived, rederive
 from planner.search.simulate import simulated_step_s
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
@@ -26,6 +27,7 @@ from planner.structure import EQUAL, Claim, close, same, structure_claims, withi
 from topology.base.decode import unstructure
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
+from topology.pools import parts_of, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,8 @@ def verify(
     if not proof:
         return Verification(claims=tuple(claims), rederived=None)
     found, proven = _proof(plan, setting, cal, progress)
-    return Verification(claims=(*claims, *proven), rederived=found)
+    claims += [*proven, *_other_parts(plan, cal, progress)]
+    return Verification(claims=tuple(claims), rederived=found)
 
 
 def in_place(plan: Plan, setting: Setting) -> Claim:
@@ -241,6 +244,24 @@ def _proof(
             Claim(name="bound of memory", holds=none, claimed=bound, found=str(found.better or bound))
         )
     return found, tuple(claims)
+
+
+def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[Claim]:
+    """Whether no layout on other kinds of node of the pool beats the bound; nothing where all are alike."""
+    if plan.pool is None or plan.optimality.enumerated == 1:
+        return
+    goal, gpus = goal_of(plan.request), plan.layout.num_gpus
+    asked, bound_s = replace(plan.request, cluster=plan.pool.offered), plan.optimality.bound_s
+    for part in parts_of(plan.pool.offered):
+        if part.nodes == plan.request.cluster.nodes:
+            continue
+        request = part_request(asked, part, goal)
+        score = float(goal.score(gpus, bound_s))
+        found = rederive(setting_of(request), goal, request, score, gpus, cal, progress)
+        words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better else "")
+        holds = found.bound_s >= bound_s * (1 - PROVEN_GAP)
+        name = f"bound on {words_of(part.nodes)}"
+        yield Claim(name=name, holds=holds, claimed=format_seconds(bound_s), found=words)
 
 
 def _pins_of(layout: ParallelLayout, setting: Setting) -> dict[str, object]:

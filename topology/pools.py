@@ -1,0 +1,118 @@
+"""Pools whose nodes differ: their kinds of node, and the clusters that some of the kinds make.
+
+A kind is everything a node entry says but how many, its name and its switch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+
+from topology.spec import ClusterSpec, NodeSpec
+
+MOST_KINDS = 6
+"""Kinds of which every choice is looked at: 63 clusters."""
+
+
+def kinds_of(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
+    """The kinds of node of a pool, in the order in which they come, each with its number of nodes."""
+    counts: dict[NodeSpec, int] = {}
+    for node in spec.nodes:
+        counts[_kind(node)] = counts.get(_kind(node), 0) + node.count
+    return tuple(replace(kind, count=count) for kind, count in counts.items())
+
+
+def parts_of(spec: ClusterSpec) -> Iterator[ClusterSpec]:
+    """Every cluster that some kinds of a pool make, with all nodes of each, the pool itself first.
+
+    Of more than `MOST_KINDS` kinds only the pool, those that remain when each is left out, and each alone.
+    """
+    kinds = [_kind(kind) for kind in kinds_of(spec)]
+    sizes = range(len(kinds), 0, -1)
+    if len(kinds) > MOST_KINDS:
+        sizes = range(0)
+        yield from (part_of(spec, kept) for kept in _few(kinds))
+    for size in sizes:
+        for kept in combinations(kinds, size):
+            yield part_of(spec, kept)
+
+
+def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
+    """The cluster that the nodes of these kinds make where they stand.
+
+    Units of a tier count nodes in order. Where nodes before others are left out, a unit becomes the largest
+    that still tells nodes of different units apart, so no group is taken to be nearer than it is.
+    """
+    kept = {_kind(kind) for kind in kinds}
+    if len(kept) == len(kinds_of(spec)):
+        return spec
+    offset, offsets, nodes = 0, [], []
+    for node in spec.nodes:
+        if _kind(node) in kept:
+            nodes.append(node)
+            offsets.append(offset)
+        offset += node.count
+    moved, domain = _moved(nodes, offsets), max(node.nodes_per_domain for node in nodes)
+    tiers = tuple(
+        replace(tier, nodes_per_unit=_unit(tier.nodes_per_unit, moved, domain))
+        if tier.nodes_per_unit < spec.num_nodes
+        else tier
+        for tier in spec.tiers
+    )
+    return replace(spec, nodes=tuple(nodes), tiers=tiers, name=f"{spec.name}: {words_of(tuple(nodes))}")
+
+
+def words_of(nodes: tuple[NodeSpec, ...]) -> str:
+    """Nodes in a few words.
+
+    >>> from topology.builders import default_cluster
+    >>> words_of(default_cluster("h100-sxm", 32).spec.nodes)
+    '4 × 8 h100-sxm'
+    """
+    counts: dict[str, int] = {}
+    for node in nodes:
+        words = f"{node.gpus_per_node} {node.gpu}"
+        counts[words] = counts.get(words, 0) + node.count
+    return " + ".join(f"{count} × {words}" for words, count in counts.items())
+
+
+def is_part(used: ClusterSpec, offered: ClusterSpec) -> bool:
+    """Whether a cluster is a pool, or what some of its kinds make of it; names and prices aside."""
+    return any(
+        replace(used, name="", usd_per_gpu_hour=None, price_source="")
+        == replace(part, name="", usd_per_gpu_hour=None, price_source="")
+        for part in parts_of(offered)
+    )
+
+
+def left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
+    """Nodes of a pool that a part of it does without."""
+    kept = {_kind(node) for node in used.nodes}
+    return tuple(node for node in offered.nodes if _kind(node) not in kept)
+
+
+def _kind(node: NodeSpec) -> NodeSpec:
+    return replace(node, count=1, name="", switch="")
+
+
+def _few(kinds: list[NodeSpec]) -> Iterator[tuple[NodeSpec, ...]]:
+    yield tuple(kinds)
+    yield from combinations(kinds, len(kinds) - 1)
+    yield from ((kind,) for kind in kinds)
+
+
+def _unit(nodes_per_unit: int, moved: list[int], domain: int) -> int:
+    """Nodes of the largest unit that holds no two nodes of different units; whole scale-up domains."""
+    unit = math.gcd(nodes_per_unit, *moved)
+    return unit if unit % domain == 0 else domain
+
+
+def _moved(nodes: list[NodeSpec], offsets: list[int]) -> list[int]:
+    """By how many places the nodes of each entry move up when those before them are left out."""
+    places, found = 0, []
+    for node, offset in zip(nodes, offsets, strict=True):
+        found.append(offset - places)
+        places += node.count
+    return found
