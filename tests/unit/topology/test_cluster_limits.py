@@ -50,11 +50,11 @@ def test_a_count_nobody_has_is_refused_before_anything_is_drawn(
     """A million NICs of a node were a million devices: more than 40 s and 1.3 GB."""
     count = "" if line.startswith("count") else "count = 2\n"
     path = written(tmp_path, f'[[nodes]]\ngpu = "h100-sxm"\n{count}{line}\n')
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError) as error:
         catalog.cluster(path)
     assert cause in error.value.cause
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def chain(length: int) -> tuple[SwitchSpec, ...]:
 
 def test_a_tree_of_switches_has_a_depth() -> None:
     """The way to the root was walked once for every switch, and searched at every step."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     for switches, cause in (
         (chain(5000), "more than 16 switches away from a root"),
         (chain(20_000), "switches.length = 20000, more than the 10,000"),
@@ -104,7 +104,7 @@ def test_a_tree_of_switches_has_a_depth() -> None:
     ):
         with pytest.raises(InputError, match=cause):
             build(spec_of(replace(NODE, switch="s0"), switches=switches))
-    assert time.perf_counter() - begun < 3
+    assert time.process_time() - begun < 3
     with pytest.raises(InputError, match=r"tiers\.length = 300"):
         build(spec_of(NODE, tiers=tuple(TierSpec(name=f"t{i}", nodes_per_unit=2) for i in range(300))))
     assert build(spec_of(replace(NODE, switch="s9"), switches=chain(10))).num_gpus == 16
@@ -144,11 +144,11 @@ def test_a_table_of_another_type_is_told_with_its_place(tmp_path: Path, text: st
 )
 def test_a_setting_is_read_like_a_file(setting: dict[str, str], cause: str) -> None:
     """The same types, the same limits: an empty list of nodes reached the middle of the planner."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError) as error:
         override_cluster(spec_of(NODE), setting)
     assert cause in error.value.cause
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize(

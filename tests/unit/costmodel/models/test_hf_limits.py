@@ -82,19 +82,19 @@ def test_a_kind_of_attention_that_no_field_holds_is_kept_by_name(kind: object) -
 )
 def test_a_typing_error_in_the_layers_costs_no_time(config: dict[str, Any]) -> None:
     """A hundred million windowed layers were a list of them: 32 s and 1.6 GB."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError, match=f"num_layers = {DEEP}|num_hidden_layers is {DEEP}"):
         model_of_config({**config, "num_hidden_layers": DEEP}, name="deep")
-    assert time.perf_counter() - begun < 0.5
+    assert time.process_time() - begun < 0.5
 
 
 def test_an_irregular_list_of_layers_is_read_in_one_pass() -> None:
     """Every period up to the number of layers was tried on each of 20,000: more than ten seconds."""
     kinds = ["sliding_attention" if i % 7 else "full_attention" for i in range(20_000)]
     reader = ConfigReader(config=windowed(kinds, len(kinds)))
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = reader.windows()
-    assert time.perf_counter() - begun < 0.5
+    assert time.process_time() - begun < 0.5
     assert (found["num_sliding_layers"], len(reader.departures)) == (kinds.count("sliding_attention"), 1)
 
 

@@ -150,11 +150,11 @@ def test_a_key_of_many_parts_is_refused_before_the_parser_squares_it(tmp_path: P
     """40 kB of dots took the parser eight seconds, and twice as many four times that."""
     path = tmp_path / "cluster.toml"
     path.write_text(f"ok = 1\n{key}\n")
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError, match="not valid TOML") as caught:
         read_toml(path)
     assert "line 2" in caught.value.cause
-    assert time.perf_counter() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_a_key_of_many_parts_is_refused_before_the_parser_squares_it(tmp_path: P
 )
 def test_a_file_of_mistakes_is_answered_with_the_first_few(data: dict[str, object]) -> None:
     """Hundreds of thousands of wrong entries took gigabytes, and every unknown key a search for its like."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = cause({"name": "x", **data})
     assert found.startswith("many problems")
     assert found.count(";") < MOST_MISTAKES
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     assert f"more than {MOST_KEYS:,}" in cause(
         {"name": "x", "rates": dict.fromkeys(map(str, range(MOST_KEYS + 1)), 1)}
     )

@@ -84,9 +84,9 @@ def test_a_large_fabric_is_read_in_seconds() -> None:
     hosts = [f"n{i}" for i in range(4000)]
     leaves = {f"a{i:x}": hosts[i * 20 : i * 20 + 20] for i in range(200)}
     text = ib_dump(leaves, [(leaf, f"f{spine:x}") for leaf in leaves for spine in range(20)])
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert facts_of(text).source == "ibnetdiscover"
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 XML = """<system version="1"><cpu numaid="0"><pci busid="0:10" class="0x030200" device="0x2330">
@@ -127,10 +127,10 @@ def test_a_number_of_links_that_is_not_understood_is_said(count: str) -> None:
 )
 def test_no_machine_is_so_large(text: str) -> None:
     """What would be paired or searched is counted first."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError):
         facts_of(text)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_lines_not_understood_are_listed_up_to_a_number() -> None:
@@ -176,11 +176,11 @@ def below(name: str, *switches: str) -> str:
 )
 def test_a_model_that_is_no_tree_is_refused(text: str, cause: str) -> None:
     """A cycle was walked for ever, a range of a hundred million names written out."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(InputError) as error:
         facts_of(text)
     assert cause in error.value.cause
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 def test_ranges_are_counted_in_every_spelling() -> None:
