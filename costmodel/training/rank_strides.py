@@ -19,8 +19,9 @@ from costmodel.parallel.axes import AXES, RANK_AXES
 
 Counts = NDArray[np.int64]
 _FASTER = np.array(
-    [[[order.index(b) > order.index(a) for b in RANK_AXES] for a in RANK_AXES] for order in AXIS_ORDERS]
+    [[[order.index(b) > order.index(a) for order in AXIS_ORDERS] for b in RANK_AXES] for a in RANK_AXES]
 )
+"""Whether the second axis varies faster than the first, under every order."""
 
 
 def axis_strides(table: LayoutTable) -> Mapping[str, Counts]:
@@ -34,14 +35,9 @@ def axis_strides(table: LayoutTable) -> Mapping[str, Counts]:
     >>> {name: int(stride[0]) for name, stride in strides.items()}
     {'pp': 24, 'dp': 8, 'cp': 2, 'tp': 1, 'data': 2, 'expert_tp': 1, 'ep': 1, 'expert_data': 4}
     """
-    sizes = {axis: getattr(table, axis) for axis in RANK_AXES}
-    strides: dict[str, Counts] = {}
-    for a, axis in enumerate(RANK_AXES):
-        stride = np.ones(len(table), dtype=np.int64)
-        for b, other in enumerate(RANK_AXES):
-            if a != b:
-                stride = stride * np.where(_FASTER[table.axis_order, a, b], sizes[other], 1)
-        strides[axis] = stride
+    sizes = np.stack([getattr(table, axis) for axis in RANK_AXES])
+    of_axes = np.where(_FASTER.take(table.axis_order, axis=-1), sizes, 1).prod(axis=1)
+    strides: dict[str, Counts] = dict(zip(RANK_AXES, of_axes, strict=True))
     strides["data"] = _data_stride(table, strides)
     strides |= _expert_strides(table, strides)
     return {axis.name: strides[axis.group] for axis in AXES.values() if axis.name not in strides} | strides

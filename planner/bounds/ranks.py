@@ -29,7 +29,7 @@ from costmodel.training.step_time import CostColumns
 from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
 from planner.problem import Setting
-from topology.base.columns import Columns
+from topology.base.columns import Columns, distinct
 
 _V_SHAPED = column(lambda schedule: schedule.v_shaped)
 
@@ -71,7 +71,7 @@ def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: 
 
 def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]:
     """Rows of the index with the same number of pipeline ranks, together."""
-    for ranks in np.unique(pp[index]):
+    for ranks in distinct(pp[index]):
         yield index[pp[index] == ranks]
 
 

@@ -45,6 +45,7 @@ from planner.search.candidates import (
     decide,
     require_searchable,
     seed_choice,
+    settled,
     shape_of,
 )
 from planner.search.objective import goal_of
@@ -61,24 +62,20 @@ from planner.space.degrees import (
 )
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
+from topology.base.columns import distinct
 
 Vector = npt.NDArray[np.float64]
 
 FIRST_BATCH = 32
 """Combinations expanded at first; later batches double."""
-
 LEAST_COARSE = 5 * FIRST_BATCH
 """Combinations a coarse search looks at at least: a poor incumbent costs the full search."""
-
 MOST_COARSE = 64 * FIRST_BATCH
 """Combinations a coarse search looks at before giving up."""
-
 FIRST_SLICE = 512
 """Variants bounded rank by rank at first; later slices are four times larger."""
-
 ROWS_AT_ONCE = 100_000
 """Variants priced at once, to bound memory."""
-
 FEW_GPUS = 4
 """Clusters up to this size need no coarse search before the full one."""
 
@@ -158,7 +155,7 @@ def _pair_bound(search: Search, degrees: Draft, shards: Draft) -> PairBound | No
         return None
     s, ones = search.setting, np.ones(len(shards["tp"]), dtype=np.int64)
     times = compute_times(s, complete(s, search.pins, shards | {"pp": ones, "dp": ones}), search.cal)
-    ranks = np.unique(degrees["pp"])
+    ranks = distinct(degrees["pp"])
     bubbles = np.ones(int(ranks.max()) + 1)
     bubbles[ranks] = smallest_bubble(s, search.pins, ranks)
 
@@ -207,7 +204,7 @@ def _priced(search: Search, variants: LayoutTable) -> Priced:
 def _parts(table: LayoutTable) -> Iterator[LayoutTable]:
     """A table in parts that can be priced at once."""
     for start in range(0, len(table), ROWS_AT_ONCE):
-        yield table.take(np.arange(start, min(start + ROWS_AT_ONCE, len(table))))
+        yield table.take(slice(start, start + ROWS_AT_ONCE))
 
 
 def unfold(
@@ -370,7 +367,7 @@ def _solve(search: Search) -> None:
         cutoff_s = (
             math.inf if is_incumbent else float(search.goal.cutoff_s(found.layout.num_gpus, search.cutoff))
         )
-        solution = decide(found, cutoff_s)
+        solution = settled(found) or decide(found, cutoff_s)
         search.proven &= solution.status != "best-found" and solution.bound_s > 0
         search.bound = min(search.bound, float(search.goal.score(found.layout.num_gpus, solution.bound_s)))
         if solution.split is not None:

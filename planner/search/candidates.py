@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, ParallelLayout, num_axes
@@ -19,6 +17,7 @@ from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_sta
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs_of
+from planner.bounds.funnel import ROUNDING
 from planner.bounds.priced import Priced
 from planner.engines.contracts import recomputes_of
 from planner.plan import Recomputes
@@ -66,7 +65,7 @@ def shape_of(layout: ParallelLayout) -> tuple[int, ...]:
 def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     """Read one row of priced layouts and bound its splits."""
     layout = priced.table.layout(row)
-    one = priced.take(np.array([row]))
+    one = priced.take(slice(row, row + 1))
     runs = [run.count for run in layer_runs(setting.model)]
     costs = stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes)
     every_layer = layout.recompute == "full" and setting.recomputed_layers == "all"
@@ -149,6 +148,16 @@ def named(layout: ParallelLayout, split: StageSplit) -> ParallelLayout:
 def safety(found: Choice) -> tuple[int, float]:
     """What decides between plans of equal score, less is safer: axes that are split, then peak memory."""
     return num_axes(found.layout), found.peak_memory_bytes
+
+
+def settled(found: Candidate) -> StageSolution | None:
+    """What the dynamic program has decided itself: its proposal takes no longer than its bound."""
+    known = found.known
+    if known.split is None or known.bound_s < known.seed_s * (1 - ROUNDING):
+        return None
+    return StageSolution(
+        status="proven", split=known.split, step_time_s=known.seed_s, bound_s=min(known.bound_s, known.seed_s)
+    )
 
 
 def decide(found: Candidate, cutoff_s: float) -> StageSolution:

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
 from costmodel.pipeline.stages import end_limit, runs_of_ranks, shortage
+from topology.base.columns import distinct
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -75,7 +77,9 @@ def bound_stages(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> StageBound:
     if width < everything and not np.isfinite(least_of(tables, tables.seconds, np.maximum)):
         width = everything
         tables = rank_tables(costs, width)
-    bound_s, paths = bound_tables(costs, tables, truncated=width < everything)
+    bound_s, paths = bound_tables(costs, tables)
+    if width < everything:
+        bound_s = min(bound_s, wider_bound(costs, width))
     return _known(costs, bound_s, [split_of_path(tables, path) for path in paths])
 
 
@@ -203,9 +207,9 @@ def _fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) 
 
 
 def bound_tables(
-    costs: StageCosts, tables: RankTables, *, truncated: bool, thresholds: int = THRESHOLDS
+    costs: StageCosts, tables: RankTables, *, thresholds: int = THRESHOLDS
 ) -> tuple[float, list[list[int]]]:
-    """Bound over all splits, and the splits of least sum for each slowest rank that was tried.
+    """Bound over all tabulated splits, and those of least sum for each slowest rank that was tried.
 
     (M − β)·max + β·Σ is least either at one of the first few possible values of the slowest rank, each
     tried with its own least sum, or beyond them, where the next value and the unrestricted least sum bound
@@ -217,13 +221,9 @@ def bound_tables(
         return math.inf, []
     tail = least_of(tables, tables.tails, np.maximum)
     total = least_of(tables, tables.seconds, np.add)
-    later = np.unique(tables.seconds[tables.seconds > slowest])
+    later = distinct(tables.seconds[tables.seconds > slowest])
     values = [slowest, *later[np.isfinite(later)][: thresholds - 1]]
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
-    if truncated:  # a rank taking more layers than tabulated, and the least the layers can sum to
-        work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
-        wider = (int(tables.taken[-1]) + 1) * min(costs.layer_s)
-        beyond, total, tail = min(beyond, wider), min(total, work), min(tail, mean_tail(costs))
     bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
     for value in values:
         path = _path(tables, _evened(tables, value))
@@ -232,7 +232,15 @@ def bound_tables(
     return min(bounds) + tail + costs.constant_s, paths
 
 
-def mean_tail(costs: StageCosts) -> float:
+def wider_bound(costs: StageCosts, width: int) -> float:
+    """Step time that no split beats in which some rank takes more layers than `width`."""
+    M, beta = costs.num_microbatches, costs.bubble_weight
+    work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
+    slowest = (width + 1) * min(costs.layer_s)
+    return (M - beta) * slowest + beta * work + _mean_tail(costs) + costs.constant_s
+
+
+def _mean_tail(costs: StageCosts) -> float:
     """Seconds that the longest tail of no split can go below: the mean over ranks of each linear form."""
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
     return max(
@@ -253,28 +261,31 @@ def _evened(tables: RankTables, slowest: float) -> Floats:
 
 def least_of(tables: RankTables, values: Floats, combine: np.ufunc) -> float:
     """Least combined value of consuming all layers rank by rank."""
-    reached = _start(tables)
-    for rank in values:
-        reached = combine(reached[tables.before], rank).min(axis=1)
-        reached = np.append(reached, np.full(len(tables.taken) + int(tables.taken[0]), np.inf))
-    return float(reached[len(tables.before) - 1])
+    reached, before = _start(tables)
+    for rank in values[:-1]:
+        reached[:] = combine(before, rank).min(axis=1)
+    return float(combine(before[-1], values[-1][-1]).min())
 
 
-def _start(tables: RankTables) -> Floats:
-    """Nothing is consumed yet; states that do not exist (reached by negative indices) are infinite."""
-    reached = np.full(len(tables.before) + len(tables.taken) + int(tables.taken[0]), np.inf)
-    reached[0] = 0.0
-    return reached
+def _start(tables: RankTables) -> tuple[Floats, Floats]:
+    """Value of every state while nothing is consumed, and a view of it: of the state before every choice.
+
+    A choice takes one layer more than the one beside it, so the states before choices are a window that
+    slides over the values; states before the first are infinite.
+    """
+    states, choices = tables.before.shape
+    padded = np.full(choices + states, np.inf)
+    padded[choices] = 0.0
+    return padded[choices:], sliding_window_view(padded, choices)[:states, ::-1]
 
 
 def _path(tables: RankTables, values: Floats) -> list[int]:
     """Choices of every rank that consume all layers with the least sum of values; empty when impossible."""
-    reached, choices = _start(tables), []
-    pad = np.full(len(tables.taken) + int(tables.taken[0]), np.inf)
+    (reached, before), choices = _start(tables), []
     for rank in values:
-        ending_here = reached[tables.before] + rank
+        ending_here = before + rank
         choices.append(ending_here.argmin(axis=1))
-        reached = np.append(ending_here.min(axis=1), pad)
+        reached[:] = ending_here.min(axis=1)
     at = len(tables.before) - 1
     if not np.isfinite(reached[at]):
         return []

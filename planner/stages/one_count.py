@@ -28,9 +28,9 @@ from planner.stages.dynamic_program import (
     bound_tables,
     chunk_splits,
     least_of,
-    mean_tail,
     rank_tables,
     split_of_path,
+    wider_bound,
     widths,
 )
 
@@ -108,7 +108,7 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
     """
     everything, width = widths(costs)
     counts = list(told_counts(everything, recomputes))
-    wide_s = _wider(costs, width) if width < everything else math.inf
+    wide_s = wider_bound(costs, width) if width < everything else math.inf
     first = _first_that_fits(costs, counts, width)
     if first == len(counts) and width < everything:
         width, wide_s = everything, math.inf
@@ -121,7 +121,7 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
         tables = _tables(costs, width, timed=count, kept=count)
         if best is not None and _floor(costs, tables) >= best_s:
             continue
-        bound_s, paths = bound_tables(costs, tables, truncated=False, thresholds=FEW_THRESHOLDS)
+        bound_s, paths = bound_tables(costs, tables, thresholds=FEW_THRESHOLDS)
         least_s = min(least_s, bound_s)
         for path in paths:
             split = _strictly(split_of_path(tables, path), count)
@@ -154,14 +154,6 @@ def _first_that_fits(costs: StageCosts, counts: Sequence[int], width: int) -> in
         middle = (low + high) // 2
         low, high = (low, middle) if _fits(costs, counts[middle], width) else (middle + 1, high)
     return low
-
-
-def _wider(costs: StageCosts, width: int) -> float:
-    """Step time that no split beats in which some rank takes more layers than `width`."""
-    M, beta = costs.num_microbatches, costs.bubble_weight
-    work = sum(n * t for n, t in zip(costs.runs, costs.layer_s, strict=True)) + sum(costs.fixed_s)
-    slowest = (width + 1) * min(costs.layer_s)
-    return (M - beta) * slowest + beta * work + mean_tail(costs) + costs.constant_s
 
 
 def _strictly(split: StageSplit, count: int) -> StageSplit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ class Columns:
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Names of the columns."""
-        return tuple(field.name for field in fields(cls))
+        return tuple(cls.__dataclass_fields__)
 
     def by_name(self) -> dict[str, Any]:
         """Columns by their names."""
@@ -41,6 +41,8 @@ class Columns:
 
     def take(self, rows: Rows) -> Self:
         """Only these rows."""
+        if not isinstance(rows, slice) and rows.dtype == bool:  # counted once, not again for every column
+            rows = np.flatnonzero(rows)
         return type(self)(**{name: _taken(getattr(self, name), rows) for name in self.names()})
 
     @classmethod
@@ -55,9 +57,23 @@ class Columns:
         return next((rows for name in self.names() if (rows := _rows(getattr(self, name)))), 0)
 
 
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Values that occur, in rising order; `np.unique` would import masked arrays for it.
+
+    >>> distinct(np.array([[3, 1], [1, 2]]))
+    array([1, 2, 3])
+    """
+    rising = np.sort(values, axis=None)
+    first = np.ones(len(rising), dtype=bool)
+    np.not_equal(rising[1:], rising[:-1], out=first[1:])
+    return rising[first]
+
+
 def _taken(value: Any, rows: Rows) -> Any:
     if isinstance(value, np.ndarray):
-        return value[rows] if value.ndim == 1 else value[..., rows] if value.ndim else value
+        if value.ndim == 0:
+            return value
+        return value[..., rows] if isinstance(rows, slice) else value.take(rows, axis=-1)
     if isinstance(value, Columns):
         return value.take(rows)
     return tuple(_taken(item, rows) for item in value) if isinstance(value, tuple) else value
