@@ -15,7 +15,8 @@ from planner.plan import Plan
 from planner.search.search import search
 from planner.search.verify import verify
 from tests.oracle.planner.search.certificates import answer_of, judge
-from tests.oracle.planner.search.plain_enumeration import every_layout, every_split, setting_of
+from tests.oracle.planner.search.plain_enumeration import every_layout, setting_of
+from tests.oracle.planner.search.plain_splits import every_split
 from tests.oracle.planner.search.random_requests import case_of, read, written
 
 CAL = load_calibration()
