@@ -60,6 +60,8 @@ class Contract:
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
         source: Where this comes from.
+        program: What a training program of the user's own does with its main file, which it is handed by
+            `planned.CONFIG`; empty where the engine brings the program.
     """
 
     engine: str
@@ -73,6 +75,7 @@ class Contract:
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    program: str = ""
 
     @property
     def words(self) -> dict[str, Word]:

@@ -16,6 +16,7 @@ from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import Files
+from planner.engines.program import FILE
 from planner.engines.quoting import one_line, shell, yaml
 from planner.launch.cloud import sagemaker, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
@@ -34,6 +35,7 @@ from planner.launch.node_order import (
     require_order,
 )
 from planner.launch.preflight import preflight
+from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
 from planner.launch.schedulers import accelerators
 from planner.launch.targets import told
@@ -63,6 +65,8 @@ def bundle(
     order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
     notes = (*notes, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
+    if contract.program:
+        program = {PLANNED_FILE: planned(next(iter(settings)), settings[FILE])}
     files = {
         **settings,
         **program,
@@ -255,6 +259,7 @@ def readme(
     plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry, order: NodeOrder
 ) -> str:
     """What is in the folder and how it is started."""
+    own = told_to(contract.program, files[FILE]) if contract.program else []
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
     if KEEPS[launcher] == HOSTS and (asks(order) or launcher == "mpi"):
         also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
@@ -264,7 +269,7 @@ def readme(
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
         f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
-        "Name these in the environment:", "", *needs, "",
+        "Name these in the environment:", "", *needs, "", *own,
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
         "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."
         + ("" if launcher == "slurm" else rack),
