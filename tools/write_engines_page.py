@@ -181,6 +181,7 @@ def _section(contract: Contract) -> str:
     lines += [f"The program is yours: it {contract.program}. {PROGRAM}", ""] if contract.program else []
     lines += [f"- `{one.name}={one.value}`: {one.why}." for one in contract.environment]
     lines += [f"- `{name}` without a word: {why}." for name, why in contract.built_in.items()]
+    lines += [f"- `{name}` {effect}: read, not priced." for name, effect in contract.unpriced.items()]
     return "\n".join([*lines, ""])
 
 

@@ -17,6 +17,7 @@ from planner.engines.limit import Variable
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
+from planner.engines.megatron_lm.pairing import UNPRICED
 from planner.engines.megatron_lm.state import DTYPES
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
@@ -53,6 +54,7 @@ _NAMES = {
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
     "--overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
     "--delay-wgrad-compute": "comm_overlap.delay_wgrad_compute",
+    "--moe-shared-expert-overlap": "model.moe_shared_expert_overlap",
     "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
     "--moe-flex-dispatcher-backend": "model.moe_flex_dispatcher_backend",
     "--moe-enable-deepep": "model.moe_enable_deepep",
@@ -212,6 +214,7 @@ BRIDGE = Contract(
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
+    unpriced={_NAMES[name]: effect for name, effect in UNPRICED.items()},
     source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.6.2 wheel",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from planner.engines.limit import Variable, model_limit
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
-from planner.engines.megatron_lm.pairing import pairs_passes
+from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
@@ -91,5 +91,6 @@ MEGATRON = Contract(
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
+    unpriced=UNPRICED,
     source="megatron/training/arguments.py of the megatron-core 0.19.2 wheel",
 )

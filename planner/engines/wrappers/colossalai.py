@@ -99,7 +99,8 @@ COLOSSALAI = Contract(
     ),
     limits=(
         HALF_ONLY,
-        *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("pp", "cp", "ep", "expert_tp")),
+        axis_limit("pp", f"no profile prices the pipelines of Colossal-AI's {HYBRID}"),
+        *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("cp", "ep", "expert_tp")),
         WHOLE_LAYERS,
         Limit(
             name="shards-of-a-part",
