@@ -18,8 +18,11 @@ WRAPPED = [name for name, contract in CONTRACTS.items() if contract.program]
 SAYS = "import planned\nplanned.check(**{used})\nprint('trained')\n"
 
 
-def run(folder: Path, text: str, **named: str) -> tuple[int, str, str]:
-    """How a program of this text ends under the script of the bundle."""
+def run(folder: Path, text: str, *, torch: bool = False, **named: str) -> tuple[int, str, str]:
+    """How a program of this text ends under the script of the bundle, where torch is or is not installed."""
+    (folder / "without").mkdir(exist_ok=True)
+    (folder / "without" / "torch.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
+    named = named if torch else named | {"PYTHONPATH": str(folder / "without")}
     (folder / "mine").mkdir(exist_ok=True)
     (folder / "mine" / "train.py").write_text(text, encoding="utf-8")
     call = [sys.executable, str(folder / "planned.py"), str(folder / "mine" / "train.py"), "--words", "a b"]
@@ -91,7 +94,7 @@ def test_a_program_that_says_nothing_is_stopped(folder: Path) -> None:
     assert (code, out, "never called planned.check" in errors) == (1, "trained\n", True)
     pytest.importorskip("torch", reason="torch is not installed")
     step = "import torch\nw = torch.nn.Parameter(torch.ones(1))\no = torch.optim.AdamW([w])\nw.sum().backward()\n"
-    code, out, errors = run(folder, step + "o.step()\nprint('stepped')")
+    code, out, errors = run(folder, step + "o.step()\nprint('stepped')", torch=True)
     assert (code, out, "never called planned.check" in errors) == (1, "", True)
 
 
