@@ -1,6 +1,7 @@
 """Hold certificates against plain enumeration: random requests, and random pins against free searches.
 
-python benchmarks/certify.py --cases 5000 --seed 1 [--pins 20000] [--seconds S] [--found FILE]
+python benchmarks/certify.py --cases 5000 --seed 1 [--for any|each|ENGINE] [--pins 20000] [--seconds S]
+                             [--found FILE]
 
 Every case is known by its seed and number. A search that is worse than the best of all layouts and splits, or
 whose bound is above it, is written to FILE as one line of JSON that
@@ -25,10 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from costmodel.kernels.tables import Calibration, load_calibration  # noqa: E402 - the checkout is not installed
-from planner.plan import PlanRequest  # noqa: E402
+from planner.engines.contracts import CONTRACTS  # noqa: E402
+from planner.plan import FREE, PlanRequest  # noqa: E402
 from tests.oracle.planner.search.certificates import RELATIVE, Answer, Verdict, answer_of, blame, judge  # noqa: E402
 from tests.oracle.planner.search.plain_enumeration import sampled_layouts, setting_of  # noqa: E402
 from tests.oracle.planner.search.random_requests import (  # noqa: E402
+    EACH,
     case_of,
     pins_of,
     random_sizes,
@@ -70,11 +73,13 @@ def until(cases: int, seconds: float) -> Iterator[int]:
         yield number
 
 
-def certify(cases: int, seed: int, seconds: float, most_layouts: int, found: Path, cal: Calibration) -> Tally:
-    """Judge random requests against the plain enumeration."""
-    tally = Tally()
+def certify(
+    cases: int, seed: int, seconds: float, most_layouts: int, found: Path, cal: Calibration, engine: str
+) -> Tally:
+    """Judge random requests against the plain enumeration, within the contract of an engine."""
+    tally, name = Tally(), "" if engine == FREE else f"{engine} "
     for number in until(cases, seconds):
-        drawn = case_of(seed, number, cal, most_layouts=most_layouts)
+        drawn = case_of(seed, number, cal, most_layouts=most_layouts, engine=engine)
         if drawn is None:
             tally.counts["skipped"] += 1
             continue
@@ -84,7 +89,7 @@ def certify(cases: int, seed: int, seconds: float, most_layouts: int, found: Pat
         if verdict.faults:
             best, said = verdict.truth.best, verdict.answer
             report(
-                found, f"{seed}/{number}", verdict.faults, request, gap=verdict.gap,
+                found, f"{name}{seed}/{number}", verdict.faults, request, gap=verdict.gap,
                 blame=blame(request, layouts, verdict, cal),
                 answer_score=said.score, answer_layout=said.layout, bound=said.bound,
                 best_score=best.score if best else math.inf, best=best,
@@ -99,9 +104,13 @@ def _count(tally: Tally, request: PlanRequest, verdict: Verdict, layouts: int) -
     tally.counts["judged"] += 1
     tally.counts["feasible"] += verdict.truth.best is not None
     tally.counts["pinned"] += bool(request.pins)
+    tally.counts["recomputing"] += verdict.truth.best is not None and any(
+        verdict.truth.best.split.recompute_of_stage
+    )
     tally.counts["not proven"] += not verdict.answer.proven
     tally.counts["faults"] += bool(verdict.faults)
     tally.counts[f"stack {request.stack}"] += 1
+    tally.counts[f"for {request.engine}"] += 1
     tally.counts[f"objective {request.objective}"] += 1
     tally.counts[f"{request.cluster.num_gpus} GPUs"] += 1
     tally.sizes.append(layouts)
@@ -181,6 +190,8 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=0)
     parser.add_argument("--pins", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    engines = (FREE, EACH, *CONTRACTS)
+    parser.add_argument("--for", dest="engine", choices=engines, default=FREE, help="whose contract is kept")
     parser.add_argument("--seconds", type=float, default=math.inf, help="time limit of each part")
     parser.add_argument(
         "--most-layouts", type=int, default=400, help="fields are pinned until so few are left"
@@ -192,7 +203,8 @@ def main() -> int:
     if asked.cases:
         parts.append(
             ("against plain enumeration",
-             lambda: certify(asked.cases, asked.seed, asked.seconds, asked.most_layouts, asked.found, cal))
+             lambda: certify(asked.cases, asked.seed, asked.seconds, asked.most_layouts, asked.found, cal,
+                             asked.engine))
         )  # fmt: skip
     if asked.pins:
         parts.append(

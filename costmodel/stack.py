@@ -67,7 +67,8 @@ class StackTiming:
     Attributes:
         recomputed_modules: What the policy ``selective`` repeats, in Megatron-Core's words: ``core_attn``,
             ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
-            and before latent attention, which stand alone), ``moe_act`` (the activation of experts).
+            and before latent attention, which stand alone), ``moe_act`` (the activation of experts), ``mlp``,
+            ``moe`` and ``shared_experts`` (a whole block from its input, with its messages).
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         dispatches_weights: Routing weights travel to the experts in a message of their own.

@@ -76,6 +76,10 @@ training operator's, SageMaker's and Vertex AI's own models and SkyPilot's Task.
 variables that these set, and the driver with stand-ins for Ray's classes.
 
 """
+PROGRAM = """\
+`program.json` holds what no file of the engine decides (sequence length, attention, batch, accumulation,
+precision, optimizer, recomputation); a bundle runs the program by `planned.py`, which hands them on and
+stops it unless it says before its first step, `planned.check(...)`, that it uses them."""
 CELLS: dict[str, dict[str, Any]] = {
     "tensor": {"tp": 2, "sequence_parallel": True}, "tensor, whole sequences": {"tp": 2},
     "pipeline": {"pp": 2}, "context, ring": {"cp": 2}, "context, Ulysses": {"cp": 2, "cp_kind": "ulysses"},
@@ -174,8 +178,10 @@ def _section(contract: Contract) -> str:
         "",
     ]
     lines += [f"Rules of its own: {limits}.", ""]
+    lines += [f"The program is yours: it {contract.program}. {PROGRAM}", ""] if contract.program else []
     lines += [f"- `{one.name}={one.value}`: {one.why}." for one in contract.environment]
     lines += [f"- `{name}` without a word: {why}." for name, why in contract.built_in.items()]
+    lines += [f"- `{name}` {effect}: read, not priced." for name, effect in contract.unpriced.items()]
     return "\n".join([*lines, ""])
 
 

@@ -29,6 +29,7 @@ class LayerShare:
         saved_bytes: Activations kept, one entry per policy of `layout.RECOMPUTES` (``full``: the layer's
             input).
         working_bytes: Largest set of temporaries while one operation runs backward.
+        block_bytes: What exists of a block while ``selective`` runs it again.
         matrix_parameters: Parameters of the distinct matrices of a layer: dense ones, and one expert's.
     """
 
@@ -36,6 +37,7 @@ class LayerShare:
     expert_parameters: Floats
     saved_bytes: Floats
     working_bytes: Floats
+    block_bytes: Floats
     matrix_parameters: Floats
 
 
@@ -50,6 +52,7 @@ def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> Layer
         expert_parameters=zero + expert_parameters,
         saved_bytes=np.stack([zero + of_policy for of_policy in kept]),
         working_bytes=zero + working_bytes(ops),
+        block_bytes=zero + _total([op.saved_bytes - op.saved_bytes_selective for op in ops if op.relaunched]),
         matrix_parameters=zero + _total([op.n * op.k for op in ops if op.kind in LINEAR]),
     )
 

@@ -149,7 +149,8 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
     working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
-    beside = at.paired * share.saved_bytes[policy, at.index]
+    again = (policy == RECOMPUTES.index("selective")) * share.block_bytes[at.index]
+    beside = again + at.paired * share.saved_bytes[policy, at.index]
     return LayerMemory(
         state=state_bytes(at.each, parameters, experts),
         saved_bytes=share.saved_bytes[policy, at.index],

@@ -31,6 +31,7 @@ from costmodel.ops.op import (
     leave_tensor_parallel,
     reduced_elements,
     repeat,
+    repeat_block,
 )
 from costmodel.stack import SoftwareStack
 
@@ -174,11 +175,12 @@ def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sha
     """Shared experts: a dense feed-forward on every token, cut over tp; the router keeps its input."""
     if not model.shared_expert_size:
         return ()
-    return (
+    ops = (
         *enter_tensor_parallel("shared", shard, model.hidden_size),
         *_matrices(model, model.shared_expert_size, job, stack, shard, name="shared", keeps_input=False),
         *leave_tensor_parallel("shared", shard, model.hidden_size),
     )
+    return repeat_block(ops) if "shared_experts" in stack.timing.recomputed_modules else ops
 
 
 def _matrices(

@@ -29,6 +29,7 @@ from costmodel.ops.op import (
     gemm,
     leave_tensor_parallel,
     repeat,
+    repeat_block,
 )
 from costmodel.stack import SoftwareStack
 
@@ -50,23 +51,41 @@ def layer_ops(
 ) -> tuple[Op, ...]:
     """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
     after = model.norms_per_layer > 2
-    norms = "layernorm" in stack.timing.recomputed_modules
+    modules = stack.timing.recomputed_modules
+    norms = "layernorm" in modules
     attention_norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True)
-    mlp_norm = _norm(model, "mlp_norm", stack, shard)
     ops = (
         repeat(attention_norm) if norms and not model.attention.shares_keys else attention_norm,
         *_cast(model, "attention_cast", job, shard),
         *attention_ops(model, kind, job, stack, shard),
         *((_norm(model, "attention_post_norm", stack, shard),) if after else ()),
         _residual(model, "attention_residual", stack, shard),
-        repeat(mlp_norm) if norms and kind.mlp == "moe" else mlp_norm,
-        *_cast(model, "mlp_cast", job, shard),
-        *feed_forward_ops(model, kind, job, stack, shard),
+        *_feed_forward(model, kind, job, stack, shard),
         *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
         _residual(model, "mlp_residual", stack, shard),
     )
     wide = job.is_low_precision and stack.memory.keeps_wide_inputs
     return tuple(_keeping_wide_inputs(op) for op in ops) if wide else ops
+
+
+def _feed_forward(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """The norm, the cast and the feed-forward, as a block that runs again where that is asked for.
+
+    The norm is fused into the first product of a dense block, and stands alone before experts.
+    """
+    modules = stack.timing.recomputed_modules
+    norm, cast = _norm(model, "mlp_norm", stack, shard), _cast(model, "mlp_cast", job, shard)
+    block = feed_forward_ops(model, kind, job, stack, shard)
+    if kind.mlp != "moe":
+        whole = (norm, *cast, *block)
+        return repeat_block(whole, keeps=norm.saved_bytes) if "mlp" in modules else whole
+    if "moe" in modules:
+        kept = block[0].saved_bytes_selective
+        cast = repeat_block(cast) if cast else ()
+        block = repeat_block(block, keeps=kept)
+    return (repeat(norm) if "layernorm" in modules else norm, *cast, *block)
 
 
 def _keeping_wide_inputs(op: Op) -> Op:

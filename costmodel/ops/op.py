@@ -5,6 +5,7 @@ Legend: ``B`` microbatch sequences, ``S`` sequence length, ``T`` = B·S/cp token
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
@@ -85,7 +86,8 @@ class Op:
     (k, m) @ (m, n), derived by the reader. A grouped GEMM runs `experts` of them with m rows each. `flop` and
     `bytes` (HBM traffic) are those of the whole forward operation. `saved_bytes` is what autograd keeps
     of the operation until its backward; the two fields after it say what stays under the recompute
-    policies ``selective`` (modules of a layer recomputed, whose operations are `repeated`) and
+    policies ``selective`` (modules of a layer recomputed, whose operations are `repeated`; those of a whole
+    block are `relaunched`, from its input alone) and
     ``selective-op`` (matmul outputs kept, the rest recomputed); `working_bytes` are temporaries of the
     backward that the sizes do not tell, beside those that `costmodel.memory.activations` derives. A
     collective has its `collective`, `axis` and `collective_bytes` in the convention of
@@ -118,6 +120,7 @@ class Op:
     saved_bytes_selective: Quantity = 0
     saved_bytes_op: Quantity = 0
     repeated: bool = False
+    relaunched: bool = False
     working_bytes: Quantity = 0
     collective: Collective | None = None
     axis: AxisName | None = None
@@ -246,6 +249,17 @@ def communicate(
 def repeat(op: Op) -> Op:
     """The same operation, whose forward runs again under ``selective``."""
     return replace(op, repeated=True)
+
+
+def repeat_block(ops: Sequence[Op], *, keeps: Quantity = 0.0) -> tuple[Op, ...]:
+    """The same operations, whose whole forward runs again under ``selective``, its messages too.
+
+    Args:
+        ops: A block from its input to its output.
+        keeps: Bytes that its first operation keeps all the same: the input of the block.
+    """
+    again = [replace(op, saved_bytes_selective=0.0, repeated=True, relaunched=True) for op in ops]
+    return (replace(again[0], saved_bytes_selective=keeps), *again[1:])
 
 
 def drop_input(op: Op) -> Op:

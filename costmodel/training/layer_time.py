@@ -118,14 +118,18 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     wait = c.routing_wait_s * k.routed * (1 - e.static_experts)
     skew = _socket_skew(f, c)
     partly = c.operation_recompute
-    recomputed_wait = np.stack([0 * wait, 0 * wait, partly * skew, wait + skew])
+    recomputed_wait = np.stack([
+        0 * wait, k.reroutes * wait + k.relaunched_share * skew, partly * skew, wait + skew,
+    ])  # fmt: skip
     modules = k.repeats_attention * attention_f + gemm * k.repeated_forward_s
-    modules = modules + c.elementwise_in_step * k.repeated_elementwise_s
+    modules = modules + grouped_gemm * k.repeated_grouped_s + c.elementwise_in_step * k.repeated_elementwise_s
+    modules = modules + _repeated_transfers(part, f, c, modules)
     repeated = np.stack([
         np.zeros_like(forward), modules,
         partly * (gemm * k.forward_s + tp_f) + elementwise, gpu_f - skipped,
     ])  # fmt: skip
-    recomputed_host = np.stack([np.zeros_like(host_f), np.zeros_like(host_f), partly * host_f, host_f])
+    again = k.relaunched_share * host_f
+    recomputed_host = np.stack([np.zeros_like(host_f), again, partly * host_f, host_f])
     return LayerStep(
         forward_s=_launched(gpu_f, host_f, e, c) + wait + skew,
         backward_s=_launched(gpu_b + repeated, host_b + recomputed_host, e, c) + skew + recomputed_wait,
@@ -228,6 +232,15 @@ def _expert_transfers(
 
     alone_f, alone_b = (c.scaleup_in_step * seconds for seconds in (t.ep_forward_s, t.ep_backward_s))
     return exposed(alone_f, forward), exposed(alone_b, backward)
+
+
+def _repeated_transfers(part: PartTimes, f: Features, c: Constants, kernels: Vector) -> Vector:
+    """Exposed messages of the blocks that ``selective`` runs again, hidden as in the forward pass."""
+    t, e = part.transfers, f.environment
+    exposed, share = 1 - e.tp_overlap_share * f.tp_inside, np.maximum(e.expert_overlap_share, f.paired)
+    tensors = c.scaleup_in_step * e.tp_slowdown * (exposed * t.tp_sharded_repeated_s + t.tp_whole_repeated_s)
+    experts = c.scaleup_in_step * t.ep_repeated_s
+    return np.asarray(tensors + experts - share * (1 - c.contention) * np.minimum(experts, kernels))
 
 
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:

@@ -49,6 +49,9 @@ class KernelTimes(Columns):
         elementwise_s: Memory passes of norms, activations, residuals, casts and permutations.
         repeated_forward_s: Those matrix products of the forward pass that run again under ``selective``.
         repeated_elementwise_s: Those memory passes that do.
+        repeated_grouped_s: Those expert products that do.
+        relaunched_share: Kernels of whole blocks that do, over all of the forward pass.
+        reroutes: 1 if tokens are routed again, else 0.
         repeats_attention: 1 if attention does, else 0.
         dense_parameters: Parameters of the rank outside routed experts.
         expert_parameters: Parameters of its routed experts.
@@ -69,6 +72,9 @@ class KernelTimes(Columns):
     elementwise_s: Vector
     repeated_forward_s: Vector
     repeated_elementwise_s: Vector
+    repeated_grouped_s: Vector
+    relaunched_share: Vector
+    reroutes: Vector
     repeats_attention: Vector
     dense_parameters: Vector
     expert_parameters: Vector
@@ -82,6 +88,7 @@ class TransferTimes(Columns):
 
     Sharded ones are the all-gathers and reduce-scatters of sequence parallelism, whole ones the all-reduces
     of plain tensor parallelism. `tp_regather_s` brings saved inputs back for the weight gradient.
+    Repeated ones are those of the forward pass that run again under ``selective``.
     """
 
     tp_sharded_forward_s: Vector
@@ -95,6 +102,9 @@ class TransferTimes(Columns):
     cp_swap_backward_s: Vector
     ep_forward_s: Vector
     ep_backward_s: Vector
+    tp_sharded_repeated_s: Vector
+    tp_whole_repeated_s: Vector
+    ep_repeated_s: Vector
 
 
 PART_TRANSFERS: Mapping[str, tuple[str, ...]] = {
@@ -144,6 +154,7 @@ def _kernel_times(
     moved = np.stack([_sum(scores, size), _sum(moved_elementwise, size)])
     scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
     again = [op for op in ops if op.repeated]
+    repeated_grouped = _grouped(cal, gpu, [op for op in again if op.kind is OpKind.GROUPED_GEMM], size)
     passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
     products = [i for i, op in enumerate(op for op in ops if op.kind is OpKind.GEMM) if op.repeated]
     return KernelTimes(
@@ -160,12 +171,21 @@ def _kernel_times(
         elementwise_s=elementwise_s,
         repeated_forward_s=gemm_seconds[0, 0, products].sum(axis=0),
         repeated_elementwise_s=elementwise_time(cal, gpu, passes).seconds if np.any(passes) else passes,
+        repeated_grouped_s=repeated_grouped[0],
+        relaunched_share=np.full(size, _relaunched_share(ops)),
+        reroutes=np.full(size, float(any(op.kind is OpKind.GROUPED_GEMM and op.relaunched for op in ops))),
         repeats_attention=np.full(size, float(any(op.kind is OpKind.ATTENTION for op in again))),
         dense_parameters=_sum(others, size),
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
         extrapolated_share=gemm_seconds[1].sum(axis=(0, 1)) / total,
     )
+
+
+def _relaunched_share(ops: Sequence[Op]) -> float:
+    """Kernels that the host launches again under ``selective``, over all of a forward pass."""
+    kernels = [op for op in ops if op.kind is not OpKind.COLLECTIVE]
+    return sum(op.relaunched for op in kernels) / max(len(kernels), 1)
 
 
 def transfer_times(
@@ -208,6 +228,8 @@ def transfer_times(
             seconds = collective_time(cal, hierarchy, name, message, size, stride)
         for (part, op), row in zip(alike, seconds, strict=True):
             totals[part][_total_of(op)] += row
+            if op.repeated and op.phase == "forward":
+                totals[part][_total_of(op).replace("forward", "repeated")] += row
     return tuple(TransferTimes(**total) for total in totals)
 
 

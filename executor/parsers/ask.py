@@ -79,7 +79,7 @@ _SHAPE = tuple(
     f"model.{name}"
     for name in (
         "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-        "num_experts", "num_experts_per_token", "moe_intermediate_size",
+        "num_experts", "num_experts_per_token", "moe_intermediate_size", "kv_lora_rank",
     )
 )  # fmt: skip
 

@@ -65,6 +65,7 @@ def shape(model: Mapping[str, Any]) -> dict[str, Any]:
         "ffn_hidden_size": model["intermediate_size"],
         "num_attention_heads": model["num_attention_heads"],
         "num_query_groups": model["num_key_value_heads"],
+        "multi_latent_attention": model["kv_lora_rank"] > 0,
     }
 
 

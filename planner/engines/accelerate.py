@@ -18,6 +18,7 @@ from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, ax
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question, Variable
+from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
 
@@ -183,6 +184,7 @@ SETTINGS = (
     ),
     _RECOMPUTE,
     _BATCH,
+    *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
     fixed("layout.pp", always=1),
     fixed("layout.ep", always=1),
@@ -238,7 +240,6 @@ ACCELERATE = Contract(
     ),
     recomputes="all",
     built_in={
-        "flash_attention": 'load the model with attn_implementation="flash_attention_2"',
         "gradient_overlap": "FSDP2 reduces layer by layer, DDP bucket by bucket",
         "parameter_overlap": "FSDP2 gathers layer by layer",
         "fsdp_prefetch": "FSDP2 gathers the next layer ahead",
@@ -247,6 +248,9 @@ ACCELERATE = Contract(
         "p2p_sharded": "no pipeline here",
         "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
     },
+    program=(
+        "hands training_args.json to its TrainingArguments or its own loop; the launcher reads the other"
+    ),
     source="commands/config/config_args.py and parallelism_config.py of the accelerate 1.15.0 wheel",
 )
 

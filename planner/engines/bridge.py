@@ -17,6 +17,7 @@ from planner.engines.limit import Variable
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
+from planner.engines.megatron_lm.pairing import FLAG, UNPRICED
 from planner.engines.megatron_lm.state import DTYPES
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
@@ -53,6 +54,7 @@ _NAMES = {
     "--tp-comm-overlap": "comm_overlap.tp_comm_overlap",
     "--overlap-moe-expert-parallel-comm": "comm_overlap.overlap_moe_expert_parallel_comm",
     "--delay-wgrad-compute": "comm_overlap.delay_wgrad_compute",
+    "--moe-shared-expert-overlap": "model.moe_shared_expert_overlap",
     "--moe-token-dispatcher-type": "model.moe_token_dispatcher_type",
     "--moe-flex-dispatcher-backend": "model.moe_flex_dispatcher_backend",
     "--moe-enable-deepep": "model.moe_enable_deepep",
@@ -116,6 +118,8 @@ def _as_here(setting: Setting) -> Setting:
         }
         said |= {_ALSO[name]: found[name] for name in _ALSO if name in found}
         said |= {_NAMES[name]: found[name][0] for name in _FOR_ALL_LAYERS if name in found}
+        if FLAG in found and facts["layout.pp"] > 1:  # asked for beside a layout string that says it too
+            said["model.virtual_pipeline_model_parallel_size"] = facts["layout.virtual_stages"]
         return said | {_OPPOSITES[name]: not found.get(name, False) for name in theirs if name in _OPPOSITES}
 
     def told(given: Given) -> Mapping[str, Any]:
@@ -187,10 +191,19 @@ _STATIC = Setting(
     },
 )
 
+_GROUPED = Setting(
+    words=(Word(name="model.moe_grouped_gemm", kind="flag", default=False),),
+    fields=(),
+    write=lambda facts: {"model.moe_grouped_gemm": True} if is_moe(facts) else {},
+    read=lambda _: {},
+)
+"""Products of all experts in one, as they are priced, and as the recomputation of ``moe_act`` asks for."""
+
 SETTINGS = (
     *(_as_here(one) for one in LAYOUT_SETTINGS if "job.precision" not in one.fields),
     _PRECISION,
     _STATIC,
+    _GROUPED,
     value("model.num_layers", "model.num_layers"),
     value("model.num_moe_experts", "model.num_experts", when=lambda facts: facts["model.num_experts"] > 0),
 )
@@ -212,6 +225,7 @@ BRIDGE = Contract(
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
+    unpriced={_NAMES[name]: effect for name, effect in UNPRICED.items()},
     source="megatron/bridge/training/config.py and comm_overlap.py of the megatron-bridge 0.6.2 wheel",
 )  # fmt: skip
 

@@ -30,6 +30,7 @@ class Reading:
         words_of: The words, as given, that state a field.
         unknown: Words that no setting has.
         wrong: Words whose value cannot be read, with why; they count as not given.
+        unpriced: Words that are given and priced as if they were not, with what they do.
     """
 
     stated: Mapping[str, Any]
@@ -37,6 +38,7 @@ class Reading:
     words_of: Mapping[str, tuple[str, ...]]
     unknown: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
+    unpriced: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -60,6 +62,9 @@ class Contract:
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
         source: Where this comes from.
+        unpriced: Words that are read though nothing prices them, each with what it does to a run.
+        program: What a training program of the user's own does with its main file, which it is handed by
+            `planned.CONFIG`; empty where the engine brings the program.
     """
 
     engine: str
@@ -73,6 +78,8 @@ class Contract:
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
+    unpriced: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
 
     @property
     def words(self) -> dict[str, Word]:
@@ -135,7 +142,19 @@ def _reading(
             continue
         (stated if mine else assumed).update(found)
         words_of.update(dict.fromkeys(found, mine) if mine else {})
-    return Reading(stated=stated, assumed=assumed, words_of=words_of, unknown=unknown, wrong=tuple(wrong))
+    unpriced = tuple(
+        f"{spelled[name]} {effect}: not priced"
+        for name, effect in contract.unpriced.items()
+        if given.values.get(name)
+    )
+    return Reading(
+        stated=stated,
+        assumed=assumed,
+        words_of=words_of,
+        unknown=unknown,
+        wrong=tuple(wrong),
+        unpriced=unpriced,
+    )
 
 
 _UNREADABLE = (

@@ -16,6 +16,7 @@ from planner.engines.contract import Contract
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question, Variable
+from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.plan import Plan
 
@@ -138,6 +139,7 @@ SETTINGS = (
     value(
         "tensor_parallel.autotp_size", "layout.tp", default=1, when=lambda facts: facts["layout.tp"] > 1
     ),
+    *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
     fixed("layout.pp", always=1),
     fixed("layout.cp", always=1),
@@ -210,7 +212,6 @@ DEEPSPEED = Contract(
     ),
     recomputes="all",
     built_in={
-        "flash_attention": "the model's own; load it with attn_implementation=\"flash_attention_2\"",
         "parameter_overlap": "ZeRO-3 gathers ahead",
         "fsdp_prefetch": "ZeRO-3 gathers ahead by default, stage3_prefetch_bucket_size",
         "cp_overlap": "no context parallelism here",
@@ -218,6 +219,9 @@ DEEPSPEED = Contract(
         "p2p_sharded": "no pipeline here",
         "early_stop_recompute": "checkpoints of torch stop at the last tensor that is needed",
     },
+    program=(
+        "hands it to deepspeed.initialize(config=…), or to TrainingArguments(deepspeed=…)"
+    ),
     source="deepspeed/runtime/config.py and zero/config.py of the DeepSpeed 0.19.8 archive",
 )  # fmt: skip
 

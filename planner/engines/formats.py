@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.engines import accelerate, bridge, deepspeed, own
+from planner.engines import accelerate, bridge, deepspeed, own, program
 from planner.engines.contract import Contract
 from planner.engines.limit import Variable
 from planner.engines.megatron_lm import script
 from planner.engines.torchtitan import file as torchtitan
-from planner.engines.wrappers import colossalai, horovod, tensorflow
+from planner.engines.wrappers import tensorflow
 from planner.plan import Plan
 
 Files = Mapping[str, str]
@@ -52,18 +52,35 @@ def _tokenizer(plan: Plan) -> tuple[str, ...]:
     return (f"choose the tokenizer: its vocabulary, at most {size:,}, is padded to the model's",)
 
 
+def _with_program(form: Format) -> Format:
+    """The same, and what a program of the user's own takes from the plan."""
+    return Format(
+        render=lambda plan, words, environment: {
+            **form.render(plan, program.of_engine(words), environment),
+            **program.render(words),
+        },
+        parse=lambda files, contract: {**form.parse(files, contract), **program.parse(files)},
+        notes=form.notes,
+    )
+
+
 PLAN_FILE = "plan.json"
 FORMATS: Mapping[str, Format] = {
     "megatron": _one("megatron_args.sh", script.render, script.parse, _tokenizer),
     "megatron-bridge": _one("bridge_plan.py", bridge.render, bridge.parse, bridge.notes),
     "torchtitan": _one("torchtitan_plan.py", torchtitan.render, torchtitan.parse, torchtitan.notes),
-    "deepspeed": _one("ds_config.json", deepspeed.render, deepspeed.parse, deepspeed.notes),
-    "accelerate": Format(
-        render=lambda _, words, environment: accelerate.render(words, environment), parse=accelerate.parse
+    "deepspeed": _with_program(_one("ds_config.json", deepspeed.render, deepspeed.parse, deepspeed.notes)),
+    "accelerate": _with_program(
+        Format(
+            render=lambda _, words, environment: accelerate.render(words, environment),
+            parse=accelerate.parse,
+        )
     ),
-    "colossalai": _one("colossalai_plan.json", deepspeed.render, deepspeed.parse, colossalai.notes),
-    "horovod": _one("horovod_plan.json", deepspeed.render, deepspeed.parse, horovod.notes),
-    "tensorflow": _one("tensorflow_plan.json", deepspeed.render, deepspeed.parse, tensorflow.notes),
+    "colossalai": _with_program(_one("colossalai_plan.json", deepspeed.render, deepspeed.parse)),
+    "horovod": _with_program(_one("horovod_plan.json", deepspeed.render, deepspeed.parse)),
+    "tensorflow": _with_program(
+        _one("tensorflow_plan.json", deepspeed.render, deepspeed.parse, tensorflow.notes)
+    ),
     "meshplan": Format(
         render=lambda plan, *_: {PLAN_FILE: own.render(plan)},
         parse=lambda files, _: own.parse(files[PLAN_FILE]),

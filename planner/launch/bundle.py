@@ -8,6 +8,7 @@ stops the script with a message where it is unset.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from costmodel.kernels.tables import Calibration
@@ -15,11 +16,13 @@ from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import Files
+from planner.engines.program import FILE
 from planner.engines.quoting import one_line, shell, yaml
 from planner.launch.cloud import sagemaker, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, Entry
 from planner.launch.machines import PlanMachines, machines_of, title_of
+from planner.launch.makers import image_of
 from planner.launch.node_order import (
     BLOCKS,
     HOSTS,
@@ -32,6 +35,7 @@ from planner.launch.node_order import (
     require_order,
 )
 from planner.launch.preflight import preflight
+from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
 from planner.launch.schedulers import accelerators
 from planner.launch.targets import told
@@ -55,46 +59,64 @@ def bundle(
     """
     engine = resolve(target, tuple(ENTRIES), "engine")
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
-    contract, entry, where = CONTRACTS[engine], ENTRIES[engine], machines_of(plan)
+    contract, where = CONTRACTS[engine], machines_of(plan)
+    entry = in_image(contract, ENTRIES[engine], where)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
     order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
     notes = (*notes, *require_order(order, how, nearest=nearest))
     program = dict([entry.program]) if entry.program else {}
+    if contract.program:
+        program = {PLANNED_FILE: planned(next(iter(settings)), settings[FILE])}
     files = {
         **settings,
         **program,
-        "environment.sh": environment(plan, contract, entry),
+        "environment.sh": environment(plan, contract, entry, where),
         "start.sh": start(entry, where, how),
         **lookup(order, how),
         **preflight(plan, contract, entry, where),
         "ranks.csv": ranks(plan, where, order),
         **LAUNCHERS[how](plan, entry, where, order),
-        "Dockerfile": dockerfile(contract, entry),
+        "Dockerfile": dockerfile(entry),
         "plan.json": to_json(plan) + "\n",
     }
     return {**files, "README.md": readme(plan, contract, how, files, entry, order)}, notes
 
 
-def environment(plan: Plan, contract: Contract, entry: Entry) -> str:
+def environment(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> str:
     """Variables of the engine with why, and those that the user must name."""
     facts, gpu = facts_of(plan), setting_of(plan.request).cluster.gpu
     lines = ["# variables of every rank; source this file"]
     for one in contract.environment:
         if one.needed(facts, gpu):
             lines += [f"# {one.why}", f"export {one.name}={shell(one.value)}"]
+    gpus = ",".join(map(str, range(where.gpus_per_node)))
+    lines += [line.format(gpus=gpus) for line in where.maker.environment]
     lines += [f"# NUMA: {line}" for line in entry.numa]
-    lines += ["# messages of NCCL only where something is wrong", 'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"']
+    lines += [
+        "# messages of NCCL, or of RCCL, only where something is wrong",
+        'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"',
+    ]
     for name, what in entry.variables.items():
         lines.append(f': "${{{name}:?name the {what}}}"; export {name}')
     return "\n".join(lines) + "\n"
 
 
-def dockerfile(contract: Contract, entry: Entry) -> str:
-    """The image of a container: a base by version, the last release that is described, and this folder."""
+def in_image(contract: Contract, entry: Entry, where: PlanMachines) -> Entry:
+    """An engine's program with the base image of these GPUs and the last release that is described."""
     wanted = (
         f"{contract.package}=={contract.releases[-1]}.*" if entry.requirement is None else entry.requirement
     )
-    install = [f"RUN python -m pip install --no-cache-dir {shell(wanted)}"] if wanted else []
+    return replace(entry, image=image_of(contract.engine, entry, where.maker), requirement=wanted)
+
+
+def _install(entry: Entry) -> str:
+    """What puts the engine into the base image; nothing where that has it."""
+    return f"python -m pip install --no-cache-dir {shell(entry.requirement)}" if entry.requirement else ""
+
+
+def dockerfile(entry: Entry) -> str:
+    """The image of a container: a base by version, the engine, and this folder."""
+    install = [f"RUN {line}"] if (line := _install(entry)) else []
     return "\n".join([f"FROM {entry.image}", *install, "WORKDIR /plan", "COPY . /plan", ""])
 
 
@@ -198,6 +220,7 @@ def _skypilot(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> di
         "workdir": ".",
         "resources": {"accelerators": accelerators(where), "image_id": f"docker:{entry.image}"},
         "envs": dict.fromkeys(entry.variables),
+        **({"setup": line} if (line := _install(entry)) else {}),
         "run": 'MASTER_ADDR="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"\n'
         'export MASTER_ADDR NODE_RANK="$SKYPILOT_NODE_RANK"\nexec bash start.sh\n',
     }
@@ -236,6 +259,7 @@ def readme(
     plan: Plan, contract: Contract, launcher: str, files: Files, entry: Entry, order: NodeOrder
 ) -> str:
     """What is in the folder and how it is started."""
+    own = told_to(contract.program, files[FILE]) if contract.program else []
     needs = [f"- `{name}`: {what}" for name, what in entry.variables.items()]
     if KEEPS[launcher] == HOSTS and (asks(order) or launcher == "mpi"):
         also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
@@ -245,7 +269,7 @@ def readme(
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
         f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
-        "Name these in the environment:", "", *needs, "",
+        "Name these in the environment:", "", *needs, "", *own,
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
         "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."
         + ("" if launcher == "slurm" else rack),

@@ -11,8 +11,10 @@ from typing import Any
 
 from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
+from planner.launch.makers import MAKERS, NVIDIA
 from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
+from topology.base.errors import InputError
 from topology.base.units import DAY
 from topology.hardware.datasheets import machines
 
@@ -111,8 +113,21 @@ def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[
     return {"vertex.json": _json(request), "vertex.sh": script}
 
 
+_CLOUDS = {"aws-": "SageMaker", "gcp-": "Vertex AI"}
+
+
 def _machine(plan: Plan, provider: str, prefix: str, where: PlanMachines) -> str:
-    """The cloud's own name of the machine that was planned for; elsewhere what to look for."""
+    """The cloud's own name of the machine that was planned for; elsewhere what to look for.
+
+    Raises:
+        InputError: the GPU is of a maker whose GPUs the cloud does not rent.
+    """
+    if where.maker is not MAKERS[NVIDIA]:
+        raise InputError(
+            what=f"{_CLOUDS[provider]} has no machine with this GPU",
+            cause=f"the plan is for {where.gpu}, it rents NVIDIA's alone",
+            fix="use --launcher slurm, torchrun, mpi, ray, kubernetes, kubeflow or skypilot",
+        )
     name = plan.request.cluster.name
     if name.startswith(provider) and name in machines():
         return prefix + name.removeprefix(provider)

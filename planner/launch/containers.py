@@ -25,7 +25,7 @@ def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dic
         "image": IMAGE,
         "command": ["bash", "-c", command],
         "env": named,
-        "resources": {"limits": {"nvidia.com/gpu": str(where.gpus_per_node)}},
+        "resources": {"limits": {where.maker.resource: str(where.gpus_per_node)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108  # of the container
     }
 
@@ -105,7 +105,7 @@ def kubeflow(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) ->
     """A TrainJob (trainer.kubeflow.org/v1alpha1): the runtime sets PET_NODE_RANK and PET_MASTER_ADDR."""
     metadata, held = _queued(plan, order)
     container = _container(entry, where, "$PET_NODE_RANK", "$PET_MASTER_ADDR")
-    gpus = {"nvidia.com/gpu": str(where.gpus_per_node)}
+    gpus = {where.maker.resource: str(where.gpus_per_node)}
     mounted = [{"name": "node", "volumeMounts": container["volumeMounts"]}]
     pod = {**_slices(order), "spec": {"volumes": [_SHARED], "containers": mounted}}
     patched = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": pod}}}]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.launch.programs import PLANNED_FILE
 from topology.base.version import VERSION
 
 TORCHRUN = (
@@ -114,6 +115,7 @@ MESHPLAN = (
 )
 
 _STEPS = {"TRAIN_ITERS": "optimizer steps to train", "LEARNING_RATE": "peak learning rate"}
+_PLANNED = f'{PLANNED_FILE} "$PROGRAM"'
 _PROGRAM = {"PROGRAM": "training program, a Python file of yours"}
 ENTRIES: Mapping[str, Entry] = {
     "megatron": Entry(
@@ -151,13 +153,13 @@ ENTRIES: Mapping[str, Entry] = {
         image="nvcr.io/nvidia/pytorch:25.09-py3",
     ),
     "deepspeed": Entry(
-        words='"$PROGRAM" --deepspeed ds_config.json',
+        words=_PLANNED,
         variables=_PROGRAM,
         package="deepspeed",
         image="nvcr.io/nvidia/pytorch:25.09-py3",
     ),
     "accelerate": Entry(
-        words='"$PROGRAM" --training_args training_args.json',
+        words=_PLANNED,
         launcher=ACCELERATE,
         numa=NUMA_OF_ACCELERATE,
         variables=_PROGRAM,
@@ -165,13 +167,13 @@ ENTRIES: Mapping[str, Entry] = {
         image="nvcr.io/nvidia/pytorch:25.09-py3",
     ),
     "colossalai": Entry(
-        words='"$PROGRAM" --plan colossalai_plan.json',
+        words=_PLANNED,
         variables=_PROGRAM,
         package="colossalai",
         image="pytorch/pytorch:2.5.1-cuda12.4-cudnn9-devel",
     ),
     "horovod": Entry(
-        words='"$PROGRAM" --plan horovod_plan.json',
+        words=_PLANNED,
         variables=_PROGRAM,
         launcher='horovodrun -np {all} -H "${{hosts#,}}" python',
         numa=(
@@ -185,7 +187,7 @@ ENTRIES: Mapping[str, Entry] = {
         lists_hosts=True,
     ),
     "tensorflow": Entry(
-        words='"$PROGRAM" --plan tensorflow_plan.json',
+        words=_PLANNED,
         variables=_PROGRAM,
         launcher="python",
         numa=(_NUMA_WHY, "one process has all GPUs of a host here: nothing to bind"),

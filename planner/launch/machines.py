@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from planner.engines.quoting import slug
+from planner.launch.makers import Maker, maker_of
 from planner.plan import Plan
+from planner.problem import setting_of
 from topology.base.errors import InputError
 
 
@@ -23,11 +25,12 @@ class Exported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanMachines:
-    """Hosts of a plan."""
+    """Hosts of a plan, and who made their GPUs."""
 
     nodes: int
     gpus_per_node: int
     gpu: str
+    maker: Maker
 
 
 def machines_of(plan: Plan) -> PlanMachines:
@@ -40,7 +43,10 @@ def machines_of(plan: Plan) -> PlanMachines:
             cause=f"{plan.layout.num_gpus} ranks, {per_node} GPUs per node",
             fix="plan for a multiple of the GPUs of a node",
         )
-    return PlanMachines(nodes=plan.layout.num_gpus // per_node, gpus_per_node=per_node, gpu=spec.gpu)
+    maker = maker_of(setting_of(plan.request).cluster.gpu)
+    return PlanMachines(
+        nodes=plan.layout.num_gpus // per_node, gpus_per_node=per_node, gpu=spec.gpu, maker=maker
+    )
 
 
 def title_of(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from planner.plan import Plan
 from planner.problem import setting_of
 from topology.base.units import GBIT, GIB, MIB
 from topology.hardware.datasheets import generation_of
+from topology.hardware.gpu import Gpu
 
 MEMORY_SHARE = 0.95
 """Of the memory that the plan counts on, what a driver must show of a GPU: it keeps some for itself."""
@@ -78,12 +79,6 @@ else
 fi
 """
 
-
-_TORCH = """\
-python -c "import torch; assert torch.cuda.is_available() and torch.distributed.is_nccl_available()" \\
-  || say "torch has no CUDA or no NCCL here"
-"""
-
 ENGINE_VERSION = '''\
 """The engine of this node: `python engine_version.py MODULE PACKAGE FIRST LAST`, plan against found."""
 
@@ -120,7 +115,8 @@ if __name__ == "__main__":
 def preflight(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> dict[str, str]:
     """The script of one node, and the files that it calls."""
     gpu = setting_of(plan.request).cluster.gpu
-    driver, (first, last) = generation_of(gpu).nvidia_driver, contract.releases
+    maker, (first, last) = where.maker, contract.releases
+    torch = f'python -c "{maker.torch}" \\\n  || say "torch has no {maker.built_for} here"\n'
     least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
     place = f'PYTHONPATH="${{{entry.checkout}:-}}:${{PYTHONPATH:-}}" ' if entry.checkout else ""
     text = f"""\
@@ -130,20 +126,36 @@ set -euo pipefail
 cd "$(dirname "$0")"
 wrong=0
 say() {{ echo "preflight: $1" >&2; wrong=1; }}
-command -v nvidia-smi >/dev/null || {{ echo "preflight: no nvidia-smi on $(hostname)" >&2; exit 1; }}
-count=$(nvidia-smi --query-gpu=index --format=csv,noheader | wc -l)
+{maker.tools}count=$(gpus | wc -l)
 [ "$count" -ge {where.gpus_per_node} ] || say "$count GPUs, the plan has {where.gpus_per_node} of a node"
-least=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -n 1)
+least=$(memory | sort -n | head -n 1)
+least=${{least:-0}}
 [ "$least" -ge {least} ] || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c >&2
-driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
-driver_plan="driver: plan {driver} or later, that of {one_line(gpu.architecture)}, found $driver"
-if [ "${{driver%%.*}}" -lt {driver} ]; then say "$driver_plan"; else echo "preflight: $driver_plan" >&2; fi
-{place}python engine_version.py {entry.package} {contract.package} {first} {last} || wrong=1
-{_TORCH if entry.torch else ""}{_network(plan, where)}exit $wrong
+names | sort | uniq -c >&2 || true
+{_driver(gpu)}{place}python engine_version.py {entry.package} {contract.package} {first} {last} || wrong=1
+{torch if entry.torch else ""}{_network(plan, where)}exit $wrong
 """
     meeting = {"rendezvous.py": RENDEZVOUS} if where.nodes > 1 else {}
     return {"preflight.sh": text, "engine_version.py": ENGINE_VERSION, **meeting}
+
+
+def _driver(gpu: Gpu) -> str:
+    """The check of the driver: the first that knows the GPU, where that is known."""
+    first, architecture = generation_of(gpu).nvidia_driver, one_line(gpu.architecture)
+    asked = f"{first} or later, that of {architecture}" if first else "any"
+    return _DRIVER.format(asked=asked) + (_DRIVER_FIRST if first else _DRIVER_ANY).format(first=first)
+
+
+_DRIVER = """\
+driver=$(driver | head -n 1 || true)
+driver_plan="driver: plan {asked}, found ${{driver:-none that can be read here}}"
+"""
+_DRIVER_FIRST = """\
+if [ "${{driver%%.*}}" -lt {first} ]; then say "$driver_plan"; else echo "preflight: $driver_plan" >&2; fi
+"""
+_DRIVER_ANY = """\
+echo "preflight: $driver_plan" >&2
+"""
 
 
 def _network(plan: Plan, where: PlanMachines) -> str:

@@ -241,25 +241,33 @@ def _broken_by_all(setting: Setting, rejected: Mapping[str, int]) -> tuple[Viola
     )
 
 
+def _leanest_of(s: Setting, leanest: ParallelLayout, pins: Mapping[str, Any]) -> ParallelLayout:
+    """The same degrees with as many shards and as much recomputation as the rules of the engine allow."""
+    offered = s.stack.supports.zero_stages_with_pipeline if leanest.pp > 1 else s.stack.supports.zero_stages
+    stages = sorted(offered, reverse=True) if leanest.replicas > 1 else [0]
+    policies = ["full"] * ("full" in s.stack.supports.recomputes) + [leanest.recompute]
+    every = [
+        replace(leanest, zero_stage=pins.get("zero_stage", stage), recompute=pins.get("recompute", policy))
+        for policy in policies
+        for stage in (*stages, leanest.zero_stage)
+    ]
+    legal = (x for x in every if not check(s.model, s.cluster, s.job, s.stack, x, engine=s.engine))
+    return next(legal, every[0])
+
+
 def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> tuple[Violation, ...]:
     """The memory of the layout that needs least of it, part by part."""
     table, _ = combinations(setting, pins)
     row = int(np.argmin(smallest_memory(setting, table)))
     s, leanest = setting, table.layout(row)
-    zero = max(s.stack.supports.zero_stages_with_pipeline if leanest.pp > 1 else s.stack.supports.zero_stages)
-    policy = "full" if "full" in s.stack.supports.recomputes else leanest.recompute
-    smallest = replace(
-        leanest,
-        zero_stage=pins.get("zero_stage", zero if leanest.replicas > 1 else 0),
-        recompute=pins.get("recompute", policy),
-    )
+    smallest = _leanest_of(s, leanest, pins)
     memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
     found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
     if found is None:
         return ()
     degrees = (
-        f"tp {leanest.tp}, pp {leanest.pp}, dp {leanest.dp}, cp {leanest.cp}, ep {leanest.ep}, recompute "
-        f"{smallest.recompute}"
+        f"tp {leanest.tp}, pp {leanest.pp}, dp {leanest.dp}, cp {leanest.cp}, ep {leanest.ep}, ZeRO-"
+        f"{smallest.zero_stage}, recompute {smallest.recompute}"
     )
     return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from topology.base.decode import read_toml, structure
 from topology.base.names import resolve
@@ -74,6 +75,7 @@ class Generation:
     nvfp4: bool = False
     mxfp8: bool = False
     nvidia_driver: int = 0
+    maker: Literal["nvidia", "amd"] = "nvidia"
     source: str
     as_of: str
     unverified: tuple[str, ...] = ()

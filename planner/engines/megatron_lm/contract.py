@@ -8,15 +8,21 @@ from planner.engines.limit import Variable, model_limit
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
-from planner.engines.megatron_lm.pairing import pairs_passes
+from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 SETTINGS = LAYOUT_SETTINGS + MODEL_SETTINGS
 
 
-def _many_queues(facts: Facts, _: Gpu) -> bool:
-    """Whether two microbatches compute and send at once."""
-    return pairs_passes(facts)
+def _many_queues(facts: Facts, gpu: Gpu) -> bool:
+    """Whether two microbatches compute and send at once, on a GPU whose queues are counted by CUDA."""
+    return pairs_passes(facts) and _runs_cuda(facts, gpu)
+
+
+def _runs_cuda(_: Facts, gpu: Gpu) -> bool:
+    """Whether CUDA runs it, and not HIP."""
+    return generation_of(gpu).maker == "nvidia"
 
 
 def _one_queue(facts: Facts, gpu: Gpu) -> bool:
@@ -32,7 +38,13 @@ ENVIRONMENT = (
         name="CUDA_DEVICE_MAX_CONNECTIONS",
         value="1",
         why="messages run beside tensor and context parallelism only if kernels start in order",
-        needed=_one_queue,
+        needed=lambda facts, gpu: _one_queue(facts, gpu) and _runs_cuda(facts, gpu),
+    ),
+    Variable(
+        name="CUDA_DEVICE_MAX_CONNECTIONS",
+        value="1",
+        why="HIP does not read it, but Megatron-LM stops without it on any GPU of compute capability 9",
+        needed=lambda facts, gpu: _one_queue(facts, gpu) and not _runs_cuda(facts, gpu),
     ),
     Variable(
         name="CUDA_DEVICE_MAX_CONNECTIONS",
@@ -44,6 +56,7 @@ ENVIRONMENT = (
         name="PYTORCH_CUDA_ALLOC_CONF",
         value="expandable_segments:True",
         why="less of the memory is lost to fragments",
+        needed=_runs_cuda,
     ),
     Variable(
         name="TORCH_NCCL_AVOID_RECORD_STREAMS",
@@ -78,5 +91,6 @@ MEGATRON = Contract(
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
+    unpriced=UNPRICED,
     source="megatron/training/arguments.py of the megatron-core 0.19.2 wheel",
 )

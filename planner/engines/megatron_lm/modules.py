@@ -13,19 +13,24 @@ import numpy as np
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout
 from planner.engines.limit import Limit, Question
 
-PRICED = ("core_attn", "mla_up_proj", "layernorm", "moe_act")
-"""The others (``mlp``, ``moe``, ``shared_experts``) are read, and taken for kept."""
+PRICED = ("core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "shared_experts")
+"""The only other, ``gdn_norm_out``, belongs to an attention that is not described."""
 _SELECTIVE = RECOMPUTES.index("selective")
 _NOT_WITH_DELAYED_SCALING = {"layernorm", "moe_act"}
 
 
-def modules_of(told: Sequence[str], *, latent: bool, experts: bool) -> tuple[str, ...]:
+def modules_of(
+    told: Sequence[str], *, latent: bool, dense: bool, experts: bool, shared: bool
+) -> tuple[str, ...]:
     """Those that a model has: norms stand alone only before experts and before latent attention.
 
-    >>> modules_of(("mla_up_proj", "layernorm", "moe_act"), latent=False, experts=True)
-    ('layernorm', 'moe_act')
+    >>> modules_of(("layernorm", "mlp", "moe"), latent=False, dense=False, experts=True, shared=False)
+    ('layernorm', 'moe')
     """
-    has = {"core_attn": True, "mla_up_proj": latent, "layernorm": latent or experts, "moe_act": experts}
+    has = {
+        "core_attn": True, "mla_up_proj": latent, "layernorm": latent or experts, "moe_act": experts,
+        "mlp": dense, "moe": experts, "shared_experts": shared,
+    }  # fmt: skip
     return tuple(name for name in told if has.get(name, False))
 
 
@@ -40,7 +45,18 @@ def spelled_modules(given: Iterable[object]) -> tuple[str, ...]:
 
 def _repeated(s: Question) -> tuple[str, ...]:
     told = s.stack.timing.recomputed_modules
-    return modules_of(told, latent=not s.model.attention.shares_keys, experts=s.model.is_moe)
+    return modules_of(
+        told,
+        latent=not s.model.attention.shares_keys,
+        dense=not s.model.is_moe or s.model.num_dense_layers > 0,
+        experts=s.model.is_moe,
+        shared=s.model.shared_expert_size > 0,
+    )
+
+
+def _paired(s: Question) -> bool:
+    """Whether tokens of a recomputed block of experts would be exchanged under another microbatch."""
+    return s.stack.timing.pairs_expert_passes and "moe" in _repeated(s)
 
 
 def _delayed(s: Question) -> list[str]:
@@ -49,7 +65,7 @@ def _delayed(s: Question) -> list[str]:
 
 
 def _broken(s: Question, t: LayoutTable) -> np.ndarray | bool:
-    refused = not _repeated(s) or bool(_delayed(s))
+    refused = not _repeated(s) or bool(_delayed(s)) or _paired(s)
     return refused and np.asarray(t.recompute == _SELECTIVE, dtype=bool)
 
 
@@ -57,6 +73,8 @@ def _says(s: Question, _: ParallelLayout) -> tuple[str, str]:
     modules = ", ".join(s.stack.timing.recomputed_modules)
     if not _repeated(s):
         return f"recompute = selective: {s.model.name} has none of {modules}", "set recompute=none"
+    if _paired(s):
+        return "recompute = selective of moe: no overlap of experts beside it", "set recompute=none"
     delayed = ", ".join(_delayed(s))
     return f"recompute = selective in fp8: delayed scaling repeats no {delayed}", "set recompute=none"
 

@@ -15,6 +15,11 @@ from planner.engines.limit import Limit, Question
 from planner.engines.megatron_lm.stages import PP
 from planner.engines.setting import Given, Setting, Word
 
+UNPRICED = {
+    "--delay-wgrad-compute": "moves weight gradients under the exchange of experts, which hides more of it",
+    "--moe-shared-expert-overlap": "computes shared experts beside the exchange, which hides some of it",
+}
+"""Words that change what hides under what, by their effect; nothing that was measured tells them apart."""
 FLAG, EP = "--overlap-moe-expert-parallel-comm", "--expert-model-parallel-size"
 _FULL = RECOMPUTES.index("full")
 
@@ -38,6 +43,7 @@ def _read(given: Given) -> dict[str, Any]:
         "virtual stages": given[PP] == 1 or cut,
         "no full recomputation": given["--recompute-granularity"] != "full",
         "alltoall or flex": given["--moe-token-dispatcher-type"] in ("alltoall", "flex"),
+        "no --moe-shared-expert-overlap": not given["--moe-shared-expert-overlap"],
     }
     lacking = [what for what, there in asked.items() if not there]
     if lacking:
@@ -48,7 +54,7 @@ def _read(given: Given) -> dict[str, Any]:
 PAIRING = Setting(
     words=(
         Word(name=FLAG, kind="flag", default=False),
-        Word(name="--delay-wgrad-compute", kind="flag", default=False),  # hides more, which is not priced
+        *(Word(name=name, kind="flag", default=False) for name in UNPRICED),
     ),
     fields=("stack.pairs_expert_passes",),
     write=lambda facts: {FLAG: True} if pairs_passes(facts) else {},

@@ -140,7 +140,9 @@ def _write_recompute(facts: Facts) -> dict[str, Any]:
         modules = modules_of(
             facts["stack.recomputed_modules"],
             latent=facts["model.kv_lora_rank"] > 0,
+            dense=not facts["model.num_experts"] or facts["model.num_dense_layers"] > 0,
             experts=facts["model.num_experts"] > 0,
+            shared=facts["model.shared_expert_size"] > 0,
         )
         return {"--recompute-granularity": "selective", "--recompute-modules": list(modules)}
     if policy != "full" or not any(facts["split.recompute"]):

@@ -19,6 +19,7 @@ from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question, Variable
 from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
+from topology.hardware.datasheets import generation_of
 
 TARGET = "torchtitan"
 _P = "parallelism."
@@ -356,6 +357,7 @@ TORCHTITAN = Contract(
             name="PYTORCH_CUDA_ALLOC_CONF",
             value="expandable_segments:True",
             why="less of the memory is lost to fragments",
+            needed=lambda _, gpu: generation_of(gpu).maker == "nvidia",
         ),
     ),
     built_in={

@@ -50,8 +50,12 @@ _OF_FILES = {
     "float8": ("fp8", "tensorwise"), "quantize.linear.float8": ("fp8", "tensorwise"),
     "mx": ("mxfp8", "mxfp8_cublas"), "quantize.linear.mx": ("mxfp8", "mxfp8_cublas"),
     **{name: (one.precision, one.recipe) for name, one in CONVERTERS.items()},
+    "NVFP4LinearConverter": ("nvfp4", "nvfp4"),
 }  # fmt: skip
-"""Precision and usual recipe of every converter, those of the TOML files of 0.1 and 0.2 too."""
+"""Precision and usual recipe of every converter, those of the TOML files of 0.1 and 0.2 too.
+
+That of NVFP4 is read, and no plan is written for it: experts have none, and nothing prices what stays wide.
+"""
 _MULTIPLE = {"fp8": 16, "mxfp8": 32}
 """Sides of a product are multiples of this: sixteen bytes of a row, or blocks of one scale."""
 

@@ -13,6 +13,7 @@ from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit
+from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -22,7 +23,6 @@ from planner.engines.wrappers.batches import (
     precision,
     recomputes,
 )
-from planner.plan import Plan
 
 _A, _TP, _STAGE, _SPLIT = "arguments.", "arguments.tp_size", "arguments.zero_stage", "sequence_parallelism"
 _AHEAD, _GATHER = "arguments.max_prefetch", "arguments.overlap_allgather"
@@ -94,11 +94,13 @@ COLOSSALAI = Contract(
         precision(f"{_A}precision", {"bf16": "bf16", "fp16": "fp16"}),
         recomputes("gradient_checkpointing"),
         LENGTH,
+        *PROGRAM,
         *WITHOUT_PIPELINE,
     ),
     limits=(
         HALF_ONLY,
-        *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("pp", "cp", "ep", "expert_tp")),
+        axis_limit("pp", f"no profile prices the pipelines of Colossal-AI's {HYBRID}"),
+        *(axis_limit(axis, in_code("Colossal-AI")) for axis in ("cp", "ep", "expert_tp")),
         WHOLE_LAYERS,
         Limit(
             name="shards-of-a-part",
@@ -115,11 +117,6 @@ COLOSSALAI = Contract(
         **WITHOUT_A_WORD,
         "gradient_overlap": "overlap_communication and enable_async_reduce are on, DDP reduces by bucket",
     },
+    program=('reads it: getattr(colossalai.booster.plugin, plan["plugin"])(**plan["arguments"])'),
     source="colossalai/booster/plugin of the Colossal-AI 0.5.0 archive",
 )
-
-
-def notes(_: Plan) -> tuple[str, ...]:
-    """What the program must do with the file."""
-    made = 'getattr(colossalai.booster.plugin, plan["plugin"])(**plan["arguments"])'
-    return (f"the program reads colossalai_plan.json: its plugin is {made}",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
+from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
     NOTHING_GATHERED,
@@ -18,7 +19,6 @@ from planner.engines.wrappers.batches import (
     recomputes,
     replicas_alone,
 )
-from planner.plan import Plan
 
 HOROVOD = Contract(
     engine="horovod",
@@ -31,20 +31,16 @@ HOROVOD = Contract(
         precision("autocast", {"bf16": "bfloat16", "fp16": "float16"}),
         recomputes("gradient_checkpointing"),
         LENGTH,
+        *PROGRAM,
         *REPLICAS_ALONE,
     ),
     limits=(HALF_ONLY, *replicas_alone("Horovod"), WHOLE_LAYERS),
     recomputes="all",
     built_in={
-        "flash_attention": "the model's own; scaled_dot_product_attention takes a fused kernel",
         "gradient_overlap": "gradients are summed as soon as they are there, beside the backward pass",
         **NOTHING_GATHERED,
         **WITHOUT_A_WORD,
     },
+    program=("gives backward_passes_per_step to hvd.DistributedOptimizer and autocast to torch.autocast"),
     source="horovod/torch/optimizer.py and runner/launch.py of the Horovod 0.28.1 archive",
 )
-
-
-def notes(_: Plan) -> tuple[str, ...]:
-    """What the program must do with the file."""
-    return ("the program reads horovod_plan.json: batch, autocast and backward_passes_per_step are its own",)

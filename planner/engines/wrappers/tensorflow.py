@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
+from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
     NOTHING_GATHERED,
@@ -32,6 +33,7 @@ TENSORFLOW = Contract(
         precision("mixed_precision_policy", {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}),
         recomputes("recompute_grad"),
         LENGTH,
+        *PROGRAM,
         *REPLICAS_ALONE,
     ),
     limits=(HALF_ONLY, *replicas_alone("tf.distribute"), WHOLE_LAYERS),
@@ -42,13 +44,11 @@ TENSORFLOW = Contract(
         **WITHOUT_A_WORD,
         "early_stop_recompute": "priced as PyTorch's: nothing of it was measured",
     },
+    program=("sets the policy of keras.mixed_precision, and batches of per_replica_batch_size · replicas"),
     source="tensorflow.org, Multi-worker training with Keras; keras.io/api/optimizers",
 )
 
 
 def notes(_: Plan) -> tuple[str, ...]:
-    """What the program must do with the file."""
-    return (
-        "the program reads tensorflow_plan.json: a global batch is per_replica_batch_size · replicas",
-        "no run of TensorFlow is behind these numbers",
-    )
+    """What is behind the numbers."""
+    return ("no run of TensorFlow is behind these numbers",)

@@ -65,7 +65,7 @@ def answer_of(request: PlanRequest, cal: Calibration) -> Answer:
     if isinstance(done, tuple) or done.best is None:
         return NOTHING
     best, s, faults = done.best, setting_of(request), []
-    if check(s.model, s.cluster, s.job, s.stack, best.layout):
+    if check(s.model, s.cluster, s.job, s.stack, best.layout, engine=s.engine):
         faults.append("illegal")
     costs = stage_costs(s.model, s.cluster, s.job, s.stack, best.layout, cal)
     if float(memory_of_stages(costs, best.split).max()) > s.memory_budget_bytes * (1 + 1e-9):

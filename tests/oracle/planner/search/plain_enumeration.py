@@ -12,11 +12,10 @@ seconds of a microbatch on a rank, ``u`` seconds of it after the last one.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -29,10 +28,6 @@ from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
-    memory_of_stages,
-    microbatch_seconds,
-    step_time,
-    tail_seconds,
 )
 from costmodel.training.bands import Doubts, interval, memory_deviation
 from costmodel.training.estimate import estimate
@@ -41,11 +36,10 @@ from costmodel.training.stages import stage_costs, stage_costs_of
 from planner.plan import PlanRequest, stack_of
 from planner.problem import Setting
 from planner.rules.check import legal
+from tests.oracle.planner.search.plain_splits import emptiest_split, fastest, splits_of
 from topology.builders import build
 
 AXES = ("pp", "dp", "cp", "tp")
-Row = tuple[int, ...]
-Rows = tuple[Row, ...]
 Degrees = dict[str, int]
 
 
@@ -80,6 +74,7 @@ def setting_of(request: PlanRequest) -> Setting:
         job=request.job,
         stack=stack_of(request),
         memory_headroom=headroom,
+        engine=request.engine,
     )
 
 
@@ -211,131 +206,6 @@ def _pipelines_of_ranks(s: Setting, pins: Mapping[str, Any]) -> dict[int, list[t
     return found
 
 
-# ---------------------------------------------------------------- splits
-
-
-@functools.cache
-def every_split(runs: Row, pp: int, chunks_per_rank: int, *, v_shaped: bool = False) -> tuple[Rows, ...]:
-    """Every way to give layers to pipeline ranks: layers of each run on each rank.
-
-    One chunk a rank: any with a layer on each. Several: equal chunks but for the first and the last of the
-    model, which may be shorter, without any layer only where nothing else divides.
-
-    >>> every_split((3,), 2, 1)
-    (((1,), (2,)), ((2,), (1,)))
-    >>> every_split((3,), 2, 2)
-    (((1,), (2,)), ((2,), (1,)))
-    """
-    L, C = sum(runs), pp * chunks_per_rank
-    if chunks_per_rank == 1:
-        cuts = itertools.combinations(range(1, L), pp - 1)
-        sizes = [tuple(b - a for a, b in itertools.pairwise((0, *cut, L))) for cut in cuts]
-    else:
-        whole, sizes = -(-L // C), []
-        for least in (1, 0):
-            ends = itertools.product(range(least, whole + 1), repeat=2)
-            sizes = sizes or [c for a, b in ends if sum(c := (a, *(whole,) * (C - 2), b)) == L]
-    forward = tuple(range(pp))
-    owners = forward + forward[::-1] if v_shaped else forward * chunks_per_rank
-    kinds = [k for k, count in enumerate(runs) for _ in range(count)]
-    found: dict[Rows, None] = {}
-    for layers in sizes:
-        counts, start = [[0] * len(runs) for _ in range(pp)], 0
-        for owner, held in zip(owners, layers, strict=True):
-            for kind in kinds[start : start + held]:
-                counts[owner][kind] += 1
-            start += held
-        found[tuple(tuple(row) for row in counts)] = None
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class _RankChoices:
-    """What one rank can do: its layers, and for each number of recomputed ones seconds, tail and bytes."""
-
-    seconds: Sequence[float]
-    tail: float
-    memory: Sequence[float]
-
-
-def rank_choices(
-    costs: StageCosts, splits: Sequence[Rows], *, recomputes: bool
-) -> dict[tuple[int, Row], _RankChoices]:
-    """Costs of every load that some split gives to some rank, for every number of recomputed layers.
-
-    `costmodel.pipeline.stage_costs` takes one rank per row, so all loads are asked for at once as so many ranks.
-    """
-    loads = list(dict.fromkeys((rank, row) for rows in splits for rank, row in enumerate(rows)))
-    asked = [
-        (rank, row, counts) for rank, row in loads for counts in range(sum(row) + 1 if recomputes else 1)
-    ]
-    ranks = [rank for rank, _, _ in asked]
-
-    def spread(values: Sequence[float]) -> tuple[float, ...]:
-        return tuple(values[rank] for rank in ranks)
-
-    many = replace(
-        costs,
-        fixed_s=spread(costs.fixed_s),
-        fixed_static_bytes=spread(costs.fixed_static_bytes),
-        fixed_activation_bytes=spread(costs.fixed_activation_bytes),
-        in_flight=spread(costs.in_flight),
-        recompute_working_bytes=spread(costs.recompute_working_bytes),
-        tail_fixed_s=tuple(spread(form) for form in costs.tail_fixed_s),
-    )
-    split = StageSplit(
-        layers_of_stage=tuple(row for _, row, _ in asked), recompute_of_stage=tuple(r for _, _, r in asked)
-    )
-    seconds, tails = microbatch_seconds(many, split).tolist(), tail_seconds(many, split).tolist()
-    memory, at = memory_of_stages(many, split).tolist(), 0
-    found = {}
-    for load in loads:
-        end = at + (sum(load[1]) + 1 if recomputes else 1)
-        found[load] = _RankChoices(seconds[at:end], tails[at], memory[at:end])
-        at = end
-    return found
-
-
-def fastest_split(
-    costs: StageCosts, splits: Sequence[Rows], budget_bytes: float, *, recomputes: bool
-) -> tuple[float, StageSplit] | None:
-    """Least step over all splits that fit, each rank recomputing as many layers as it is fastest with.
-
-    The step never falls when the time of a rank grows, so the fastest of what fits is best for every rank:
-    the fewest recomputed layers, unless a layer takes less time recomputed.
-    """
-    choices = rank_choices(costs, splits, recomputes=recomputes)
-    least: dict[tuple[int, Row], int | None] = {}
-    for load, c in choices.items():
-        fitting = [r for r, needed in enumerate(c.memory) if needed <= budget_bytes]
-        least[load] = min(fitting, key=c.seconds.__getitem__, default=None)
-    M, beta, best = costs.num_microbatches, costs.bubble_weight, None
-    for rows in splits:
-        loads = list(enumerate(rows))
-        counts = [least[load] for load in loads]
-        if None in counts:
-            continue
-        t = [choices[load].seconds[r] for load, r in zip(loads, counts, strict=True) if r is not None]
-        tail = max(choices[load].tail for load in loads)
-        step = M * max(t) + beta * (sum(t) - max(t)) + tail + costs.constant_s
-        if best is None or step < best[0]:
-            best = (step, StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(r or 0 for r in counts)))
-    return None if best is None else (step_time(costs, best[1]), best[1])
-
-
-def emptiest_split(
-    costs: StageCosts, splits: Sequence[Rows], longest_s: float, *, recomputes: bool
-) -> tuple[float, StageSplit] | None:
-    """Least peak memory over all splits and recompute counts whose step is at most so long."""
-    choices = rank_choices(costs, splits, recomputes=recomputes)
-    budgets = sorted({needed for c in choices.values() for needed in c.memory})
-    for budget in budgets:
-        found = fastest_split(costs, splits, budget, recomputes=recomputes)
-        if found is not None and found[0] <= longest_s:
-            return budget, found[1]
-    return None
-
-
 # ---------------------------------------------------------------- prices and the best of all
 
 
@@ -357,19 +227,10 @@ def price_together(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibrati
         yield stage_costs_of(priced.take(np.array([row])), layout, s.job, runs, s.cluster.gpu.memory_bytes)
 
 
-def splits_of(s: Setting, layout: ParallelLayout) -> tuple[Rows, ...]:
-    """Every split of the layers of a layout."""
-    runs = tuple(run.count for run in layer_runs(s.model))
-    v_shaped = layout.pp > 1 and layout.schedule in ("zbv", "dualpipev")
-    return every_split(runs, layout.pp, layout.virtual_stages, v_shaped=v_shaped)
-
-
 def exact_steps(s: Setting, layouts: Sequence[ParallelLayout], cal: Calibration) -> NDArray[np.float64]:
     """Step of every layout under its best split that fits; infinite where none does."""
     found = [
-        fastest_split(
-            costs, splits_of(s, layout), s.memory_budget_bytes, recomputes=layout.recompute == "full"
-        )
+        fastest(s, layout, costs, s.memory_budget_bytes)
         for layout, costs in zip(layouts, price_together(s, layouts, cal) if layouts else (), strict=True)
     ]
     return np.array([math.inf if best is None else best[0] for best in found])
@@ -407,9 +268,8 @@ def enumerate_all(
     best, tried = None, 0
     prices = (price_together if together and layouts else price_each)(s, layouts, cal)
     for layout, costs in zip(layouts, prices, strict=True):
-        splits = splits_of(s, layout)
-        tried += len(splits)
-        found = fastest_split(costs, splits, budget, recomputes=layout.recompute == "full")
+        tried += len(splits_of(s, layout))
+        found = fastest(s, layout, costs, budget)
         if found is None:
             continue
         score = score_of(request, layout.num_gpus, found[0])
@@ -437,6 +297,6 @@ def emptiest(
     """Least peak memory of any plan that fits and whose step is at most so long; infinite if there is none."""
     s, least = setting_of(request), math.inf
     for layout, costs in zip(layouts, price_each(s, layouts, cal), strict=True):
-        found = emptiest_split(costs, splits_of(s, layout), longest_s, recomputes=layout.recompute == "full")
+        found = emptiest_split(s, layout, costs, longest_s)
         least = min(least, math.inf if found is None else found[0])
     return least if least <= s.memory_budget_bytes else math.inf

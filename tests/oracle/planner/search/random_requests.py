@@ -21,9 +21,11 @@ from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.stage_costs import StageSplit, memory_of_stages, step_time
 from costmodel.stack import StackLevel, stacks
 from costmodel.training.stages import stage_costs
-from planner.plan import PlanRequest
+from planner.engines.contracts import CONTRACTS
+from planner.plan import FREE, PlanRequest
 from planner.problem import Setting
-from tests.oracle.planner.search.plain_enumeration import every_layout, sampled_layouts, setting_of, splits_of
+from tests.oracle.planner.search.plain_enumeration import every_layout, sampled_layouts, setting_of
+from tests.oracle.planner.search.plain_splits import splits_of, told_splits
 from topology.base.decode import structure, unstructure
 from topology.builders import default_cluster, gpu_named
 from topology.spec import ClusterSpec, TierSpec
@@ -102,11 +104,11 @@ def random_cluster(r: Random, most_gpus: int) -> ClusterSpec:
     return replace(spec, gpus=(replace(gpu_named(name), memory_bytes=ROOMY_BYTES),), name="small")
 
 
-def random_sizes(r: Random, most_gpus: int) -> PlanRequest:
-    """A request without limits: model, cluster, job and stack."""
+def random_sizes(r: Random, most_gpus: int, engine: str = FREE) -> PlanRequest:
+    """A request without limits: model, cluster, job and stack, one that prices the engine."""
     model = random_model(r)
     cluster = random_cluster(r, most_gpus if model.num_layers < MANY_LAYERS else FEW_RANKS)
-    stack = r.choice(sorted(stacks()))
+    stack = r.choice(sorted(stacks()) if engine == FREE else CONTRACTS[engine].stacks)
     precision = "fp8" if "fp8" in cluster.gpus[0].peak_flop_per_s and r.random() < 0.1 else "bf16"
     level = r.choice((0.5, 1.9))
     return PlanRequest(
@@ -118,13 +120,16 @@ def random_sizes(r: Random, most_gpus: int) -> PlanRequest:
             precision=precision,
         ),
         stack=stack,
+        engine=engine,
         memory_headroom=r.choice((0.0, 0.0, 0.0, 0.1, None)),
         anchor=StackLevel(stack=stack, level=level, deviation=0.1, runs=3) if r.random() < 0.05 else None,
     )
 
 
 def random_split(r: Random, s: Setting, layout: ParallelLayout) -> StageSplit:
-    """Any split of the layers of a layout, with any recomputation it allows."""
+    """Any split of the layers of a layout, with any recomputation that it and the engine allow."""
+    if s.engine != FREE and layout.recompute == "full" and CONTRACTS[s.engine].recomputes != "per-rank":
+        return r.choice(told_splits(s, layout))
     rows = r.choice(splits_of(s, layout))
     recomputed = [r.choice((0, sum(row), r.randint(0, sum(row)))) for row in rows]
     return StageSplit(
@@ -144,7 +149,7 @@ def pins_of(r: Random, layouts: Sequence[ParallelLayout], count: int) -> dict[st
 
 
 def random_request(
-    r: Random, cal: Calibration, *, most_layouts: int, most_gpus: int = 8
+    r: Random, cal: Calibration, *, most_layouts: int, most_gpus: int = 8, engine: str = FREE
 ) -> tuple[PlanRequest, list[ParallelLayout]] | None:
     """A request and all layouts of its space; None where the sizes allow none, or too many even pinned.
 
@@ -153,8 +158,9 @@ def random_request(
         cal: kernel and collective tables.
         most_layouts: fields are pinned until there are at most so many.
         most_gpus: the largest cluster.
+        engine: whose contract the plan keeps.
     """
-    request, duplicates = random_sizes(r, most_gpus), r.random() < 0.1
+    request, duplicates = random_sizes(r, most_gpus, engine), r.random() < 0.1
     s, pins, candidates = setting_of(request), {}, 8 * most_layouts
     sampled = sampled_layouts(r, s, pins, 200)
     if not sampled:
@@ -229,9 +235,14 @@ def read(data: Mapping[str, Any]) -> PlanRequest:
     return replace(request, pins=pins)
 
 
+EACH = "each"
+"""For `engine`: one engine of all, drawn for every case."""
+
+
 def case_of(
-    seed: int, number: int, cal: Calibration, *, most_layouts: int, most_gpus: int = 8
+    seed: int, number: int, cal: Calibration, *, most_layouts: int, most_gpus: int = 8, engine: str = FREE
 ) -> tuple[PlanRequest, list[ParallelLayout]] | None:
-    """One numbered case of a seed."""
-    chance = Random(f"{seed}/{number}")
-    return random_request(chance, cal, most_layouts=most_layouts, most_gpus=most_gpus)
+    """One numbered case of a seed: of the free space, of an engine's, or of that of a random engine."""
+    chance = Random(f"{seed}/{number}" if engine == FREE else f"{engine} {seed}/{number}")
+    drawn = chance.choice(sorted(CONTRACTS)) if engine == EACH else engine
+    return random_request(chance, cal, most_layouts=most_layouts, most_gpus=most_gpus, engine=drawn)

@@ -5,18 +5,21 @@ into `found_cases.json`, where it stays.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout
 from planner.plan import Plan
 from planner.search.search import search
 from planner.search.verify import verify
 from tests.oracle.planner.search.certificates import answer_of, judge
-from tests.oracle.planner.search.plain_enumeration import every_layout, every_split, setting_of
-from tests.oracle.planner.search.random_requests import case_of, read, written
+from tests.oracle.planner.search.plain_enumeration import every_layout, setting_of
+from tests.oracle.planner.search.plain_splits import every_split, told_splits
+from tests.oracle.planner.search.random_requests import EACH, case_of, read, written
 
 CAL = load_calibration()
 FOUND, LARGER = (
@@ -81,3 +84,35 @@ def test_splits_of_several_chunks_are_equal_but_for_the_ends() -> None:
     assert every_split((5,), 2, 2) == (((2,), (3,)), ((3,), (2,)))
     assert every_split((6,), 2, 2, v_shaped=True) == (((2,), (4,)),)
     assert len(every_split((6,), 3, 1)) == 10
+
+
+ENGINE_SEED, ENGINE_CASES, FEW_LAYOUTS = 5, 7, 40
+
+
+def test_what_is_proven_for_an_engine_is_the_best_that_it_can_be_told() -> None:
+    """Random engines: no layout within the contract, with recomputation that it can be told, beats the answer."""
+    wrong, judged = {}, 0
+    for number in range(ENGINE_CASES):
+        drawn = case_of(ENGINE_SEED, number, CAL, most_layouts=FEW_LAYOUTS, most_gpus=4, engine=EACH)
+        verdict = None if drawn is None else judge(*drawn, CAL)
+        judged += verdict is not None
+        if verdict is not None and verdict.faults:
+            wrong[f"{EACH} {ENGINE_SEED}/{number}"] = verdict.faults
+    assert (judged >= ENGINE_CASES // 2, wrong) == (True, {})
+
+
+def test_chunks_recompute_their_first_layers_alike() -> None:
+    """Megatron-LM is told one number for all chunks, torchtitan all layers or none."""
+    request = read(FOUND[0]["request"])
+    layout = ParallelLayout(pp=2, dp=2, recompute="full")
+    told = {
+        engine: {
+            split.recompute_of_stage
+            for split in told_splits(setting_of(replace(request, engine=engine)), layout)
+            if tuple(sum(row) for row in split.layers_of_stage) == (1, request.model.num_layers - 1)
+        }
+        for engine in ("megatron", "torchtitan")
+    }
+    L = request.model.num_layers
+    assert told["megatron"] == {(min(n, 1), n) for n in range(L)}
+    assert told["torchtitan"] == {(0, 0), (1, L - 1)}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from costmodel.job import TrainingJob
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.catalog import model
 from costmodel.stack import stack
-from planner.engines.contract import typed
+from planner.engines.contract import read, typed, words_of_line
 from planner.engines.contracts import CONTRACTS, engine_of_stack, recomputes_of
 from planner.engines.formats import FORMATS
 from planner.engines.setting import Word
+from planner.problem import Setting
 from planner.rules.check import RULES, rules_of
+from topology.builders import default_cluster
 
 MECHANISMS = (
     "flash_attention", "fused_elementwise", "vocab_parallel_loss", "gradient_overlap", "parameter_overlap",
@@ -50,6 +55,40 @@ def test_every_word_is_spelled_once_and_reads_its_own_default(engine: str) -> No
     assert sorted(spelled) == sorted(set(spelled))
     words = [word for setting in contract.settings for word in setting.words]
     assert [word.name for word in words if typed(word, word.default) != word.default] == []
+
+
+@pytest.mark.parametrize("engine", CONTRACTS)
+def test_what_is_read_and_not_priced_is_named_by_its_effect(engine: str) -> None:
+    """Never written for a plan, and said of a file that has it; one that switches it off says nothing."""
+    contract = CONTRACTS[engine]
+    for name, effect in contract.unpriced.items():
+        found = read(contract, {name: True})
+        assert found.unpriced == (f"{name} {effect}: not priced",)
+        assert read(contract, {name: False}).unpriced == ()
+    assert len(contract.unpriced) == 2 * engine.startswith("megatron")
+
+
+def test_experts_beside_another_microbatch_leave_shared_ones_alone() -> None:
+    """Megatron-LM stops at both switches together."""
+    contract = CONTRACTS["megatron"]
+    line = "--overlap-moe-expert-parallel-comm --moe-shared-expert-overlap --expert-model-parallel-size 8"
+    both = read(contract, words_of_line(contract, line.split()))
+    assert "no --moe-shared-expert-overlap" in " ".join(both.wrong)
+
+
+def test_torchtitan_reads_four_bits_and_plans_none() -> None:
+    """A file with the converter is no file of sixteen bits; the precision is a rule of the search."""
+    contract = CONTRACTS["torchtitan"]
+    assert read(contract, {"model.converters": ["NVFP4LinearConverter"]}).fields["job.precision"] == "nvfp4"
+    setting = Setting(
+        model=model("llama-3.1-8b"),
+        cluster=default_cluster("b200-sxm", 8),
+        job=TrainingJob(sequence_length=4096, global_batch_size=8, precision="nvfp4"),
+        stack=stack("torchtitan"),
+        engine="torchtitan",
+    )
+    (limit,) = [one for one in contract.limits if one.name == "precision"]
+    assert limit.broken(setting, LayoutTable.from_rows([ParallelLayout(dp=8)])) is True
 
 
 def test_every_engine_has_files_and_is_that_of_a_profile() -> None:

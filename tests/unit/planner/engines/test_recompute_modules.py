@@ -12,6 +12,9 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.layer import memory_pieces
 from costmodel.models.catalog import model
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.layer import layer_ops
+from costmodel.ops.op import ShardShape
 from costmodel.stack import SoftwareStack, stack
 from costmodel.training.score import evaluate
 from planner.engines.contract import read, words_of_line
@@ -59,6 +62,76 @@ def test_a_module_frees_what_it_makes_again(module: str) -> None:
     freed = kept(one, replace(SELECTIVE, recompute="none")) - kept(one, SELECTIVE)
     assert freed == FREED[module]
     assert step_s(one, SELECTIVE) > step_s(one, replace(SELECTIVE, recompute="none"))
+
+
+ROUTED = T * V3.num_experts_per_token
+BLOCKS = {
+    "moe": 4 * T * V3.num_experts  # scores of the router in fp32
+    + 2 * ROUTED * (V3.hidden_size + 3 * V3.moe_intermediate_size)  # inputs of both products, gate and up
+    + 2 * T * 3 * V3.shared_expert_size,
+    "shared_experts": 2 * T * 3 * V3.shared_expert_size,
+}
+"""Bytes that a layer of experts frees where a block keeps its input alone, which is also the router's."""
+FLOP_OF_BLOCK = {
+    "moe": 2 * T * V3.hidden_size * V3.num_experts
+    + 6 * V3.hidden_size * (ROUTED * V3.moe_intermediate_size + T * V3.shared_expert_size),
+    "shared_experts": 6 * T * V3.hidden_size * V3.shared_expert_size,
+}
+
+
+def flop_again(one: SoftwareStack, spec: ModelSpec) -> float:
+    """FLOPs of the last layer that run again, of one sequence."""
+    ops = layer_ops(spec, layer_runs(spec)[-1].kind, JOB, one, ShardShape(sequence_length=float(T)))
+    return float(sum(op.flop for op in ops if op.repeated))
+
+
+@pytest.mark.parametrize("module", BLOCKS)
+def test_a_block_of_experts_frees_all_but_its_input(module: str) -> None:
+    """Counted by hand, bytes and the FLOPs of what runs again."""
+    one = profile(module)
+    assert kept(one, replace(SELECTIVE, recompute="none")) - kept(one, SELECTIVE) == BLOCKS[module]
+    assert flop_again(one, V3) == FLOP_OF_BLOCK[module]
+
+
+def test_a_dense_block_frees_all_but_the_input_of_its_norm() -> None:
+    """Llama: the input of each product, gate and up, counted by hand; the norm is fused and runs again."""
+    spec, one = model("llama-3.1-8b"), profile("mlp")
+    layout = ParallelLayout(dp=8, recompute="selective")
+    none, again = (
+        memory_pieces(spec, JOB, one, replace(layout, recompute=name)).layers[0].saved_bytes
+        for name in ("none", "selective")
+    )  # type: ignore[arg-type]
+    freed = 2 * T * (spec.hidden_size + 3 * spec.intermediate_size)
+    assert float(np.ravel(none - again)[0]) == freed
+    assert flop_again(one, spec) == 6 * T * spec.hidden_size * spec.intermediate_size
+
+
+@pytest.mark.parametrize(
+    "stack_name", ["megatron-core", "megatron-bridge", "torchtitan", "megatron-core-noov"]
+)
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("llama-3.1-8b", ParallelLayout(tp=2, dp=8, zero_stage=1)),
+        ("llama-3.1-8b", ParallelLayout(tp=4, pp=2, dp=2, sequence_parallel=True)),
+        ("deepseek-v3", ParallelLayout(tp=2, dp=8, ep=16, zero_stage=1, sequence_parallel=True)),
+        ("deepseek-v3", ParallelLayout(pp=2, dp=8, ep=8)),
+        ("mixtral-8x7b", ParallelLayout(dp=16, ep=8, microbatch_size=2)),
+    ],
+)
+def test_blocks_are_between_nothing_and_all(stack_name: str, name: str, layout: ParallelLayout) -> None:
+    """A block that runs again takes more time and less memory than none, less and more than all of a layer."""
+    shipped = stack(stack_name)
+    timing = replace(shipped.timing, recomputed_modules=("mlp", "moe"))
+    one, cluster = replace(shipped, timing=timing), default_cluster("h200-sxm", 16)
+    rows = LayoutTable.from_rows(
+        [replace(layout, recompute=policy) for policy in ("none", "selective", "full")]  # type: ignore[arg-type]
+    )
+    found = evaluate(model(name), cluster, JOB, one, rows, load_calibration())
+    none, again, whole = found.step_time_s
+    assert none < again < whole
+    memory = found.peak_memory_bytes
+    assert memory[0] >= memory[1] >= memory[2]
 
 
 def test_modules_add_up() -> None:
@@ -110,9 +183,10 @@ def test_what_megatron_cannot_repeat_is_refused(name: str, precision: str) -> No
         ("--recompute-activations", ("core_attn",)),
         (
             "--recompute-granularity selective --recompute-modules moe_act layernorm mlp",
-            ("moe_act", "layernorm"),
+            ("moe_act", "layernorm", "mlp"),
         ),
-        ("--recompute-granularity selective --recompute-modules moe", ()),
+        ("--recompute-granularity selective --recompute-modules moe", ("moe",)),
+        ("--recompute-granularity selective --recompute-modules gdn_norm_out", ()),
     ],
 )
 def test_modules_are_read(line: str, repeated: tuple[str, ...]) -> None:

@@ -16,8 +16,10 @@ from costmodel.layout import ParallelLayout
 from planner.engines.contracts import CONTRACTS
 from planner.launch.bundle import bundle
 from planner.launch.entries import ENTRIES
+from planner.plan import Plan
 from tests.unit.planner.engines.priced import priced
 from tests.unit.planner.launch.test_bundle import plan_for
+from topology.base.errors import InputError
 
 SMI = """#!/bin/bash
 case "$1" in
@@ -34,21 +36,24 @@ exec {sys.executable} "$@"
 INFINIBAND = "infiniband/mlx5_{}/ports/1/rate"
 
 
-def checked(folder: Path, cards: Mapping[str, str], **named: str) -> tuple[int, str]:
+def checked(
+    folder: Path, cards: Mapping[str, str], *, plan: Plan | None = None, path: str = "", **named: str
+) -> tuple[int, str]:
     """How the script ends on a node with eight H100s and these cards, and what it says."""
-    for name, text in bundle(plan_for("megatron"), "megatron", "torchrun")[0].items():
+    for name, text in bundle(plan or plan_for("megatron"), "megatron", "torchrun")[0].items():
         (folder / name).write_text(text, encoding="utf-8")
-    for name, text in {"bin/nvidia-smi": SMI, "bin/python": PYTHON, **cards}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
+    tools = {"bin/python": PYTHON, **({} if plan else {"bin/nvidia-smi": SMI})}
+    for name, text in {**tools, **cards}.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
     core = folder / "checkout" / "megatron" / "core"
     core.mkdir(parents=True, exist_ok=True)
     version = named.pop("VERSION", "0.17.1rc3")
     (core / "__init__.py").write_text(f'__version__ = "{version}"' if version else "import nowhere")
     environment = {
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PATH": f"{folder / 'bin'}:{path or os.environ['PATH']}",
         "SYS_CLASS": str(folder),
         "MEGATRON_LM": str(folder / "checkout"),
         **named,
@@ -158,3 +163,77 @@ def test_environment_says_how_to_bind_and_why(engine: str, word: str) -> None:
     text = bundle(plan_for(engine), engine, "torchrun")[0]["environment.sh"]
     said = [line for line in text.splitlines() if line.startswith("# NUMA: ")]
     assert ("socket" in said[0], word in said[1], word in text.replace(said[1], "")) == (True, True, False)
+
+
+def amd_plan(engine: str = "megatron") -> Plan:
+    """Two nodes of eight MI300X."""
+    layout = ParallelLayout(tp=2, dp=8, zero_stage=1, sequence_parallel=True)
+    layout = layout if engine in ("megatron", "megatron-bridge") else ParallelLayout(dp=16, zero_stage=3)
+    return priced(layout, stack=CONTRACTS[engine].stacks[0], gpu="mi300x")
+
+
+ROCM_SMI = """#!/bin/bash
+case "$1" in
+  --showmeminfo) echo "WARNING: GPUs are in a low-power state"; echo "device,VRAM Total Memory (B),VRAM Used"
+    for i in 0 1 2 3 4 5 6 7; do echo "card$i,${BYTES:-206141652992},301551616"; done; echo ;;
+  --showproductname) echo "device,Card Series,Card Model"; echo "card0,AMD Instinct MI300X,0x74a1" ;;
+  --showdriverversion) echo "name,value"; echo "Driver version,6.12.12" ;;
+esac
+"""
+AMD_SMI = """#!/bin/bash
+case "$*" in
+  *metric*) echo "gpu,total_vram,used_vram"; for i in ${CARDS:-0 1 2 3 4 5 6 7}; do echo "$i,196592,285"; done ;;
+  *asic*) echo "gpu,market_name,vendor_id"; echo "0,AMD Instinct MI300X,0x1002" ;;
+  *) echo "gpu,name,version"; echo "0,amdgpu,6.12.12" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "named", "code", "told"),
+    [
+        ("rocm-smi", {}, 0, "1 AMD Instinct MI300X"),
+        ("rocm-smi", {"BYTES": "68702699520"}, 1, "65520 MiB of a GPU, the plan counts on 186368 of mi300x"),
+        ("amd-smi", {}, 0, "driver: plan any, found 6.12.12"),
+        ("amd-smi", {"CARDS": "0 1 2 3"}, 1, "4 GPUs, the plan has 8 of a node"),
+        ("nvidia-smi", {}, 1, "no rocm-smi or amd-smi on"),
+    ],
+)
+def test_gpus_of_amd_are_asked_by_their_own_tools(
+    tool: str, named: dict[str, str], code: int, told: str, tmp_path: Path
+) -> None:
+    """ROCm's old tool or its new one; that of another maker answers nothing."""
+    shown = {"rocm-smi": ROCM_SMI, "amd-smi": AMD_SMI, "nvidia-smi": SMI}[tool]
+    path = "/usr/bin:/bin"  # no other tool of this machine
+    found = checked(tmp_path, {f"bin/{tool}": shown}, plan=amd_plan(), path=path, **named)
+    assert (found[0], told in found[1]) == (code, True), found[1]
+
+
+def test_a_bundle_for_gpus_of_amd_speaks_no_cuda() -> None:
+    """Image, variables, resource and torch are ROCm's; what Megatron-LM checks on any GPU stays, with why."""
+    files, _ = bundle(amd_plan(), "megatron", "kubernetes")
+    assert files["Dockerfile"].startswith("FROM rocm/")
+    assert ("amd.com/gpu" in files["jobset.yaml"], "nvidia" in files["jobset.yaml"]) == (True, False)
+    assert "torch.version.hip" in files["preflight.sh"]
+    assert "nvidia" not in files["preflight.sh"]
+    lines = files["environment.sh"].splitlines()
+    where = lines.index("export CUDA_DEVICE_MAX_CONNECTIONS=1")
+    assert lines[where - 1].startswith("# HIP does not read it")
+    assert any(line.startswith("export HIP_VISIBLE_DEVICES=") for line in lines)
+    assert not [line for line in lines if "ALLOC_CONF" in line]
+
+
+@pytest.mark.parametrize("engine", ["deepspeed", "torchtitan", "accelerate", "megatron-bridge", "meshplan"])
+def test_no_engine_has_an_image_of_cuda_for_gpus_of_amd(engine: str) -> None:
+    """One of AMD's, or one that the user names."""
+    files, _ = bundle(amd_plan(engine), engine, "kubeflow")
+    assert files["Dockerfile"].startswith(("FROM rocm/", "FROM <image with"))
+    assert "CUDA_DEVICE" not in files["environment.sh"] or engine == "megatron-bridge"
+    assert "nvidia.com" not in files["trainjob.yaml"]
+
+
+@pytest.mark.parametrize("launcher", ["sagemaker", "vertex"])
+def test_clouds_without_the_gpu_are_refused(launcher: str) -> None:
+    """In three lines, with launchers that have it."""
+    with pytest.raises(InputError, match="mi300x"):
+        bundle(amd_plan(), "megatron", launcher)
