@@ -410,9 +410,10 @@ def test_every_kind_of_attention_and_feed_forward_has_ops() -> None:
 
 
 def test_every_collective_of_a_layer_shows_in_one_part_of_a_step() -> None:
-    """The totals of each part together are all totals, each once."""
+    """The totals of each part together are all totals, each once; what runs again shows as recomputation."""
     totals = [name for names in PART_TRANSFERS.values() for name in names]
-    assert sorted(totals) == sorted(field.name for field in fields(TransferTimes))
+    every = [field.name for field in fields(TransferTimes) if not field.name.endswith("_repeated_s")]
+    assert sorted(totals) == sorted(every)
     assert set(PART_TRANSFERS) == {part for part, axis in PARTS.items() if axis.cuts_layer}
 
 
