@@ -9,12 +9,13 @@ both directions; most join one word and one field, a few join several because th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Variable
+from planner.engines.refusal import Refusal, Refused, refused_of
 from planner.engines.setting import NUM_GPUS, Given, Setting, Word
 from planner.plan import Recomputes
 from topology.base.names import YES_NO
@@ -30,6 +31,7 @@ class Reading:
         words_of: The words, as given, that state a field.
         unknown: Words that no setting has.
         wrong: Words whose value cannot be read, with why; they count as not given.
+        refused: What the engine stops at.
     """
 
     stated: Mapping[str, Any]
@@ -37,6 +39,7 @@ class Reading:
     words_of: Mapping[str, tuple[str, ...]]
     unknown: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -56,6 +59,7 @@ class Contract:
         stacks: Profiles that price it, the usual one first.
         settings: What it can be told.
         limits: What it cannot run, as rules of the search.
+        refusals: What it stops at of what it is told.
         recomputes: How many layers it can be told to recompute.
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
@@ -69,6 +73,7 @@ class Contract:
     stacks: tuple[str, ...]
     settings: tuple[Setting, ...]
     limits: tuple[Limit, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     recomputes: Recomputes = "all"
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)
@@ -94,13 +99,19 @@ def write(contract: Contract, facts: Facts) -> dict[str, Any]:
     return found
 
 
-def read(contract: Contract, values: Mapping[str, Any], num_gpus: int | None = None) -> Reading:
+def read(
+    contract: Contract,
+    values: Mapping[str, Any],
+    num_gpus: int | None = None,
+    hidden: Collection[str] = (),
+) -> Reading:
     """What words with values say; unknown words and unreadable values are reported, never fatal.
 
     Args:
         contract: The engine.
         values: Values by word, as text or as a file's own types.
         num_gpus: Processes that the launcher starts, where known.
+        hidden: Words that stand there with values that only a run knows.
     """
     spellings, given, spelled = contract.spellings, dict[str, Any](), dict[str, str]()
     unknown, wrong = [], []
@@ -116,7 +127,11 @@ def read(contract: Contract, values: Mapping[str, Any], num_gpus: int | None = N
             wrong.append(f"{name} {value!r:.60} is not {_ARTICLES[word.kind]}")
     if num_gpus is not None:
         given[NUM_GPUS] = num_gpus
-    return _reading(contract, Given(given, contract.words), spelled, tuple(unknown), wrong)
+    untold = {spellings[name].name for name in hidden if name in spellings} - given.keys()
+    untold |= {spellings[name].name for name in values if name in spellings} - given.keys()
+    told = Given(given, contract.words)
+    refused = refused_of(contract.refusals, told, spelled, untold)
+    return replace(_reading(contract, told, spelled, tuple(unknown), wrong), refused=refused)
 
 
 def _reading(

@@ -9,9 +9,13 @@ from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
 from planner.engines.megatron_lm.pairing import pairs_passes
+from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS, EXPERT_WORDS
+from planner.engines.megatron_lm.refused_layout import LAYOUT_REFUSALS, LAYOUT_WORDS
+from planner.engines.megatron_lm.refused_state import STATE_REFUSALS, STATE_WORDS
 from topology.hardware.gpu import Gpu
 
-SETTINGS = LAYOUT_SETTINGS + MODEL_SETTINGS
+OTHER_WORDS = (LAYOUT_WORDS, STATE_WORDS, EXPERT_WORDS)
+SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS)
 
 
 def _many_queues(facts: Facts, _: Gpu) -> bool:
@@ -75,6 +79,7 @@ MEGATRON = Contract(
     ),
     settings=SETTINGS,
     limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
+    refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,
