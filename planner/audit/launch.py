@@ -214,7 +214,8 @@ def _setting(name: str, values: list[str], line: int) -> list[Setting]:
     if any(UNKNOWN in value for value in values[:1]):
         return [Setting(name=name, value=NOT_KNOWN, line=line)]
     value = values[0].strip("'\"") if values else True
-    return [Setting(name=name, value=value, line=line)]
+    more = tuple(word.strip("'\"") for word in values[1:] if UNKNOWN not in word)
+    return [Setting(name=name, value=value, line=line, more=more)]
 
 
 def _line(flag: str, line: int, lines: Sequence[str]) -> int:

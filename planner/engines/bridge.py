@@ -15,7 +15,7 @@ from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable
-from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS
+from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS
@@ -193,7 +193,6 @@ _STATIC = Setting(
 )
 
 
-
 def _refused_here(refusal: Refusal) -> Refusal:
     """What megatron-core's configurations refuse, under the names here."""
 
@@ -234,6 +233,7 @@ BRIDGE = Contract(
     settings=SETTINGS,
     limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
     refusals=tuple(_refused_here(one) for one in STATE_REFUSALS + EXPERT_REFUSALS if one.name in _SHARED),
+    runs=RUNS,
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,

@@ -60,6 +60,8 @@ class Contract:
         settings: What it can be told.
         limits: What it cannot run, as rules of the search.
         refusals: What it stops at of what it is told.
+        sizes: Words without which a file leaves its model, and so the rest of its settings, to another.
+        runs: Rules of the planner that it runs what breaks, each with why; nothing prices that.
         recomputes: How many layers it can be told to recompute.
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
@@ -74,6 +76,8 @@ class Contract:
     settings: tuple[Setting, ...]
     limits: tuple[Limit, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    sizes: tuple[str, ...] = ()
+    runs: Mapping[str, str] = field(default_factory=dict)
     recomputes: Recomputes = "all"
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)

@@ -60,7 +60,7 @@ def refused_of(
         refusals: Of the engine.
         given: Words with values.
         spelled: How the file spells them.
-        hidden: Words that the file has with values that only a run knows: nothing that hangs on one is judged.
+        hidden: Words of the file with values that only a run knows: nothing that hangs on one is judged.
     """
     found: list[Refused] = []
     for refusal in refusals:
@@ -73,9 +73,7 @@ def refused_of(
         if stopped is not None:
             words = tuple(spelled[word] for word in refusal.words if word in spelled)
             message, fix = stopped
-            found.append(
-                Refused(name=refusal.name, words=words, message=message, fix=fix, kind=refusal.kind)
-            )
+            found.append(Refused(name=refusal.name, words=words, message=message, fix=fix, kind=refusal.kind))
     return tuple(found)
 
 

@@ -64,6 +64,16 @@ BUILT_IN = {
     "p2p_sharded": "with --sequence-parallel stages send shards",
 }
 
+RUNS = {
+    "kv-heads": "megatron-core gathers queries, keys and values over tp from 0.16 on, which is not priced",
+    "vocabulary": "Megatron-LM pads it",
+    "expert-tensor": "an expert may be cut otherwise than its layer, which is not priced",
+    "node-alignment": "such groups run, slowly",
+    "equal-chunks": "such chunks run, and wait for each other",
+    "megatron-sharding-with-tensors": "it warns, and messages of one of both wait",
+    "pipeline-fill": "fewer microbatches run, and leave stages idle",
+}
+
 MEGATRON = Contract(
     engine="megatron",
     title="Megatron-LM",
@@ -80,6 +90,8 @@ MEGATRON = Contract(
     settings=SETTINGS,
     limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
     refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
+    sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
+    runs=RUNS,
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,

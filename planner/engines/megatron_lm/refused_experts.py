@@ -13,9 +13,17 @@ from planner.engines.megatron_lm.stages import PP, chunks_of
 from planner.engines.refusal import Refusal, Stopped, asks, on
 from planner.engines.setting import Given, Setting, Word
 
-TP, EP, EXPERT_TP = "--tensor-model-parallel-size", "--expert-model-parallel-size", "--expert-tensor-parallel-size"
+TP, EP, EXPERT_TP = (
+    "--tensor-model-parallel-size",
+    "--expert-model-parallel-size",
+    "--expert-tensor-parallel-size",
+)
 EXPERTS, WIDTH, UNBIASED = "--num-experts", "--moe-ffn-hidden-size", "--disable-bias-linear"
-DISPATCHER, BACKEND, DEEPEP = "--moe-token-dispatcher-type", "--moe-flex-dispatcher-backend", "--moe-enable-deepep"
+DISPATCHER, BACKEND, DEEPEP = (
+    "--moe-token-dispatcher-type",
+    "--moe-flex-dispatcher-backend",
+    "--moe-enable-deepep",
+)
 SCORES, CHOSEN, BEFORE = "--moe-router-score-function", "--moe-router-topk", "--moe-router-pre-softmax"
 BIAS, GROUPS, OF_GROUPS = (
     "--moe-router-enable-expert-bias", "--moe-router-num-groups", "--moe-router-group-topk"
@@ -121,7 +129,8 @@ EXPERT_REFUSALS: tuple[Refusal, ...] = (
         stops=_dispatcher,
     ),
     Refusal(
-        name="router", words=(BIAS, CHOSEN, OF_GROUPS, GROUPS, SCORES, BEFORE, BALANCE, EXPERTS), stops=_router
+        name="router", words=(BIAS, CHOSEN, OF_GROUPS, GROUPS, SCORES, BEFORE, BALANCE, EXPERTS),
+        stops=_router,
     ),
     asks("capacity", PADDED, CAPACITY),
     Refusal(

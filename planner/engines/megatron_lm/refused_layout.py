@@ -35,6 +35,7 @@ DENSE_STREAM, FLUSH, DEFERRED = (
     "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
     "--defer-embedding-wgrad-compute",
 )  # fmt: skip
+GROUPS_OF = "--microbatch-group-size-per-virtual-pipeline-stage"
 UNFUSED, OVERLAPPED = "--no-gradient-accumulation-fusion", "--tp-comm-overlap"
 
 
@@ -218,7 +219,7 @@ def _interleaved(given: Given) -> Stopped:
     word = next((word for word in (CHUNKS, EACH, STRING) if given[word] is not None), CHUNKS)
     if chunks > 1 and pp == 1:
         return f"{word} makes {chunks} chunks at pp 1", f"set {PP}, or leave {word} out"
-    if chunks > 1 and pp == 2 and on(given, DENSE_STREAM):  # noqa: PLR2004  # two ranks
+    if chunks > 1 and pp == 2 and on(given, DENSE_STREAM):  # two ranks
         return f"{chunks} chunks a rank at pp 2 with {DENSE_STREAM}", f"leave {DENSE_STREAM} out, or set {PP}"
     if on(given, FLUSH) and (chunks == 1 or on(given, DENSE_STREAM)):
         return f"{FLUSH} without an interleaved schedule", f"set {CHUNKS}, or leave {FLUSH} out"
@@ -247,7 +248,7 @@ def _whole_sequences(given: Given) -> Stopped:
 def _filled(given: Given) -> Stopped:
     """Interleaved, microbatches go round in groups of pp."""
     pp, batch, size, found = given[PP], given[BATCH], given[MICROBATCH], given.num_gpus
-    if chunks_of(given) == 1 or pp == 1 or not batch or not size or found is None:
+    if chunks_of(given) == 1 or pp == 1 or not batch or not size or found is None or on(given, GROUPS_OF):
         return None
     count, rest = divmod(batch, found // (given[TP] * pp * given[CP]) * size)
     if rest or (count >= pp and count % pp == 0):
@@ -278,7 +279,8 @@ LAYOUT_REFUSALS: tuple[Refusal, ...] = (
         stops=_interleaved,
     ),
     Refusal(
-        name="interleaving-groups", words=(BATCH, MICROBATCH, CHUNKS, EACH, STRING, TP, PP, CP, LAYERS),
+        name="interleaving-groups",
+        words=(BATCH, MICROBATCH, CHUNKS, EACH, STRING, TP, PP, CP, LAYERS, GROUPS_OF),
         stops=_filled,
     ),
     Refusal(name="tensor-overlap", words=(OVERLAPPED, SEQUENCES, TP), stops=_overlapped),
@@ -290,6 +292,7 @@ LAYOUT_WORDS = Setting(
         Word(name=LEVELS, kind="list"),
         Word(name=HYBRID, aliases=("--hybrid-override-pattern",), states="said.hybrid"),
         Word(name=PREDICTED, kind="int", states="said.predicted_layers"),
+        Word(name=GROUPS_OF, kind="int"),
         Word(name=FLUSH, kind="flag", default=False),
         Word(name=DEFERRED, kind="flag", default=False),
     ),

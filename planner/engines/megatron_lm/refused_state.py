@@ -27,6 +27,8 @@ GRANULARITY, METHOD, COUNT, MODULES, SELECTIVE, SPREAD = (
     "--recompute-granularity", "--recompute-method", "--recompute-num-layers", "--recompute-modules",
     "--recompute-activations", "--distribute-saved-activations",
 )  # fmt: skip
+OLDER = ("--checkpoint-activations", "--activations-checkpoint-method")
+"""What said that whole layers are recomputed until 2022."""
 OFFLOADED, OFFLOADED_LAYERS = "--optimizer-cpu-offload", "--cpu-offloading-num-layers"
 SEQUENCES = "--sequence-parallel"
 ALLOWED = (
@@ -171,6 +173,14 @@ def _recompute(given: Given) -> Stopped:
     return None
 
 
+def _idle(given: Given) -> Stopped:
+    named = [word for word in (METHOD, COUNT, MODULES) if word in given and given[word] is not None]
+    if not named or any(on(given, word) for word in (GRANULARITY, SELECTIVE, *OLDER)):
+        return None
+    fix = f"set {GRANULARITY}, or leave {' and '.join(named)} out"
+    return f"{' and '.join(named)} without {GRANULARITY}: nothing is recomputed", fix
+
+
 def _overruled(given: Given) -> Stopped:
     if not on(given, SELECTIVE) or given[GRANULARITY] != "full":
         return None
@@ -235,6 +245,10 @@ STATE_REFUSALS: tuple[Refusal, ...] = (
     Refusal(name="recompute", words=(SELECTIVE, GRANULARITY, METHOD, COUNT), stops=_recompute),
     Refusal(
         name="recompute", words=(SELECTIVE, GRANULARITY), stops=_overruled, kind="contradiction"
+    ),
+    Refusal(
+        name="recompute-idle", words=(METHOD, COUNT, MODULES, GRANULARITY, SELECTIVE, *OLDER), stops=_idle,
+        kind="contradiction",
     ),
     Refusal(name="recompute", words=(SPREAD, GRANULARITY, SEQUENCES, TP, SELECTIVE), stops=_spread),
     Refusal(

@@ -48,17 +48,17 @@ def _read_pipeline(given: Given) -> dict[str, Any]:
 
 def slots_of(given: Given) -> int | None:
     """Layers, with those that the embedding and the loss take the place of."""
-    return None if given[LAYERS] is None else given[LAYERS] + sum(given[word] for word in ACCOUNTED)
+    return None if given[LAYERS] is None else int(given[LAYERS] + sum(given[word] for word in ACCOUNTED))
 
 
 def chunks_of(given: Given) -> int:
     """Chunks of a rank, of a string or as they are counted; one where layers do not divide into them."""
     if given[STRING] is not None:
-        return max(1, len(stages_of_string(given[STRING])) // given[PP])
+        return int(max(1, len(stages_of_string(given[STRING])) // given[PP]))
     slots, each = slots_of(given), given[EACH]
     if given[CHUNKS] is None and each and slots is not None:
-        return max(1, slots // given[PP] // each)
-    return given[CHUNKS] or 1
+        return int(max(1, slots // given[PP] // each))
+    return int(given[CHUNKS] or 1)
 
 
 def _stages(pp: int, chunks: int, layers: tuple[int, ...] | None) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
         granularity = "selective"
     if given["--checkpoint-activations"] or given["--activations-checkpoint-method"]:
         granularity = granularity or "full"
-    if granularity == "selective" or (granularity is None and "--recompute-modules" in given):
+    if granularity == "selective":
         found: dict[str, Any] = {"layout.recompute": "selective", "recipe.recompute_modules": modules}
         found["stack.recomputed_modules"] = tuple(name for name in modules if name in PRICED)
         return found | _of_ranks(given, 0)
@@ -215,7 +215,7 @@ RECOMPUTE = Setting(
         ),
         Word(name="--recompute-activations", kind="flag", default=False, states="said.recompute_selective"),
         Word(name="--checkpoint-activations", kind="flag", default=False, states="said.recompute_full"),
-        Word(name="--activations-checkpoint-method", states="said.recompute_method"),
+        Word(name="--activations-checkpoint-method", states="said.recompute_full"),
     ),
     fields=("layout.recompute", "split.recompute", "stack.recomputed_modules", "recipe.recompute_modules"),
     write=_write_recompute,
