@@ -91,6 +91,8 @@ def _recompute(facts: Facts, family: Family) -> None:
     method = {"said.recompute_method", "said.recompute_full"} & facts.found.keys()
     if whole(facts.value("said.recompute_layers")) == 0 and method:
         facts.take("layout.recompute", "none", "said.recompute_layers")
+    if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
+        facts.take("layout.recompute", "selective", "said.recompute_selective")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
     elif word in ("selective", "sel"):
