@@ -21,7 +21,8 @@ from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
-from planner.audit.told import model_told, splits_sequences
+from planner.audit.told import model_told, splits_sequences, told_modules
+from planner.engines.megatron_lm.modules import PRICED
 from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
@@ -127,6 +128,9 @@ def _left_out(reading: Reading) -> Iterator[str]:
             yield f"{what} are priced as kept on the GPU, not offloaded"
     if facts.count("said.offload_layers"):
         yield "activations are priced as kept on the GPU, not offloaded"
+    modules = [name for name in told_modules(reading) if name not in PRICED]
+    if facts.value("layout.recompute") == "selective" and modules:
+        yield f"recomputed modules {', '.join(modules)} are priced as kept"
     if facts.count("said.predicted_layers"):
         yield "layers that predict further tokens (MTP) are not priced"
     if reading.family.name in ("NeMo-RL", "verl"):

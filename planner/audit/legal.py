@@ -23,6 +23,7 @@ from planner.audit.told import (
     refused_by,
     setting_told,
     split_told,
+    states_all,
     words_between,
 )
 from planner.plan import PlanRequest
@@ -93,6 +94,8 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
     for found in check(
         setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
     ):
+        if _taken(reading, found.rule):
+            continue
         theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{setting.engine}-")
         unpriced = ran or (lent and theirs) or found.rule in runs
         why = f": {runs[found.rule]}" if found.rule in runs else ""
@@ -105,6 +108,15 @@ def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
             file=file,
             line=line,
         )
+
+
+def _taken(reading: Reading, rule: str) -> bool:
+    """Whether the engine judges by its own words what a limit judges by fields, and takes it."""
+    contract = contract_of(reading)
+    engine, _, name = rule.partition("-")
+    if contract is None or engine != contract.engine or not states_all(reading, contract):
+        return False
+    return name in {refusal.name.removeprefix("experts-") for refusal in contract.refusals}
 
 
 def _place(facts: Facts, rule: Rule | None, found: Violation) -> tuple[str, int]:

@@ -58,6 +58,14 @@ def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
         return model
 
 
+def told_modules(reading: Reading) -> tuple[str, ...]:
+    """Modules of a layer that files have recomputed."""
+    contract = contract_of(reading)
+    if contract is None:
+        return ()
+    return tuple(read(contract, words_of(reading, contract)).fields.get("recipe.recompute_modules", ()))
+
+
 def contract_of(reading: Reading) -> Contract | None:
     """The contract of the engine whose files these are."""
     return CONTRACTS.get(reading.family.engine)
@@ -117,11 +125,16 @@ def refused_by(reading: Reading) -> Iterator[tuple[Refused, Setting | None]]:
     spelled = _spelled(told, contract)
     hidden = {name for name, setting in spelled.items() if setting.value == NOT_KNOWN}
     words = words_of(replace(reading, settings=told), contract)
-    stated = {contract.spellings[name].name for name in words}
-    if not stated.issuperset(contract.sizes):
-        hidden |= contract.words.keys() - stated
+    if not states_all(reading, contract):
+        hidden |= contract.words.keys() - {contract.spellings[name].name for name in words}
     for one in read(contract, words, reading.facts.count("cluster.num_gpus"), hidden).refused:
         yield one, next((spelled[word] for word in one.words if spelled[word].line), None)
+
+
+def states_all(reading: Reading, contract: Contract) -> bool:
+    """Whether files state everything that is not the engine's default, the model too."""
+    stated = {contract.spellings[name].name for name in words_of(reading, contract)}
+    return reading.family.name in _WHOLE and stated.issuperset(contract.sizes)
 
 
 def own_names(reading: Reading) -> dict[str, str]:
