@@ -79,11 +79,9 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     machine = [*_directives(script), *_variables(script, machines_only=True)]
     if launches:
         best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))
-        said = {(setting.name, setting.value) for setting in best.settings}
+        said = {setting.name for setting in best.settings}
         parts = {  # of its own, kept in a variable
-            launch.line
-            for launch in launches
-            if said.issuperset((one.name, one.value) for one in launch.settings)
+            launch.line for launch in launches if said.issuperset(one.name for one in launch.settings)
         }
         others = tuple(sorted({launch.line for launch in launches} - parts - {best.line}))
         settings = (*best.settings, *machine)

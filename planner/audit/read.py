@@ -58,6 +58,10 @@ _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
 _IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
+_RECIPE = re.compile(
+    r"\b([a-z]\w{3,60}?)_(?:pretrain|sft|finetune)_config\(|\bllm\.(\w{3,60})\.(?:pretrain|finetune)_recipe\("
+)
+"""The recipe of a model that a Python file changes."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -217,6 +221,9 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)
+    named = {match[1] or match[2] for match in _RECIPE.finditer(text)} if kind == "python" else set()
+    if family.recipes and len(named) == 1:
+        facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
     doubts.extend(
         setting.how for setting in settings if "is not set" in setting.how and _used(setting, facts)
     )
