@@ -268,6 +268,7 @@ def is_machine(setting: Setting) -> bool:
         "num_gpus",
         "nproc_per_node",
         "ngpu",
+        "tf_config",
     )
 
 

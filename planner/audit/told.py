@@ -216,7 +216,8 @@ def words_between(
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}
     said = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}
-    return said, tuple(name for name in old if name not in new and name not in sizes)
+    stated = own_names(reading)
+    return said, tuple(name for name in old if name not in new and name not in sizes and name in stated)
 
 
 def _of_model(setting: EngineSetting) -> bool:
