@@ -14,7 +14,7 @@ from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
-from planner.formats.python_config import Recipe, recipes_of
+from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import Setting, with_defaults
 from planner.formats.shell_script import Script
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
@@ -58,10 +58,6 @@ _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
 _IN_NAME = re.compile(r"(?:^|[_-])(fp4|nvfp4|mxfp8|fp8|bf16)(?:[_.-]|cs|$)", re.IGNORECASE)
 """A precision in the name of a file."""
-_RECIPE = re.compile(
-    r"\b([a-z]\w{3,60}?)_(?:pretrain|sft|finetune)_config\(|\bllm\.(\w{3,60})\.(?:pretrain|finetune)_recipe\("
-)
-"""The recipe of a model that a Python file changes."""
 _DEBUG = re.compile(r"debug|test|tiny", re.IGNORECASE)
 
 
@@ -221,7 +217,7 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)
-    named = {match[1] or match[2] for match in _RECIPE.finditer(text)} if kind == "python" else set()
+    named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:
         facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
     doubts.extend(
