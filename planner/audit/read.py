@@ -39,7 +39,6 @@ _SHELL = re.compile(
 _TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
-"""What starts a program: a list of arguments has none, and its environment stands elsewhere."""
 _GPU_NAMES: Mapping[str, str] = {
     "h100": "h100-sxm",
     "h200": "h200-sxm",
@@ -392,8 +391,7 @@ def _together(readings: list[Reading]) -> Reading:
                 )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables
-        path = next(iter(reading.kinds))
-        whole.settings += tuple(replace(setting, file=path) for setting in reading.settings)
+        whole.settings += tuple(replace(one, file=next(iter(reading.kinds))) for one in reading.settings)
         whole.kinds |= reading.kinds
         whole.doubts.extend(reading.doubts)
         whole.measured = whole.measured or reading.measured
