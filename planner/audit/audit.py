@@ -8,8 +8,9 @@ from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of
-from planner.audit.findings import Finding, findings_of
+from planner.audit.findings import findings_of
 from planner.audit.job import Job, job_of
+from planner.audit.legal import Finding
 from planner.audit.read import Reading
 from planner.audit.told import add_chunks, split_told, stack_told, switched_off, told_of
 from planner.plan import Plan, PlanRequest

@@ -84,12 +84,15 @@ def _precision(facts: Facts, family: Family) -> None:
         facts.take("job.precision", known, "said.precision")
 
 
-def _recompute(facts: Facts, _: Family) -> None:
+def _recompute(facts: Facts, family: Family) -> None:
     """What is recomputed."""
     word = str(facts.value("said.recompute") or "").lower().partition("ac.config")[0]
     option = str(facts.value("said.recompute_option") or "")
-    if whole(facts.value("said.recompute_layers")) == 0 and "said.recompute_method" in facts.found:
+    method = {"said.recompute_method", "said.recompute_full"} & facts.found.keys()
+    if whole(facts.value("said.recompute_layers")) == 0 and method:
         facts.take("layout.recompute", "none", "said.recompute_layers")
+    if family.name == "Megatron-LM" and facts.truth("said.recompute_selective"):  # whatever else it is told
+        facts.take("layout.recompute", "selective", "said.recompute_selective")
     if word in ("full", "none"):
         facts.take("layout.recompute", word, "said.recompute")
     elif word in ("selective", "sel"):
@@ -101,10 +104,11 @@ def _recompute(facts: Facts, _: Family) -> None:
             held = True  # a way of doing it: unsloth, offload, …
         if held is not None:
             facts.take("layout.recompute", found if held else "none", name)
+    whole_file = family.name == "Megatron-LM"  # without a granularity it recomputes nothing
     if "said.recompute_method" in facts.found:
-        facts.take("layout.recompute", "full", "said.recompute_method")
+        facts.take("layout.recompute", "none" if whole_file else "full", "said.recompute_method")
     if "said.recompute_modules" in facts.found:
-        facts.take("layout.recompute", "selective", "said.recompute_modules")
+        facts.take("layout.recompute", "none" if whole_file else "selective", "said.recompute_modules")
 
 
 def _pipeline(facts: Facts, _: Family) -> None:

@@ -6,21 +6,16 @@ of the planner too (`planner.rules.check`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
-from planner.audit.facts import Facts
 from planner.audit.job import Job
+from planner.audit.legal import Finding, broken_rules, place_of, refused
 from planner.audit.read import Reading
-from planner.audit.spelling import spelled_fix
-from planner.audit.told import contract_of, setting_told
+from planner.audit.spelling import spelled_fix, spelled_name
+from planner.engines.megatron_lm.limits import orders_kernels_by_queue
 from planner.engines.megatron_lm.pairing import FLAG as PAIRS
-from planner.rules.check import check
 from topology.cluster import Cluster
-
-FindingKind = Literal["illegal", "contradiction", "slow", "measured", "unpriced"]
-"""``unpriced``: legal for all we know, but the profile that prices the job has no such thing."""
 
 HIGHEST_SHARE_OF_PEAK = 0.8
 """Of a GPU's dense peak that a training step reaches at most: the best published ones stay below 0.75."""
@@ -28,35 +23,18 @@ MOST_TFLOPS = 800.0
 """TFLOP/s per GPU beyond which a rate is doubted where the GPU is not known: about 700 is reached in fp8."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing to know.
-
-    Attributes:
-        kind: What it is.
-        rule: A word for it, the same in every audit.
-        message: What the file says, in numbers.
-        fix: What changes it.
-        file: Where.
-        line: Where; 0 if no line says it.
-    """
-
-    kind: FindingKind
-    rule: str
-    message: str
-    fix: str = ""
-    file: str = ""
-    line: int = 0
-
-
 def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Finding, ...]:
     """Everything that is wrong, the worst first."""
     found: dict[tuple[str, str], Finding] = {}
-    for judge in _JUDGES:
-        for finding in judge(reading):
+    judges: tuple[Iterator[Finding], ...] = (
+        refused(reading), *(judge(reading) for judge in _JUDGES), _environment(reading, cluster)
+    )  # fmt: skip
+    for judge in judges:
+        for finding in judge:
             found.setdefault((finding.kind, finding.rule), finding)
-    for finding in _broken_rules(reading, job):
-        if not any(rule == finding.rule and kind == "illegal" for kind, rule in found):
+    stopped = {rule for kind, rule in found if kind == "illegal"}
+    for finding in broken_rules(reading, job):
+        if stopped.isdisjoint((finding.rule, _SAME.get(finding.rule, ""))):
             found[finding.kind, finding.rule] = finding
     for finding in _measured(reading, job, cluster):
         found.setdefault((finding.kind, finding.rule), finding)
@@ -64,60 +42,53 @@ def findings_of(reading: Reading, job: Job, cluster: Cluster | None) -> tuple[Fi
     return tuple(sorted(found.values(), key=lambda finding: order.index(finding.kind)))
 
 
-def _at(facts: Facts, name: str) -> tuple[str, int]:
-    fact = facts.found.get(name)
-    return (fact.file, fact.line) if fact else ("", 0)
+_SAME = {
+    "attention-heads": "heads", "even-layers": "layers", "equal-chunks": "layers",
+    "virtual-stages": "interleaving",
+    "megatron-sequence-parallel": "experts-sequence-parallel", "megatron-biased-experts": "biased-experts",
+    "megatron-state-precision": "state-precision", "megatron-recompute-modules": "recompute-modules",
+    "megatron-sequence-halves": "sequence-halves", "sequence-split": "sequence-halves",
+}  # fmt: skip
+"""Rules of the planner, and what an engine's own words for the same are called."""
 
 
 def _counts(reading: Reading) -> Iterator[Finding]:
-    """Degrees against GPUs, layers and heads."""
+    """Degrees against GPUs and heads, which every engine asks for."""
     facts = reading.facts
-    tp, pp, cp, ep = (facts.count(f"layout.{name}") or 1 for name in ("tp", "pp", "cp", "ep"))
-    world, layers, heads = (
-        facts.count("cluster.num_gpus"),
-        facts.count("model.num_layers"),
-        facts.count("model.num_attention_heads"),
-    )
-    file, line = _at(facts, "cluster.num_gpus")
+    degrees = ("tp", "pp", "cp")
+    if facts.unknown & {f"layout.{name}" for name in degrees} - facts.found.keys():
+        return
+    tp, pp, cp, ep = (facts.count(f"layout.{name}") or 1 for name in (*degrees, "ep"))
+    world, heads = facts.count("cluster.num_gpus"), facts.count("model.num_attention_heads")
     if world and world % (tp * pp * cp):
-        message = f"tp {tp} · pp {pp} · cp {cp} = {tp * pp * cp} ranks, and {world} GPUs"
-        fix = f"start a multiple of {tp * pp * cp} GPUs, or split less"
-        yield Finding(kind="illegal", rule="gpus", message=message, fix=fix, file=file, line=line)
-    elif world and (world // pp) % ep and reading.family.name != "Megatron-DeepSpeed":
-        message = f"ep {ep} does not divide the {world // pp} ranks of a stage"
-        file, line = _at(facts, "layout.ep")
+        file, line = place_of(facts, "cluster.num_gpus", "layout.tp", "layout.pp", "layout.cp")
+        names = [name for name, size in zip(degrees, (tp, pp, cp), strict=True) if size > 1]
         yield Finding(
             kind="illegal",
-            rule="experts",
-            message=message,
-            fix=f"start at least {ep * pp} GPUs, or ep {world // pp}",
+            rule="gpus",
+            message=f"tp {tp} · pp {pp} · cp {cp} = {tp * pp * cp} ranks, and {world} GPUs",
+            fix=f"start a multiple of {tp * pp * cp} GPUs, or lower "
+            + " or ".join(spelled_name(reading, name) for name in names),
+            file=file,
+            line=line,
+        )
+    elif world and (world // pp) % ep and reading.family.name != "Megatron-DeepSpeed":
+        file, line = place_of(facts, "layout.ep")
+        yield Finding(
+            kind="illegal",
+            rule="expert-block",
+            message=f"ep {ep} does not divide the {world // pp} ranks of a stage",
+            fix=f"set {spelled_name(reading, 'ep')} {math.gcd(world // pp, ep)}, or start {ep * pp} GPUs",
             file=file,
             line=line,
         )
     if heads and heads % tp:
-        file, line = _at(facts, "layout.tp")
+        file, line = place_of(facts, "layout.tp")
         yield Finding(
             kind="illegal",
             rule="heads",
             message=f"{heads} heads do not divide by tp {tp}",
-            fix="set a tp that divides them",
-            file=file,
-            line=line,
-        )
-    chunks = facts.count("layout.virtual_stages") or 1
-    uneven = any(
-        name in facts.found
-        for name in ("said.stage_layout", "said.first_stage_layers", "said.last_stage_layers")
-    )
-    megatron = reading.family.name == "Megatron-LM"
-    if layers and megatron and not uneven and layers % (pp * chunks):
-        file, line = _at(facts, "layout.pp")
-        message = f"{layers} layers do not divide by {pp * chunks} stages"
-        yield Finding(
-            kind="illegal",
-            rule="layers",
-            message=message,
-            fix="set a pp that divides the layers, or a stage layout",
+            fix=f"set {spelled_name(reading, 'tp')} {math.gcd(heads, tp)}",
             file=file,
             line=line,
         )
@@ -131,26 +102,28 @@ def _batches(reading: Reading) -> Iterator[Finding]:
         facts.count("layout.dp"),
         facts.count("layout.microbatch_size") or 1,
     )
-    if batch and dp and batch % (dp * size):
-        file, line = _at(facts, "job.global_batch_size")
-        message = f"a global batch of {batch} is no multiple of dp {dp} · {size} samples"
+    if not batch or not dp or "layout.microbatch_size" in facts.unknown:
+        return
+    whole = spelled_name(reading, "job.global_batch_size")
+    if batch % (dp * size):
+        file, line = place_of(facts, "job.global_batch_size", "layout.microbatch_size")
         yield Finding(
             kind="illegal",
             rule="batch",
-            message=message,
-            fix=f"set a multiple of {dp * size}",
+            message=f"a global batch of {batch} is no multiple of dp {dp} · {size} samples",
+            fix=f"set {whole} {max(1, batch // (dp * size)) * dp * size}",
             file=file,
             line=line,
         )
     pp = facts.count("layout.pp") or 1
-    if batch and dp and pp > 1 and batch % (dp * size) == 0 and batch // (dp * size) < pp:
-        file, line = _at(facts, "layout.pp")
-        message = f"{batch // (dp * size)} microbatches fill a pipeline of {pp} stages badly"
+    if pp > 1 and batch % (dp * size) == 0 and batch // (dp * size) < pp:
+        file, line = place_of(facts, "layout.pp")
+        part, stages = spelled_name(reading, "microbatch_size"), spelled_name(reading, "pp")
         yield Finding(
             kind="slow",
             rule="bubble",
-            message=message,
-            fix="a larger global batch, a smaller microbatch or fewer stages",
+            message=f"{batch // (dp * size)} microbatches fill a pipeline of {pp} stages badly",
+            fix=f"raise {whole}, or lower {part} or {stages}",
             file=file,
             line=line,
         )
@@ -160,33 +133,34 @@ def _without_effect(reading: Reading) -> Iterator[Finding]:
     """Words that say nothing."""
     facts = reading.facts
     tp, pp = facts.count("layout.tp") or 1, facts.count("layout.pp") or 1
-    if facts.truth("layout.sequence_parallel") and tp == 1:
-        file, line = _at(facts, "layout.sequence_parallel")
+    known = "layout.tp" in facts.found or "layout.tp" not in facts.unknown
+    if facts.truth("layout.sequence_parallel") and tp == 1 and known:
+        file, line = place_of(facts, "layout.sequence_parallel")
         yield Finding(
             kind="contradiction",
             rule="sequence-parallel",
             message="sequence parallelism is set at tp 1, where it has no effect",
-            fix="leave it out, or set tp",
+            fix=f"leave it out, or set {spelled_name(reading, 'tp')}",
             file=file,
             line=line,
         )
     if facts.value("layout.schedule") not in (None, "1f1b") and pp == 1 and facts.stated("layout.schedule"):
-        file, line = _at(facts, "layout.schedule")
+        file, line = place_of(facts, "layout.schedule")
         yield Finding(
             kind="contradiction",
             rule="schedule",
             message=f"{facts.found['layout.schedule'].said} at pp 1, where no schedule has an effect",
-            fix="leave it out, or set pp",
+            fix=f"leave it out, or set {spelled_name(reading, 'pp')}",
             file=file,
             line=line,
         )
     if facts.truth("said.bf16") and facts.truth("said.fp16"):
-        file, line = _at(facts, "said.fp16")
+        file, line = place_of(facts, "said.fp16")
         yield Finding(
             kind="illegal",
             rule="precision",
             message="bf16 and fp16 are both on",
-            fix="keep one of them",
+            fix=f"keep {spelled_name(reading, 'said.bf16')}, or {spelled_name(reading, 'said.fp16')}",
             file=file,
             line=line,
         )
@@ -198,19 +172,19 @@ def _slow(reading: Reading) -> Iterator[Finding]:
     tp, dp, cp = (facts.count(f"layout.{name}") or 1 for name in ("tp", "dp", "cp"))
     each = facts.count("said.gpus_per_node")
     if each and tp > each:
-        file, line = _at(facts, "layout.tp")
+        file, line = place_of(facts, "layout.tp")
         yield Finding(
             kind="slow",
             rule="tp-across-nodes",
             message=f"tp {tp} spans nodes of {each} GPUs, so every layer waits for the network",
-            fix=f"tp of at most {each}",
+            fix=f"set {spelled_name(reading, 'tp')} {each} or less",
             file=file,
             line=line,
         )
     if reading.family.name not in ("Megatron-LM", "NeMo", "Megatron-Bridge"):
         return
     if tp > 1 and "layout.sequence_parallel" in facts.found and not facts.truth("layout.sequence_parallel"):
-        file, line = _at(facts, "layout.sequence_parallel")
+        file, line = place_of(facts, "layout.sequence_parallel")
         yield Finding(
             kind="slow",
             rule="no-sequence-parallel",
@@ -220,7 +194,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
             line=line,
         )
     if dp * cp > 1 and "layout.zero_stage" not in facts.found and reading.family.name == "Megatron-LM":
-        file, line = _at(facts, "layout.dp")
+        file, line = place_of(facts, "layout.dp", "cluster.num_gpus", "layout.tp")
         yield Finding(
             kind="slow",
             rule="no-distributed-optimizer",
@@ -235,7 +209,7 @@ def _slow(reading: Reading) -> Iterator[Finding]:
         and not facts.truth("said.overlap_gradients")
         and "shell" in reading.kinds.values()
     ):
-        file, line = _at(facts, "layout.zero_stage")
+        file, line = place_of(facts, "layout.zero_stage")
         yield Finding(
             kind="slow",
             rule="no-overlap",
@@ -246,26 +220,30 @@ def _slow(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _environment(reading: Reading) -> Iterator[Finding]:
+def _environment(reading: Reading, cluster: Cluster | None) -> Iterator[Finding]:
     """A variable that Megatron-LM asks for, or stops at."""
     facts = reading.facts
     if reading.family.name != "Megatron-LM" or "shell" not in reading.kinds.values():
         return
     split = (facts.count("layout.tp") or 1) > 1 or (facts.count("layout.cp") or 1) > 1
-    queues = reading.variables.get(_QUEUES, "").strip()
-    if facts.truth("said.megatron_fsdp"):
+    said = reading.variables.get(_QUEUES)
+    queues = str(said.value).strip() if said else ""
+    file, line = (said.file, said.line) if said else place_of(facts, "layout.tp", "layout.cp")
+    sharded = next((name for name in _SHARDED if facts.truth(name)), None)
+    if sharded is not None:
         wrong, fix = queues == "1", f"unset {_QUEUES}"
-        message = f"{_QUEUES} is 1: Megatron-FSDP stops"
+        message = f"{_QUEUES} is 1: {_SHARDED[sharded]} stops"
     else:
         wrong = split and (not reading.sets_queues or (queues.isdecimal() and queues != "1"))
-        wrong, fix = wrong and not _pairs(reading), f"export {_QUEUES}=1"
+        wrong = wrong and not _pairs(reading) and (cluster is None or orders_kernels_by_queue(cluster.gpu))
+        fix = f"export {_QUEUES}=1"
         stated = f"is {queues}" if queues else "is not set"
         message = f"{_QUEUES} {stated}: below Blackwell Megatron-LM stops with tp or cp above 1"
     if wrong:
-        file, line = _at(facts, "layout.tp")
         yield Finding(kind="illegal", rule="cuda-connections", message=message, fix=fix, file=file, line=line)
 
 
+_SHARDED = {"said.megatron_fsdp": "Megatron-FSDP", "said.torch_fsdp2": "torch FSDP2"}
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -274,28 +252,7 @@ def _pairs(reading: Reading) -> bool:
     return any(setting.name.strip("-").replace("_", "-") == PAIRS.strip("-") for setting in reading.settings)
 
 
-_JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (
-    _counts,
-    _batches,
-    _without_effect,
-    _slow,
-    _environment,
-)
-
-
-def _broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
-    """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
-    if job.request is None or job.layout is None:
-        return
-    setting = setting_told(reading, job.request)
-    for violation in check(
-        setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
-    ):
-        lent = setting.stack.name == "pytorch" or contract_of(reading) is None
-        theirs = violation.rule.endswith("-offered") or violation.rule.startswith(f"{setting.engine}-")
-        kind: FindingKind = "unpriced" if lent and theirs else "illegal"
-        fix = "" if kind == "unpriced" else violation.hint
-        yield Finding(kind=kind, rule=violation.rule, message=violation.message, fix=fix)
+_JUDGES: tuple[Callable[[Reading], Iterator[Finding]], ...] = (_counts, _batches, _without_effect, _slow)
 
 
 def _measured(reading: Reading, job: Job, cluster: Cluster | None) -> Iterator[Finding]:

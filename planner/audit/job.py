@@ -21,7 +21,8 @@ from costmodel.runs.model import model_of
 from costmodel.stack import stack as find_stack
 from planner.audit.facts import Facts
 from planner.audit.read import Reading
-from planner.audit.told import model_told, splits_sequences
+from planner.audit.told import model_told, splits_sequences, told_modules, unpriced_by
+from planner.engines.megatron_lm.modules import PRICED
 from planner.formats.settings import whole
 from planner.plan import PlanRequest
 from planner.questions.flags import Flags
@@ -110,6 +111,8 @@ def _unpriced(reading: Reading) -> str:
         return "a training job: this file serves"
     if reading.family.name == "nanotron" and (reading.facts.count("layout.ep") or 1) > 1:
         return "a job whose experts share ranks: those of nanotron have their own, which is not priced"
+    if reading.facts.value("said.hybrid"):
+        return "a model whose layers are all attention and feed-forward: this one mixes others in"
     adapter = str(reading.facts.value("said.adapter") or "").lower()
     if adapter not in ("", "full", "false", "none") or reading.facts.truth("said.four_bit"):
         return f"a job that trains all weights: {adapter or 'a base in four bits'} is not priced"
@@ -123,6 +126,14 @@ def _left_out(reading: Reading) -> Iterator[str]:
         value = str(facts.value(name) or "").lower()
         if value not in ("", "false", "none", "0"):
             yield f"{what} are priced as kept on the GPU, not offloaded"
+    if facts.count("said.offload_layers"):
+        yield "activations are priced as kept on the GPU, not offloaded"
+    modules = [name for name in told_modules(reading) if name not in PRICED]
+    if facts.value("layout.recompute") == "selective" and modules:
+        yield f"recomputed modules {', '.join(modules)} are priced as kept"
+    yield from unpriced_by(reading)
+    if facts.count("said.predicted_layers"):
+        yield "layers that predict further tokens (MTP) are not priced"
     if reading.family.name in ("NeMo-RL", "verl"):
         yield "only the training of a reinforcement-learning step is priced, not its answers"
 

@@ -79,7 +79,11 @@ def launch_of(text: str, given: Mapping[str, str], beside: Mapping[str, str]) ->
     machine = [*_directives(script), *_variables(script, machines_only=True)]
     if launches:
         best = max(launches, key=lambda launch: (launch.known, launch.sure, -launch.line))
-        others = tuple(sorted({launch.line for launch in launches if launch.line != best.line}))
+        said = {setting.name for setting in best.settings}
+        parts = {  # of its own, kept in a variable
+            launch.line for launch in launches if said.issuperset(one.name for one in launch.settings)
+        }
+        others = tuple(sorted({launch.line for launch in launches} - parts - {best.line}))
         settings = (*best.settings, *machine)
         return Launch(settings, best.family, best.line, best.known, best.sure, others), script
     flags = _flags_in_variables(script, lines)
@@ -125,7 +129,7 @@ def _kept_command(values: Sequence[Text], given: Mapping[str, str]) -> list[Star
     """Commands in the text of a variable."""
     if len(values) != 1 or "\n" not in values[0].text or not re.search(r"\s--[a-z]", values[0].text):
         return []
-    return followed(values[0].text, given=given).started
+    return followed("\n" * (values[0].line - 1) + values[0].text, given=given).started
 
 
 def _launch(command: Started, lines: Sequence[str]) -> Launch | None:
@@ -214,7 +218,8 @@ def _setting(name: str, values: list[str], line: int) -> list[Setting]:
     if any(UNKNOWN in value for value in values[:1]):
         return [Setting(name=name, value=NOT_KNOWN, line=line)]
     value = values[0].strip("'\"") if values else True
-    return [Setting(name=name, value=value, line=line)]
+    more = tuple(word.strip("'\"") for word in values[1:] if UNKNOWN not in word)
+    return [Setting(name=name, value=value, line=line, more=more)]
 
 
 def _line(flag: str, line: int, lines: Sequence[str]) -> int:
@@ -263,6 +268,7 @@ def is_machine(setting: Setting) -> bool:
         "num_gpus",
         "nproc_per_node",
         "ngpu",
+        "tf_config",
     )
 
 

@@ -25,6 +25,9 @@ def machines(facts: Facts, family: Family) -> None:
             "a GPU for each task",
             like="said.tasks_per_node",
         )
+    workers = _workers(str(facts.value("said.workers") or ""))
+    if workers:
+        facts.put("said.nodes", workers, "derived", f"{workers} workers", like="said.workers")
     each, nodes, total = (
         facts.count("said.gpus_per_node"),
         facts.count("said.nodes"),
@@ -46,6 +49,16 @@ def machines(facts: Facts, family: Family) -> None:
         )
     elif nodes and "said.gpus_per_node" not in facts.unknown:
         _usual_node(facts, nodes)
+
+
+def _workers(text: str) -> int:
+    """Workers of ``TF_CONFIG``, the chief among them, or of a list of hosts.
+
+    >>> _workers('{"cluster": {"chief": ["a:1"], "worker": ["b:1"], "ps": ["d:1"]}}'), _workers("a:1,b:1,c:1")
+    (2, 3)
+    """
+    lists = re.findall(r'"(?:worker|chief)"\s*:\s*\[([^\]]*)\]', text) or ([] if "{" in text else [text])
+    return sum(len(re.findall(r"[\w.-]+:\d{1,5}", hosts)) for hosts in lists)
 
 
 def _holds_layout(facts: Facts, each: int) -> bool:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from planner.audit.conclusions import conclude
-from planner.audit.facts import Facts, facts_of, meaning
+from planner.audit.facts import Facts, facts_of, meaning, recognised
 from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
-from planner.formats.python_config import Recipe, recipes_of
+from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import Setting, with_defaults
 from planner.formats.shell_script import Script
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
@@ -38,6 +38,7 @@ _SHELL = re.compile(
 )
 _TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
+_STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _GPU_NAMES: Mapping[str, str] = {
     "h100": "h100-sxm",
     "h200": "h200-sxm",
@@ -82,7 +83,7 @@ class Reading:
     """Whether they speak of the variable that Megatron-LM asks for: a script, its launcher, a runtime."""
     mentioned_gpus: int | None = None
     """How many a comment says the file is for."""
-    variables: dict[str, str] = field(default_factory=dict)
+    variables: dict[str, Setting] = field(default_factory=dict)
     """What scripts set, by name."""
     settings: tuple[Setting, ...] = ()
     """Everything that was read, the first file that holds first."""
@@ -142,7 +143,7 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
     return whole
 
 
-def _mentions(whole: Reading, texts: Iterable[str]) -> None:
+def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     """Kinds and numbers of GPUs that names and comments speak of."""
     kinds: set[str] = set()
     numbers: set[int] = set()
@@ -150,6 +151,7 @@ def _mentions(whole: Reading, texts: Iterable[str]) -> None:
         kinds |= {match.group(1).lower() for match in _GPU.finditer(text[:MOST_CONFIG_CHARACTERS])}
         numbers |= {int(match.group(1)) for match in _PRESET.finditer(text[:MOST_CONFIG_CHARACTERS])}
         whole.sets_queues |= "CUDA_DEVICE_MAX_CONNECTIONS" in text
+    whole.sets_queues |= not any(_STARTS.search(text[:MOST_CONFIG_CHARACTERS]) for text in texts)
     whole.gpus = tuple(sorted({_GPU_NAMES[kind] for kind in kinds}))
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 
@@ -214,6 +216,9 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
         return Reading(facts, launch.family, {path: kind}, None, doubts, settings=tuple(settings))
     family = family_of(settings) or _by_name(settings)
     facts = facts_of(settings, family, path)
+    named = models_named(text) if kind == "python" else set()
+    if family.recipes and len(named) == 1:
+        facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
     doubts.extend(
         setting.how for setting in settings if "is not set" in setting.how and _used(setting, facts)
     )
@@ -226,8 +231,6 @@ def _used(setting: Setting, facts: Facts) -> bool:
 
 def _by_name(settings: list[Setting]) -> Family:
     """The family of settings without a mark: most words recognised."""
-    from planner.audit.facts import recognised
-
     best = max(FAMILIES, key=lambda family: recognised(settings, family))
     return best if recognised(settings, best) else FAMILIES[-1]
 
@@ -244,8 +247,6 @@ def _recipe(recipes: list[Recipe], wanted: str, path: str, doubts: list[str]) ->
                 "name one of them",
             )
         return found
-    from planner.audit.facts import recognised
-
     known = {
         recipe.name: recognised(recipe.settings, family_of(recipe.settings) or FAMILIES[-1])
         for recipe in recipes
@@ -278,7 +279,12 @@ def _of_script(
         _add_named_precision(facts, path, script.sourced, doubts)
         return Reading(facts, FAMILIES[-1], {path: kind}, None, doubts)
     facts = facts_of(launch.settings, launch.family, path)
-    variables = {name: script.names.text(name) or "" for name in script.names.values}
+    variables = {
+        name: Setting(
+            name=name, value=script.names.text(name) or "", line=said[0].line if said else 0, file=path
+        )
+        for name, said in script.names.values.items()
+    }
     if kind == "shell":
         for document in script.documents:
             _add_document(facts, document.text, path, document.line)
@@ -385,7 +391,7 @@ def _together(readings: list[Reading]) -> Reading:
                 )
         whole.facts.unknown |= reading.facts.unknown
         whole.variables |= reading.variables
-        whole.settings += reading.settings
+        whole.settings += tuple(replace(one, file=next(iter(reading.kinds))) for one in reading.settings)
         whole.kinds |= reading.kinds
         whole.doubts.extend(reading.doubts)
         whole.measured = whole.measured or reading.measured

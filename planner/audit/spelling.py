@@ -88,6 +88,32 @@ def spelled_fix(reading: Reading, *stated: str) -> str:
     return " ".join(_styled(reading, word_for(reading, name)) for name in stated)
 
 
+def spelled_name(reading: Reading, field: str) -> str:
+    """The name of a field of a layout, or of a dotted one, as the file would have it."""
+    word = word_for(reading, field if "." in field else f"layout.{field}")
+    if not word:
+        return field.rpartition(".")[2]
+    return re.split(r"[:= ]+(?=\S*$)", _styled(reading, f"{word} 1"))[0]
+
+
+def spelled_names(reading: Reading, own: Mapping[str, str], text: str) -> str:
+    """A text with the names of the file in place of its engine's flags.
+
+    Args:
+        reading: The files.
+        own: Names of theirs by flag.
+        text: What speaks in flags.
+    """
+    kind = next(iter(reading.kinds.values()), "shell")
+    flags = kind in ("shell", "page", "log") or any("-" in name for name in own.values())
+
+    def named(found: re.Match[str]) -> str:
+        name = own.get(found[0], found[1] if flags else found[1].replace("-", "_"))
+        return f"--{name.lstrip('-')}" if flags else name
+
+    return re.sub(r"--([a-z0-9-]+)", named, text)
+
+
 def word_for(reading: Reading, stated: str) -> str:
     """The name under which files state a field: their own, else their family's; empty if none."""
     fact = reading.facts.found.get(stated)

@@ -6,7 +6,7 @@ are read by it, and changes are what it writes of one job and not of the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,7 +22,9 @@ from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
 from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
-from planner.engines.setting import Setting
+from planner.engines.refusal import Refused
+from planner.engines.setting import Setting as EngineSetting
+from planner.formats.settings import Setting
 from planner.plan import PlanRequest
 from planner.problem import Setting as Question
 from planner.problem import setting_of, split_of
@@ -56,6 +58,14 @@ def model_told(reading: Reading, model: ModelSpec) -> ModelSpec:
         return model
 
 
+def told_modules(reading: Reading) -> tuple[str, ...]:
+    """Modules of a layer that files have recomputed."""
+    contract = contract_of(reading)
+    if contract is None:
+        return ()
+    return tuple(read(contract, words_of(reading, contract)).fields.get("recipe.recompute_modules", ()))
+
+
 def contract_of(reading: Reading) -> Contract | None:
     """The contract of the engine whose files these are."""
     return CONTRACTS.get(reading.family.engine)
@@ -83,13 +93,63 @@ def add_chunks(reading: Reading) -> None:
 def words_of(reading: Reading, contract: Contract) -> dict[str, Any]:
     """The settings of files as words of a contract; those it does not know are left out."""
     known = contract.spellings
-    found: dict[str, Any] = {}
-    for setting in reading.settings:
+    return {
+        name: [setting.value, *setting.more] if known[name].kind == "list" and setting.more else setting.value
+        for name, setting in _spelled(reading.settings, contract).items()
+        if setting.value != NOT_KNOWN
+    }
+
+
+def _spelled(settings: Iterable[Setting], contract: Contract) -> dict[str, Setting]:
+    """Settings by the words of a contract that they are, the first of each."""
+    known = contract.spellings
+    found: dict[str, Setting] = {}
+    for setting in settings:
         names = (f"--{setting.path[-1].replace('_', '-')}", ".".join(setting.path), setting.name)
         name = next((name for name in names if name in known), None)
-        if name is not None and name not in found and setting.value not in (None, NOT_KNOWN):
-            found[name] = setting.value
+        before = None if name is None else found.get(name)
+        if name is not None and setting.value is not None and (before is None or before.value == NOT_KNOWN):
+            found[name] = setting
     return found
+
+
+def refused_by(reading: Reading) -> Iterator[tuple[Refused, Setting | None]]:
+    """What the engine stops at, and where that stands; of files that say all that differs from its defaults.
+
+    Of those that leave the model to another file, only what has every word. A log is of a job that started.
+    """
+    contract = contract_of(reading)
+    if contract is None or reading.family.name not in _WHOLE:
+        return
+    told = tuple(setting for setting in reading.settings if reading.kinds.get(setting.file) != "log")
+    spelled = _spelled(told, contract)
+    hidden = {name for name, setting in spelled.items() if setting.value == NOT_KNOWN}
+    words = words_of(replace(reading, settings=told), contract)
+    if not states_all(reading, contract):
+        hidden |= contract.words.keys() - {contract.spellings[name].name for name in words}
+    for one in read(contract, words, reading.facts.count("cluster.num_gpus"), hidden).refused:
+        yield one, next((spelled[word] for word in one.words if spelled[word].line), None)
+
+
+def unpriced_by(reading: Reading) -> tuple[str, ...]:
+    """Words of the engine that are given and that nothing prices, with what they do."""
+    contract = contract_of(reading)
+    return () if contract is None else read(contract, words_of(reading, contract)).unpriced
+
+
+def states_all(reading: Reading, contract: Contract) -> bool:
+    """Whether files state everything that is not the engine's default, the model too."""
+    stated = {contract.spellings[name].name for name in words_of(reading, contract)}
+    return reading.family.name in _WHOLE and stated.issuperset(contract.sizes)
+
+
+def own_names(reading: Reading) -> dict[str, str]:
+    """How the files spell the words of their engine."""
+    contract = contract_of(reading)
+    if contract is None:
+        return {}
+    known = contract.spellings
+    return {known[name].name: setting.name for name, setting in _spelled(reading.settings, contract).items()}
 
 
 def stack_told(stack: SoftwareStack, told: Told | None) -> SoftwareStack:
@@ -162,9 +222,10 @@ def words_between(
         return None
     sizes = {word.name for setting in contract.settings if _of_model(setting) for word in setting.words}
     said = {name: value for name, value in new.items() if old.get(name) != value and name not in sizes}
-    return said, tuple(name for name in old if name not in new and name not in sizes)
+    stated = own_names(reading)
+    return said, tuple(name for name in old if name not in new and name not in sizes and name in stated)
 
 
-def _of_model(setting: Setting) -> bool:
+def _of_model(setting: EngineSetting) -> bool:
     """Whether a setting states sizes of the model alone, which no change touches."""
     return all(name.startswith("model.") for name in setting.fields)

@@ -6,6 +6,7 @@ Names are those of ``megatron/bridge/training/config.py`` and of megatron-core's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,11 +15,14 @@ from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable
-from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT
+from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.megatron_lm.pairing import FLAG, UNPRICED
+from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS
+from planner.engines.megatron_lm.refused_state import STATE_REFUSALS
 from planner.engines.megatron_lm.state import DTYPES
+from planner.engines.refusal import Refusal, Stopped
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
 
@@ -136,14 +140,15 @@ def as_megatron(given: Given) -> Given:
         if here in given.values:
             values[name] = not given.values[here]
     recipe = given.values.get("mixed_precision", "")
-    if recipe.startswith("fp16"):
-        values["--fp16"] = True
+    values["--fp16" if recipe.startswith("fp16") else "--bf16"] = True
     if "delayed" not in recipe:  # the recipe that a configuration of sixteen bits has too
         values["--fp8-recipe"] = "tensorwise"
     return Given(values, _MEGATRON_WORDS)
 
 
-_MEGATRON_WORDS = {word.name: word for setting in LAYOUT_SETTINGS for word in setting.words} | {
+_MEGATRON_WORDS = {
+    word.name: word for setting in (*LAYOUT_SETTINGS, *OTHER_WORDS) for word in setting.words
+} | {
     "--num-layers": Word(name="--num-layers", kind="int"),
     "--num-experts": Word(name="--num-experts", kind="int"),
 }
@@ -199,6 +204,24 @@ _GROUPED = Setting(
 )
 """Products of all experts in one, as they are priced, and as the recomputation of ``moe_act`` asks for."""
 
+
+def _refused_here(refusal: Refusal) -> Refusal:
+    """What megatron-core's configurations refuse, under the names here."""
+
+    def stops(given: Given) -> Stopped:
+        found = refusal.stops(as_megatron(given))
+        return found and (_told_here(found[0]), _told_here(found[1]))
+
+    return replace(refusal, words=tuple(_NAMES.get(word, word) for word in refusal.words), stops=stops)
+
+
+def _told_here(text: str) -> str:
+    """A text with the names here in place of Megatron-LM's."""
+    return re.sub(r"--[a-z0-9-]+", lambda found: _NAMES.get(found.group(), found.group()), text)
+
+
+_SHARED = ("state-precision", "expert-overlap")
+"""Refusals of configurations that both have; the others are of Megatron-LM's arguments."""
 SETTINGS = (
     *(_as_here(one) for one in LAYOUT_SETTINGS if "job.precision" not in one.fields),
     _PRECISION,
@@ -222,6 +245,8 @@ BRIDGE = Contract(
     ),
     settings=SETTINGS,
     limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
+    refusals=tuple(_refused_here(one) for one in STATE_REFUSALS + EXPERT_REFUSALS if one.name in _SHARED),
+    runs=RUNS,
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,

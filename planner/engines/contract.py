@@ -9,12 +9,13 @@ both directions; most join one word and one field, a few join several because th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Variable
+from planner.engines.refusal import Refusal, Refused, refused_of
 from planner.engines.setting import NUM_GPUS, Given, Setting, Word
 from planner.plan import Recomputes
 from topology.base.names import YES_NO
@@ -31,6 +32,7 @@ class Reading:
         unknown: Words that no setting has.
         wrong: Words whose value cannot be read, with why; they count as not given.
         unpriced: Words that are given and priced as if they were not, with what they do.
+        refused: What the engine stops at.
     """
 
     stated: Mapping[str, Any]
@@ -39,6 +41,7 @@ class Reading:
     unknown: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     unpriced: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -58,6 +61,9 @@ class Contract:
         stacks: Profiles that price it, the usual one first.
         settings: What it can be told.
         limits: What it cannot run, as rules of the search.
+        refusals: What it stops at of what it is told.
+        sizes: Words without which a file leaves its model, and so the rest of its settings, to another.
+        runs: Rules of the planner that it runs what breaks, each with why; nothing prices that.
         recomputes: How many layers it can be told to recompute.
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
@@ -74,6 +80,9 @@ class Contract:
     stacks: tuple[str, ...]
     settings: tuple[Setting, ...]
     limits: tuple[Limit, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    sizes: tuple[str, ...] = ()
+    runs: Mapping[str, str] = field(default_factory=dict)
     recomputes: Recomputes = "all"
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)
@@ -101,13 +110,19 @@ def write(contract: Contract, facts: Facts) -> dict[str, Any]:
     return found
 
 
-def read(contract: Contract, values: Mapping[str, Any], num_gpus: int | None = None) -> Reading:
+def read(
+    contract: Contract,
+    values: Mapping[str, Any],
+    num_gpus: int | None = None,
+    hidden: Collection[str] = (),
+) -> Reading:
     """What words with values say; unknown words and unreadable values are reported, never fatal.
 
     Args:
         contract: The engine.
         values: Values by word, as text or as a file's own types.
         num_gpus: Processes that the launcher starts, where known.
+        hidden: Words that stand there with values that only a run knows.
     """
     spellings, given, spelled = contract.spellings, dict[str, Any](), dict[str, str]()
     unknown, wrong = [], []
@@ -123,7 +138,11 @@ def read(contract: Contract, values: Mapping[str, Any], num_gpus: int | None = N
             wrong.append(f"{name} {value!r:.60} is not {_ARTICLES[word.kind]}")
     if num_gpus is not None:
         given[NUM_GPUS] = num_gpus
-    return _reading(contract, Given(given, contract.words), spelled, tuple(unknown), wrong)
+    untold = {spellings[name].name for name in hidden if name in spellings} - given.keys()
+    untold |= {spellings[name].name for name in values if name in spellings} - given.keys()
+    told = Given(given, contract.words)
+    refused = refused_of(contract.refusals, told, spelled, untold)
+    return replace(_reading(contract, told, spelled, tuple(unknown), wrong), refused=refused)
 
 
 def _reading(

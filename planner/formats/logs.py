@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,33 @@ _LOGGED = re.compile(
 )
 
 
+_TOLD: Mapping[re.Pattern[str], tuple[str, ...]] = {
+    _STEP: ("elapsed time per iteration (", "iter time (", "elapsed_time_per_iteration_"),
+    _NAMED_STEP: ("train_step_tim", "step time"),
+    _PROGRESS: ("s/it", "it/s"),
+    _TFLOPS: ("flops:", "flop/s/gpu", "flops_per_gpu:", "flops per gpu:", "gpu utilization:"),
+    _TOKENS: ("tps:", "tokens per gpu (", "(tgs):", "tokens_per_sec_per_gpu:"),
+    _MEMORY: ("allocated", "max_ma", "memory:"),
+    _SAMPLES: ("samplespersec=", "samples_per_second", "speed:", "samples per second:", "samples/sec:"),
+    _HF: ("train_steps_per_second",),
+    _MESH: ("device mesh with",),
+    _CONSUMED: ("consumed_samples",),
+    _PARALLEL: ("parallel-size:", "parallel size:"),
+    _COMMAND: ("+ ", "cmd", "$ ", "torchrun", "deepspeed", "python", "srun", ".sh"),
+    _ARGUMENT: ("..", "  "),
+    _STATED["cluster.num_gpus"]: ("using world size",),
+    _STATED["job.global_batch_size"]: ("global batch size", "global_batch size", "global batch_size",
+                                       "global_batch_size", "total train batch size"),
+    _STATED["layout.microbatch_size"]: ("local batch size", "batch size per device"),
+    _STATED["job.sequence_length"]: ("sequence length",),
+    _STATED["said.accumulation"]: ("gradient accumulation steps",),
+}  # fmt: skip
+"""Small letters without one of which a text has no match of a pattern: most logs have a few of all."""
+_RATES = frozenset((_TFLOPS, _SAMPLES, _TOKENS, _HF, _PROGRESS, _MEMORY))
+_SENTENCES = frozenset((*_STATED.values(), _MESH, _CONSUMED))
+_PRINTED = frozenset((_ARGUMENT, _COMMAND, _PARALLEL))
+
+
 @dataclass(slots=True)
 class Measured:
     """What a log measured; None where it does not say.
@@ -116,6 +143,8 @@ def is_log(text: str) -> bool:
 class _Read:
     """Numbers as they are found."""
 
+    told: frozenset[re.Pattern[str]]
+    """Patterns that the text may have."""
     steps: list[float] = field(default_factory=list)
     tflops: list[float] = field(default_factory=list)
     tokens: list[float] = field(default_factory=list)
@@ -137,7 +166,9 @@ class _Read:
 
 def measured_of(text: str) -> tuple[Measured, list[Setting], str]:
     """What a log measured, the settings that it prints, and the commands that it shows."""
-    read = _Read()
+    small = text.lower()
+    told = (pattern for pattern, words in _TOLD.items() if any(word in small for word in words))
+    read = _Read(told=frozenset(told))
     for number, line in _lines(text):
         _take(line, number, read)
     if read.each_step and read.each_step[-1] > 0:
@@ -170,10 +201,8 @@ def _median(values: list[float]) -> float | None:
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with their numbers; a command that goes on is one line."""
     going, begun = "", 0
-    for number, match in enumerate(re.finditer(r"[^\n]*\n?", text), 1):
-        if number > MOST_LINES:
-            return
-        line = match.group().rstrip("\n")[:LONGEST_LINE]
+    for number, whole in enumerate(text.split("\n", MOST_LINES)[:MOST_LINES], 1):
+        line = whole[:LONGEST_LINE]
         if line.endswith("\\") and len(going) < LONGEST_LINE:
             going, begun = going + line[:-1] + " ", begun or number
             continue
@@ -181,21 +210,29 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         going, begun = "", 0
 
 
+def _search(pattern: re.Pattern[str], line: str, read: _Read) -> re.Match[str] | None:
+    """The first match in a line."""
+    return pattern.search(line) if pattern in read.told else None
+
+
 def _take(line: str, number: int, read: _Read) -> None:
     """One line."""
     if line.startswith(("DLLL", ":::MLLOG")):
         _take_json(line, number, read)
         return
-    step = _STEP.search(line)
+    step = _search(_STEP, line, read)
     if step:
         scale = _THOUSANDS[step.group(3)] / (1000 if step.group(1) == "ms" else 1)
         _add_step(_number(step.group(2)) * scale, read)
-    named = _NAMED_STEP.search(line)
+    named = _search(_NAMED_STEP, line, read)
     if named:
         _add_step(_number(named.group(1)), read)
-    _take_rates(line, read)
-    _take_stated(line, number, read)
-    _take_printed(line[_end_of_prefix(line) :], number, read)
+    if read.told & _RATES:
+        _take_rates(line, read)
+    if read.told & _SENTENCES:
+        _take_stated(line, number, read)
+    if not step and read.told & _PRINTED:
+        _take_printed(line[_end_of_prefix(line) :], number, read)
 
 
 def _end_of_prefix(line: str) -> int:
@@ -207,16 +244,16 @@ def _end_of_prefix(line: str) -> int:
 def _take_stated(line: str, number: int, read: _Read) -> None:
     """What a line says of the job in a sentence; of a batch that ramps up the last counts."""
     for name, pattern in _STATED.items():
-        match = pattern.search(line)
+        match = _search(pattern, line, read)
         digits = match.group(1).replace(",", "")[:12] if match else ""
         if digits:
             read.job[name] = (int(digits), number)
-    mesh = _MESH.search(line)
+    mesh = _search(_MESH, line, read)
     for axis, degree in zip(mesh.group(1).split(","), mesh.group(2).split(","), strict=False) if mesh else ():
         stated, size = _MESH_FIELDS.get(axis.strip(" '\"")), degree.strip()
         if stated is not None and size.isdecimal() and len(size) < 9:
             read.job.setdefault(stated, (int(size), number))
-    consumed = _CONSUMED.search(line)
+    consumed = _search(_CONSUMED, line, read)
     if consumed and "job.global_batch_size" not in read.job:
         steps, samples = (int(text[:15]) for text in consumed.groups())
         before, read.consumed = read.consumed, (steps, samples)
@@ -233,18 +270,18 @@ def _add_step(seconds: float, read: _Read) -> None:
 def _take_rates(line: str, read: _Read) -> None:
     """Rates and memory of a line."""
     for pattern, into in ((_TFLOPS, read.tflops), (_SAMPLES, read.samples)):
-        match = pattern.search(line)
+        match = _search(pattern, line, read)
         if match and len(into) < MOST_STEPS:
             into.append(_number(match.group(1)))
-    tokens = _TOKENS.search(line)
+    tokens = _search(_TOKENS, line, read)
     if tokens and len(read.tokens) < MOST_STEPS:
         read.tokens.append(_number(tokens.group(1)) * _THOUSANDS[tokens.group(2)])
-    hf, bar = _HF.search(line), _PROGRESS.search(line)
+    hf, bar = _search(_HF, line, read), _search(_PROGRESS, line, read)
     if hf and _number(hf.group(1)) > 0:
         read.average = 1 / _number(hf.group(1))
     if bar and _number(bar.group(1)) > 0 and len(read.progress) < MOST_STEPS:
         read.progress.append(_number(bar.group(1)) if bar.group(2) == "s/it" else 1 / _number(bar.group(1)))
-    memory = _MEMORY.search(line)
+    memory = _search(_MEMORY, line, read)
     if memory:
         mib, gigabytes, gib = memory.groups()
         found = (
@@ -259,11 +296,11 @@ def _take_rates(line: str, read: _Read) -> None:
 
 def _take_printed(line: str, number: int, read: _Read) -> None:
     """Arguments and commands that a log shows."""
-    argument = _ARGUMENT.match(line) if len(line) < 500 else None
+    argument = _ARGUMENT.match(line) if len(line) < 500 and (".." in line or line[:2] == "  ") else None
     if argument:
         name, value = argument.group(1) or argument.group(3), argument.group(2) or argument.group(4)
         read.settings.append(Setting(name=name, value=value.strip(), line=number))
-    for kind, degree in _PARALLEL.findall(line[:2000]):
+    for kind, degree in _PARALLEL.findall(line[:2000]) if _PARALLEL in read.told else ():
         name = {
             "data": "dp",
             "tensor-model": "tp",
@@ -273,7 +310,7 @@ def _take_printed(line: str, number: int, read: _Read) -> None:
             "expert-model": "ep",
         }[kind]
         read.job.setdefault(f"layout.{name}", (int(degree[:9]), number))
-    echoed = _ECHOED.match(line)
+    echoed = _ECHOED.match(line) if line[:2] == "+ " else None
     if echoed:
         read.arrays.setdefault(echoed.group(1), echoed.group(2))
     elif _COMMAND.match(line) and len(read.commands) < 200:

@@ -237,3 +237,18 @@ def _dotted(node: ast.expr) -> str | None:
     if not isinstance(node, ast.Name):
         return None
     return ".".join([node.id, *reversed(parts)])
+
+
+_RECIPE = re.compile(
+    r"\b([a-z]\w{3,60}?)_(?:pretrain|sft|finetune)_config\(|\bllm\.(\w{3,60})\.(?:pretrain|finetune)_recipe\("
+)
+"""The recipe of a model that a Python file changes."""
+
+
+def models_named(text: str) -> set[str]:
+    """Models whose recipes a file calls.
+
+    >>> models_named("cfg = llama31_405b_pretrain_config()")
+    {'llama31_405b'}
+    """
+    return {match[1] or match[2] for match in _RECIPE.finditer(text)}

@@ -27,12 +27,16 @@ class Setting:
         value: Text, number or truth; a list as the text of its parts with commas.
         line: Where it stands.
         how: What was taken for granted to know it; empty where it is plainly written.
+        more: Words after the value, of an option that may have several.
+        file: Where it stands, once files are put together.
     """
 
     name: str
     value: Scalar
     line: int
     how: str = ""
+    more: tuple[str, ...] = ()
+    file: str = ""
 
     @property
     def path(self) -> tuple[str, ...]:

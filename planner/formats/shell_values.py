@@ -116,7 +116,7 @@ class _Builder:
 
     def add(self, text: str, line: int | None = None) -> None:
         """Text that is not split."""
-        if self.current is None:
+        if self.current is None or not any(self.current):  # a quote that opens says nothing of the line
             self.current, self.current_line = [], line or self.line
         self.current.append(text)
 

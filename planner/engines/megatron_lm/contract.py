@@ -9,10 +9,14 @@ from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
 from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
+from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS, EXPERT_WORDS
+from planner.engines.megatron_lm.refused_layout import LAYOUT_REFUSALS, LAYOUT_WORDS
+from planner.engines.megatron_lm.refused_state import STATE_REFUSALS, STATE_WORDS
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
-SETTINGS = LAYOUT_SETTINGS + MODEL_SETTINGS
+OTHER_WORDS = (LAYOUT_WORDS, STATE_WORDS, EXPERT_WORDS)
+SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS)
 
 
 def _many_queues(facts: Facts, gpu: Gpu) -> bool:
@@ -73,6 +77,16 @@ BUILT_IN = {
     "p2p_sharded": "with --sequence-parallel stages send shards",
 }
 
+RUNS = {
+    "kv-heads": "megatron-core gathers queries, keys and values over tp from 0.16 on, which is not priced",
+    "vocabulary": "Megatron-LM pads it",
+    "expert-tensor": "an expert may be cut otherwise than its layer, which is not priced",
+    "node-alignment": "such groups run, slowly",
+    "equal-chunks": "such chunks run, and wait for each other",
+    "megatron-sharding-with-tensors": "it warns, and messages of one of both wait",
+    "pipeline-fill": "fewer microbatches run, and leave stages idle",
+}
+
 MEGATRON = Contract(
     engine="megatron",
     title="Megatron-LM",
@@ -88,6 +102,9 @@ MEGATRON = Contract(
     ),
     settings=SETTINGS,
     limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
+    refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
+    sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
+    runs=RUNS,
     recomputes="per-chunk",
     environment=ENVIRONMENT,
     built_in=BUILT_IN,

@@ -77,7 +77,7 @@ def _write_sharding(facts: Facts) -> dict[str, Any]:
 def _read_sharding(given: Given) -> dict[str, Any]:
     """ZeRO stage and the ranks that share one copy."""
     stage = int(given["--use-distributed-optimizer"])
-    if given["--use-megatron-fsdp"]:
+    if given["--use-megatron-fsdp"] or given["--use-custom-fsdp"]:
         strategy = given["--data-parallel-sharding-strategy"]
         if strategy not in _STAGE_OF:
             raise ValueError(f"{strategy!r} is none of {', '.join(_STAGE_OF)}")
@@ -105,9 +105,9 @@ _SHARDING = Setting(
             name="--use-megatron-fsdp",
             kind="flag",
             default=False,
-            aliases=("--use-custom-fsdp",),
             states="said.megatron_fsdp",
         ),
+        Word(name="--use-custom-fsdp", kind="flag", default=False, states="said.megatron_fsdp"),  # until 0.13
         Word(name="--data-parallel-sharding-strategy", default="optim_grads_params", states="said.sharding"),
         Word(name="--ckpt-format"),
         Word(name="--num-distributed-optimizer-instances", kind="int", default=1),

@@ -5,15 +5,12 @@ Read in `TransformerConfig.__post_init__` of megatron-core 0.19.2.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from costmodel.layout import INTERLEAVED_SCHEDULE, RECOMPUTES, LayoutTable, ParallelLayout
 from planner.engines.fields import Facts
 from planner.engines.limit import Limit, Question
-from planner.engines.megatron_lm.stages import PP
-from planner.engines.setting import Given, Setting, Word
+from planner.engines.setting import Setting, Word
 
 UNPRICED = {
     "--delay-wgrad-compute": "moves weight gradients under the exchange of experts, which hides more of it",
@@ -32,25 +29,6 @@ def pairs_passes(facts: Facts) -> bool:
     return bool(facts["stack.pairs_expert_passes"] and able and microbatches > facts["layout.pp"])
 
 
-def _read(given: Given) -> dict[str, Any]:
-    """The switch; a file that has it where Megatron-LM stops has it wrong."""
-    if not given[FLAG]:
-        return {"stack.pairs_expert_passes": False}
-    chunks = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
-    cut = given["--pipeline-model-parallel-layout"] is not None or any(given[word] for word in chunks)
-    asked = {
-        f"{EP} above 1": given[EP] > 1,
-        "virtual stages": given[PP] == 1 or cut,
-        "no full recomputation": given["--recompute-granularity"] != "full",
-        "alltoall or flex": given["--moe-token-dispatcher-type"] in ("alltoall", "flex"),
-        "no --moe-shared-expert-overlap": not given["--moe-shared-expert-overlap"],
-    }
-    lacking = [what for what, there in asked.items() if not there]
-    if lacking:
-        raise ValueError(f"asks for {', '.join(lacking)}")
-    return {"stack.pairs_expert_passes": True}
-
-
 PAIRING = Setting(
     words=(
         Word(name=FLAG, kind="flag", default=False),
@@ -58,7 +36,7 @@ PAIRING = Setting(
     ),
     fields=("stack.pairs_expert_passes",),
     write=lambda facts: {FLAG: True} if pairs_passes(facts) else {},
-    read=_read,
+    read=lambda given: {"stack.pairs_expert_passes": given[FLAG]},
 )
 
 

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Sequence
 
 MOST_LETTERS = 100_000
+MOST_NESTED = 20
+"""Groups within groups; published layouts have one."""
 _GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,6})|\(([^()]*)\)|([A-Za-z])\*(\d{1,6})")
 
 
@@ -27,6 +30,23 @@ def layout_string(layers_of_stage: Sequence[int]) -> str:
     return "".join(parts) + stages[-1]
 
 
+def _repeated(plain: str) -> str:
+    """A layout with its innermost groups and letters written out."""
+    letters = len(plain)
+
+    def written(found: re.Match[str]) -> str:
+        nonlocal letters
+        group, times, bare, letter, repeats = found.groups()
+        inside, count = (bare, 1) if bare is not None else (group or letter, int(times or repeats))
+        letters += len(inside or "") * count
+        if letters > MOST_LETTERS:
+            raise ValueError("the layout is longer than any model")
+        return (inside or "") * count
+
+    return _GROUP.sub(written, plain)
+
+
+@functools.lru_cache(maxsize=256)
 def stages_of_string(text: str) -> tuple[int, ...]:
     """Layers of each stage that a string says; a ValueError where it says none.
 
@@ -34,12 +54,10 @@ def stages_of_string(text: str) -> tuple[int, ...]:
     ((3, 2, 2, 0), (0, 1, 1, 1, 0))
     """
     plain = re.sub(r"[\s,]", "", text)
-    while found := _GROUP.search(plain):
-        group, times, bare, letter, repeats = found.groups()
-        inside, count = (bare, 1) if bare is not None else (group or letter, int(times or repeats))
-        if len(plain) + len(inside or "") * count > MOST_LETTERS:
-            raise ValueError("the layout is longer than any model")
-        plain = plain[: found.start()] + (inside or "") * count + plain[found.end() :]
+    for _ in range(MOST_NESTED):
+        if not _GROUP.search(plain):
+            break
+        plain = _repeated(plain)
     if not re.fullmatch(r"[EtmL|]*", plain) or "t" not in plain:
         raise ValueError(f"{text[:60]!r} is no layout of stages")
     return tuple(stage.count("t") for stage in plain.split("|"))

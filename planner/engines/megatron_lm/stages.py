@@ -17,7 +17,10 @@ from planner.engines.megatron_lm.modules import PRICED, modules_of, spelled_modu
 from planner.engines.megatron_lm.stage_string import layout_string, stages_of_string
 from planner.engines.setting import Given, Setting, Word
 
-PP = "--pipeline-model-parallel-size"
+PP, LAYERS, STRING = "--pipeline-model-parallel-size", "--num-layers", "--pipeline-model-parallel-layout"
+CHUNKS, EACH = "--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage"
+ACCOUNTED = tuple(f"--account-for-{end}-in-pipeline-split" for end in ("embedding", "loss"))
+ENDS = tuple(f"--decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
 MOST_LAYERS = 4096
 
 
@@ -27,29 +30,35 @@ def _write_pipeline(facts: Facts) -> dict[str, Any]:
     if pp == 1:
         return {}
     if len(set(layers)) > 1:
-        return {"--pipeline-model-parallel-layout": layout_string(layers)}
-    return {"--num-virtual-stages-per-pipeline-rank": chunks} if chunks > 1 else {}
+        return {STRING: layout_string(layers)}
+    return {CHUNKS: chunks} if chunks > 1 else {}
 
 
 def _read_pipeline(given: Given) -> dict[str, Any]:
     """Chunks of a rank, the schedule they mean, and layers of each stage."""
-    pp, layout = given[PP], given["--pipeline-model-parallel-layout"]
+    pp, layout = given[PP], given[STRING]
     if layout is not None:
         layers = stages_of_string(layout)
         if len(layers) % pp:
             raise ValueError(f"{len(layers)} stages on {pp} ranks")
         return _stages(pp, len(layers) // pp, layers)
-    total = given["--num-layers"]
-    chunks = given["--num-virtual-stages-per-pipeline-rank"]
-    slots = None if total is None else total + sum(given[word] for word in _ACCOUNTED)
-    each = given["--num-layers-per-virtual-pipeline-stage"]
-    if chunks is None and each and slots is not None:
-        chunks = slots // pp // each
-    return _stages(pp, chunks or 1, _counted(given, slots, pp, chunks or 1))
+    chunks = chunks_of(given)
+    return _stages(pp, chunks, _counted(given, slots_of(given), pp, chunks))
 
 
-_ACCOUNTED = ("--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split")
-_ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+def slots_of(given: Given) -> int | None:
+    """Layers, with those that the embedding and the loss take the place of."""
+    return None if given[LAYERS] is None else int(given[LAYERS] + sum(given[word] for word in ACCOUNTED))
+
+
+def chunks_of(given: Given) -> int:
+    """Chunks of a rank, of a string or as they are counted; one where layers do not divide into them."""
+    if given[STRING] is not None:
+        return int(max(1, len(stages_of_string(given[STRING])) // given[PP]))
+    slots, each = slots_of(given), given[EACH]
+    if given[CHUNKS] is None and each and slots is not None:
+        return int(max(1, slots // given[PP] // each))
+    return int(given[CHUNKS] or 1)
 
 
 def _stages(pp: int, chunks: int, layers: tuple[int, ...] | None) -> dict[str, Any]:
@@ -65,7 +74,7 @@ def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int
     The embedding and the loss may take the slot of a layer, the first and the last rank may have a number of
     their own.
     """
-    first, last = (given[word] for word in _ENDS)
+    first, last = (given[word] for word in ENDS)
     if slots is None or not 1 <= pp * chunks <= MOST_LAYERS or slots > MOST_LAYERS:
         return None
     inner = pp - (first is not None) - (last is not None)
@@ -81,28 +90,26 @@ def _counted(given: Given, slots: int | None, pp: int, chunks: int) -> tuple[int
     if any(rank % chunks for rank in ranks):
         return None
     layers = [ranks[stage % pp] // chunks for stage in range(pp * chunks)]
-    layers[0] -= given[_ACCOUNTED[0]]
-    layers[-1] -= given[_ACCOUNTED[1]]
+    layers[0] -= given[ACCOUNTED[0]]
+    layers[-1] -= given[ACCOUNTED[1]]
     return tuple(layers)
 
 
 PIPELINE = Setting(
     words=(
-        Word(name="--pipeline-model-parallel-layout", states="said.stage_layout"),
+        Word(name=STRING, states="said.stage_layout"),
         Word(
-            name="--num-virtual-stages-per-pipeline-rank",
+            name=CHUNKS,
             kind="int",
             aliases=("--virtual-pipeline-model-parallel-size",),
             states="layout.virtual_stages",
         ),
-        Word(
-            name="--num-layers-per-virtual-pipeline-stage", kind="int", states="said.layers_per_virtual_stage"
-        ),
+        Word(name=EACH, kind="int", states="said.layers_per_virtual_stage"),
         *(
             Word(name=name, kind="int", states=f"said.{end}_stage_layers")
-            for name, end in zip(_ENDS, ("first", "last"), strict=True)
+            for name, end in zip(ENDS, ("first", "last"), strict=True)
         ),
-        *(Word(name=name, kind="flag", default=False) for name in _ACCOUNTED),
+        *(Word(name=name, kind="flag", default=False) for name in ACCOUNTED),
     ),
     fields=("layout.virtual_stages", "layout.schedule", "split.layers"),
     write=_write_pipeline,
@@ -169,7 +176,7 @@ def _read_recompute(given: Given) -> dict[str, Any]:
         granularity = "selective"
     if given["--checkpoint-activations"] or given["--activations-checkpoint-method"]:
         granularity = granularity or "full"
-    if granularity == "selective" or (granularity is None and "--recompute-modules" in given):
+    if granularity == "selective":
         found: dict[str, Any] = {"layout.recompute": "selective", "recipe.recompute_modules": modules}
         found["stack.recomputed_modules"] = tuple(name for name in modules if name in PRICED)
         return found | _of_ranks(given, 0)
@@ -210,7 +217,7 @@ RECOMPUTE = Setting(
         ),
         Word(name="--recompute-activations", kind="flag", default=False, states="said.recompute_selective"),
         Word(name="--checkpoint-activations", kind="flag", default=False, states="said.recompute_full"),
-        Word(name="--activations-checkpoint-method", states="said.recompute_method"),
+        Word(name="--activations-checkpoint-method", states="said.recompute_full"),
     ),
     fields=("layout.recompute", "split.recompute", "stack.recomputed_modules", "recipe.recompute_modules"),
     write=_write_recompute,

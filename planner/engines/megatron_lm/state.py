@@ -93,11 +93,7 @@ def _read(given: Given) -> dict[str, Any]:
         "stack.optimizer_bytes": _PLAIN,
     }
     if not given[AWARE]:
-        if {grads, master, first, second} != {"fp32"}:
-            raise ValueError(f"dtypes ask for {AWARE}")
         return found
-    if not (given["--use-distributed-optimizer"] or given["--use-megatron-fsdp"]):
-        raise ValueError(f"{AWARE} asks for --use-distributed-optimizer")
     half = "fp16" if given["--fp16"] else "bf16"
     kept = _BYTES[master]
     if master == "fp32":

@@ -94,7 +94,8 @@ class Told:
             self.facts["cluster.num_gpus"],
         )
         differs = [one for one in differences(self.facts, found.fields) if not one[0].startswith("stack.")]
-        return (*differs, *found.unknown, *found.wrong)
+        refused = (f"{one.name}: {one.message}" for one in found.refused)
+        return (*differs, *found.unknown, *found.wrong, *refused)
 
 
 def told_of(r: Random, contract: Contract, setting: Setting, layout: ParallelLayout) -> Told:

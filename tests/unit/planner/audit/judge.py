@@ -15,6 +15,7 @@ from planner.audit.audit import Audit, measured_step_s
 from planner.audit.findings import findings_of
 from planner.audit.job import Job
 from planner.audit.read import read_files
+from planner.audit.told import add_chunks
 from topology.base.errors import InputError
 
 COLUMNS = {
@@ -70,6 +71,7 @@ def read(folder: Path, row: dict[str, str]) -> tuple[dict[str, Any], bool]:
         reading = read_files([str(folder / name) for name in row["file"].split("+")], variant)
     except InputError:
         return {}, True
+    add_chunks(reading)
     findings = findings_of(reading, Job(), None)
     found = Audit(
         reading=reading,

@@ -85,7 +85,7 @@ def test_the_whole_change_written_into_the_file_leads_to_the_best(recomputing, t
     [
         ({"tp": 8, "pp": 16}, "illegal", "gpus"),
         ({"layers": 30, "pp": 4}, "illegal", "layers"),
-        ({"more": "--expert-model-parallel-size 16 --num-experts 16"}, "illegal", "experts"),
+        ({"more": "--expert-model-parallel-size 16 --num-experts 16"}, "illegal", "expert-block"),
         ({"batch": 63}, "illegal", "batch"),
         ({"tp": 5, "nodes": 5}, "illegal", "heads"),
         ({"tp": 16, "nodes": 2, "batch": 64}, "slow", "tp-across-nodes"),

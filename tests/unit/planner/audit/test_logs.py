@@ -1,10 +1,13 @@
 """Step time, rates and memory of logs, in the units that each log prints."""
 
+from pathlib import Path
+
 import pytest
 
-from planner.formats.logs import measured_of
+from planner.formats.logs import _TOLD, measured_of
 from topology.base.units import BILLION, GIB
 
+FILES = Path(__file__).parent / "files"
 MEGATRON = """\
 using world size: 64, data-parallel-size: 1, tensor-model-parallel size: 4, pipeline-model-parallel size: 16
   num_layers ...................................... 64
@@ -103,3 +106,11 @@ def test_what_a_logger_records_of_its_configuration_is_read():
         ("cfg.tensor_model_parallel_size", 4),
         ("cfg.fp8", True),
     ]
+
+
+@pytest.mark.parametrize("path", sorted(FILES.glob("*.log")), ids=lambda path: path.name)
+def test_a_line_that_a_pattern_matches_has_one_of_its_words(path):
+    """Or the pattern would be passed over in a log that has it."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        for pattern, words in _TOLD.items():
+            assert not pattern.search(line) or any(word in line.lower() for word in words)

@@ -55,13 +55,20 @@ def test_bytes_are_read(line: str, state: float, gradients: float) -> None:
     [
         ("--bf16 --exp-avg-dtype bf16", "--use-precision-aware-optimizer"),
         ("--bf16 --use-precision-aware-optimizer", "--use-distributed-optimizer"),
-        ("--bf16 --use-distributed-optimizer --exp-avg-dtype int4", "is none of"),
     ],
 )
-def test_what_megatron_would_stop_at_is_wrong(line: str, lacking: str) -> None:
+def test_what_megatron_would_stop_at_is_refused(line: str, lacking: str) -> None:
     """As `OptimizerConfig` asserts."""
     contract = CONTRACTS["megatron"]
-    assert lacking in read(contract, words_of_line(contract, line.split())).wrong[0]
+    (refused,) = read(contract, words_of_line(contract, line.split())).refused
+    assert refused.fix == f"add {lacking}"
+
+
+def test_a_dtype_that_is_none_is_wrong() -> None:
+    """It is no value of the word."""
+    contract = CONTRACTS["megatron"]
+    line = "--bf16 --use-distributed-optimizer --use-precision-aware-optimizer --exp-avg-dtype int4"
+    assert "is none of" in read(contract, words_of_line(contract, line.split())).wrong[0]
 
 
 def test_an_export_is_the_plan() -> None:

@@ -1,0 +1,178 @@
+"""What is illegal in the files of a job: what its engine stops at, and the rules that a complete job breaks.
+
+Both are the engine's and the planner's own knowledge; here they get the place in the file and its words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from costmodel.kernels.precisions import TRAINING
+from costmodel.layout import ParallelLayout
+from planner.audit.facts import Facts
+from planner.audit.job import Job
+from planner.audit.read import Reading
+from planner.audit.spelling import spelled_change, spelled_name, spelled_names, spelled_words
+from planner.audit.told import (
+    contract_of,
+    facts_of_job,
+    own_names,
+    refused_by,
+    setting_told,
+    split_told,
+    states_all,
+    words_between,
+)
+from planner.plan import PlanRequest
+from planner.rules.check import check, parse_pins, rules_of
+from planner.rules.rule import Rule, Violation
+from topology.base.errors import InputError
+
+FindingKind = Literal["illegal", "contradiction", "slow", "measured", "unpriced"]
+"""``unpriced``: legal for all we know, but the profile that prices the job has no such thing."""
+_LAYOUT = tuple(field.name for field in fields(ParallelLayout))
+_PRODUCT = re.compile(r"\b([a-z_]+(?:·[a-z_]+)+)=(\d+)")
+_PIN = re.compile(r"(\b(?:set|use) )?\b([a-z_]+)=([A-Za-z0-9_-]+)")
+_PRECISION = re.compile(rf"(\b(?:set|use) )?(?:--)?precision ({'|'.join(TRAINING)})\b")
+_NAME = re.compile(rf"(?<![\w-])({'|'.join(name for name in _LAYOUT if name != 'dp')})(?![\w-])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to know.
+
+    Attributes:
+        kind: What it is.
+        rule: A word for it, the same in every audit.
+        message: What the file says, in numbers.
+        fix: What changes it.
+        file: Where.
+        line: Where; 0 if no line says it.
+    """
+
+    kind: FindingKind
+    rule: str
+    message: str
+    fix: str = ""
+    file: str = ""
+    line: int = 0
+
+
+def place_of(facts: Facts, *names: str) -> tuple[str, int]:
+    """Where the first of some fields stands that stands anywhere."""
+    found = (facts.found[name] for name in names if name in facts.found)
+    return next(((fact.file, fact.line) for fact in found if fact.line), ("", 0))
+
+
+def refused(reading: Reading) -> Iterator[Finding]:
+    """What the engine stops at of what it is told."""
+    own = own_names(reading)
+    for one, setting in refused_by(reading):
+        yield Finding(
+            kind=one.kind,
+            rule=one.name,
+            message=spelled_names(reading, own, one.message),
+            fix=spelled_names(reading, own, one.fix),
+            file=setting.file if setting else "",
+            line=setting.line if setting else 0,
+        )
+
+
+def broken_rules(reading: Reading, job: Job) -> Iterator[Finding]:
+    """Rules of the planner and of the engine that a complete job breaks, with the switches of its files."""
+    if job.request is None or job.layout is None:
+        return
+    setting = setting_told(reading, job.request)
+    contract = contract_of(reading)
+    lent = setting.stack.name == "pytorch" or contract is None
+    ran = set(reading.kinds.values()) == {"log"}  # so it was legal
+    runs: Mapping[str, str] = contract.runs if contract is not None else {}
+    rules = {rule.name: rule for rule in rules_of(setting.engine)}
+    for found in check(
+        setting.model, setting.cluster, setting.job, setting.stack, job.layout, engine=setting.engine
+    ):
+        if _taken(reading, found.rule):
+            continue
+        theirs = found.rule.endswith("-offered") or found.rule.startswith(f"{setting.engine}-")
+        unpriced = ran or (lent and theirs) or found.rule in runs
+        why = f": {runs[found.rule]}" if found.rule in runs else ""
+        file, line = _place(reading.facts, rules.get(found.rule), found)
+        yield Finding(
+            kind="unpriced" if unpriced else "illegal",
+            rule=found.rule,
+            message=f"{found.message}{why}",
+            fix="" if unpriced else _in_words(reading, job.request, job.layout, found.hint),
+            file=file,
+            line=line,
+        )
+
+
+def _taken(reading: Reading, rule: str) -> bool:
+    """Whether the engine judges by its own words what a limit judges by fields, and takes it."""
+    contract = contract_of(reading)
+    engine, _, name = rule.partition("-")
+    if contract is None or engine != contract.engine or not states_all(reading, contract):
+        return False
+    return name in {refusal.name.removeprefix("experts-") for refusal in contract.refusals}
+
+
+def _place(facts: Facts, rule: Rule | None, found: Violation) -> tuple[str, int]:
+    """Where what breaks a rule stands: a degree that is no least one first, then what its text speaks of."""
+    names = [f"layout.{name}" for name in (rule.fields if rule else ())]
+    telling = [name for name in names if facts.value(name) not in (None, 0, 1, False, "none")]
+    spoken = [name for name in facts.found if name.partition(".")[2] in re.findall(r"\w+", found.message)]
+    return place_of(facts, *telling, *names, *(name for name in spoken if not name.startswith("said.")))
+
+
+def _in_words(reading: Reading, request: PlanRequest, layout: ParallelLayout, hint: str) -> str:
+    """A hint of the planner in the words of the file."""
+
+    def pinned(match: re.Match[str]) -> str:
+        verb, name, value = match.groups()
+        if name not in _LAYOUT:
+            return match.group()
+        try:
+            after = replace(layout, **parse_pins({name: value}))
+        except InputError:
+            return match.group()
+        fallback = spelled_change(reading, ((name, getattr(after, name)),))
+        return _told(verb, _changed(reading, request, layout, request, after) or fallback) or match.group()
+
+    def multiplied(match: re.Match[str]) -> str:
+        return f"{' · '.join(spelled_name(reading, name) for name in match[1].split('·'))} of {match[2]}"
+
+    def multiplying(match: re.Match[str]) -> str:
+        precision: Any = match[2]
+        job = replace(request.job, precision=precision)
+        changed = _changed(reading, request, layout, replace(request, job=job), layout)
+        return _told(match[1], changed) or match.group()
+
+    text = _PIN.sub(pinned, _PRECISION.sub(multiplying, _PRODUCT.sub(multiplied, hint)))
+    return _NAME.sub(lambda match: spelled_name(reading, match[1]), text)
+
+
+def _told(verb: str | None, words: tuple[str, ...]) -> str:
+    """Words to set, and those to leave out; empty where there are none."""
+    gone = [word.removeprefix("without ") for word in words if word.startswith("without ")]
+    said = " ".join(word for word in words if not word.startswith("without "))
+    less = f"leave {' and '.join(gone)} out" if gone else ""
+    return " and ".join(part for part in (f"{verb or ''}{said}" if said else "", less) if part)
+
+
+def _changed(
+    reading: Reading, request: PlanRequest, layout: ParallelLayout, other: PlanRequest, after: ParallelLayout
+) -> tuple[str, ...]:
+    """Words that make one job another, by the contract of its engine."""
+    stack = setting_told(reading, request).stack
+    try:
+        said = [
+            facts_of_job(asked, split, split_told(asked, split, None), stack)
+            for asked, split in ((request, layout), (other, after))
+        ]
+    except (InputError, ValueError, IndexError, ZeroDivisionError):
+        return ()
+    between = words_between(reading, said[0], said[1])
+    return () if between is None else spelled_words(reading, *between)
