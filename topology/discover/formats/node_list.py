@@ -7,11 +7,13 @@ from topology.base.decode import lines_of
 from topology.base.errors import InputError, shown
 from topology.discover.fabric import FabricFacts, fabric_of
 from topology.discover.hostlist import hosts_in
-from topology.discover.places import Figure, Place
+from topology.discover.places import MOST_HOSTS, Figure, Place
 
 _LINE = re.compile(r"(?:\d+:\s+)?(?:export\s+|declare -x\s+)?(SLURM\w*)=(.*)")
 _HOST = re.compile(r"([\w.:,\[\]-]+)(?:\s+(?:slots|max[_-]slots)=(\d{1,4}))*")
 _GPUS = re.compile(r"(?:(?:gpu:)?([A-Za-z][\w.-]*):)?(\d{1,4})(?:\(.*\))?")
+LONGEST_ADDRESS = 4096
+"""Characters of a topology address: a name for each of a few levels."""
 LISTS = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST")
 COUNTS = ("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 
@@ -80,6 +82,9 @@ def facts_of_environment(found: Mapping[str, str], addresses: list[tuple[str, st
 
 def _addressed(address: str, pattern: str) -> list[tuple[str, tuple[str, ...]]]:
     """Return the host of a topology address and the switches above it: `s0.s[1-2].node7`."""
+    if max(len(address), len(pattern)) > LONGEST_ADDRESS:
+        cause = f"SLURM_TOPOLOGY_ADDR has more than {LONGEST_ADDRESS:,} characters"
+        raise InputError("this environment is not understood", cause, "print it inside the job")
     kinds = pattern.split(".") if pattern else []
     parts = re.split(r"\.(?![^\[]*\])", address)
     if kinds and len(parts) > len(kinds):  # a host name may hold dots
@@ -113,6 +118,9 @@ def is_node_list(text: str) -> bool:
 def from_node_list(text: str) -> FabricFacts:
     """Return the facts of host names, one or an expression a line; `slots=8` tells GPUs."""
     places: dict[str, Place] = {}
+    if text.count("\n") > MOST_HOSTS:
+        cause = f"it has more than {MOST_HOSTS:,} lines"
+        raise InputError("this list of hosts is too long", cause, "give the hosts of one job")
     for line in lines_of(text, "the list"):
         match = _HOST.fullmatch(line.strip())
         if line.lstrip().startswith("#") or not line.strip():
