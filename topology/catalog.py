@@ -41,18 +41,19 @@ def cluster_names() -> tuple[str, ...]:
     return tuple(machines())
 
 
-def cluster(name_or_path: str | Path, num_gpus: int | None = None) -> Cluster:
+def cluster(name_or_path: str | Path, num_gpus: int | None = None, gpu_of_dumps: str = "") -> Cluster:
     """Return a cluster: a machine of the catalog, `num_gpus` in it, or the one that a file describes.
 
     Args:
         name_or_path: a catalog name ("aws-p5.48xlarge"), a TOML file, or dumps with commas between.
         num_gpus: how many GPUs; without it one machine, rack or scalable unit, or the whole file.
+        gpu_of_dumps: the GPU, where dumps do not name it.
     """
     from topology.cluster_file import is_path, read_cluster, resized
 
     dumps = dumps_named(name_or_path)
     if dumps:
-        found = discovered(dumps, num_gpus=num_gpus)
+        found = discovered(dumps, gpu_of_dumps, num_gpus)
         return replace(build(found.spec), notes=found.notes)
     if is_path(name_or_path):
         spec = read_cluster(name_or_path)
