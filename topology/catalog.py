@@ -1,14 +1,20 @@
 """The catalog: GPUs, machines and clusters by name, and clusters from a user's file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from topology.base.errors import InputError
 from topology.base.names import resolve
 from topology.builders import build, gpu_named, machine_spec
 from topology.cluster import Cluster
 from topology.hardware.datasheets import gpu_sheets, machines, sheet_named
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price, price_of
+
+if TYPE_CHECKING:
+    from topology.discover.cluster import Discovery
 
 
 def gpus() -> Mapping[str, Gpu]:
@@ -35,19 +41,54 @@ def cluster_names() -> tuple[str, ...]:
     return tuple(machines())
 
 
-def cluster(name_or_path: str | Path, num_gpus: int | None = None) -> Cluster:
-    """Return a cluster: a machine of the catalog, `num_gpus` in it, or the one a TOML file describes.
+def cluster(name_or_path: str | Path, num_gpus: int | None = None, gpu_of_dumps: str = "") -> Cluster:
+    """Return a cluster: a machine of the catalog, `num_gpus` in it, or the one that a file describes.
 
     Args:
-        name_or_path: a catalog name ("aws-p5.48xlarge"), or a path to a TOML file.
+        name_or_path: a catalog name ("aws-p5.48xlarge"), a TOML file, or dumps with commas between.
         num_gpus: how many GPUs; without it one machine, rack or scalable unit, or the whole file.
+        gpu_of_dumps: the GPU, where dumps do not name it.
     """
     from topology.cluster_file import is_path, read_cluster, resized
 
+    dumps = dumps_named(name_or_path)
+    if dumps:
+        found = discovered(dumps, gpu_of_dumps, num_gpus)
+        return replace(build(found.spec), notes=found.notes)
     if is_path(name_or_path):
         spec = read_cluster(name_or_path)
         return build(spec if num_gpus is None else resized(spec, num_gpus))
     return machine_cluster(str(name_or_path), num_gpus)
+
+
+def dumps_named(name: str | Path) -> tuple[Path, ...]:
+    """Return the dumps that a cluster is named by, none where it is a name or a TOML file."""
+    if isinstance(name, str) and "," in name:
+        paths = tuple(Path(part.strip()) for part in name.split(","))
+    else:
+        paths = (Path(name),)
+    try:
+        return paths if all(path.suffix != ".toml" and path.is_file() for path in paths) else ()
+    except (OSError, ValueError):  # a name that no file system takes
+        return ()
+
+
+def discovered(dumps: Sequence[str | Path], gpu: str = "", num_gpus: int | None = None) -> "Discovery":
+    """Return the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
+    from topology.discover.cluster import discover, read_facts
+
+    facts = [read_facts(path) for path in dumps]
+    found = discover(facts, gpu)
+    per_node = found.spec.nodes[0].gpus_per_node
+    if num_gpus is None or num_gpus == found.spec.num_gpus:
+        return found
+    if num_gpus < 1 or num_gpus % per_node:
+        raise InputError(
+            what=f"{num_gpus} GPUs do not fill nodes of {per_node}",
+            cause=f"{num_gpus} % {per_node} = {num_gpus % per_node}",
+            fix=f"ask for a multiple of {per_node}",
+        )
+    return discover(facts, gpu, hosts=num_gpus // per_node)
 
 
 def machine_cluster(name: str, num_gpus: int | None = None) -> Cluster:

@@ -59,4 +59,7 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
+        for tier in facts["spec"]["tiers"]:
+            if tier["units"] is None:  # as it was before units could differ
+                del tier["units"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

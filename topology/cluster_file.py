@@ -58,6 +58,11 @@ def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
             f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {spec.num_gpus}"
         )
     (node,) = spec.nodes
+    if any(tier.units for tier in spec.tiers):
+        cause = "its racks differ in size: fewer of its nodes are another fabric"
+        raise InputError(
+            f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {spec.num_gpus}"
+        )
     if num_gpus <= 0 or num_gpus % node.gpus_per_node:
         cause = f"its nodes have {node.gpus_per_node} GPUs, and {num_gpus} is not a multiple"
         closest = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node

@@ -38,12 +38,16 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSpec:
-    """A tier of switches: units of `nodes_per_unit` nodes, `oversubscription` = bandwidth in over out."""
+    """A tier of switches: units of `nodes_per_unit` nodes, `oversubscription` = bandwidth in over out.
+
+    `units` gives the nodes of each unit in order, where they differ; `nodes_per_unit` is then the most.
+    """
 
     name: str
     nodes_per_unit: int
     oversubscription: float = 1.0
     latency_s: float = 0.0
+    units: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from topology.base.errors import InputError, shown
 from topology.hardware.gpu import Gpu
@@ -144,7 +144,7 @@ def _drawn(spec: ClusterSpec) -> Iterator[str]:
     """
     in_full = [min(n.count, n.nodes_per_domain) * (n.gpus_per_node + n.nics_per_node) for n in spec.nodes]
     domains = [-(-node.count // node.nodes_per_domain) for node in spec.nodes]
-    if not is_even(spec):
+    if not is_even(spec) or any(tier.units for tier in spec.tiers):
         drawn = sum(one * number for one, number in zip(in_full, domains, strict=True))
     else:
         below = [tier.nodes_per_unit for tier in spec.tiers if tier.nodes_per_unit < spec.num_nodes]
@@ -176,9 +176,33 @@ def _tiers(spec: ClusterSpec) -> Iterator[str]:
         yield from _not_negative(path, latency_s=tier.latency_s)
         if 0 < tier.oversubscription < 1:
             yield f"{path}.oversubscription = {tier.oversubscription:g}, must be at least 1 (in over out)"
-        if tier.nodes_per_unit % max(1, previous):
+        if tier.units is not None:
+            yield from _uneven(spec, i)
+        elif tier.nodes_per_unit % max(1, previous) and not any(below.units for below in spec.tiers[:i]):
             yield f"{path}.nodes_per_unit = {tier.nodes_per_unit}, must be a multiple of {previous}"
         previous = tier.nodes_per_unit
+
+
+def _uneven(spec: ClusterSpec, i: int) -> Iterator[str]:
+    """Find units of differing size that do not add up, or that cut a unit of the tier below or a domain."""
+    tier, path = spec.tiers[i], f"tiers[{i}].units"
+    sizes = tier.units or ()
+    if not sizes or min(sizes) < 1 or max(sizes) != tier.nodes_per_unit or sum(sizes) != spec.num_nodes:
+        shown_sizes = ", ".join(map(str, sizes[:MOST_PROBLEMS]))
+        most = f"at most nodes_per_unit = {tier.nodes_per_unit}"
+        yield f"{path} = {shown_sizes}, must be {spec.num_nodes} nodes in all, {most}"
+        return
+    below = spec.tiers[i - 1] if i else None
+    if below is not None:
+        inner = below.units or (below.nodes_per_unit,) * (spec.num_nodes // max(1, below.nodes_per_unit))
+    else:
+        inner = tuple(
+            min(node.nodes_per_domain, node.count - start)
+            for node in spec.nodes
+            for start in range(0, node.count, max(1, node.nodes_per_domain))
+        )
+    if not set(accumulate(sizes[:-1])) <= set(accumulate(inner)):
+        yield f"{path} cut {below.name if below else 'a scale-up domain'}: a unit holds whole ones"
 
 
 def _switches(spec: ClusterSpec) -> Iterator[str]:

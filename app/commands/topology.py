@@ -27,10 +27,16 @@ def command(
         list[Path] | None,
         typer.Option(
             "--discover",
-            help="Output of nvidia-smi topo -m, NCCL, ibnetdiscover or a topograph model (repeat).",
+            help="What tells the allocation: Slurm, Kubernetes, clouds, fabric or node dumps (repeat).",
             metavar="FILE",
         ),
     ] = None,
+    here: Annotated[
+        bool,
+        typer.Option(
+            "--here", help="Collect what this machine and its job can tell, and say what is missing."
+        ),
+    ] = False,
     toml: Annotated[
         Path | None,
         typer.Option("--toml", help="Also write the cluster as a TOML file to edit.", metavar="FILE"),
@@ -48,9 +54,9 @@ def command(
     from app.requests.cluster import find_cluster
     from topology.cluster_file import to_toml
 
-    found = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()))
+    found = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()), here=here)
     chosen = parse_layout(layout, order, found.cluster.hierarchy)
     if toml is not None:
         write_file(toml, to_toml(found.cluster.spec))
-    answer = topology_answer(found.cluster, chosen, found.notes)
+    answer = topology_answer(found.cluster, chosen, found.notes, found.figures)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

@@ -20,7 +20,9 @@ GpuName: TypeAlias = Annotated[
 ]
 ClusterName: TypeAlias = Annotated[
     str | None,
-    typer.Option("--cluster", help="Cluster name, or the path of a TOML file.", metavar="NAME|FILE"),
+    typer.Option(
+        "--cluster", help="Cluster name, a TOML file, or dumps of an allocation (a,b).", metavar="NAME|FILE"
+    ),
 ]
 SequenceLength: TypeAlias = Annotated[
     str | None, typer.Option("--sequence-length", "-s", help="Tokens in one sequence.", metavar="N")

@@ -23,6 +23,7 @@ from topology.base.units import (
     three_digits,
 )
 from topology.cluster import Cluster
+from topology.discover.places import Figure
 from topology.fabric.axis_report import AxisBandwidth, axis_bandwidth, bisection_bytes_per_s, oversubscription
 from topology.fabric.hierarchy import Hierarchy, Level
 from topology.hardware.gpu import Gpu
@@ -34,19 +35,26 @@ _INNER_FIRST = (*RANK_AXES[1:], RANK_AXES[0])
 _DTYPES = ("bf16", "fp8", "fp4")
 
 
-def topology_answer(cluster: Cluster, layout: ParallelLayout, notes: Sequence[str] = ()) -> Answer:
+def topology_answer(
+    cluster: Cluster, layout: ParallelLayout, notes: Sequence[str] = (), figures: Sequence[Figure] = ()
+) -> Answer:
     """Describe a cluster: its levels, its bisection, and what each axis of a layout gets."""
     h = cluster.hierarchy
     axes = axes_of(h, layout)
     bisection = format_bandwidth(bisection_bytes_per_s(h))
     said = (*cluster.notes, *h.notes, *notes)
     sections: list[Section] = [_facts(cluster), _levels_table(h), _axes_table(axes, layout)]
+    if figures:
+        rows = tuple((figure.name, figure.value, figure.source) for figure in figures)
+        sections.append(
+            Table(title="What was read", columns=("figure", "value", "from"), rows=rows, align="lll")
+        )
     if said:
         sections.append(Lines(title="Notes", lines=tuple(said)))
     return Answer(
         headline=f"{cluster.name}: {cluster.num_gpus:,} GPUs, bisection {bisection}",
         sections=tuple(sections),
-        document=lambda: json_text(_document(cluster, layout, axes, said)),
+        document=lambda: json_text(_document(cluster, layout, axes, said, figures)),
         records=tuple(unstructure(axis) for axis in axes),
     )
 
@@ -209,7 +217,11 @@ def _axes_table(axes: Sequence[AxisBandwidth], layout: ParallelLayout) -> Table:
 
 
 def _document(
-    cluster: Cluster, layout: ParallelLayout, axes: Sequence[AxisBandwidth], notes: Sequence[str]
+    cluster: Cluster,
+    layout: ParallelLayout,
+    axes: Sequence[AxisBandwidth],
+    notes: Sequence[str],
+    figures: Sequence[Figure],
 ) -> Mapping[str, Any]:
     """Give everything as plain data."""
     h = cluster.hierarchy
@@ -229,6 +241,7 @@ def _document(
         "axis_order": list(layout.axis_order),
         "axes": [unstructure(axis) for axis in axes],
         "notes": list(notes),
+        "read": [unstructure(figure) for figure in figures],
     }
 
 

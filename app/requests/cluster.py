@@ -11,25 +11,39 @@ from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
 from topology.catalog import cluster as named_cluster
-from topology.catalog import gpu_name
+from topology.catalog import discovered, dumps_named, gpu_name
 from topology.cluster import Cluster
-from topology.discover.cluster import discover, read_facts
+from topology.discover.places import Figure
 from topology.hardware.datasheets import gpu_sheets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCluster:
-    """A cluster, and what was assumed to describe it."""
+    """A cluster, what was assumed to describe it, and the figures that were read, each with its source."""
 
     cluster: Cluster
     notes: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
 
 
 def find_cluster(
-    *, cluster: str | None, gpus: str | None, gpu: str | None, dumps: Sequence[Path] = ()
+    *, cluster: str | None, gpus: str | None, gpu: str | None, dumps: Sequence[Path] = (), here: bool = False
 ) -> FoundCluster:
-    """Find the cluster that the flags name."""
+    """Find the cluster that the flags name, or the one this runs on."""
+    if here:
+        if cluster or dumps or gpus:
+            other = f"--cluster {cluster}" if cluster else "--discover" if dumps else f"--gpus {gpus}"
+            raise InputError(
+                what="two clusters were named", cause=f"--here and {other}", fix="give one of them"
+            )
+        from topology.discover.here import here as seen_here
+
+        seen = seen_here(gpu or "")
+        return FoundCluster(cluster=build(seen.spec), notes=seen.notes, figures=seen.figures)
     num_gpus = parse_count(gpus, "--gpus", largest=MOST_GPUS) if gpus else None
+    named = dumps_named(cluster) if cluster else ()
+    if named and not dumps:
+        return _discovered(named, gpu, num_gpus)
     if cluster and (gpu or dumps):
         raise InputError(
             what="two clusters were named",
@@ -53,15 +67,5 @@ def find_cluster(
 
 def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) -> FoundCluster:
     """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
-    facts = [read_facts(path) for path in dumps]
-    found = discover(facts, gpu or "")
-    per_node = found.spec.nodes[0].gpus_per_node
-    if num_gpus is not None:
-        if num_gpus % per_node:
-            raise InputError(
-                what=f"{num_gpus} GPUs do not fill nodes of {per_node}",
-                cause=f"{num_gpus} % {per_node} = {num_gpus % per_node}",
-                fix=f"ask for a multiple of {per_node}",
-            )
-        found = discover(facts, gpu or "", hosts=num_gpus // per_node)
-    return FoundCluster(cluster=build(found.spec), notes=found.notes)
+    found = discovered(dumps, gpu or "", num_gpus)
+    return FoundCluster(cluster=build(found.spec), notes=found.notes, figures=found.figures)

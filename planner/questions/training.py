@@ -142,16 +142,16 @@ def _find_model(name: str | None) -> ModelSpec:
 def _find_cluster(flags: Flags) -> ClusterSpec:
     """Find the cluster by name or file, or build the usual one of a GPU kind."""
     from topology.builders import default_cluster
-    from topology.catalog import cluster
+    from topology.catalog import cluster, dumps_named
 
     num_gpus = _num_gpus(flags)
-    if flags.cluster and flags.gpu:
+    if flags.cluster and flags.gpu and not dumps_named(flags.cluster):
         raise InputError(
             what="two kinds of GPU were named", cause=f"--cluster {flags.cluster} and --gpu {flags.gpu}",
             fix="give --cluster or --gpu",
         )  # fmt: skip
     if flags.cluster:
-        return cluster(flags.cluster, num_gpus).spec
+        return cluster(flags.cluster, num_gpus, flags.gpu or "").spec
     if num_gpus is None:
         raise InputError(
             what="the number of GPUs is not known", cause="neither --gpus nor --cluster was given",

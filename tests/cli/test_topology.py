@@ -142,3 +142,21 @@ def test_machines_are_listed_for_the_cluster_flag(capsys: pytest.CaptureFixture[
     rows = list(csv.DictReader(io.StringIO(answer(capsys, "gpus", "--machines", "--format", "csv"))))
     assert "aws-p5.48xlarge" in {row["name"] for row in rows}
     assert "aws-p5.48xlarge" in answer(capsys, "gpus", "--machines")
+
+
+def test_a_cluster_may_be_named_by_its_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--cluster` takes a topology and the job's list, and every figure names its source."""
+    tree, job = tmp_path / "topology.conf", tmp_path / "job.txt"
+    tree.write_text("SwitchName=s0 Switches=s[1-2]\nSwitchName=s1 Nodes=n[1-2]\nSwitchName=s2 Nodes=n[3-4]\n")
+    job.write_text("n[2-3]\n")
+    text = answer(capsys, "topology", "--cluster", f"{tree},{job}", "--gpu", "h100-sxm", "--json")
+    found = json.loads(text)
+    assert (found["num_gpus"], all(figure["source"] for figure in found["read"])) == (16, True)
+    assert "not in" in refusal(
+        capsys, "topology", "--cluster", f"{tree},{_written(job, 'n9')}", "--gpu", "h100-sxm"
+    )
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path

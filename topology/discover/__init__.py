@@ -1,1 +1,1 @@
-"""The cluster this process runs on, read from the machine."""
+"""The cluster that a machine, a fabric or a scheduler tells of."""

@@ -12,14 +12,16 @@ from xml.etree import ElementTree as ET
 from topology.base.decode import lines_of
 from topology.base.errors import InputError
 from topology.base.units import GBIT, KILO, MIB
+from topology.discover.places import Figure
 from topology.hardware.datasheets import gpu_sheets
 from topology.spec_rules import MOST_NODE_GPUS
 
-GPU_CLASSES = ("0x030200", "0x030000")
-NIC_CLASSES = ("0x020000", "0x020700")
+GPU_CLASSES = ("0x030200", "0x030000", "0x120000", "0x038000")
+NIC_CLASSES = ("0x020000", "0x020700", "0x020701")
 _GPU = re.compile(r"GPU\d+$")
 _NIC = re.compile(r"(NIC\d+|mlx\d+_\d+|bnxt_re\w+|efa\w*\d+|rdma\w*\d+|roce\w*\d+|hfi\d+_\d+)$")
 _NVLINK = re.compile(r"(?:NV|XGMI)(\d{0,3})$")
+_LINK_TAGS = ("nvlink", "gpu/nvlink", "xgmi", "gpu/xgmi")
 LONGEST_NAME = 32
 """Letters of a device's name that are looked at."""
 MOST_NODE_TEXT = MIB
@@ -34,7 +36,10 @@ MOST_NOTES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What is known of one machine; None and "" where its description does not say."""
+    """What is known of one machine; None and "" where its description does not say.
+
+    `spans_hosts` tells whether its scale-up domain reaches beyond it.
+    """
 
     source: str
     gpus: int
@@ -44,13 +49,15 @@ class NodeFacts:
     links_per_gpu: int | None = None
     nic_bandwidth_bytes_per_s: float | None = None
     notes: tuple[str, ...] = ()
+    spans_hosts: bool | None = None
+    figures: tuple[Figure, ...] = ()
 
 
 def from_smi_topo(text: str) -> NodeFacts:
     """Return the facts of an `nvidia-smi topo -m` matrix."""
     columns, rows, notes = _matrix(text)
     gpus = [name for name in columns if _GPU.match(name)]
-    _require_few(len(gpus))
+    require_few(len(gpus))
     if not gpus or any(gpu not in rows for gpu in gpus):
         cause = "no complete matrix of GPU0 … GPUn was found in it"
         raise InputError("this is no `nvidia-smi topo -m` output", cause, "give the tool's whole output")
@@ -69,10 +76,15 @@ def from_smi_topo(text: str) -> NodeFacts:
 
 def from_nccl_xml(text: str) -> NodeFacts:
     """Return the facts of an NCCL topology file (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`)."""
-    root = _xml(text)
-    _require_few(sum(1 for _ in root.iter("gpu")))
+    root = parsed_xml(text)
+    require_few(sum(1 for _ in root.iter("gpu")))
     if root.tag != "system":
         fix = "give the file of NCCL_TOPO_DUMP_FILE"
+        if root.tag == "graphs":
+            cause = (
+                f"its root is <graphs>: {len(root.findall('graph'))} searched graphs of channels, no machine"
+            )
+            raise InputError("this is no NCCL topology", cause, fix)
         raise InputError("this is no NCCL topology", f"its root is <{root.tag}>, not <system>", fix)
     devices = list(root.iter("pci"))
     gpus = [pci for pci in devices if pci.get("class") in GPU_CLASSES or pci.find("gpu") is not None]
@@ -82,7 +94,7 @@ def from_nccl_xml(text: str) -> NodeFacts:
     notes = (
         [f"{len(unknown)} PCI devices have no class: GPUs and NICs cannot be told apart"] if unknown else []
     )
-    _require_few(len(gpus))
+    require_few(len(gpus))
     scaleup, links, problem = _xml_scaleup(gpus)
     speeds = [_number(net.get("speed"), MOST_NET_MBIT_PER_S) for net in nets]
     known = [speed for speed in speeds if speed]
@@ -97,7 +109,24 @@ def from_nccl_xml(text: str) -> NodeFacts:
         links_per_gpu=links,
         nic_bandwidth_bytes_per_s=min(known) / KILO * GBIT if known else None,
         notes=(*notes, *problem),
+        figures=_nccl_figures(root, len(gpus), max(len(nics), len(nets)), known),
     )
+
+
+def _nccl_figures(root: ET.Element, gpus: int, nics: int, speeds: list[float]) -> tuple[Figure, ...]:
+    """Return what a file lists: devices, CPUs' NUMA nodes, and scale-up links by their width."""
+    links = Counter(
+        (link.tag, (link.get("count") or "?")[:8]) for link in root.iter() if link.tag in ("nvlink", "xgmi")
+    )
+    listed = "; ".join(f"{count} {tag} of width {width}" for (tag, width), count in sorted(links.items())[:8])
+    rates = f", {', '.join(f'{speed:.0f}' for speed in sorted(set(speeds))[:4])} Mbit/s" if speeds else ""
+    found = (
+        ("GPUs per node", str(gpus)),
+        ("NICs per node", f"{nics}{rates}"),
+        ("NUMA nodes", str(sum(1 for _ in root.iter("cpu")))),
+        ("scale-up links", listed or "none listed: NCCL fills them in"),
+    )
+    return tuple(Figure(name=name, value=value, source="NCCL topology") for name, value in found)
 
 
 def _matrix(text: str) -> tuple[list[str], dict[str, dict[str, str]], list[str]]:
@@ -121,7 +150,7 @@ def _matrix(text: str) -> tuple[list[str], dict[str, dict[str, str]], list[str]]
     return columns, rows, [*odd[:MOST_NOTES], *more]
 
 
-def _require_few(gpus: int) -> None:
+def require_few(gpus: int) -> None:
     """Refuse more GPUs than a machine has, before they are paired."""
     if gpus > MOST_NODE_GPUS:
         raise _too_large(f"it lists {gpus:,} GPUs, more than the {MOST_NODE_GPUS:,} that can be")
@@ -159,12 +188,15 @@ def _scaleup_kind(
     if set(peers.values()) == {1} and len(peers) == len(gpus):
         return "nvlink-pairs", per_gpu, ()
     note = "links join some GPUs only, not in pairs: the slowest path, PCIe, is planned for"
+    without = [gpu for gpu in gpus if not peers[gpu]]
+    if without and len(without) < len(gpus) / 2:
+        note = f"{', '.join(without)} without NVLink beside others with it: PCIe is planned for"
     return "pcie", 0, (note,)
 
 
 def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ...]]:
     """Return scale-up facts from `<nvlink>` elements, where a dump carries them."""
-    of_gpu = [[*pci.findall("nvlink"), *pci.findall("gpu/nvlink")] for pci in gpus]
+    of_gpu = [[link for tag in _LINK_TAGS for link in pci.findall(tag)] for pci in gpus]
     links = [link for found in of_gpu for link in found]
     if not links:
         return "", None, ("NVLink is not described: the reference machine of the GPU fills it in",)
@@ -178,14 +210,21 @@ def _xml_scaleup(gpus: list[ET.Element]) -> tuple[str, int | None, tuple[str, ..
         return "nvswitch", max(counts), ()
     if len(gpus) > 1 and len(links) == len(gpus) * (len(gpus) - 1):
         return "nvlink-mesh", max(counts), ()
-    if all(
-        target == pci.get("busid")
+    peers = [
+        {link.get("target") for link in found} - {pci.get("busid")}
         for pci, found in zip(gpus, of_gpu, strict=True)
-        for link in found
-        if (target := link.get("target"))
-    ):
+    ]
+    if not any(peers):
         return "pcie", 0, ("NVLinks are listed from each GPU to itself: read as none",)
-    return "nvlink-pairs", max(counts), ()
+    if all(len(others) == 1 for others in peers):
+        return "nvlink-pairs", max(counts), ()
+    if any(link.tag == "xgmi" for link in links):
+        return (
+            "",
+            None,
+            ("xGMI joins some pairs only: the reference machine of the GPU fills in what a GPU gets",),
+        )
+    return "pcie", 0, ("links join some GPUs only, not in pairs: the slowest path, PCIe, is planned for",)
 
 
 def _gpu_of_ids(ids: Iterable[str]) -> str:
@@ -195,7 +234,7 @@ def _gpu_of_ids(ids: Iterable[str]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def _xml(text: str) -> ET.Element:
+def parsed_xml(text: str) -> ET.Element:
     """Parse XML without document types, which these files never have and attacks do."""
     if len(text) > MOST_NODE_TEXT:
         raise _too_large(f"it has more than {MOST_NODE_TEXT:,} characters")

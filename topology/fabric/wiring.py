@@ -4,9 +4,10 @@ A folded graph draws the first unit of every kind and stands one vertex for each
 16,384 GPUs are then a few hundred vertices, and the hierarchy derived from them is the same.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, groupby
+from itertools import accumulate, combinations, groupby
 
 from topology.fabric import graph as g
 from topology.fabric.link import Link
@@ -114,7 +115,7 @@ def _grow(
         return _add_domain(graph, domains[0])
     children: list[WiredUnit] = []
     drawn: dict[tuple[tuple[NodeSpec, int], ...], WiredUnit] = {}
-    for chunk in _chunks(domains, tiers[level - 1].nodes_per_unit if level else 0):
+    for chunk in _chunks(domains, tiers[level - 1] if level else None):
         content = tuple((domain.node, domain.hosts) for domain in chunk)
         if fold and content in drawn:
             children.append(_fold(graph, drawn[content], chunk[0], level))
@@ -124,11 +125,16 @@ def _grow(
     return _add_switches(graph, spec, tiers[level], level, children, domains[0].first_host)
 
 
-def _chunks(domains: Sequence[Domain], nodes_per_unit: int) -> list[list[Domain]]:
-    """Return runs of domains that share a unit of `nodes_per_unit` nodes; 0 makes each its own."""
-    if not nodes_per_unit:
+def _chunks(domains: Sequence[Domain], tier: TierSpec | None) -> list[list[Domain]]:
+    """Return runs of domains that share a unit of a tier; without one each is its own."""
+    if tier is None:
         return [[domain] for domain in domains]
-    return [list(run) for _, run in groupby(domains, key=lambda domain: domain.first_host // nodes_per_unit)]
+    ends = list(accumulate(tier.units or ()))
+
+    def unit(domain: Domain) -> int:
+        return bisect_right(ends, domain.first_host) if ends else domain.first_host // tier.nodes_per_unit
+
+    return [list(run) for _, run in groupby(domains, key=unit)]
 
 
 def _fold(graph: g.Graph, like: WiredUnit, first: Domain, level: int) -> WiredUnit:

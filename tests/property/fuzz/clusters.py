@@ -11,6 +11,7 @@ from typing import Any
 from tests.property.fuzz.mutate import json_of, mutated_text, mutated_tree, toml_of
 from tests.property.fuzz.surface import Box
 from tests.unit.costmodel.models.test_hf_config import CONFIGS
+from tests.unit.topology.discover.test_allocations import FORMS, ROCM, query
 from tests.unit.topology.discover.test_discover import MODEL as TOPOGRAPH
 from tests.unit.topology.discover.test_discover import XML, ib_dump, smi, square
 
@@ -44,6 +45,7 @@ DUMPS: Mapping[str, Sequence[str]] = {
     ),
     "ibnetdiscover": (ib_dump(units=3, hosts=4, rails=2, spines=2), ib_dump(units=2, hosts=3, rails=1, spines=1)),
     "topograph": (TOPOGRAPH,),
+    "allocation": (*(text for text, _ in FORMS.values()), ROCM, query("Completed", "GPU is lost"), query(*["N/A"] * 8)),
 }  # fmt: skip
 
 

@@ -50,6 +50,28 @@ DUMPS: dict[str, tuple[str, ...]] = {
         "switches:\n  - b\n  a:\n    switches:\nblocks:\n- switch: a\n  nodes:\n  - n1\n",
         "switches:\n  a:\n    switches:\nblocks:\n- switch: a\n  nodes:\n",
     ),
+    "allocation": (
+        "SwitchName=a Nodes=n[0-999999999]\n",
+        "SwitchName=a Nodes=n[1-999][1-999][1-999]\n",
+        "BlockName=b Nodes=" + "n," * 100_000,
+        "".join(f"SwitchName=s{i} Switches=s{i + 1}\n" for i in range(5000)),
+        "SwitchName=a Switches=a\n",
+        "SwitchName= Nodes=\n",
+        "SwitchName=a Nodes=n[0-131071]\n",
+        "".join(f"SwitchName=s{i} Nodes=n{i}-[1-{i % 7 + 1}]\n" for i in range(9000)),
+        "a: &a [b]\nblocks: *a\n",
+        "- topology: a\n" * 50_000,
+        "blocks: " + "[" * 100_000,
+        "[" * 100_000,
+        "{" * 100_000,
+        "- " * 50_000,
+        "SLURM_JOB_NODELIST=n[0-99999999]\n",
+        "SLURM_TOPOLOGY_ADDR=" + "s." * 50_000 + "n\n",
+        "n1\n" * 200_000,
+        "n[" * 50_000 + "1\n",
+        '{"Instances": [{"InstanceId": "i", "NetworkNodes": ["a"], "InstanceType": "p5.48xlarge"}, {"InstanceId": "i", "NetworkNodes": ["b"]}]}',
+        "===== Link Type between two GPUs =====\n" + "GPU0 " + "XGMI " * 100_000 + "\n",
+    ),
 }
 _NODE: dict[str, object] = {"gpu": "h100-sxm", "count": 2}
 CLUSTERS = (

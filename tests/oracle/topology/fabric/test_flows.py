@@ -6,6 +6,7 @@ NICs. On rails a flow first moves, inside its node, to the GPU on the receiver's
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations
 
@@ -317,3 +318,26 @@ def test_rank_order_decides_what_an_axis_gets() -> None:
 
 def _fields(node: NodeSpec) -> dict[str, object]:
     return {name: getattr(node, name) for name in node.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("units", [(3, 2, 1), (4, 1, 1), (1, 3, 2)], ids=str)
+@pytest.mark.parametrize(
+    "axes", [[("dp", 6), ("tp", 4)], [("pp", 2), ("dp", 3), ("tp", 4)], [("dp", 12), ("tp", 2)]], ids=str
+)
+def test_racks_that_differ_promise_no_more_than_their_flows(
+    axes: list[tuple[str, int]], units: tuple[int, ...], ratio: float
+) -> None:
+    """Units of unequal size are planned for by their common part: at most what explicit flows get, and all of it at 1:1."""
+    spec = small_cluster(nodes=6, tiers=((max(units), ratio),)).spec
+    cluster = build(replace(spec, tiers=(replace(spec.tiers[0], units=units),)))
+    h, ranks = cluster.hierarchy, mesh(axes)
+    for axis, size in ranks.axes:
+        stride = ranks.stride(axis)
+        ring, explicit = float(ring_bandwidth(h, size, stride)), ring_rate(cluster, ranks, axis)
+        assert ring <= explicit * (1 + 1e-9), (axis, size, stride)
+        if ratio == 1:
+            assert ring == pytest.approx(explicit, rel=1e-9)
+        assert float(all_to_all_bandwidth(h, size, stride)) <= all_to_all_rate(cluster, ranks, axis) * (
+            1 + 1e-9
+        )

@@ -1,0 +1,1 @@
+"""Readers, one file per format that tells which hosts there are and where they stand."""

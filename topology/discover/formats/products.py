@@ -1,0 +1,58 @@
+"""Which GPU of the catalog a product is, by the name that a driver or a label gives it; "" where none is."""
+
+from topology.base.errors import InputError
+from topology.base.names import resolve, words
+from topology.base.units import GIB
+from topology.hardware.datasheets import Machine, gpu_aliases, gpu_sheets, machines
+from topology.hardware.device_names import gpu_of_device
+
+LONGEST_PRODUCT = 100
+_NOISE = frozenset(
+    {"nvidia", "amd", "tesla", "instinct", "geforce", "oam", "shared", "hbm3", "hbm3e", "hbm2e"}
+)
+MEMORY_TOLERANCE = 0.1
+"""Share by which reported and nominal memory of one product may differ; boards of a family differ by more."""
+
+
+def gpu_of_product(name: str, memory_bytes: float | None = None) -> str:
+    """Return the GPU of the catalog that a product is.
+
+    >>> gpu_of_product("NVIDIA H100 80GB HBM3"), gpu_of_product("NVIDIA-GB200"), gpu_of_product("Tesla T4")
+    ('h100-sxm', 'gb200', '')
+    """
+    if not name or len(name) > LONGEST_PRODUCT:
+        return ""
+    if memory_bytes:
+        try:
+            return gpu_of_device(name, memory_bytes)
+        except InputError:
+            pass
+    kept = [word for word in words(name) if word not in _NOISE]
+    spoken = [word for word in kept if not word.endswith("gb")]
+    for text in ("-".join(kept), "-".join(spoken)):
+        try:
+            found = resolve(text, gpu_sheets(), "GPU", gpu_aliases()) if text else ""
+        except InputError:
+            continue
+        sheet = gpu_sheets().get(found)
+        if sheet and set(words(found)) & set(words(text)) and _fits(sheet.memory_gib * GIB, memory_bytes):
+            return found
+    return ""
+
+
+def _fits(nominal_bytes: float, memory_bytes: float | None) -> bool:
+    return not memory_bytes or abs(memory_bytes / nominal_bytes - 1) < MEMORY_TOLERANCE
+
+
+def machine_of_type(name: str) -> Machine | None:
+    """Return the machine of the catalog that an instance type is, whichever cloud sells it.
+
+    >>> machine_of_type("p5en.48xlarge").gpus_per_node, machine_of_type("m5.large")
+    (8, None)
+    """
+    known = machines()
+    for prefix in ("", "aws-", "gcp-", "azure-", "oci-"):
+        found = known.get(prefix + name.lower().replace("standard_", "").replace("_", "-"))
+        if found:
+            return found
+    return None

@@ -1,0 +1,130 @@
+"""From hosts with places to node entries and tiers: ordered as the tree is walked, domains kept whole."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate, groupby, pairwise
+
+from topology.base.errors import InputError, shown
+from topology.discover.fabric import TierFacts, tier_name
+from topology.discover.places import Place, domains_of, sizes
+from topology.hardware.datasheets import machines
+from topology.spec import NodeSpec, TierSpec
+from topology.spec_rules import MOST_TIERS
+
+
+def one_fabric_of(places: Sequence[Place]) -> tuple[tuple[Place, ...], tuple[str, ...]]:
+    """Return the hosts below the root with most of them, and what is left out: roots are separate fabrics."""
+    roots: dict[str, int] = {}
+    for place in places:
+        root = place.path[0] if place.path else ""
+        roots[root] = roots.get(root, 0) + 1
+    if len(roots) < 2:
+        return tuple(places), ()
+    largest = max(roots, key=lambda root: roots[root])
+    note = (
+        f"{len(roots)} fabrics that nothing joins, of {sizes(roots.values())} nodes: the one below "
+        f"{shown(largest)} is planned on; name the others' nodes in a list to plan on them"
+    )
+    return tuple(place for place in places if (place.path[0] if place.path else "") == largest), (note,)
+
+
+def in_order(places: Sequence[Place]) -> tuple[Place, ...]:
+    """Return hosts as a walk of their tree meets them, those of a domain beside each other."""
+    rank: dict[tuple[str, ...], int] = {}
+    for number, place in enumerate(places):
+        for depth in range(1, len(place.path) + 1):
+            rank.setdefault(place.path[:depth], number)
+        rank.setdefault((*place.path, "", place.domain), number)
+    return tuple(
+        sorted(
+            places,
+            key=lambda place: [
+                *(rank[place.path[:depth]] for depth in range(1, len(place.path) + 1)),
+                rank[(*place.path, "", place.domain)],
+            ],
+        )
+    )
+
+
+def most_hosts_per_domain(gpu: str) -> int:
+    """Return how many hosts of a GPU's products share a scale-up domain at most."""
+    return max((machine.nodes_per_domain for machine in machines().values() if machine.gpu == gpu), default=1)
+
+
+def require_possible(places: Sequence[Place], gpu: str, word: str, gpus_per_node: int) -> None:
+    """Refuse a scale-up domain that is larger than the product's: no switch of that size is made."""
+    most = most_hosts_per_domain(gpu)
+    domains = domains_of(places)
+    large = {name: count for name, count in domains.items() if count > most}
+    if most == 1 or not large:
+        return
+    name = max(large, key=lambda key: large[key])
+    cause = (
+        f"{word} {shown(name)} has {large[name]} nodes of {gpus_per_node} GPUs "
+        f"= {large[name] * gpus_per_node}, "
+        f"and the scale-up domain of {gpu} has at most {most} nodes ({most * gpus_per_node} GPUs)"
+    )
+    fix = "name the sub-domains (NVLink racks) inside it, or give labels of the NVLink clique"
+    raise InputError(f"{len(large)} scale-up domains are larger than {gpu} allows", cause, fix)
+
+
+def node_entries(
+    places: Sequence[Place], base: Callable[[Place], NodeSpec], *, spans: bool
+) -> tuple[NodeSpec, ...]:
+    """Return entries of equal nodes in order; `spans` keeps domains of several hosts, else a host is one."""
+    entries: list[NodeSpec] = []
+    for (domain, _, _, _), run in groupby(
+        places, key=lambda place: (place.domain, place.gpu, place.gpus, place.machine)
+    ):
+        hosts = list(run)
+        node = base(hosts[0])
+        per_domain = len(hosts) if spans and domain else 1
+        node = replace(node, count=len(hosts), nodes_per_domain=per_domain)
+        last = entries[-1] if entries else None
+        if last is not None and replace(last, count=node.count) == node and last.count % per_domain == 0:
+            entries[-1] = replace(last, count=last.count + node.count)
+        else:
+            entries.append(node)
+    return tuple(entries)
+
+
+def tiers_of(
+    places: Sequence[Place], facts: Sequence[TierFacts], latency_s: float
+) -> tuple[list[TierSpec], list[str]]:
+    """Return the tiers of hosts in order, from the closest: units of one size, or the size of each."""
+    depth = max((len(place.path) for place in places), default=0)
+    tiers: list[TierSpec] = []
+    notes: list[str] = []
+    domain_ends = _ends(places, lambda place: place.domain or place.name)
+    previous: tuple[int, ...] = domain_ends
+    for level in range(depth, 0, -1):
+        ends = _ends(places, lambda place, level=level: "/".join(place.path[:level]))  # type: ignore[misc]
+        if len(ends) in (1, len(places)) or ends == previous:
+            continue
+        if not set(ends) <= set(previous):
+            notes.append("scale-up domains reach over racks: the racks are left out of the fabric")
+            continue
+        counts = [b - a for a, b in pairwise((0, *ends))]
+        even = len(set(counts[:-1])) <= 1 and counts[-1] <= counts[0]
+        ratio = facts[len(tiers)].oversubscription if len(tiers) < len(facts) else 1.0
+        tiers.append(
+            TierSpec(
+                name=tier_name(len(tiers)), nodes_per_unit=max(counts), units=None if even else tuple(counts),
+                oversubscription=ratio, latency_s=latency_s,
+            )
+        )  # fmt: skip
+        previous = ends
+    return tiers[:MOST_TIERS], notes
+
+
+def _ends(places: Sequence[Place], key: Callable[[Place], str]) -> tuple[int, ...]:
+    """Return after how many hosts each run of one key ends."""
+    return tuple(accumulate(len(list(run)) for _, run in groupby(places, key=key)))
+
+
+def known_gpu(places: Sequence[Place]) -> str:
+    """Return the GPU most hosts have, "" where none is told."""
+    counts: Mapping[str, int] = {
+        gpu: sum(place.gpu == gpu for place in places) for gpu in {place.gpu for place in places} - {""}
+    }
+    return max(sorted(counts), key=lambda gpu: counts[gpu], default="")
