@@ -121,9 +121,8 @@ class StackTiming:
     cuda_graphs: bool = False
     launch_blocking: bool = False
     overlaps_gradient_sum: bool = False
-    # another cuBLAS, compiler or power limit; on Hopper a cuBLAS newer than the tables'
+    # another cuBLAS or compiler
     product_time_ratio: float = constant(1.0, "ratio", "matrix products of this stack over the tables'")
-    hopper_bf16_products: float = constant(1.0, "ratio", "the same for bf16 on Hopper, on top of it")
     # older NCCL, blocking streams
     tp_slowdown: float = constant(1.0, "ratio", "tensor-parallel collectives over nccl-tests of today")
     tp_overlap_share: float = constant(0.0, "share", "tensor-parallel transfers hidden under their product")

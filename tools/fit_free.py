@@ -17,10 +17,9 @@ from costmodel.training.slowdowns import Environment
 from costmodel.training.step_time import compose
 
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
-    "gemm_in_step": (1.049, 0.9, 1.3),
-    "throttle_exponent": (0.167, 0.05, 0.4),
-    "blackwell_gemm": (1.0, 1.0, 1.3),
-    "fp8_gemm": (0.75, 0.6, 1.2),
+    "picojoule_per_flop": (1.0, 0.4, 2.0),
+    "clock_exponent": (0.5, 0.333, 1.0),
+    "split_accumulation": (1.1, 1.0, 1.5),
     "grouped_gemm": (0.8, 0.8, 2.5),
     "batched_matmul": (0.6, 0.25, 0.8),
     "batched_matmul_head_exponent": (0.3, 0.0, 1.0),
@@ -51,9 +50,7 @@ STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
     "megatron-core.host_s_per_layer": (4e-4, 1e-4, 1.5e-3),
     "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
-    "megatron-core.hopper_bf16_products": (0.93, 0.85, 1.05),
     "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
-    "torchtitan.product_time_ratio": (1.2, 0.9, 1.4),
 }
 """Properties of stacks that are fitted: the same."""
 
@@ -91,9 +88,6 @@ def predict(sample: Sample, values: Trials) -> Vector:
             continue
         field = name.split(".")[1]
         where = np.isin(sample.stack, profiles_of(name))
-        if field == "hopper_bf16_products":
-            where = where & sample.hopper & (sample.features.environment.fp8 == 0)
-            field = "product_time_ratio"
         old = changed.get(field, getattr(sample.features.environment, field))
         changed[field] = np.where(where, value, old)
     if "tp_overlap_share" in changed:  # notes of single rows may state another share
