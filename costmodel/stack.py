@@ -68,6 +68,7 @@ class StackTiming:
         recomputed_modules: What the policy ``selective`` repeats, in Megatron-Core's words: ``core_attn``,
             ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
             and before latent attention, which stand alone), ``moe_act`` (the activation of experts).
+        messages_per_unit: Collectives in which ZeRO-2 and 3 send the parameters or gradients of one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         dispatches_weights: Routing weights travel to the experts in a message of their own.
@@ -75,6 +76,8 @@ class StackTiming:
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
         pairs_expert_passes: A forward runs beside another microbatch's backward, so that one computes while
             the other exchanges tokens, where the schedule has such pairs.
+        dispatches_in_eight_bits: In a job of fewer than sixteen bits tokens travel to experts, and gradients
+            of their outputs, in eight bits and a scale for every 128; what comes back is in sixteen.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
         static_experts_blackwell: On Blackwell products read on the GPU how many tokens an expert gets.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
@@ -99,11 +102,13 @@ class StackTiming:
     """
 
     recomputed_modules: tuple[str, ...] = ("core_attn",)
+    messages_per_unit: float = 1.0
     flash_attention: bool = True
     fused_elementwise: bool = True
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
     pairs_expert_passes: bool = False
+    dispatches_in_eight_bits: bool = False
     drops_tokens: bool = False
     static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
@@ -160,10 +165,13 @@ class StackMemory:
         keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
             mask, from forward to backward; otherwise they are gathered again.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
+        keeps_half_the_products: ``selective-op`` keeps the output of every second matrix product only.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
             the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         gradient_bytes: Bytes per parameter of the stored gradient.
+        bf16_sum_bytes: Bytes per parameter of what gradients in bf16 are summed in beside them; those in fp16
+            are scaled and summed in place.
         optimizer_bytes: Bytes per parameter of master weights and moments, and of whatever else is sharded
             with them.
         gradient_reduce_bytes: Bytes per parameter of gradient communication.
@@ -180,9 +188,11 @@ class StackMemory:
     keeps_partial_sums: bool = False
     keeps_gathered_keys: bool = False
     keeps_wide_inputs: bool = False
+    keeps_half_the_products: bool = False
     gradients_on_demand: bool = False
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
+    bf16_sum_bytes: float = 0.0
     optimizer_bytes: float = 12.0
     gradient_reduce_bytes: float = 4.0
     parameter_gather_bytes: float = 2.0

@@ -33,7 +33,6 @@ class Constants:
     split_accumulation: float
     weight_gradient_gemm: float
     fp4_wide_share: float
-    grouped_gemm: float
     attention_backward: float
     batched_matmul: float
     batched_matmul_head_exponent: float
@@ -45,10 +44,10 @@ class Constants:
     loss_passes: float
     accumulation_bytes_fused: float
     accumulation_bytes: float
-    scaleup_in_step: float
     socket_skew_s: float
     network_in_step: float
     contention: float
+    exchange_processors: float
     gradient_window: float
     p2p_exposed: float
     p2p_latency_s: float

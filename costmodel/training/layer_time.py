@@ -107,14 +107,13 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     """Time of one layer (or of an end) in a step, for every placed cut."""
     k, e = part.kernels, f.environment
     gemm = gemm_factor(e, c)
-    grouped_gemm = gemm * c.grouped_gemm
     attention_f, attention_b = _attention(part, e, c)
     elementwise = c.elementwise_in_step * k.elementwise_s
-    weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + grouped_gemm * k.grouped_weight_gradient_s
-    inputs = gemm * k.input_gradient_s + grouped_gemm * k.grouped_input_gradient_s
+    weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + gemm * k.grouped_weight_gradient_s
+    inputs = gemm * k.input_gradient_s + gemm * k.grouped_input_gradient_s
     split = 1 + e.splits_accumulation * (c.split_accumulation - 1)
     weight, inputs = weight * split, inputs * split
-    products = gemm * k.forward_s + grouped_gemm * k.grouped_forward_s
+    products = gemm * k.forward_s + gemm * k.grouped_forward_s
     passes = (1 + c.elementwise_backward) * elementwise
     slow = sustained_slowdown(part, e, c, products + weight + inputs + attention_f + attention_b + passes)
     gemm, weight, inputs = gemm * slow, weight * slow, inputs * slow
@@ -187,7 +186,7 @@ def _tensor_transfers(
     the engine lets it.
     """
     t, e = part.transfers, f.environment
-    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, c.scaleup_in_step * e.tp_slowdown
+    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, e.tp_slowdown
     forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
     backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
     summed = slowdown * (exposed * GRADIENT_SUMS * t.tp_sharded_backward_s + t.tp_whole_backward_s)
@@ -220,9 +219,8 @@ def _context_transfers(
         hidden = np.minimum(transfer, attention)
         return transfer - e.cp_overlap * (1 - c.contention) * hidden
 
-    rings = (c.scaleup_in_step * t.cp_forward_s, c.scaleup_in_step * t.cp_backward_s)
-    swaps = (c.scaleup_in_step * t.cp_swap_forward_s, c.scaleup_in_step * t.cp_swap_backward_s)
-    return exposed(rings[0], attention_f) + swaps[0], exposed(rings[1], attention_b) + swaps[1]
+    forward = exposed(t.cp_forward_s, attention_f) + t.cp_swap_forward_s
+    return forward, exposed(t.cp_backward_s, attention_b) + t.cp_swap_backward_s
 
 
 def _expert_transfers(
@@ -230,18 +228,19 @@ def _expert_transfers(
 ) -> tuple[Vector, Vector]:
     """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
 
-    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, or that of the passes which
-    run in pairs for that very purpose (`costmodel.pipeline.pairing`).
+    What hides is the share that the stack can hide, under the kernels of the same direction, or that of the
+    passes which run in pairs for that very purpose (`costmodel.pipeline.pairing`): tokens of a forward travel
+    under the kernels of the other microbatch's backward, gradients under those of its forward. Meanwhile the
+    exchange holds its part s of the multiprocessors, so that kernels take s/(1 − s) longer.
 
-    Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) section 3.2.1.
+    Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) sections 3.2.1 and 3.2.2.
     """
-    t, share = part.transfers, np.maximum(f.environment.expert_overlap_share, f.paired)
-
-    def exposed(transfer: Vector, kernels: Vector) -> Vector:
-        return np.asarray(transfer - share * (1 - c.contention) * np.minimum(transfer, kernels))
-
-    alone_f, alone_b = (c.scaleup_in_step * seconds for seconds in (t.ep_forward_s, t.ep_backward_s))
-    return exposed(alone_f, forward), exposed(alone_b, backward)
+    t, share = part.transfers, f.environment.expert_overlap_share
+    slower = c.exchange_processors / (1 - c.exchange_processors)
+    alone_f, alone_b = t.ep_forward_s, t.ep_backward_s
+    hidden_f = np.maximum(share * np.minimum(alone_f, forward), f.paired * np.minimum(alone_f, backward))
+    hidden_b = np.maximum(share * np.minimum(alone_b, backward), f.paired * np.minimum(alone_b, forward))
+    return alone_f - (1 - slower) * hidden_f, alone_b - (1 - slower) * hidden_b
 
 
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:
