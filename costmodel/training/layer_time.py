@@ -228,9 +228,9 @@ def _expert_transfers(
 ) -> tuple[Vector, Vector]:
     """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
 
-    What hides is the share that the stack can hide, under the kernels of the same direction, or that of the
-    passes which run in pairs for that very purpose (`costmodel.pipeline.pairing`): tokens of a forward travel
-    under the kernels of the other microbatch's backward, gradients under those of its forward. Meanwhile the
+    What hides is the share that the stack can hide, under the longer pass, or that of the passes which run in
+    pairs for that very purpose (`costmodel.pipeline.pairing`): tokens of a forward travel under the
+    kernels of the other microbatch's backward, gradients under those of its forward. Meanwhile the
     exchange holds its part s of the multiprocessors, so that kernels take s/(1 − s) longer.
 
     Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) sections 3.2.1 and 3.2.2.
@@ -238,8 +238,9 @@ def _expert_transfers(
     t, share = part.transfers, f.environment.expert_overlap_share
     slower = c.exchange_processors / (1 - c.exchange_processors)
     alone_f, alone_b = t.ep_forward_s, t.ep_backward_s
-    hidden_f = np.maximum(share * np.minimum(alone_f, forward), f.paired * np.minimum(alone_f, backward))
-    hidden_b = np.maximum(share * np.minimum(alone_b, backward), f.paired * np.minimum(alone_b, forward))
+    longer = np.maximum(forward, backward)
+    hidden_f = np.maximum(share * np.minimum(alone_f, longer), f.paired * np.minimum(alone_f, backward))
+    hidden_b = np.maximum(share * np.minimum(alone_b, longer), f.paired * np.minimum(alone_b, forward))
     return alone_f - (1 - slower) * hidden_f, alone_b - (1 - slower) * hidden_b
 
 
