@@ -47,6 +47,7 @@ STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
     "megatron-core.host_s_per_layer": (4e-4, 1e-4, 1.5e-3),
     "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
+    "torchtitan.product_time_ratio": (1.2, 0.9, 1.4),
     "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
 }
 """Properties of stacks that are fitted: the same."""

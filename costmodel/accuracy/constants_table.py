@@ -25,6 +25,7 @@ STACK_ORIGINS: Mapping[str, str] = {
     "megatron-deepspeed.tp_slowdown": "vTrain, BLOOM",
     "megatron-core.host_s_per_layer": "NeMo, dgxc, MLPerf, SimuMax",
     "megatron-core.tp_overlap_share": "NeMo, dgxc, MLPerf",
+    "torchtitan.product_time_ratio": "torchtitan; stands for what is not modelled of it",
     "pytorch-fsdp1.fsdp_exposed_share": "llm-foundry",
     "pytorch-fsdp1.attention_slowdown": "fixed: FlashAttention-2 (arXiv 2307.08691) over its forerunner",
     "pytorch-fsdp1.attention_slowdown_hopper": "fixed: FlashAttention-2 and 3 (arXiv 2407.08608) likewise",
