@@ -68,7 +68,7 @@ class StackTiming:
         recomputed_modules: What the policy ``selective`` repeats, in Megatron-Core's words: ``core_attn``,
             ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
             and before latent attention, which stand alone), ``moe_act`` (the activation of experts).
-        messages_per_unit: Collectives in which ZeRO-2 and 3 send the parameters or gradients of one layer.
+        messages_per_unit: Collectives in which ZeRO-2 and 3 send what belongs to one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         dispatches_weights: Routing weights travel to the experts in a message of their own.
@@ -76,8 +76,7 @@ class StackTiming:
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
         pairs_expert_passes: A forward runs beside another microbatch's backward, so that one computes while
             the other exchanges tokens, where the schedule has such pairs.
-        dispatches_in_eight_bits: In a job of fewer than sixteen bits tokens travel to experts, and gradients
-            of their outputs, in eight bits and a scale for every 128; what comes back is in sixteen.
+        dispatches_in_eight_bits: Tokens to experts, and gradients, go out in eight bits if the job is narrow.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
         static_experts_blackwell: On Blackwell products read on the GPU how many tokens an expert gets.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
@@ -91,14 +90,12 @@ class StackTiming:
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
         cp_overlap: Context-parallel exchanges hide under attention of the previous block.
         p2p_overlap: Pipeline sends hide under compute when interleaved.
-        early_stop_recompute: Full recomputation ends before the last matrix product, whose output nobody
-            needs.
+        early_stop_recompute: Full recomputation ends before the last matrix product, which nobody needs.
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
         cuda_graphs: Kernels are launched from captured graphs.
         launch_blocking: The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1).
-        overlaps_gradient_sum: The input gradient of a tensor-parallel block is summed over tp under the
-            product for its weight gradient.
+        overlaps_gradient_sum: The input gradient is summed over tp under the product for the weights'.
     """
 
     recomputed_modules: tuple[str, ...] = ("core_attn",)
@@ -126,7 +123,6 @@ class StackTiming:
     cuda_graphs: bool = False
     launch_blocking: bool = False
     overlaps_gradient_sum: bool = False
-    # another cuBLAS or compiler
     product_time_ratio: float = constant(1.0, "ratio", "matrix products of this stack over the tables'")
     # older NCCL, blocking streams
     tp_slowdown: float = constant(1.0, "ratio", "tensor-parallel collectives over nccl-tests of today")
@@ -137,12 +133,8 @@ class StackTiming:
         0.08, "share", "shorter of compute and ZeRO-3 traffic that still shows"
     )
     # a kernel that does not use Hopper's instructions is slower there
-    attention_slowdown: float = constant(
-        1.0, "ratio", "attention over the fused kernel of the tables, before Hopper"
-    )
-    attention_slowdown_hopper: float = constant(
-        1.0, "ratio", "attention over the fused kernel of the tables, from Hopper on"
-    )
+    attention_slowdown: float = constant(1.0, "ratio", "attention over the tables' kernel, before Hopper")
+    attention_slowdown_hopper: float = constant(1.0, "ratio", "attention over it from Hopper on")
     host_s_per_layer: float = constant(0.0, "s", "host time to launch one layer's forward")
     host_s_per_collective: float = constant(0.0, "s", "host time of a blocking tensor-parallel collective")
     host_s_per_microbatch: float = constant(0.0, "s", "host time of a microbatch outside its layers")
@@ -170,8 +162,7 @@ class StackMemory:
             the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         gradient_bytes: Bytes per parameter of the stored gradient.
-        bf16_sum_bytes: Bytes per parameter of what gradients in bf16 are summed in beside them; those in fp16
-            are scaled and summed in place.
+        bf16_sum_bytes: Bytes per parameter of the sum beside gradients in bf16 (those in fp16 have none).
         optimizer_bytes: Bytes per parameter of master weights and moments, and of whatever else is sharded
             with them.
         gradient_reduce_bytes: Bytes per parameter of gradient communication.
