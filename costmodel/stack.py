@@ -16,8 +16,6 @@ from costmodel.layout import PLAIN_SCHEDULE, CpKind, Recompute, Schedule
 from topology.base.errors import InputError
 
 STACKS_FILE = Path(__file__).parent / "data" / "stacks.toml"
-
-
 FURTHEST_LEVEL = 100.0
 """A step this many times as long as predicted, or as short, is another job, not another level."""
 WIDEST = 5.0
@@ -69,6 +67,7 @@ class StackTiming:
             ``mla_up_proj`` (queries, keys, values of latent attention), ``layernorm`` (norms before experts
             and before latent attention, which stand alone), ``moe_act`` (the activation of experts), ``mlp``,
             ``moe`` and ``shared_experts`` (a whole block from its input, with its messages).
+        messages_per_unit: Collectives in which ZeRO-2 and 3 send what belongs to one layer.
         flash_attention: Attention is fused: the S² scores are neither stored nor passed over.
         fused_elementwise: Norm, bias, activation and residual run as fused kernels (compile or hand-written).
         dispatches_weights: Routing weights travel to the experts in a message of their own.
@@ -76,6 +75,7 @@ class StackTiming:
             there (DeepEP, HybridEP); otherwise every expert is sent its own copy.
         pairs_expert_passes: A forward runs beside another microbatch's backward, so that one computes while
             the other exchanges tokens, where the schedule has such pairs.
+        dispatches_in_eight_bits: Tokens to experts, and gradients, go out in eight bits if the job is narrow.
         drops_tokens: Experts take a fixed number of tokens and drop the rest, so that shapes are known.
         static_experts_blackwell: On Blackwell products read on the GPU how many tokens an expert gets.
         gathers_before_latent: With sequence parallelism the replicated down-projections of latent attention
@@ -89,22 +89,22 @@ class StackTiming:
         fsdp_prefetch: The next layer's all-gather runs under this layer's compute.
         cp_overlap: Context-parallel exchanges hide under attention of the previous block.
         p2p_overlap: Pipeline sends hide under compute when interleaved.
-        early_stop_recompute: Full recomputation ends before the last matrix product, whose output nobody
-            needs.
+        early_stop_recompute: Full recomputation ends before the last matrix product, which nobody needs.
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
         cuda_graphs: Kernels are launched from captured graphs.
         launch_blocking: The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1).
-        overlaps_gradient_sum: The input gradient of a tensor-parallel block is summed over tp under the
-            product for its weight gradient.
+        overlaps_gradient_sum: The input gradient is summed over tp under the product for the weights'.
     """
 
     recomputed_modules: tuple[str, ...] = ("core_attn",)
+    messages_per_unit: float = 1.0
     flash_attention: bool = True
     fused_elementwise: bool = True
     dispatches_weights: bool = False
     dispatches_once_per_node: bool = False
     pairs_expert_passes: bool = False
+    dispatches_in_eight_bits: bool = False
     drops_tokens: bool = False
     static_experts_blackwell: bool = False
     gathers_before_latent: bool = False
@@ -122,9 +122,7 @@ class StackTiming:
     cuda_graphs: bool = False
     launch_blocking: bool = False
     overlaps_gradient_sum: bool = False
-    # another cuBLAS, compiler or power limit; on Hopper a cuBLAS newer than the tables'
     product_time_ratio: float = constant(1.0, "ratio", "matrix products of this stack over the tables'")
-    hopper_bf16_products: float = constant(1.0, "ratio", "the same for bf16 on Hopper, on top of it")
     # older NCCL, blocking streams
     tp_slowdown: float = constant(1.0, "ratio", "tensor-parallel collectives over nccl-tests of today")
     tp_overlap_share: float = constant(0.0, "share", "tensor-parallel transfers hidden under their product")
@@ -134,12 +132,8 @@ class StackTiming:
         0.08, "share", "shorter of compute and ZeRO-3 traffic that still shows"
     )
     # a kernel that does not use Hopper's instructions is slower there
-    attention_slowdown: float = constant(
-        1.0, "ratio", "attention over the fused kernel of the tables, before Hopper"
-    )
-    attention_slowdown_hopper: float = constant(
-        1.0, "ratio", "attention over the fused kernel of the tables, from Hopper on"
-    )
+    attention_slowdown: float = constant(1.0, "ratio", "attention over the tables' kernel, before Hopper")
+    attention_slowdown_hopper: float = constant(1.0, "ratio", "attention over it from Hopper on")
     host_s_per_layer: float = constant(0.0, "s", "host time to launch one layer's forward")
     host_s_per_collective: float = constant(0.0, "s", "host time of a blocking tensor-parallel collective")
     host_s_per_microbatch: float = constant(0.0, "s", "host time of a microbatch outside its layers")
@@ -162,10 +156,12 @@ class StackMemory:
         keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
             mask, from forward to backward; otherwise they are gathered again.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
+        keeps_half_the_products: ``selective-op`` keeps the output of every second matrix product only.
         gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
             the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         gradient_bytes: Bytes per parameter of the stored gradient.
+        bf16_sum_bytes: Bytes per parameter of the sum beside gradients in bf16 (those in fp16 have none).
         optimizer_bytes: Bytes per parameter of master weights and moments, and of whatever else is sharded
             with them.
         gradient_reduce_bytes: Bytes per parameter of gradient communication.
@@ -182,9 +178,11 @@ class StackMemory:
     keeps_partial_sums: bool = False
     keeps_gathered_keys: bool = False
     keeps_wide_inputs: bool = False
+    keeps_half_the_products: bool = False
     gradients_on_demand: bool = False
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
+    bf16_sum_bytes: float = 0.0
     optimizer_bytes: float = 12.0
     gradient_reduce_bytes: float = 4.0
     parameter_gather_bytes: float = 2.0

@@ -17,18 +17,15 @@ from costmodel.training.slowdowns import Environment
 from costmodel.training.step_time import compose
 
 GLOBALS: Mapping[str, tuple[float, float, float]] = {
-    "gemm_in_step": (1.049, 0.9, 1.3),
-    "throttle_exponent": (0.167, 0.05, 0.4),
-    "blackwell_gemm": (1.0, 1.0, 1.3),
-    "fp8_gemm": (0.75, 0.6, 1.2),
-    "grouped_gemm": (0.8, 0.8, 2.5),
+    "picojoule_per_flop": (1.0, 0.4, 2.0),
+    "clock_exponent": (0.5, 0.333, 1.0),
+    "split_accumulation": (1.1, 1.0, 1.5),
     "batched_matmul": (0.6, 0.25, 0.8),
     "batched_matmul_head_exponent": (0.3, 0.0, 1.0),
     "misaligned_head": (3.19, 1.0, 5.0),
     "scores_in_step": (0.82, 0.6, 2.0),
     "elementwise_in_step": (1.3, 1.0, 1.8),
     "loss_passes": (1.4, 0.8, 2.5),
-    "scaleup_in_step": (1.1, 1.0, 1.3),
     "socket_skew_s": (0.00015, 0.0, 6e-4),
     "network_in_step": (1.0, 0.9, 1.4),
     "p2p_exposed": (2.0, 0.5, 3.0),
@@ -47,13 +44,11 @@ STACK_FIELDS: Mapping[str, tuple[float, float, float]] = {
     "megatron-deepspeed.host_s_per_layer": (0.00092, 5e-4, 1.5e-3),
     "megatron-deepspeed.host_s_per_collective": (3e-05, 0.0, 2e-4),
     "megatron-deepspeed.host_s_per_microbatch": (0.0011, 0.0, 5e-3),
-    "megatron-deepspeed.product_time_ratio": (1.0, 0.8, 1.2),
     "megatron-deepspeed.tp_slowdown": (1.5, 1.0, 2.5),
     "megatron-core.host_s_per_layer": (4e-4, 1e-4, 1.5e-3),
     "megatron-core.tp_overlap_share": (0.5, 0.3, 0.8),
-    "megatron-core.hopper_bf16_products": (0.93, 0.85, 1.05),
-    "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
     "torchtitan.product_time_ratio": (1.2, 0.9, 1.4),
+    "pytorch-fsdp1.fsdp_exposed_share": (0.43, 0.05, 0.7),
 }
 """Properties of stacks that are fitted: the same."""
 
@@ -91,9 +86,6 @@ def predict(sample: Sample, values: Trials) -> Vector:
             continue
         field = name.split(".")[1]
         where = np.isin(sample.stack, profiles_of(name))
-        if field == "hopper_bf16_products":
-            where = where & sample.hopper & (sample.features.environment.fp8 == 0)
-            field = "product_time_ratio"
         old = changed.get(field, getattr(sample.features.environment, field))
         changed[field] = np.where(where, value, old)
     if "tp_overlap_share" in changed:  # notes of single rows may state another share

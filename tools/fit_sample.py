@@ -24,7 +24,6 @@ from costmodel.layout import LayoutTable
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
 from costmodel.training.raw_times import Features, features_of
-from topology.hardware.datasheets import generation_of
 
 Vector = NDArray[np.float64]
 
@@ -43,7 +42,6 @@ class Sample:
     layout: NDArray[Any]
     name: NDArray[Any]
     dense: NDArray[np.bool_]
-    hopper: NDArray[np.bool_]
 
     def take(self, index: NDArray[Any]) -> Sample:
         """Some of the runs."""
@@ -148,7 +146,6 @@ def load_sample(path: str) -> Sample:
         layout=np.array([f"{run.model.name} {run.job} {run.cluster.gpu.name} {run.layout}" for run in order]),
         name=np.array([run.name for run in order]),
         dense=np.array([not run.model.is_moe for run in order]),
-        hopper=np.array([generation_of(run.cluster.gpu).faster_bf16_gemm for run in order]),
     )
 
 

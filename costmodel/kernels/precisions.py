@@ -7,7 +7,7 @@ as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 TrainingPrecision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
@@ -40,6 +40,8 @@ _FP8 = Precision(table="fp8", moe_table="fp8", peak="fp8", weight_bytes=1, activ
 _FP4 = Precision(
     table="fp8", moe_table="fp4", peak="fp4", weight_bytes=0.5 + 1 / 16, activation_bytes=0.5 + 1 / 16
 )
+_TRAINING_FP8 = Precision(table="bf16", moe_table="fp8", peak="fp8", weight_bytes=1, activation_bytes=1)
+_TRAINING_FP4 = replace(_FP4, table="bf16")
 INT8 = Precision(table="bf16", moe_table="int8", peak="bf16", weight_bytes=1, activation_bytes=2)
 INT4 = Precision(table="bf16", moe_table="int4", peak="bf16", weight_bytes=0.5 + 2 / 128, activation_bytes=2)
 PRECISIONS: Mapping[str, Precision] = {
@@ -50,12 +52,18 @@ PRECISIONS: Mapping[str, Precision] = {
     "fp8": _FP8,
     "mxfp8": _FP8,
     "fp4": _FP4,
+    "training_fp8": _TRAINING_FP8,
+    "training_fp4": _TRAINING_FP4,
     "nvfp4": _FP4,
     "mxfp4": _FP4,
     "int8": INT8,
     "int4": INT4,
 }
-"""By dtype. int8 and int4 are weight-only: bf16 arithmetic on narrow weights with a scale per group."""
+"""By dtype. int8 and int4 are weight-only: bf16 arithmetic on narrow weights with a scale per group.
+
+Training multiplies in eight and four bits with other kernels than serving, of which there are no tables: they
+are taken to reach the share of their peak that sixteen bits reach.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,20 +96,20 @@ TRAINING: Mapping[TrainingPrecision, TrainingRecord] = {
     "bf16": TrainingRecord(linear="bf16", peak="bf16", run_names=("", "bf16", "amp")),
     "fp16": TrainingRecord(linear="bf16", peak="fp16", half="fp16", run_names=("fp16",)),
     "fp8": TrainingRecord(
-        linear="fp8",
+        linear="training_fp8",
         peak="fp8",
         engine_words={"megatron": ("--fp8-format", "hybrid")},
         run_names=("fp8",),
     ),
     "mxfp8": TrainingRecord(
-        linear="fp8",
+        linear="training_fp8",
         peak="fp8",
         trait="mxfp8",  # Hopper and Ada have eight-bit units without scales of blocks
         engine_words={"megatron": ("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8")},
         run_names=("mxfp8",),
     ),
     "nvfp4": TrainingRecord(
-        linear="fp4",
+        linear="training_fp4",
         peak="fp4",
         trait="nvfp4",  # CDNA 4 has MXFP4, not NVFP4
         engine_words={"megatron": ("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4")},

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import RECOMPUTES, Quantity
-from costmodel.ops.op import HALF_BYTES, Op, OpKind, ShardShape
+from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind, ShardShape
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     dense_ranks = np.minimum(table.shard_degree, table.replicas)
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
     weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision
+    gradient_bytes = stack.memory.gradient_bytes + stack.memory.bf16_sum_bytes * (job.precision == "bf16")
     resident = 1 - stages[2] * stack.memory.gathers_from_master
 
     def after(ranks: npt.NDArray[Any]) -> State:
@@ -65,7 +66,7 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
         share = 1 / ranks
         return State(
             weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
-            gradients_bytes=stack.memory.gradient_bytes * np.where(stages[1], share, 1.0),
+            gradients_bytes=gradient_bytes * np.where(stages[1], share, 1.0),
             optimizer_bytes=stack.memory.optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 

@@ -35,6 +35,7 @@ from costmodel.ops.op import (
 )
 from costmodel.stack import SoftwareStack
 
+EIGHT_BIT_SHARE = (1 + 4 / 128) / 2  # bytes of a number in eight bits, its share of a scale, over two
 MOVES_OF_SEPARATE_COPIES = 2  # reads and writes of all copies, see `_moves_per_copy`
 
 
@@ -68,6 +69,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     """
     H, t = model.hidden_size, shard.sharded_tokens
     sent = HALF_BYTES * shard.tokens / shard.tp * model.num_experts_per_token * H
+    there = EIGHT_BIT_SHARE if job.is_low_precision and stack.timing.dispatches_in_eight_bits else 1.0
     kept = sent * (shard.ep > 1) * stack.memory.keeps_partial_sums
     moved = sent * _moves_per_copy(model, stack, shard)
     router = gemm(
@@ -90,10 +92,10 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
         router,
         gate,
         elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
-        *_expert_traffic("dispatch", "all_gather", sent, shard, model),
+        *_expert_traffic("dispatch", "all_gather", sent, shard, model, narrow_forward=there),
         *_weight_traffic(model, stack, shard),
         *_experts(model, job, stack, shard),
-        *_expert_traffic("combine", "reduce_scatter", sent, shard, model),
+        *_expert_traffic("combine", "reduce_scatter", sent, shard, model, narrow_backward=there),
         elementwise("unpermute", traffic_bytes=moved, saved_bytes_op=kept),
         *shared,
     )
@@ -122,15 +124,26 @@ def copies_sent(model: ModelSpec, places: Places) -> NDArray[np.float64]:
 
 
 def _expert_traffic(
-    name: str, op: str, sent: Quantity, shard: ShardShape, model: ModelSpec
+    name: str,
+    op: str,
+    sent: Quantity,
+    shard: ShardShape,
+    model: ModelSpec,
+    *,
+    narrow_forward: float = 1.0,
+    narrow_backward: float = 1.0,
 ) -> tuple[Op, ...]:
-    """All-to-all over ep and gather or scatter over expert_tp, forward, and their mirror images backward."""
+    """All-to-all over ep and gather or scatter over expert_tp, forward, and their mirror images backward.
+
+    What goes to the experts may be narrower than what comes back: tokens forward, gradients of outputs
+    backward.
+    """
     crossing = sent * (shard.ep > 1)
     gathered = HALF_BYTES * routed_tokens(model, shard) * model.hidden_size * (shard.expert_tp > 1)
     gather = op == "all_gather"
     return (
-        communicate(name, "all_to_all", "ep", crossing),
-        communicate(f"{name}_gradient", "all_to_all", "ep", crossing, "backward"),
+        communicate(name, "all_to_all", "ep", narrow_forward * crossing),
+        communicate(f"{name}_gradient", "all_to_all", "ep", narrow_backward * crossing, "backward"),
         communicate(
             f"{name}_gather", "all_gather", "expert_tp", gathered, "forward" if gather else "backward"
         ),

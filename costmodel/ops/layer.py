@@ -21,6 +21,7 @@ from costmodel.ops.feed_forward import feed_forward_ops
 from costmodel.ops.op import (
     FLOAT_BYTES,
     HALF_BYTES,
+    LINEAR,
     Op,
     ShardShape,
     communicate,
@@ -64,6 +65,8 @@ def layer_ops(
         *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
         _residual(model, "mlp_residual", stack, shard),
     )
+    if stack.memory.keeps_half_the_products:
+        ops = tuple(_keeping_half(op) for op in ops)
     wide = job.is_low_precision and stack.memory.keeps_wide_inputs
     return tuple(_keeping_wide_inputs(op) for op in ops) if wide else ops
 
@@ -86,6 +89,11 @@ def _feed_forward(
         cast = repeat_block(cast) if cast else ()
         block = repeat_block(block, keeps=kept)
     return (repeat(norm) if "layernorm" in modules else norm, *cast, *block)
+
+
+def _keeping_half(op: Op) -> Op:
+    """The same operation; of matrix products every second is kept by ``selective-op``, half in the mean."""
+    return replace(op, saved_bytes_op=op.saved_bytes_op / 2) if op.kind in LINEAR else op
 
 
 def _keeping_wide_inputs(op: Op) -> Op:

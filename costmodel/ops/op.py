@@ -32,6 +32,9 @@ class OpKind(Enum):
     COLLECTIVE = "collective"
 
 
+LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
+
+
 class Cover(Enum):
     """What a collective may hide under: chunks of its product, the input gradient, attention, or nothing."""
 

@@ -58,6 +58,8 @@ def with_recipe(timing: StackTiming, recipe: RunRecipe) -> StackTiming:
     """The engine's timing with what the recipe says and the cost model has a mechanism for."""
     if recipe.dispatcher in (*_PER_NODE, *_PER_EXPERT):
         timing = replace(timing, dispatches_once_per_node=recipe.dispatcher in _PER_NODE)
+    if recipe.moe_a2a_overlap is not None:
+        timing = replace(timing, pairs_expert_passes=recipe.moe_a2a_overlap)
     if WHOLE_STEP in recipe.cuda_graph_scope:
         timing = replace(timing, cuda_graphs=True)
     return timing
@@ -76,7 +78,7 @@ def not_priced(timing: StackTiming, recipe: RunRecipe) -> tuple[str, ...]:
         "recompute_modules": ";".join(modules),
         "cuda_graph_scope": ";".join(scopes),
         "dispatcher": recipe.dispatcher if unknown else "",
-        "moe_a2a_overlap": "1" if recipe.moe_a2a_overlap and not timing.expert_overlap_share else "",
+        "moe_a2a_overlap": "1" if recipe.moe_a2a_overlap and not timing.pairs_expert_passes else "",
         "offload_layers": str(recipe.offload_layers or ""),
     }
     return tuple(f"{name} {value}" for name, value in found.items() if value)

@@ -96,7 +96,7 @@ def _pacing_rank(
         repeated = float(step.forward_s[0] + step.backward_s[policy, 0]) - plain
         for name, value in one.items():
             sums[name] += stretch * count * value
-            sums[f"moving_{name}"] += stretch * count * _transfer_seconds(f.runs[run], c, name)
+            sums[f"moving_{name}"] += stretch * count * _transfer_seconds(f.runs[run], name)
         sums["compute"] += stretch * count * float(step.compute_s[0])
         sums["host"] += stretch * count * max(0.0, plain - float(step.compute_s[0]) - sum(one.values()))
         sums["dp"] += count * (costs.layer_s[run] - stretch * (plain + repeated))
@@ -108,7 +108,7 @@ def _pacing_rank(
     for held, (end, step), exchange in zip(_ends_held(f, split, rank), ends, traffic[-2:], strict=True):
         sums["compute"] += held * stretch * float(step.compute_s[0])
         sums["tp"] += held * stretch * float(step.tp_s[0])
-        sums["moving_tp"] += held * stretch * _transfer_seconds(end, c, "tp")
+        sums["moving_tp"] += held * stretch * _transfer_seconds(end, "tp")
         sums["dp"] += held * stretch * float(exchange)
     return _PerMicrobatch(**sums)
 
@@ -124,15 +124,15 @@ def _ends_held(f: Features, split: StageSplit, rank: int) -> tuple[float, float]
     return float(first), float(last)
 
 
-def _transfer_seconds(part: PartTimes, c: Constants, axis: str) -> float:
+def _transfer_seconds(part: PartTimes, axis: str) -> float:
     """Collectives of one axis in a layer or an end, exposed or not."""
     seconds = (float(getattr(part.transfers, name)[0]) for name in PART_TRANSFERS[axis])
-    return c.scaleup_in_step * sum(seconds)
+    return sum(seconds)
 
 
 def _traffic_factor(f: Features, c: Constants) -> float:
     """Replica traffic in a step over the same alone."""
-    return c.network_in_step if float(f.traffic.network[0]) else c.scaleup_in_step
+    return c.network_in_step if float(f.traffic.network[0]) else 1.0
 
 
 def _microbatch_traffic(f: Features, c: Constants) -> NDArray[np.float64]:

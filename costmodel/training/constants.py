@@ -28,15 +28,11 @@ class Constant:
 class Constants:
     """Values of ``constants.toml`` by name; their meaning stands there."""
 
-    gemm_in_step: float
-    throttle_exponent: float
-    power_cap_exponent: float
-    blackwell_gemm: float
+    picojoule_per_flop: float
+    clock_exponent: float
+    split_accumulation: float
     weight_gradient_gemm: float
-    fp8_gemm: float
     fp4_wide_share: float
-    fp4_wide_cost: float
-    grouped_gemm: float
     attention_backward: float
     batched_matmul: float
     batched_matmul_head_exponent: float
@@ -48,10 +44,10 @@ class Constants:
     loss_passes: float
     accumulation_bytes_fused: float
     accumulation_bytes: float
-    scaleup_in_step: float
     socket_skew_s: float
     network_in_step: float
     contention: float
+    exchange_processors: float
     gradient_window: float
     p2p_exposed: float
     p2p_latency_s: float
@@ -65,7 +61,6 @@ class Constants:
     expert_host_s: float
     routing_wait_s: float
     operation_recompute: float
-    reference_watts_per_flop_per_s: float
 
 
 @functools.cache
@@ -81,7 +76,7 @@ def described_constants() -> Mapping[str, Constant]:
 def default_constants() -> Constants:
     """Shipped values.
 
-    >>> 1.0 <= default_constants().gemm_in_step <= 1.3
+    >>> 1 / 3 <= default_constants().clock_exponent <= 1
     True
     """
     return Constants(**{name: constant.value for name, constant in described_constants().items()})

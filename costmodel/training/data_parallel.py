@@ -96,10 +96,14 @@ def gradient_traffic(
         bucket = (counts * group.parameters).sum(axis=0) / table.pp
         unit = np.where(per_unit, group.parameters, bucket)
         share = group.parameters / np.maximum(unit, 1e-30)
-        reduce_s += share * _reduce(cal, hierarchy, table, group, unit * stack.memory.gradient_reduce_bytes)
+        pieces = np.where(per_unit, stack.timing.messages_per_unit, 1.0)
+        reduced = unit * stack.memory.gradient_reduce_bytes / pieces
+        reduce_s += share * pieces * _reduce(cal, hierarchy, table, group, reduced)
         gathered = unit * stack.memory.parameter_gather_bytes * (table.zero_stage > 0)
-        gather_s += share * collective_time(
-            cal, hierarchy, "all_gather", gathered, group.shards, group.stride
+        gather_s += (
+            share
+            * pieces
+            * collective_time(cal, hierarchy, "all_gather", gathered / pieces, group.shards, group.stride)
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
     each_use = table.zero_stage >= SHARDS_PARAMETERS

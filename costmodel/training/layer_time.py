@@ -34,6 +34,9 @@ several layers, so the slower of the two sets the pace of a microbatch and hardl
 
 BACKWARD_GEMMS = 2  # matrix products of unfused attention backward for each of its forward ones
 
+PRODUCT_PASSES = 3  # operations of a matrix product forward and backward over those forward
+ATTENTION_PASSES = 3.5  # the same of fused attention, whose backward computes the scores again
+
 GRADIENT_SUMS = 1 / 2  # of the sharded transfers of a backward: the other half gathers gradients
 
 TP_SYNCHRONISATIONS = 2  # blocking tensor-parallel collectives of a layer in one direction
@@ -79,33 +82,43 @@ def smooth_max(a: Quantity, b: Quantity) -> Vector:
     return np.asarray(larger * ((a / larger) ** SHARPNESS + (b / larger) ** SHARPNESS) ** (1 / SHARPNESS))
 
 
-def compute_slowdown(e: Environment, c: Constants) -> Quantity:
-    """Compute time at the clocks sustained in training over those of short measurements (A100 = 1).
-
-    slowdown = max(1, reference W per flop/s ÷ this chip's)^g · (power cap)^−h
-    """
-    hunger = np.maximum(1.0, c.reference_watts_per_flop_per_s / e.watts_per_flop_per_s)
-    return hunger**c.throttle_exponent * e.power_cap ** (-c.power_cap_exponent)
-
-
 def gemm_factor(e: Environment, c: Constants) -> Quantity:
-    """Time of matrix products in a step over their tables."""
-    wide = c.fp4_wide_share * (c.fp4_wide_cost * e.fp4_over_fp8 - 1)
-    narrow = np.where(e.fp8, c.fp8_gemm, 1.0) * np.where(e.fp4_over_fp8, 1 + wide, 1.0)
-    factor = c.gemm_in_step * compute_slowdown(e, c) * e.product_time_ratio * narrow
-    return factor * np.where(e.blackwell, c.blackwell_gemm, 1.0)
+    """Time of matrix products in a step over their tables, at full clocks."""
+    return e.product_time_ratio * (1 + c.fp4_wide_share * e.wide_over_narrow)
+
+
+def sustained_slowdown(part: PartTimes, e: Environment, c: Constants, full_clock_s: Vector) -> Vector:
+    """Kernels at the clocks that the design power sustains, over those at full clocks.
+
+        slowdown = max(1, E·flop/(t·P))^h
+
+    E is the energy of a sixteen-bit operation, narrower ones need it by the width of their operands; t the
+    time of forward and backward at full clocks, memory passes included, P the design power. Clocks follow
+    power over milliseconds, so a layer throttles as a whole; h lies between 1/3 (voltage falls with clocks)
+    and 1 (it is at its floor).
+    """
+    k = part.kernels
+    flop = PRODUCT_PASSES * e.product_energy * k.product_flop + ATTENTION_PASSES * k.attention_flop
+    draw = c.picojoule_per_flop * 1e-12 * flop / np.maximum(full_clock_s, 1e-30) / e.design_power_w
+    return np.asarray(np.maximum(1.0, draw) ** c.clock_exponent)
 
 
 def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
     """Time of one layer (or of an end) in a step, for every placed cut."""
     k, e = part.kernels, f.environment
     gemm = gemm_factor(e, c)
-    grouped_gemm = gemm * c.grouped_gemm
     attention_f, attention_b = _attention(part, e, c)
     elementwise = c.elementwise_in_step * k.elementwise_s
-    weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + grouped_gemm * k.grouped_weight_gradient_s
-    inputs = gemm * k.input_gradient_s + grouped_gemm * k.grouped_input_gradient_s
-    forward = gemm * k.forward_s + grouped_gemm * k.grouped_forward_s + attention_f + elementwise
+    weight = gemm * c.weight_gradient_gemm * k.weight_gradient_s + gemm * k.grouped_weight_gradient_s
+    inputs = gemm * k.input_gradient_s + gemm * k.grouped_input_gradient_s
+    split = 1 + e.splits_accumulation * (c.split_accumulation - 1)
+    weight, inputs = weight * split, inputs * split
+    products = gemm * k.forward_s + gemm * k.grouped_forward_s
+    passes = (1 + c.elementwise_backward) * elementwise
+    slow = sustained_slowdown(part, e, c, products + weight + inputs + attention_f + attention_b + passes)
+    gemm, weight, inputs = gemm * slow, weight * slow, inputs * slow
+    attention_f, attention_b = attention_f * slow, attention_b * slow
+    forward = products * slow + attention_f + elementwise
     backward = (
         inputs + attention_b + c.elementwise_backward * elementwise + weight + _accumulation(part, f, c)
     )
@@ -147,7 +160,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
 def _attention(part: PartTimes, e: Environment, c: Constants) -> tuple[Vector, Vector]:
     """Attention core forward and backward: fused kernel, or batched products and passes over the scores."""
     k = part.kernels
-    fused = k.fused_attention_s * e.attention_slowdown * compute_slowdown(e, c)
+    fused = k.fused_attention_s * e.attention_slowdown
     efficiency = c.batched_matmul * e.head_share**c.batched_matmul_head_exponent
     matmuls = k.batched_matmul_s / efficiency * np.where(e.head_misaligned, c.misaligned_head, 1.0)
     scores = c.scores_in_step * k.scores_s
@@ -177,7 +190,7 @@ def _tensor_transfers(
     the engine lets it.
     """
     t, e = part.transfers, f.environment
-    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, c.scaleup_in_step * e.tp_slowdown
+    exposed, slowdown = 1 - e.tp_overlap_share * f.tp_inside, e.tp_slowdown
     forward = slowdown * (exposed * t.tp_sharded_forward_s + t.tp_whole_forward_s)
     backward = slowdown * (exposed * t.tp_sharded_backward_s + t.tp_whole_backward_s)
     summed = slowdown * (exposed * GRADIENT_SUMS * t.tp_sharded_backward_s + t.tp_whole_backward_s)
@@ -210,9 +223,8 @@ def _context_transfers(
         hidden = np.minimum(transfer, attention)
         return transfer - e.cp_overlap * (1 - c.contention) * hidden
 
-    rings = (c.scaleup_in_step * t.cp_forward_s, c.scaleup_in_step * t.cp_backward_s)
-    swaps = (c.scaleup_in_step * t.cp_swap_forward_s, c.scaleup_in_step * t.cp_swap_backward_s)
-    return exposed(rings[0], attention_f) + swaps[0], exposed(rings[1], attention_b) + swaps[1]
+    forward = exposed(t.cp_forward_s, attention_f) + t.cp_swap_forward_s
+    return forward, exposed(t.cp_backward_s, attention_b) + t.cp_swap_backward_s
 
 
 def _expert_transfers(
@@ -220,18 +232,20 @@ def _expert_transfers(
 ) -> tuple[Vector, Vector]:
     """Exposed expert all-to-alls: a share hides under the kernels of another microbatch, where there is one.
 
-    exposed = e − o·(1 − κ)·min(e, kernels), o the share that the stack can hide, or that of the passes which
-    run in pairs for that very purpose (`costmodel.pipeline.pairing`).
+    What hides is the share that the stack can hide, under the longer pass, or that of the passes which run in
+    pairs for that very purpose (`costmodel.pipeline.pairing`): tokens of a forward travel under the
+    kernels of the other microbatch's backward, gradients under those of its forward. Meanwhile the
+    exchange holds its part s of the multiprocessors, so that kernels take s/(1 − s) longer.
 
-    Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) section 3.2.1.
+    Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) sections 3.2.1 and 3.2.2.
     """
-    t, share = part.transfers, np.maximum(f.environment.expert_overlap_share, f.paired)
-
-    def exposed(transfer: Vector, kernels: Vector) -> Vector:
-        return np.asarray(transfer - share * (1 - c.contention) * np.minimum(transfer, kernels))
-
-    alone_f, alone_b = (c.scaleup_in_step * seconds for seconds in (t.ep_forward_s, t.ep_backward_s))
-    return exposed(alone_f, forward), exposed(alone_b, backward)
+    t, share = part.transfers, f.environment.expert_overlap_share
+    slower = c.exchange_processors / (1 - c.exchange_processors)
+    alone_f, alone_b = t.ep_forward_s, t.ep_backward_s
+    longer = np.maximum(forward, backward)
+    hidden_f = np.maximum(share * np.minimum(alone_f, longer), f.paired * np.minimum(alone_f, backward))
+    hidden_b = np.maximum(share * np.minimum(alone_b, longer), f.paired * np.minimum(alone_b, forward))
+    return alone_f - (1 - slower) * hidden_f, alone_b - (1 - slower) * hidden_b
 
 
 def _repeated_transfers(part: PartTimes, f: Features, c: Constants, kernels: Vector) -> Vector:
@@ -262,14 +276,13 @@ def head_seconds(f: Features, c: Constants) -> Vector:
 
 def head_step(f: Features, c: Constants) -> LayerStep:
     """The head in a step."""
-    return layer_step(f.head, f, _without_loss_passes(c))
+    half = replace(f.environment, product_energy=1.0, wide_over_narrow=0.0, splits_accumulation=0.0)
+    return layer_step(f.head, replace(f, environment=half), _without_loss_passes(c))
 
 
 def _without_loss_passes(c: Constants) -> Constants:
     """The same constants with the memory passes of the loss in place of those of a layer."""
-    return replace(
-        c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes, fp8_gemm=1.0, fp4_wide_share=0.0
-    )
+    return replace(c, elementwise_in_step=1.0, elementwise_backward=c.loss_passes)
 
 
 def embedding_seconds(f: Features, c: Constants) -> Vector:

@@ -44,6 +44,8 @@ class KernelTimes(Columns):
         grouped_input_gradient_s: Expert products of the input gradient.
         grouped_weight_gradient_s: Expert products of the weight gradient.
         fused_attention_s: Fused attention forward.
+        product_flop: Operations of all matrix products forward.
+        attention_flop: Operations of attention forward.
         batched_matmul_s: The two products of unfused attention at the peak rate.
         scores_s: Memory passes over the scores of unfused attention.
         elementwise_s: Memory passes of norms, activations, residuals, casts and permutations.
@@ -67,6 +69,8 @@ class KernelTimes(Columns):
     grouped_input_gradient_s: Vector
     grouped_weight_gradient_s: Vector
     fused_attention_s: Vector
+    product_flop: Vector
+    attention_flop: Vector
     batched_matmul_s: Vector
     scores_s: Vector
     elementwise_s: Vector
@@ -166,6 +170,8 @@ def _kernel_times(
         grouped_input_gradient_s=grouped[1],
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
+        product_flop=_sum([op.flop for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)], size),
+        attention_flop=_sum([op.flop for op in attention], size),
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
         scores_s=scores_s,
         elementwise_s=elementwise_s,

@@ -173,7 +173,7 @@ def features_of(
         model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding
     )
     return Features(
-        environment=environment_of(model, cluster, job, stack, cal),
+        environment=environment_of(model, cluster, job, stack),
         runs=tuple(times[:-2]),
         embedding=times[-2],
         head=times[-1],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from costmodel.job import TrainingJob
-from costmodel.kernels.stand_ins import stand_in
-from costmodel.kernels.tables import Calibration
+from costmodel.kernels.precisions import PRECISIONS, TRAINING
 from costmodel.layout import Quantity
 from costmodel.models.spec import ModelSpec
+from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
 from topology.cluster import Cluster
 from topology.hardware.datasheets import generation_of
-from topology.hardware.gpu import Gpu
 
 FULL_HEAD = 128  # head size at which matrix units are filled
 PEER_TO_PEER = (
@@ -27,13 +26,11 @@ class Environment:
     """Numbers of one (model, GPU, job, stack); flags are 0 or 1. Fields of the stack mean the same here.
 
     Attributes:
-        watts_per_flop_per_s: Design power over bf16 peak of this part, at least that of the part whose tables
-            are used.
-        power_cap: This part's design power per peak over that of the part whose tables are used, at most 1;
-            1 where this part's own sustained rate was measured, which has the cap in it.
-        blackwell: 1 where products are slower within a step than alone, as on Blackwell.
-        fp8: 1 if linear layers multiply in eight bits or four.
-        fp4_over_fp8: Peak in four bits over that in eight if they multiply in four, else 0.
+        design_power_w: Of the GPU.
+        product_energy: Energy of an operation of linear layers over one in sixteen bits: width of operands.
+        wide_over_narrow: Time of a product in sixteen bits over one in four, less one, if linear layers
+            multiply in four; else 0.
+        splits_accumulation: 1 if products for gradients keep partial sums in wider registers.
         head_share: min(head size, 128)/128.
         head_misaligned: 1 if the head size is not a multiple of 8.
         product_time_ratio: Matrix products of the stack on this GPU over the tables'.
@@ -63,11 +60,10 @@ class Environment:
     product_time_ratio: Quantity
     tp_slowdown: Quantity
     attention_slowdown: Quantity
-    watts_per_flop_per_s: Quantity
-    power_cap: Quantity
-    blackwell: Quantity
-    fp8: Quantity
-    fp4_over_fp8: Quantity
+    design_power_w: Quantity
+    product_energy: Quantity
+    wide_over_narrow: Quantity
+    splits_accumulation: Quantity
     head_share: Quantity
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
@@ -75,19 +71,14 @@ class Environment:
     level: Quantity = 1.0
 
 
-def environment_of(
-    model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack, cal: Calibration
-) -> Environment:
+def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> Environment:
     """Numbers that scale the times of this job: what the stack says under the same name, and what is here."""
     gpu, timing = cluster.gpu, stack.timing
     named = {field.name for field in fields(Environment)} & {field.name for field in fields(timing)}
-    table_part = _table_part(cal, gpu)
-    intensity, gpu_intensity = table_part.tdp_w / table_part.peak("bf16"), gpu.tdp_w / gpu.peak("bf16")
+    record = TRAINING[job.precision]
     generation = generation_of(gpu)
-    newer = generation.faster_bf16_gemm and not job.is_low_precision
     here = {
         "tp_overlap_share": timing.tp_overlap_share * (cluster.hierarchy.scaleup.kind in PEER_TO_PEER),
-        "product_time_ratio": timing.product_time_ratio * (timing.hopper_bf16_products if newer else 1.0),
         "attention_slowdown": timing.attention_slowdown_hopper
         if generation.asynchronous_matmul
         else timing.attention_slowdown,
@@ -95,11 +86,10 @@ def environment_of(
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),
         level=stack.level,
-        watts_per_flop_per_s=max(intensity, gpu_intensity),
-        power_cap=1.0 if gpu.name in cal.fits()["achievable_share"] else min(1.0, gpu_intensity / intensity),
-        blackwell=float(generation.slower_gemm_in_step),
-        fp8=float(job.is_low_precision),
-        fp4_over_fp8=gpu.peak("fp4") / gpu.peak("fp8") * (job.precision == "nvfp4"),
+        splits_accumulation=float(generation.splits_accumulation and job.is_low_precision),
+        design_power_w=gpu.tdp_w,
+        product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
+        wide_over_narrow=gpu.peak("fp4") / gpu.peak("bf16") - 1 if job.precision == "nvfp4" else 0.0,
         head_share=min(model.qk_head_dim, FULL_HEAD) / FULL_HEAD,
         head_misaligned=float(model.qk_head_dim % HEAD_STEP != 0),
         memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
@@ -107,11 +97,3 @@ def environment_of(
             timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)
         ),
     )
-
-
-def _table_part(cal: Calibration, gpu: Gpu) -> Gpu:
-    """GPU whose measured tables stand for this one."""
-    from topology.catalog import gpu as catalogued
-
-    name = stand_in(cal, gpu)
-    return gpu if name == gpu.name else catalogued(name)

@@ -142,7 +142,7 @@ class _Traffic:
 def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
     """Gather every layout's traffic, scaled from the collective alone to the collective in a step."""
     t, at = f.traffic, f.replication
-    factor = np.where(t.network, c.network_in_step, c.scaleup_in_step)
+    factor = np.where(t.network, c.network_in_step, 1.0)
     return _Traffic(
         gather=(factor * t.microbatch_gather_s)[:, at],
         scatter=(factor * t.microbatch_reduce_s)[:, at],

@@ -191,8 +191,9 @@ def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> 
     whole = _least_slowest_rank(costs, cheapest, float(runs.sum()), layouts)
     first, last = _end_seconds(costs, layouts)
     V = layouts.virtual_stages
-    held = V - np.logical_and(V > 1, ends_may_be_empty(runs.sum(), P * V))
-    ends = np.maximum(first, last * (_v_shaped(layouts) == 0)) + held * cheapest
+    folded = _v_shaped(layouts)
+    held = V - (1 + folded) * np.logical_and(V > 1, ends_may_be_empty(runs.sum(), P * V))
+    ends = np.maximum(first, last * (folded == 0)) + held * cheapest
     slowest = np.maximum(np.maximum(total / P, whole), np.where(runs.sum() >= P * V, ends, 0.0))
     forms = (runs[:, None] * costs.tail_layer_s).sum(axis=1) + costs.tail_first_s + costs.tail_last_s
     tail = (forms / P).max(axis=0)

@@ -190,7 +190,7 @@ def older(plan: Plan) -> Plan:
     """The same plan as another version with other constants made it."""
     s, x = setting_of(plan.request), plan.layout
     split = split_of(s.model, x, plan.layers_of_stage, plan.recompute_of_stage)
-    constants = replace(default_constants(), gemm_in_step=default_constants().gemm_in_step * 1.02)
+    constants = replace(default_constants(), step_fixed_s=2.0)
     then = estimate(s.model, s.cluster, s.job, s.stack, x, load_calibration(), split, constants=constants)
     assert plan.origin is not None
     origin = replace(plan.origin, version="0.0.9", constants="0123456789abcdef")

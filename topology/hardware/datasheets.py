@@ -69,8 +69,7 @@ class Generation:
 
     name: str
     asynchronous_matmul: bool
-    faster_bf16_gemm: bool = False
-    slower_gemm_in_step: bool = False
+    splits_accumulation: bool = False
     device_sized_experts: bool = False
     nvfp4: bool = False
     mxfp8: bool = False

@@ -109,12 +109,12 @@ def test_a_base_that_leads_nowhere_is_refused(table: dict[str, dict[str, str]], 
 
 
 def test_copies_of_an_engine_share_what_they_do_not_state() -> None:
-    """Six profiles of Megatron-Core overlap tensor-parallel transfers alike, the one without overlap not."""
+    """Seven profiles of Megatron-Core overlap tensor-parallel transfers alike, the one without overlap not."""
     overlaps = {
         name: stack(name).timing.tp_overlap_share for name in heirs("megatron-core", "tp_overlap_share")
     }
     names = ["megatron-core", "megatron-bridge", "megatron-bridge-26.06", "megatron-bridge-modules", "megatron-bridge-overlap",
-             "megatron-core-bf16-state"]  # fmt: skip
+             "hai-llm", "megatron-core-bf16-state"]  # fmt: skip
     assert list(overlaps) == names
     assert len(set(overlaps.values())) == 1
     assert stack("megatron-core-noov").timing.tp_overlap_share == 0

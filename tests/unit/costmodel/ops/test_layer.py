@@ -209,7 +209,7 @@ def test_eight_bit_training_multiplies_linears_in_eight_bits_only() -> None:
     job = TrainingJob(sequence_length=S, global_batch_size=8, precision="fp8")
     kinds = {op.name: op.dtype for op in ops_of(model("deepseek-v3"), job=job)}
     chosen = ("kv_up", "expert_up", "mlp_down", "router", "attention", "head")
-    assert [kinds[name] for name in chosen] == ["fp8", "fp8", "fp8", "bf16", "bf16", "bf16"]
+    assert [kinds[name] for name in chosen] == ["training_fp8"] * 3 + ["bf16"] * 3
     assert {"attention_cast", "mlp_cast"} <= set(kinds)
 
 

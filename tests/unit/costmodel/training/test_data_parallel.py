@@ -90,3 +90,16 @@ def test_less_overlap_and_wider_gradients_lengthen_the_step(worsen: Callable[...
         for chosen in (engine, worsen(engine))
     )
     assert after > before
+
+
+def test_parameters_gathered_one_by_one_pay_every_ring_anew() -> None:
+    """Twelve messages of a twelfth: the same bytes, twelve latencies, which many nodes make long."""
+    table = LayoutTable.from_rows([ParallelLayout(dp=512, zero_stage=3)])
+    whole = stack("ideal")
+    apart = replace(whole, timing=replace(whole.timing, messages_per_unit=12))
+    cluster, job = default_cluster("a100-sxm-80gb", 512), replace(JOB, global_batch_size=512)
+    once, often = (
+        features_of(SPEC, cluster, job, engine, table, CAL).traffic.microbatch_gather_s[0, 0]
+        for engine in (whole, apart)
+    )
+    assert once < often < 12 * once

@@ -11,9 +11,14 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.models.routing import Routing
-from costmodel.ops.feed_forward import copies_sent
+from costmodel.ops.feed_forward import copies_sent, expert_ops
+from costmodel.ops.op import ShardShape
+from costmodel.pipeline.even_split import even_split
 from costmodel.stack import SoftwareStack, stack, stack_of_framework
+from costmodel.training.constants import default_constants
+from costmodel.training.layer_time import layer_step
 from costmodel.training.op_times import dispatch_time
+from costmodel.training.raw_times import features_of
 from costmodel.training.score import evaluate
 from topology.builders import default_cluster
 
@@ -128,3 +133,59 @@ def test_four_bits_beat_eight_by_less_than_their_peaks() -> None:
         for p in ("mxfp8", "nvfp4")
     )
     assert eight / 2 < four < eight
+
+
+def test_tokens_go_out_in_eight_bits_and_come_back_in_sixteen() -> None:
+    """Of four messages forward and backward two are narrow where the engine does so and the job is narrow."""
+    wide, engine = stack("megatron-bridge"), stack("hai-llm")
+    shard = ShardShape(sequence_length=4096.0, ep=8.0)
+    sent = {}
+    for profile in (wide, engine):
+        for precision in ("bf16", "fp8"):
+            job = TrainingJob(sequence_length=4096, global_batch_size=8, precision=precision)  # type: ignore[arg-type]
+            ops = expert_ops(QWEN, job, profile, shard)
+            sent[profile.name, precision] = [
+                float(op.collective_bytes) for op in ops if op.collective == "all_to_all"
+            ]
+    full = sent["megatron-bridge", "bf16"]
+    assert sent["megatron-bridge", "fp8"] == sent["hai-llm", "bf16"] == full
+    shares = [narrow / whole for narrow, whole in zip(sent["hai-llm", "fp8"], full, strict=True)]
+    assert shares == [33 / 64, 1, 1, 33 / 64]
+
+
+def test_a_pair_hides_tokens_under_the_other_pass() -> None:
+    """Exchange of a forward hides under a backward, as far as that lasts, at the price of its processors."""
+    layout = ParallelLayout(dp=16, ep=8)
+    profile = stack("megatron-bridge-overlap")
+    job = TrainingJob(sequence_length=4096, global_batch_size=4096)
+    table = LayoutTable.from_rows([layout])
+    f = features_of(QWEN, default_cluster("h100-sxm", 16), job, profile, table, CAL)
+    part, c = f.runs[0], default_constants()
+    moves = part.transfers
+    both = moves.ep_forward_s + moves.ep_backward_s
+    alone = layer_step(part, replace(f, paired=np.zeros(1)), c)
+    paired = layer_step(part, replace(f, paired=np.ones(1)), c)
+    slower = c.exchange_processors / (1 - c.exchange_processors)
+    assert alone.ep_s == pytest.approx(both)
+    assert np.all(slower * both * (1 - 1e-9) <= paired.ep_s)
+    assert np.all(paired.ep_s < alone.ep_s)
+
+
+def test_deepseek_v3_fits_the_ranks_it_was_trained_on() -> None:
+    """61 layers over two chunks on each of 16 ranks: the ends of the model share what is missing."""
+    layout = ParallelLayout(pp=16, virtual_stages=2, schedule="dualpipev", dp=128, ep=64, zero_stage=1)
+    split = even_split((3, 58), layout)
+    layers = [sum(row) for row in split.layers_of_stage]
+    assert sum(layers) == 61
+    assert layers[1:] == [4] * 15
+
+
+def test_deepseek_v3_takes_about_as_long_as_published() -> None:
+    """180,000 GPU hours for a trillion tokens on 2,048 H800, 15,360 sequences of 4,096 a step: 20.1 s."""
+    spec, cluster = model("deepseek-v3"), default_cluster("h800", 2048)
+    job = TrainingJob(sequence_length=4096, global_batch_size=15_360, precision="fp8")
+    layout = ParallelLayout(
+        pp=16, virtual_stages=2, schedule="dualpipev", dp=128, ep=64, zero_stage=1, recompute="selective"
+    )
+    found = evaluate(spec, cluster, job, stack("hai-llm"), LayoutTable.from_rows([layout]), CAL)
+    assert float(found.step_time_s[0]) == pytest.approx(20.1, rel=0.1)
