@@ -14,6 +14,7 @@ from typing import Any
 
 from costmodel.models.hf_dense import DENSE_FAMILIES
 from costmodel.models.hf_experts import EXPERT_FAMILIES
+from costmodel.models.hf_hybrid import HYBRID_FAMILIES
 from costmodel.models.hf_reader import ConfigReader
 from costmodel.models.spec import ModelSpec
 from topology.base.decode import as_text, read_json
@@ -60,4 +61,4 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
 
 _FIX = "give the config.json that was published with the model"
 
-_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES}
+_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}
