@@ -157,7 +157,9 @@ def _ministral3(r: ConfigReader) -> dict[str, Any]:
 
 def _cohere(r: ConfigReader) -> dict[str, Any]:
     """Command R and R+: attention and feed-forward beside each other after one norm without shift."""
-    r.departures.append("attention and feed-forward beside each other after one layer norm without shift (Cohere)")
+    r.departures.append(
+        "attention and feed-forward beside each other after one layer norm without shift (Cohere)"
+    )
     r.departures.append(f"logit_scale = {r.positive('logit_scale', 0.0625):g}")
     if r.flag("use_qk_norm", default=False):
         r.problems.append("use_qk_norm (a norm of its own for each head) is not supported")

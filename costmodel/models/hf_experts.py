@@ -167,7 +167,9 @@ def _indexed(r: ConfigReader, *, heads: int) -> dict[str, Any]:
         r.problems.append("mlp_layer_types other than first_k_dense_replace dense layers is not supported")
     if any(kind != "indexed_attention" for kind in r.config.get("layer_types") or ()):
         r.problems.append("layer_types other than indexed_attention are not supported")
-    if any(kind != "full" for kind in r.config.get("indexer_types") or ()) or r.config.get("index_topk_pattern"):
+    if any(kind != "full" for kind in r.config.get("indexer_types") or ()) or r.config.get(
+        "index_topk_pattern"
+    ):
         r.problems.append("layers that share an indexer are not supported")
     return {
         "index_heads": r.size("index_n_heads", default=heads),

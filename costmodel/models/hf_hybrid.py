@@ -108,7 +108,9 @@ def _nemotron_h(r: ConfigReader) -> dict[str, Any]:
     if isinstance(stated, str):
         pattern = stated
         if set(pattern) - set("M*-E") or not pattern:
-            r.problems.append(f"hybrid_override_pattern = {shown(stated)} has letters other than M, *, - and E")
+            r.problems.append(
+                f"hybrid_override_pattern = {shown(stated)} has letters other than M, *, - and E"
+            )
             pattern = "M*"
     else:
         pattern = _pattern(r, "layers_block_type", ("mamba", "moe", "attention", "mlp"), _BLOCKS)
@@ -187,7 +189,11 @@ def _granite_hybrid(r: ConfigReader) -> dict[str, Any]:
     for key in ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier"):
         r.expects(key, 1.0)
     r.expects("position_embedding_type", "rope")
-    layers, hidden, shared = r.size("num_hidden_layers"), r.size("hidden_size"), r.size("shared_intermediate_size")
+    layers, hidden, shared = (
+        r.size("num_hidden_layers"),
+        r.size("hidden_size"),
+        r.size("shared_intermediate_size"),
+    )
     experts = r.count("num_local_experts", 8)
     inner = r.size("mamba_expand", default=2) * hidden
     key = "layers_block_type" if r.config.get("layers_block_type") else "layer_types"
@@ -255,9 +261,11 @@ def _minimax(r: ConfigReader) -> dict[str, Any]:
     usual = _every(r, 2)[1:] + _every(r, 2)[:1]
     if isinstance(stated, list):
         usual = ["full_attention" if kind else "linear_attention" for kind in stated]
-    if any(r.config.get("shared_intermediate_size") or [0]) if isinstance(
-        r.config.get("shared_intermediate_size"), list
-    ) else r.config.get("shared_intermediate_size"):
+    if (
+        any(r.config.get("shared_intermediate_size") or [0])
+        if isinstance(r.config.get("shared_intermediate_size"), list)
+        else r.config.get("shared_intermediate_size")
+    ):
         r.problems.append("shared_intermediate_size (shared experts) is not supported")
     r.departures.append("residuals of the normed input, scaled (MiniMax-01)")
     sizes = decoder(r, epsilon=1e-5)

@@ -80,7 +80,9 @@ def _check_recurrence(model: Any) -> None:
     letters = letters_of(model.layer_pattern, model.num_layers) if model.layer_pattern else ""
     mixers, blocks = {LETTERS[c][0] for c in letters}, {LETTERS[c][1] for c in letters}
     if (model.recurrence is not None) != ("recurrence" in mixers):
-        cause = f"layer_pattern {shown(model.layer_pattern)} with{'' if model.recurrence else 'out'} a recurrence"
+        cause = (
+            f"layer_pattern {shown(model.layer_pattern)} with{'' if model.recurrence else 'out'} a recurrence"
+        )
         raise _impossible(model, cause, "give both, or neither")
     if letters and (model.is_moe != ("moe" in blocks) or model.num_dense_layers):
         cause = f"num_experts = {model.num_experts}, num_dense_layers = {model.num_dense_layers} beside a layer_pattern"

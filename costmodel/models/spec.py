@@ -23,7 +23,7 @@ from costmodel.models.feed_forward import (
     block_parameters,
 )
 from costmodel.models.pattern import LETTERS, Block, letters_of, segments_of
-from costmodel.models.recurrence import Recurrence
+from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.sizes import check_sizes
@@ -294,11 +294,35 @@ def _pattern_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     return tuple(runs)
 
 
+def layer_kinds(model: ModelSpec) -> str:
+    """Kinds of layers of a model whose layers are not one kind after the other, for people.
+
+    >>> from costmodel.models.catalog import model
+    >>> layer_kinds(model("qwen3-next-80b-a3b"))
+    '36 × Gated DeltaNet + experts, 12 × attention + experts'
+    """
+    titles = {"recurrence": model.recurrence.title if model.recurrence else "", "none": ""}
+    blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
+    kinds = [
+        (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
+        for run in layer_runs(model)
+    ]
+    return ", ".join(f"{count} × {' + '.join(filter(None, parts))}" for count, *parts in kinds)
+
+
 def recurrence_of(model: ModelSpec) -> Recurrence:
     """The recurrence of a model that has one."""
     if model.recurrence is None:
         raise ValueError(f"{model.name} has no recurrence")
     return model.recurrence
+
+
+def recurrent_state_bytes(model: ModelSpec) -> float:
+    """What one sequence keeps while it is served besides keys and values: states in fp32, inputs in bf16."""
+    if (r := model.recurrence) is None:
+        return 0.0
+    layers = sum(run.count for run in layer_runs(model) if run.kind.attention == "recurrence")
+    return layers * (FLOAT_BYTES * r.state_numbers + HALF_BYTES * r.convolution_numbers)
 
 
 def norm_parameters(model: ModelSpec, width: int) -> int:

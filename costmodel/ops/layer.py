@@ -215,9 +215,7 @@ def _residual(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardSha
     )
 
 
-def _cast(
-    model: ModelSpec, name: str, inner: int, job: TrainingJob, shard: ShardShape
-) -> tuple[Op, ...]:
+def _cast(model: ModelSpec, name: str, inner: int, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:
     """Quantisation of a block's inputs to eight bits: read two bytes, write the value and its transpose.
 
     Both linears of the block are counted: their inputs have H and the inner width of the block.

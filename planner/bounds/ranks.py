@@ -192,9 +192,7 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[i
     )
 
 
-def step_lower_bound(
-    costs: CostColumns, runs: Vector, layouts: LayoutTable, order: Order = ()
-) -> Vector:
+def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable, order: Order = ()) -> Vector:
     """Seconds that no split into stages and no recompute counts can beat.
 
     T = (M − β)·max t + β·Σ t + max u + constant, and without recomputation Σ t is the same for every split.
