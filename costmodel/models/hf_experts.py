@@ -167,11 +167,11 @@ def _indexed(r: ConfigReader, *, heads: int) -> dict[str, Any]:
         r.problems.append("mlp_layer_types other than first_k_dense_replace dense layers is not supported")
     if any(kind != "indexed_attention" for kind in r.config.get("layer_types") or ()):
         r.problems.append("layer_types other than indexed_attention are not supported")
-    if any(kind != "full" for kind in r.config.get("indexer_types") or ()) or r.config.get(
-        "index_topk_pattern"
-    ):
+    shared = any(kind != "full" for kind in r.config.get("indexer_types") or ())
+    if shared or r.config.get("index_topk_pattern") or r.config.get("index_topk_freq", 1) != 1:
         r.problems.append("layers that share an indexer are not supported")
     return {
+        "num_dense_layers": dense,
         "index_heads": r.size("index_n_heads", default=heads),
         "index_head_dim": r.size("index_head_dim", default=128),
         "index_topk": r.size("index_topk", default=2048),
@@ -191,7 +191,7 @@ def _glm_moe_dsa(r: ConfigReader) -> dict[str, Any]:
 
 
 def _llama4(r: ConfigReader) -> dict[str, Any]:
-    """Llama 4: one expert of many on every layer or every other, chunks of context on three layers of four."""
+    """Llama 4: one expert of many on each layer or every other, chunks of context on three of four."""
     layers, step = r.size("num_hidden_layers"), r.size("interleave_moe_layer_step", default=1)
     stated = r.config.get("moe_layers")
     experts = set(stated) if isinstance(stated, list) else set(range(step - 1, layers, step))

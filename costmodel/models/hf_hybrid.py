@@ -1,6 +1,6 @@
 """Families of Hugging Face configurations whose layers mix tokens by a recurrence and by attention.
 
-What changes shapes and is not understood here is a problem, and refused: a hybrid's sizes are of its own kind.
+What changes shapes and is not understood here is a problem, and refused.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def _qwen_hybrid(r: ConfigReader, *, dense: bool) -> dict[str, Any]:
     if not r.flag("attn_output_gate", default=True):
         r.problems.append("attn_output_gate = false is not supported")
     usual = _every(r, r.size("full_attention_interval", default=4))
+    inner = r.size("moe_intermediate_size" if not dense else "intermediate_size")
     recurrence = Recurrence(
         kind="gated-delta",
         key_heads=r.size("linear_num_key_heads", default=16),
@@ -65,7 +66,7 @@ def _qwen_hybrid(r: ConfigReader, *, dense: bool) -> dict[str, Any]:
         conv_kernel=r.size("linear_conv_kernel_dim", default=4),
     )
     return {
-        **decoder(r, head_dim=256, intermediate=r.config.get("moe_intermediate_size")),
+        **decoder(r, head_dim=256, intermediate=inner),
         **attention_biases(r),
         "norm": "rmsnorm1p",
         "qk_norm": True,
@@ -103,7 +104,7 @@ _BLOCKS = {
 
 
 def _nemotron_h(r: ConfigReader) -> dict[str, Any]:
-    """Nemotron-H and Nemotron 3: layers of one block, attention without positions, squared ReLU without a gate."""
+    """Nemotron-H and Nemotron 3: layers of one block, no positions, squared ReLU without a gate."""
     stated = r.config.get("hybrid_override_pattern")
     if isinstance(stated, str):
         pattern = stated

@@ -1,7 +1,7 @@
 """Layers that are not all alike, one letter each, in the words of published hybrids.
 
-A whole layer mixes tokens and then feeds forward; a layer of Nemotron-H is one of these blocks alone, written as
-its ``hybrid_override_pattern`` writes it. A pattern shorter than the model repeats.
+A whole layer mixes tokens and then feeds forward; a layer of Nemotron-H is one of these blocks alone, written
+as its ``hybrid_override_pattern`` writes it. A pattern shorter than the model repeats.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ def letters_of(pattern: str, num_layers: int) -> str:
     'LLLALL'
     """
     return (pattern * -(-num_layers // len(pattern)))[:num_layers]
+
+
+def period_of(letters: str) -> str:
+    """The shortest pattern that repeats to these letters.
+
+    >>> period_of("LLLALLLA"), period_of("aA"), period_of("lLLA")
+    ('LLLA', 'aA', 'lLLA')
+    """
+    lengths = (n for n in range(1, len(letters) + 1) if len(letters) % n == 0)
+    return next((letters[:n] for n in lengths if letters_of(letters[:n], len(letters)) == letters), "")
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """Token mixers that carry a state of fixed size from token to token: Mamba-2 and gated linear attention.
 
-Training scans chunks: products inside a chunk, and a state handed from chunk to chunk. Serving keeps the state
-and the last inputs of the convolution instead of keys and values.
+Training scans chunks: products inside a chunk, and a state handed from chunk to chunk. Serving keeps the
+state and the last inputs of the convolution instead of keys and values.
 
 Legend: ``H`` hidden size, ``h`` value heads of width ``p``, ``g`` key heads (Mamba-2: groups) of width ``n``
 (Mamba-2: state size), ``C`` tokens of a chunk. Ranks split value and key heads.

@@ -66,7 +66,7 @@ def check_sizes(model: Any) -> None:
             model, cause, "give n_group that divides num_experts and topk_group of at most n_group"
         )
     if unknown := set(model.layer_pattern) - set(LETTERS):
-        cause = f"layer_pattern has {shown(sorted(unknown)[0])}"
+        cause = f"layer_pattern has {shown(min(unknown))}"
         raise _impossible(model, cause, f"give one of {''.join(LETTERS)} for every layer")
     _check_recurrence(model)
     for name in ("num_dense_layers", "num_sliding_layers"):
@@ -85,7 +85,8 @@ def _check_recurrence(model: Any) -> None:
         )
         raise _impossible(model, cause, "give both, or neither")
     if letters and (model.is_moe != ("moe" in blocks) or model.num_dense_layers):
-        cause = f"num_experts = {model.num_experts}, num_dense_layers = {model.num_dense_layers} beside a layer_pattern"
+        counts = f"num_experts = {model.num_experts}, num_dense_layers = {model.num_dense_layers}"
+        cause = f"{counts} beside layer_pattern {shown(model.layer_pattern)}"
         raise _impossible(model, cause, "say in the pattern alone which layers have experts")
     if (r := model.recurrence) is None:
         return

@@ -66,8 +66,8 @@ class ModelSpec:
     the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 + weight.
     `layer_pattern` has one letter a layer (`costmodel.models.pattern`) where layers differ otherwise; then
     `num_dense_layers` is 0, and `recurrence` is the mixer of those without attention. `attention_gate`
-    multiplies the output of attention by as many sigmoids, `shared_expert_gate` that of shared experts by one.
-    With `index_topk` k > 0 an indexer of its own heads chooses the k keys that a query attends to (DeepSeek-V3.2).
+    multiplies the output of attention by as many sigmoids, `shared_expert_gate` that of shared experts by
+    one. With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
 
     No cost depends on these:
 
@@ -259,7 +259,7 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
 
 
 def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
-    """Where the layers of each kind are: kind of `layer_runs` and number of consecutive layers, in model order.
+    """Where the layers of each kind are: kind of `layer_runs` and consecutive layers, in model order.
 
     >>> from costmodel.models.catalog import model
     >>> layer_order(model("deepseek-v3"))

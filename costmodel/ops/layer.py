@@ -84,7 +84,7 @@ def _mixer(
 def _feed_forward(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """The feed-forward block of a layer with norm and residual; one norm of a layer serves both its blocks."""
+    """The feed-forward block of a layer with norm and residual; the only norm of a layer is its mixer's."""
     if kind.mlp == "none":
         return ()
     alone = kind.attention == "none"

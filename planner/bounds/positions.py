@@ -66,7 +66,7 @@ def _of_ranks(costs: CostColumns, order: Order, ranks: int) -> Vector:
         middle = (low + high) / 2
         works = _hold_all(costs, ends, ranks, middle * (1 + 1e-12))
         low, high = np.where(works, low, middle), np.where(works, middle, high)
-    return low
+    return np.asarray(low)
 
 
 def _hold_all(costs: CostColumns, ends: Vector, ranks: int, seconds: Vector) -> npt.NDArray[np.bool_]:
