@@ -1,4 +1,4 @@
-"""Which catalogued model a name in a table of runs means, and which names mean what no layer kind covers.
+"""Which catalogued model a name in a table of runs means, and which names mean layers that no column tells.
 
 Tables write names their own way: an organisation before, tuning and precision behind, a remark in brackets,
 the number of layers that are left. What remains must be a catalogued name, not merely resemble one.
@@ -79,7 +79,7 @@ def _short_names() -> Mapping[str, str]:
 
 
 def hybrid_layers(name: str) -> str:
-    """What layers a model of this name has that the cost model lacks; empty where it knows of none.
+    """What layers a model of this name has that no column of a run tells; empty where there are none.
 
     >>> hybrid_layers("nvidia/Nemotron-3-Nano-30B-A3B"), hybrid_layers("Qwen3-Next-80B-A3B")
     ('Mamba-2 layers', 'linear-attention layers')

@@ -175,16 +175,16 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[i
     held = held_microbatches(relief, table.schedule, table.pp, table.virtual_stages, M, stage)
     first, last = holds_ends(table.schedule, table.pp, stage)
     form = memory_form(pieces)
-    kept = [form.static_bytes[k] + held * form.saved_bytes[k] for k in kinds]
-    freed = [form.saved_bytes[k] - form.saved_bytes_recomputed[k] for k in kinds]
+    kept = [np.asarray(form.static_bytes[k] + held * form.saved_bytes[k]) for k in kinds]
+    freed = [np.asarray(form.saved_bytes[k] - form.saved_bytes_recomputed[k]) for k in kinds]
     room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
     least, most = _layers_allowed(table, counts)
     return _Ranks(
         layer_s=costs.layer_s[kinds].min(axis=0),
         recompute_s=np.maximum(costs.recompute_s[kinds].min(axis=0), 0.0),
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
-        per_layer_bytes=np.min(kept, axis=0),
-        freed_bytes=held * np.maximum(np.max(freed, axis=0), 0.0) * (table.recompute == _FULL),
+        per_layer_bytes=np.minimum.reduce(kept),
+        freed_bytes=held * np.maximum(np.maximum.reduce(freed), 0.0) * (table.recompute == _FULL),
         room_bytes=room,
         recompute_room_bytes=np.asarray(room - form.recompute_working_at(last)),
         least=least,
