@@ -267,7 +267,8 @@ def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     """
     if model.layer_pattern:
         return segments_of(letters_of(model.layer_pattern, model.num_layers))
-    return tuple(enumerate(run.count for run in layer_runs(model)))
+    leading = model.num_dense_layers if model.is_moe else model.num_layers
+    return tuple(enumerate(count for count in (leading, model.num_layers - leading) if count > 0))
 
 
 def _attention_pattern(model: ModelSpec) -> AttentionPattern:
