@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
-from costmodel.models.spec import LARGEST_SIZE
+from costmodel.models.sizes import LARGEST_SIZE
 from topology.base.errors import InputError, shown
 
 Optimizer = Literal["adamw"]

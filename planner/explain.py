@@ -165,12 +165,13 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
 
 def _estimate_of(setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
     """Estimate an alternative under its own split."""
-    from costmodel.models.spec import layer_runs
+    from costmodel.models.spec import layer_order, layer_runs
     from costmodel.pipeline.stage_costs import StageSplit
     from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 
     runs = tuple(run.count for run in layer_runs(setting.model))
-    rows = runs_of_ranks(ranks_of_chunks(other.layout), other.layers_of_stage, runs)
+    order = layer_order(setting.model)
+    rows = runs_of_ranks(ranks_of_chunks(other.layout), other.layers_of_stage, runs, order)
     split = StageSplit(layers_of_stage=rows, recompute_of_stage=other.recompute_of_stage)
     s = setting
     return estimate(s.model, s.cluster, s.job, s.stack, other.layout, cal, split)

@@ -8,7 +8,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
@@ -59,7 +59,8 @@ def _headroom(request: PlanRequest) -> float:
     """Share of memory to leave free; by default what keeps the 80 % band of the peak within the GPU."""
     if request.memory_headroom is not None:
         return request.memory_headroom
-    _, upper = interval(1.0, memory_deviation(Doubts(experts=request.model.is_moe)))
+    doubts = Doubts(experts=request.model.is_moe, recurrent=request.model.recurrence is not None)
+    _, upper = interval(1.0, memory_deviation(doubts))
     return 1 - 1 / upper
 
 
@@ -69,7 +70,7 @@ def split_of(
     """A split as the cost model reads it: layers of each run on each pipeline rank."""
     runs = tuple(run.count for run in layer_runs(model))
     return StageSplit(
-        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs),
+        layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs, layer_order(model)),
         recompute_of_stage=recomputes_held,
     )
 

@@ -21,7 +21,7 @@ from costmodel.accuracy.training import alike
 from costmodel.accuracy.training_runs import TrainingRun, read_rows, read_runs
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import LayoutTable
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
 from costmodel.training.raw_times import Features, features_of
 
@@ -129,7 +129,7 @@ def load_sample(path: str) -> Sample:
         table = LayoutTable.from_rows(layouts)
         f = features_of(shared.model, shared.cluster, shared.job, shared.stack, table, cal)
         counts = [run.count for run in layer_runs(shared.model)]
-        types = rank_types(counts, table)
+        types = rank_types(counts, table, layer_order(shared.model))
         pieces.append((_expanded(f, len(layouts)), _padded(types)))
         order += members.values()
     source = np.array([run.source for run in order])

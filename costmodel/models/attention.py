@@ -38,6 +38,7 @@ class GroupedAttention:
     output_bias: bool
     qk_norm: bool
     sinks: bool
+    gate: bool = False
 
     @property
     def qk_head_dim(self) -> int:
@@ -61,9 +62,9 @@ class GroupedAttention:
 
     @property
     def parameters(self) -> int:
-        """H·(a + 2g)·d + a·d·H, biases, head norms and sinks."""
+        """H·(a + 2g)·d + a·d·H, another H·a·d with a gate, biases, head norms and sinks."""
         H, a, g, d = self.hidden_size, self.num_attention_heads, self.num_key_value_heads, self.head_dim
-        weights = H * (a + 2 * g) * d + a * d * H
+        weights = H * (a + 2 * g) * d + (1 + self.gate) * a * d * H
         biases = (a + 2 * g) * d * self.qkv_bias + H * self.output_bias
         return weights + biases + 2 * d * self.qk_norm + a * self.sinks
 
@@ -82,7 +83,8 @@ class GroupedAttention:
     def projections(self, ways: int) -> tuple[tuple[float, float], ...]:
         """(n, k) of the query-key-value and output projections of one rank."""
         query = self.num_attention_heads * self.head_dim / ways
-        return (query + self.cached_numbers(ways), self.hidden_size), (self.hidden_size, query)
+        into = (1 + self.gate) * query + self.cached_numbers(ways)
+        return (into, self.hidden_size), (self.hidden_size, query)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,8 @@ class LatentAttention:
     nope_dim: int
     rotary_dim: int
     value_head_dim: int
+    index_heads: int = 0
+    index_head_dim: int = 0
 
     @property
     def qk_head_dim(self) -> int:
@@ -124,7 +128,13 @@ class LatentAttention:
         width = a * self.qk_head_dim
         query = H * q + q + q * width if q else H * width
         key_value = H * (r + self.rotary_dim) + r + r * a * (self.nope_dim + self.value_head_dim)
-        return query + key_value + a * self.value_head_dim * H
+        return query + key_value + a * self.value_head_dim * H + self.index_parameters
+
+    @property
+    def index_parameters(self) -> int:
+        """Those of an indexer: its queries from rank q, one normed key, and a weight of each of its heads."""
+        n, d = self.index_heads, self.index_head_dim
+        return self.query_rank * n * d + self.hidden_size * (d + n) + 2 * d if n else 0
 
     @property
     def decode_width(self) -> int:
@@ -133,9 +143,9 @@ class LatentAttention:
 
     @property
     def replicated_parameters(self) -> int:
-        """Parameters that every rank holds whole: the down-projections and their norms."""
+        """Parameters that every rank holds whole: the down-projections, their norms, and the indexer."""
         ranks = self.query_rank + self.rank
-        return self.hidden_size * (ranks + self.rotary_dim) + ranks
+        return self.hidden_size * (ranks + self.rotary_dim) + ranks + self.index_parameters
 
     def key_value_heads(self, ways: Any) -> Any:
         """Heads of keys and values that a rank computes with: as many as query heads."""

@@ -70,6 +70,7 @@ class RoutedExperts:
     width: int
     shared_width: int
     router_bias: bool
+    shared_gate: bool = False
 
     @property
     def inner_size(self) -> int:
@@ -83,8 +84,8 @@ class RoutedExperts:
 
     @property
     def common_parameters(self) -> int:
-        """Parameters of the shared experts."""
-        return self.matrices.parameters(self.shared_width)
+        """Parameters of the shared experts, and of their gate."""
+        return self.matrices.parameters(self.shared_width) + self.matrices.hidden_size * self.shared_gate
 
     @property
     def router_parameters(self) -> int:

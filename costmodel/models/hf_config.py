@@ -14,7 +14,9 @@ from typing import Any
 
 from costmodel.models.hf_dense import DENSE_FAMILIES
 from costmodel.models.hf_experts import EXPERT_FAMILIES
+from costmodel.models.hf_hybrid import HYBRID_FAMILIES
 from costmodel.models.hf_reader import ConfigReader
+from costmodel.models.pattern import period_of
 from costmodel.models.spec import ModelSpec
 from topology.base.decode import as_text, read_json
 from topology.base.errors import InputError, shown
@@ -54,10 +56,12 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
         raise InputError(f"{source or name} is not a complete {family} configuration", cause, _FIX)
+    if pattern := sizes.get("layer_pattern"):
+        sizes["layer_pattern"] = period_of(pattern)
     departures = tuple(dict.fromkeys(reader.departures))
     return ModelSpec(name=name, source=source, unmodelled=departures, **sizes)
 
 
 _FIX = "give the config.json that was published with the model"
 
-_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES}
+_FAMILIES = {**DENSE_FAMILIES, **EXPERT_FAMILIES, **HYBRID_FAMILIES}

@@ -16,7 +16,7 @@ def decoder(r: ConfigReader, *, tied: bool = False, epsilon: float = 1e-6, **def
     return {
         "num_layers": r.size("num_hidden_layers"),
         "hidden_size": hidden,
-        "intermediate_size": r.size("intermediate_size"),
+        "intermediate_size": r.size("intermediate_size", default=defaults.get("intermediate")),
         "num_attention_heads": heads,
         "num_key_value_heads": r.size("num_key_value_heads", default=defaults.get("kv_heads", heads)),
         "head_dim": r.size("head_dim", default=defaults.get("head_dim", max(1, hidden // heads))),
@@ -148,6 +148,37 @@ def _nemotron(r: ConfigReader) -> dict[str, Any]:
     return {**decoder(r), **specific}
 
 
+def _ministral3(r: ConfigReader) -> dict[str, Any]:
+    """Ministral 3: a Mistral whose queries may be scaled by their position."""
+    if (r.table("rope_parameters") or {}).get("llama_4_scaling_beta"):
+        r.departures.append("llama_4_scaling_beta (queries scaled by position)")
+    return mistral(r, window=0)
+
+
+def _cohere(r: ConfigReader) -> dict[str, Any]:
+    """Command R and R+: attention and feed-forward beside each other after one norm without shift."""
+    r.departures.append(
+        "attention and feed-forward beside each other after one layer norm without shift (Cohere)"
+    )
+    r.departures.append(f"logit_scale = {r.positive('logit_scale', 0.0625):g}")
+    if r.flag("use_qk_norm", default=False):
+        r.problems.append("use_qk_norm (a norm of its own for each head) is not supported")
+    specific = {
+        "norms_per_layer": 1,
+        "norm_epsilon": r.positive("layer_norm_eps", 1e-5),
+        "rotary": read_rotary(r, interleaved=True),
+        **attention_biases(r),
+    }
+    return {**decoder(r, tied=True), **specific}
+
+
+def _cohere2(r: ConfigReader) -> dict[str, Any]:
+    """Command A and R7B: a window on three layers of four, the fourth without positions."""
+    r.departures.append("full attention without rotary positions (Cohere 2)")
+    pattern = r.size("sliding_window_pattern", "_sliding_window_pattern", default=4)
+    return {**_cohere(r), **r.windows(4096, pattern=pattern)}
+
+
 def _gpt2(r: ConfigReader) -> dict[str, Any]:
     """GPT-2: its own key names, learned positions, biases everywhere."""
     hidden, heads, positions = r.size("n_embd"), r.size("n_head"), r.size("n_positions", "n_ctx")
@@ -188,4 +219,7 @@ DENSE_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "gemma3_text": _gemma3,
     "nemotron": _nemotron,
     "gpt2": _gpt2,
+    "cohere": _cohere,
+    "cohere2": _cohere2,
+    "ministral3": _ministral3,
 }

@@ -158,6 +158,67 @@ def _minimax_m2(r: ConfigReader) -> dict[str, Any]:
     return {**decoder(r, head_dim=128), **specific}
 
 
+def _indexed(r: ConfigReader, *, heads: int) -> dict[str, Any]:
+    """DeepSeek-V3.2 and GLM-5: DeepSeek-V3 whose queries attend to the keys that an indexer chose."""
+    r.departures.append("sparse attention with an indexer (DeepSeek-V3.2)")
+    types = r.config.get("mlp_layer_types")
+    layers, dense = r.size("num_hidden_layers"), r.count("first_k_dense_replace", 3)
+    if types is not None and types != ["dense"] * dense + ["sparse"] * (layers - dense):
+        r.problems.append("mlp_layer_types other than first_k_dense_replace dense layers is not supported")
+    if any(kind != "indexed_attention" for kind in r.config.get("layer_types") or ()):
+        r.problems.append("layer_types other than indexed_attention are not supported")
+    shared = any(kind != "full" for kind in r.config.get("indexer_types") or ())
+    if shared or r.config.get("index_topk_pattern") or r.config.get("index_topk_freq", 1) != 1:
+        r.problems.append("layers that share an indexer are not supported")
+    return {
+        "num_dense_layers": dense,
+        "index_heads": r.size("index_n_heads", default=heads),
+        "index_head_dim": r.size("index_head_dim", default=128),
+        "index_topk": r.size("index_topk", default=2048),
+    }
+
+
+def _deepseek_v32(r: ConfigReader) -> dict[str, Any]:
+    """DeepSeek-V3.2."""
+    return {**_deepseek_v3(r), **_indexed(r, heads=64)}
+
+
+def _glm_moe_dsa(r: ConfigReader) -> dict[str, Any]:
+    """GLM-5: experts are not in groups."""
+    routing = _biased_routing(r, scale=2.5, groups=1, chosen=1)
+    latent = _deepseek(r, routing, interleaved=r.flag("rope_interleave", default=True))
+    return {**latent, **_indexed(r, heads=32), "norm_epsilon": r.positive("rms_norm_eps", 1e-5)}
+
+
+def _llama4(r: ConfigReader) -> dict[str, Any]:
+    """Llama 4: one expert of many on each layer or every other, chunks of context on three of four."""
+    layers, step = r.size("num_hidden_layers"), r.size("interleave_moe_layer_step", default=1)
+    stated = r.config.get("moe_layers")
+    experts = set(stated) if isinstance(stated, list) else set(range(step - 1, layers, step))
+    if not experts <= set(range(layers)):
+        r.problems.append("moe_layers names layers that the model has not")
+        experts = set(range(layers))
+    r.departures.append("attention in chunks, and layers without rotary positions (Llama 4)")
+    if r.flag("use_qk_norm", default=True):
+        r.departures.append("use_qk_norm = true (a norm without weights)")
+    r.departures.append("sigmoid routing that scales an expert's input (Llama 4)")
+    inner = r.size("intermediate_size")
+    mixed = len(experts) < layers
+    specific = {
+        **attention_biases(r),
+        "intermediate_size": r.size("intermediate_size_mlp", default=2 * inner),
+        "rotary": read_rotary(r, theta=5e5, interleaved=True),
+        "num_experts": r.size("num_local_experts"),
+        "num_experts_per_token": r.size("num_experts_per_tok", default=1),
+        "moe_intermediate_size": inner,
+        "shared_expert_size": inner,
+        "layer_pattern": "".join("aA"[layer in experts] for layer in range(layers)) if mixed else "",
+        "routing": Routing(scoring_func="sigmoid", norm_topk_prob=False),
+        "router_aux_loss_coef": r.weight("router_aux_loss_coef"),
+    }
+    return {**decoder(r, epsilon=1e-5), **specific}
+
+
 SWIGLU_ALPHA = 1.702  # slope of gpt-oss's sigmoid, a literal of its published code
 
 
@@ -193,6 +254,10 @@ EXPERT_FAMILIES: Mapping[str, Callable[[ConfigReader], dict[str, Any]]] = {
     "deepseek_v3": _deepseek_v3,
     "kimi_k2": _deepseek_v3,
     "glm4_moe": _glm4_moe,
+    "deepseek_v32": _deepseek_v32,
+    "glm_moe_dsa": _glm_moe_dsa,
+    "llama4_text": _llama4,
+    "llama4": _llama4,
     "minimax_m2": _minimax_m2,
     "gpt_oss": _gpt_oss,
 }

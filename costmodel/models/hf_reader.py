@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodel.models.spec import LARGEST_SIZE, Activation
+from costmodel.models.sizes import LARGEST_SIZE
+from costmodel.models.spec import Activation
 from topology.base.decode import LARGEST_NUMBER
 from topology.base.errors import shown
 

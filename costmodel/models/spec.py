@@ -22,16 +22,15 @@ from costmodel.models.feed_forward import (
     RoutedExperts,
     block_parameters,
 )
+from costmodel.models.pattern import LETTERS, Block, letters_of, segments_of
+from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
-from topology.base.errors import InputError, shown
+from costmodel.models.sizes import check_sizes
 
-AttentionPattern = Literal["full", "sliding", "mla"]
+AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"]
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
-
-LARGEST_SIZE = 10**8  # no published size comes near; a larger number is a typing error
-MOST_LAYERS = 1024  # the deepest published transformer has 1,000 (DeepNet, arXiv 2203.00555)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +38,18 @@ class LayerKind:
     """What distinguishes one transformer layer from another of the same model.
 
     `sliding_share` is the fraction of the layers of this kind whose attention is windowed: alternating
-    patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers.
+    patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers. A hybrid's layers
+    mix tokens by attention or by its recurrence; layers of one block alone have ``none`` for the other.
     """
 
     attention: AttentionPattern
-    mlp: FeedForwardName
+    mlp: Block
     sliding_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerRun:
-    """A run of `count` consecutive layers of one kind."""
+    """The `count` layers of one kind; `layer_order` says where they are."""
 
     kind: LayerKind
     count: int
@@ -64,6 +64,10 @@ class ModelSpec:
     `shared_expert_size` is the feed-forward size of all shared experts of a layer together.
     With `sliding_window_pattern` p > 0 every p-th layer has full attention and the others a window; with 0
     the last `num_sliding_layers` have one. Norms ending in ``1p`` multiply by 1 + weight.
+    `layer_pattern` has one letter a layer (`costmodel.models.pattern`) where layers differ otherwise; then
+    `num_dense_layers` is 0, and `recurrence` is the mixer of those without attention. `attention_gate`
+    multiplies the output of attention by as many sigmoids, `shared_expert_gate` that of shared experts by
+    one. With `index_topk` k > 0 an indexer of its own heads chooses k keys for a query (DeepSeek-V3.2).
 
     No cost depends on these:
 
@@ -104,6 +108,9 @@ class ModelSpec:
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
     attention_sinks: bool = False
+    attention_gate: bool = False
+    layer_pattern: str = ""
+    recurrence: Recurrence | None = None
     sliding_window: int | None = None
     num_sliding_layers: int = 0
     sliding_window_pattern: int = 0
@@ -112,10 +119,14 @@ class ModelSpec:
     qk_nope_head_dim: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    index_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0
     shared_expert_size: int = 0
+    shared_expert_gate: bool = False
     num_dense_layers: int = 0
     routing: Routing = field(default_factory=Routing)
     router_bias: bool = False
@@ -126,7 +137,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         """Refuse sizes that no model can have."""
-        _check_sizes(self)
+        check_sizes(self)
 
     @property
     def is_moe(self) -> bool:
@@ -145,6 +156,8 @@ class ModelSpec:
                 nope_dim=self.qk_nope_head_dim,
                 rotary_dim=self.qk_rope_head_dim,
                 value_head_dim=self.v_head_dim,
+                index_heads=self.index_heads,
+                index_head_dim=self.index_head_dim,
             )
         return GroupedAttention(
             hidden_size=self.hidden_size,
@@ -156,10 +169,13 @@ class ModelSpec:
             output_bias=self.attention_output_bias,
             qk_norm=self.qk_norm,
             sinks=self.attention_sinks,
+            gate=self.attention_gate,
         )
 
-    def feed_forward(self, kind: FeedForwardName | None = None) -> FeedForwardKind:
+    def feed_forward(self, kind: Block | None = None) -> FeedForwardKind:
         """The record of a feed-forward block; unless said otherwise, of most of its layers."""
+        if kind == "none":
+            return DenseFeedForward(matrices=Matrices(hidden_size=0, gated=False, bias=False), width=0)
         matrices = Matrices(hidden_size=self.hidden_size, gated=self.gated_mlp, bias=self.mlp_bias)
         if (kind or ("moe" if self.is_moe else "dense")) == "dense":
             return DenseFeedForward(matrices=matrices, width=self.intermediate_size)
@@ -170,6 +186,7 @@ class ModelSpec:
             width=self.moe_intermediate_size,
             shared_width=self.shared_expert_size,
             router_bias=self.router_bias,
+            shared_gate=self.shared_expert_gate,
         )
 
     @property
@@ -220,22 +237,93 @@ def with_layers(model: ModelSpec, num_layers: int, num_dense_layers: int) -> Mod
 
 
 def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
-    """Runs of identical layers, first to last (dense layers lead in every catalogued mixture of experts).
+    """Kinds of layers in order of appearance, each with how many there are.
+
+    Without a `layer_pattern` they are runs of identical layers, first to last, dense ones before experts.
 
     >>> from costmodel.models.catalog import model
     >>> [(run.kind.mlp, run.count) for run in layer_runs(model("deepseek-v3"))]
     [('dense', 3), ('moe', 58)]
     """
+    if model.layer_pattern:
+        return _pattern_runs(model)
     leading = model.num_dense_layers if model.is_moe else model.num_layers
     share = model.num_sliding_layers / model.num_layers
-    latent = model.attention.name == "latent"
-    attention: AttentionPattern = "mla" if latent else ("sliding" if share > 0 else "full")
+    attention = _attention_pattern(model)
     runs: tuple[tuple[FeedForwardName, int], ...] = (("dense", leading), ("moe", model.num_layers - leading))
     return tuple(
         LayerRun(kind=LayerKind(attention=attention, mlp=mlp, sliding_share=share), count=count)
         for mlp, count in runs
         if count > 0
     )
+
+
+def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
+    """Where the layers of each kind are: kind of `layer_runs` and consecutive layers, in model order.
+
+    >>> from costmodel.models.catalog import model
+    >>> layer_order(model("deepseek-v3"))
+    ((0, 3), (1, 58))
+    """
+    if model.layer_pattern:
+        return segments_of(letters_of(model.layer_pattern, model.num_layers))
+    leading = model.num_dense_layers if model.is_moe else model.num_layers
+    return tuple(enumerate(count for count in (leading, model.num_layers - leading) if count > 0))
+
+
+def _attention_pattern(model: ModelSpec) -> AttentionPattern:
+    """What the layers with attention have."""
+    if model.attention.name == "latent":
+        return "mla"
+    return "sliding" if model.num_sliding_layers else "full"
+
+
+def _pattern_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
+    """Kinds of the letters of a pattern; windows are spread over the layers with attention alike."""
+    letters = letters_of(model.layer_pattern, model.num_layers)
+    attention = sum(LETTERS[letter][0] == "attention" for letter in letters)
+    share = model.num_sliding_layers / max(attention, 1)
+    runs = []
+    for letter in dict.fromkeys(letters):
+        mixer, block = LETTERS[letter]
+        kind = (
+            LayerKind(attention=_attention_pattern(model), mlp=block, sliding_share=share)
+            if mixer == "attention"
+            else LayerKind(attention=mixer, mlp=block)
+        )
+        runs.append(LayerRun(kind=kind, count=letters.count(letter)))
+    return tuple(runs)
+
+
+def layer_kinds(model: ModelSpec) -> str:
+    """Kinds of layers of a model whose layers are not one kind after the other, for people.
+
+    >>> from costmodel.models.catalog import model
+    >>> layer_kinds(model("qwen3-next-80b-a3b"))
+    '36 × Gated DeltaNet + experts, 12 × attention + experts'
+    """
+    titles = {"recurrence": model.recurrence.title if model.recurrence else "", "none": ""}
+    blocks = {"dense": "feed-forward", "moe": "experts", "none": ""}
+    kinds = [
+        (run.count, titles.get(run.kind.attention, "attention"), blocks[run.kind.mlp])
+        for run in layer_runs(model)
+    ]
+    return ", ".join(f"{count} × {' + '.join(filter(None, parts))}" for count, *parts in kinds)
+
+
+def recurrence_of(model: ModelSpec) -> Recurrence:
+    """The recurrence of a model that has one."""
+    if model.recurrence is None:
+        raise ValueError(f"{model.name} has no recurrence")
+    return model.recurrence
+
+
+def recurrent_state_bytes(model: ModelSpec) -> float:
+    """What one sequence keeps while it is served besides keys and values: states in fp32, inputs in bf16."""
+    if (r := model.recurrence) is None:
+        return 0.0
+    layers = sum(run.count for run in layer_runs(model) if run.kind.attention == "recurrence")
+    return layers * (FLOAT_BYTES * r.state_numbers + HALF_BYTES * r.convolution_numbers)
 
 
 def norm_parameters(model: ModelSpec, width: int) -> int:
@@ -245,8 +333,32 @@ def norm_parameters(model: ModelSpec, width: int) -> int:
 
 def layer_parameters(model: ModelSpec, kind: LayerKind) -> int:
     """Parameters of one layer of this kind, all experts included."""
-    norms = model.norms_per_layer * norm_parameters(model, model.hidden_size)
-    return model.attention.parameters + norms + block_parameters(model.feed_forward(kind.mlp))
+    norms = norms_of(model, kind) * norm_parameters(model, model.hidden_size)
+    return mixer_parameters(model, kind) + norms + block_parameters(model.feed_forward(kind.mlp))
+
+
+def norms_of(model: ModelSpec, kind: LayerKind) -> int:
+    """Norms over the hidden size in a layer of this kind; a block alone has its half of them."""
+    alone = "none" in (kind.attention, kind.mlp)
+    return model.norms_per_layer // 2 if alone else model.norms_per_layer
+
+
+def mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Parameters of what mixes the tokens of a layer of this kind."""
+    if kind.attention == "none":
+        return 0
+    if kind.attention == "recurrence":
+        return recurrence_of(model).parameters(model.hidden_size)
+    return model.attention.parameters
+
+
+def whole_mixer_parameters(model: ModelSpec, kind: LayerKind) -> int:
+    """Those of them that every tensor-parallel rank holds."""
+    if kind.attention == "none":
+        return 0
+    if kind.attention == "recurrence":
+        return recurrence_of(model).whole_parameters(model.hidden_size)
+    return model.attention.replicated_parameters
 
 
 def embedding_parameters(model: ModelSpec) -> int:
@@ -275,66 +387,3 @@ def active_parameter_count(model: ModelSpec) -> int:
     """Parameters that one token passes through: only the chosen experts of each layer."""
     idle = sum(run.count * model.feed_forward(run.kind.mlp).idle_parameters for run in layer_runs(model))
     return parameter_count(model) - idle
-
-
-_POSITIVE = (
-    "num_layers",
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "max_sequence_length",
-)
-_COUNTS = (
-    "norms_per_layer",
-    "learned_positions",
-    "num_sliding_layers",
-    "sliding_window_pattern",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "num_experts",
-    "num_experts_per_token",
-    "moe_intermediate_size",
-    "shared_expert_size",
-    "num_dense_layers",
-)
-_EXPERT_SIZES = ("num_experts_per_token", "moe_intermediate_size")
-
-
-def _check_sizes(model: ModelSpec) -> None:
-    """Raise an InputError for a size no model can have, or for sizes that contradict each other."""
-    required = _POSITIVE + model.attention.sizes + _EXPERT_SIZES * model.is_moe
-    for name in (*required, *_COUNTS):
-        value, least = getattr(model, name), int(name in required)
-        most = MOST_LAYERS if name == "num_layers" else LARGEST_SIZE
-        if not least <= value <= most:
-            raise _impossible(model, f"{name} = {value}", f"give {name} between {least} and {most}")
-    if model.sliding_window is not None and not 0 < model.sliding_window <= LARGEST_SIZE:
-        cause = f"sliding_window = {model.sliding_window}"
-        raise _impossible(model, cause, f"give a window between 1 and {LARGEST_SIZE} tokens, or none")
-    a, g = model.num_attention_heads, model.num_key_value_heads
-    if a % g:
-        cause = f"num_attention_heads {a} is not a multiple of num_key_value_heads {g}"
-        raise _impossible(model, cause, "give a number of heads that the key/value heads divide")
-    if model.num_experts_per_token > model.num_experts:
-        cause = f"{model.num_experts_per_token} experts per token of {model.num_experts} experts"
-        raise _impossible(model, cause, "give num_experts_per_token of at most num_experts")
-    routing = model.routing
-    if not 1 <= routing.topk_group <= routing.n_group or model.num_experts % routing.n_group:
-        cause = (
-            f"{model.num_experts} experts in {routing.n_group} groups, {routing.topk_group} of them chosen"
-        )
-        raise _impossible(
-            model, cause, "give n_group that divides num_experts and topk_group of at most n_group"
-        )
-    for name in ("num_dense_layers", "num_sliding_layers"):
-        if not 0 <= getattr(model, name) <= model.num_layers:
-            cause = f"{name} {getattr(model, name)} of num_layers {model.num_layers}"
-            raise _impossible(model, cause, f"give {name} of at most num_layers")
-
-
-def _impossible(model: ModelSpec, cause: str, fix: str) -> InputError:
-    """Build the error for a model that cannot exist."""
-    return InputError(what=f"model {shown(model.name)} is not possible", cause=cause, fix=fix)

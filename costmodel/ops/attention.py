@@ -58,6 +58,8 @@ def attended_pairs(query_tokens: Quantity, window: int | None = None) -> Quantit
 
 def kind_pairs(model: ModelSpec, kind: LayerKind, sequence_length: Quantity) -> Quantity:
     """Average causal pairs per head and sequence over the layers of a kind (windowed and full ones)."""
+    if model.index_topk:
+        return attended_pairs(sequence_length, model.index_topk)
     full = attended_pairs(sequence_length)
     if kind.sliding_share == 0:
         return full
@@ -82,11 +84,14 @@ def attention_ops(
         saved_elements=T * value_width,
         output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
     )
+    gated = HALF_BYTES * T * value_width  # the gate is read and kept, as is what it multiplies
+    gate = elementwise("attention_gate", traffic_bytes=3 * gated, saved_bytes=2 * gated)
     return (
         *enter_tensor_parallel("attention", shard, H),
         *project(model, job, stack, shard),
         *_context_exchange(model, stack, shard),
         *_core_attention(model, kind, stack, shard),
+        *((gate,) * model.attention_gate),
         output,
         *leave_tensor_parallel("attention", shard, H),
     )
@@ -103,7 +108,7 @@ def _grouped_projections(
     """Query, key and value projections, head norms and rotary positions of grouped-query attention."""
     T, H, d = shard.tokens, model.hidden_size, model.head_dim
     heads, kv_heads = model.num_attention_heads / shard.tp, model.attention.key_value_heads(shard.tp)
-    width = (heads + 2 * kv_heads) * d
+    width = ((1 + model.attention_gate) * heads + 2 * kv_heads) * d
     qk_bytes = HALF_BYTES * T * (heads + kv_heads) * d
     qkv = gemm(
         "qkv",
@@ -155,7 +160,33 @@ def _latent_projections(
         kept = [*kept[:1], *map(repeat, kept[1:])]
         query = (*kept, repeat(drop_input(query_up)))
         norm, up, rotary = repeat(norm), repeat(drop_input(up)), repeat(rotary)
-    return (*query, down, norm, up, rotary)
+    return (*query, down, norm, up, rotary, *_indexer(model, dtype, shard))
+
+
+def _indexer(model: ModelSpec, dtype: str, shard: ShardShape) -> tuple[Op, ...]:
+    """Scores of all earlier keys by a few small heads, whole on every rank of tp (DeepSeek-V3.2 §2.1).
+
+    The scores of a sequence, one a pair after the heads are summed, are written and read in fp32.
+    """
+    T, H, q = shard.tokens, model.hidden_size, model.q_lora_rank
+    n, d = model.index_heads, model.index_head_dim
+    if not n:
+        return ()
+    pairs = shard.microbatch_size * attended_pairs(shard.sequence_length) / shard.cp
+    scores = Op(
+        name="index_scores",
+        kind=OpKind.SCAN,
+        flop=2 * pairs * n * d,
+        bytes=2 * FLOAT_BYTES * pairs + HALF_BYTES * T * (n + 1) * d,
+        saved_bytes=HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n,
+        saved_bytes_selective=HALF_BYTES * T * (n + 1) * d + FLOAT_BYTES * T * n,
+        parameters=2 * d,
+    )
+    return (
+        gemm("index_query", m=T, n=n * d, k=q, dtype=dtype, saved_elements=0),
+        gemm("index_key", m=T, n=d + n, k=H, dtype=dtype, saved_elements=0),
+        scores,
+    )
 
 
 _PROJECTIONS: Mapping[AttentionName, Callable[..., tuple[Op, ...]]] = {
@@ -293,8 +324,8 @@ def _core_attention(
         kv_tokens=S,
         head_dim=model.qk_head_dim,
         value_head_dim=value_dim,
-        window=model.sliding_window if kind.sliding_share else None,
-        windowed_share=kind.sliding_share,
+        window=model.index_topk or (model.sliding_window if kind.sliding_share else None),
+        windowed_share=1.0 if model.index_topk else kind.sliding_share,
         fused=stack.timing.flash_attention,
         flop=2 * shard.microbatch_size * heads * pairs / shard.cp * dims,
         bytes=qkv_bytes + out_bytes + (0 if stack.timing.flash_attention else 2 * HALF_BYTES * scores),

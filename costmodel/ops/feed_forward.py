@@ -43,7 +43,7 @@ def feed_forward_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
     """Give the feed-forward block of a layer from the normed input to the summed output."""
-    return _BLOCKS[kind.mlp](model, job, stack, shard)
+    return () if kind.mlp == "none" else _BLOCKS[kind.mlp](model, job, stack, shard)
 
 
 def dense_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
@@ -188,9 +188,14 @@ def _shared(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sha
     """Shared experts: a dense feed-forward on every token, cut over tp; the router keeps its input."""
     if not model.shared_expert_size:
         return ()
+    T, H = shard.tokens, model.hidden_size
+    gate = elementwise(  # one sigmoid of a product with the hidden state, times the output
+        "shared_gate", traffic_bytes=3 * HALF_BYTES * T * H, saved_bytes=HALF_BYTES * T * H, parameters=H
+    )
     ops = (
         *enter_tensor_parallel("shared", shard, model.hidden_size),
         *_matrices(model, model.shared_expert_size, job, stack, shard, name="shared", keeps_input=False),
+        *((gate,) * model.shared_expert_gate),
         *leave_tensor_parallel("shared", shard, model.hidden_size),
     )
     return repeat_block(ops) if "shared_experts" in stack.timing.recomputed_modules else ops

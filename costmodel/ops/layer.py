@@ -12,10 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import PRECISIONS
 from costmodel.layout import Quantity
-from costmodel.models.spec import LayerKind, ModelSpec, layer_runs, norm_parameters
+from costmodel.models.spec import (
+    LayerKind,
+    ModelSpec,
+    layer_runs,
+    norm_parameters,
+    norms_of,
+    recurrence_of,
+)
 from costmodel.ops.attention import attended_pairs, attention_ops
 from costmodel.ops.feed_forward import feed_forward_ops
 from costmodel.ops.op import (
@@ -32,6 +41,7 @@ from costmodel.ops.op import (
     repeat,
     repeat_block,
 )
+from costmodel.ops.recurrence import recurrence_ops
 from costmodel.stack import SoftwareStack
 
 __all__ = [
@@ -50,50 +60,81 @@ __all__ = [
 def layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """Operations of one layer on one rank: attention, then feed-forward, each normed and added."""
-    after = model.norms_per_layer > 2
-    modules = stack.timing.recomputed_modules
-    norms = "layernorm" in modules
-    attention_norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True)
-    ops = (
-        repeat(attention_norm) if norms and not model.attention.shares_keys else attention_norm,
-        *_cast(model, "attention_cast", job, shard),
-        *attention_ops(model, kind, job, stack, shard),
-        *((_norm(model, "attention_post_norm", stack, shard),) if after else ()),
-        _residual(model, "attention_residual", stack, shard),
-        *_feed_forward(model, kind, job, stack, shard),
-        *((_norm(model, "mlp_post_norm", stack, shard),) if after else ()),
-        _residual(model, "mlp_residual", stack, shard),
-    )
+    """Operations of one layer on one rank: its mixer, then its feed-forward, each normed and added."""
+    ops = (*_mixer(model, kind, job, stack, shard), *_feed_forward(model, kind, job, stack, shard))
     if stack.memory.keeps_half_the_products:
         ops = tuple(_keeping_half(op) for op in ops)
     wide = job.is_low_precision and stack.memory.keeps_wide_inputs
     return tuple(_keeping_wide_inputs(op) for op in ops) if wide else ops
 
 
+def _mixer(
+    model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[Op, ...]:
+    """What mixes the tokens of a layer, attention or a recurrence, with norm and residual."""
+    if kind.attention == "none":
+        return ()
+    recurrent = kind.attention == "recurrence"
+    norm = _norm(model, "attention_norm", stack, shard, keeps_layer_input=True)
+    again = "layernorm" in stack.timing.recomputed_modules and not model.attention.shares_keys
+    inner = model.num_attention_heads * model.value_head_dim
+    return (
+        repeat(norm) if again and not recurrent else norm,
+        *_cast(model, "attention_cast", recurrence_of(model).value_width if recurrent else inner, job, shard),
+        *(recurrence_ops if recurrent else attention_ops)(model, kind, job, stack, shard),
+        *_post_norm(model, "attention_post_norm", stack, shard),
+        _residual(model, "attention_residual", stack, shard),
+    )
+
+
 def _feed_forward(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
-    """The norm, the cast and the feed-forward, as a block that runs again where that is asked for.
+    """The feed-forward block of a layer with norm and residual; the only norm of a layer is its mixer's."""
+    if kind.mlp == "none":
+        return ()
+    alone = kind.attention == "none"
+    norm = _norm(model, "mlp_norm", stack, shard, keeps_layer_input=alone)
+    norms = (norm,) if alone or norms_of(model, kind) > 1 else ()
+    cast = _cast(model, "mlp_cast", model.feed_forward().inner_size, job, shard)
+    block = feed_forward_ops(model, kind, job, stack, shard)
+    return (
+        *_repeated(kind, stack.timing.recomputed_modules, norms, cast, block),
+        *_post_norm(model, "mlp_post_norm", stack, shard),
+        _residual(model, "mlp_residual", stack, shard),
+    )
+
+
+def _repeated(
+    kind: LayerKind,
+    modules: tuple[str, ...],
+    norms: tuple[Op, ...],
+    cast: tuple[Op, ...],
+    block: tuple[Op, ...],
+) -> tuple[Op, ...]:
+    """Norms, cast and feed-forward, as a block that runs again where that is asked for.
 
     The norm is fused into the first product of a dense block, and stands alone before experts.
     """
-    modules = stack.timing.recomputed_modules
-    norm, cast = _norm(model, "mlp_norm", stack, shard), _cast(model, "mlp_cast", job, shard)
-    block = feed_forward_ops(model, kind, job, stack, shard)
     if kind.mlp != "moe":
-        whole = (norm, *cast, *block)
-        return repeat_block(whole, keeps=norm.saved_bytes) if "mlp" in modules else whole
+        whole = (*norms, *cast, *block)
+        kept = next(op.saved_bytes for op in whole if np.any(op.saved_bytes))
+        return repeat_block(whole, keeps=kept) if "mlp" in modules else whole
     if "moe" in modules:
         kept = block[0].saved_bytes_selective
         cast = repeat_block(cast) if cast else ()
         block = repeat_block(block, keeps=kept)
-    return (repeat(norm) if "layernorm" in modules else norm, *cast, *block)
+    return (*(map(repeat, norms) if "layernorm" in modules else norms), *cast, *block)
 
 
 def _keeping_half(op: Op) -> Op:
     """The same operation; of matrix products every second is kept by ``selective-op``, half in the mean."""
     return replace(op, saved_bytes_op=op.saved_bytes_op / 2) if op.kind in LINEAR else op
+
+
+def _post_norm(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
+    """A norm after a block, where a model has one."""
+    return (_norm(model, name, stack, shard),) if model.norms_per_layer > 2 else ()
 
 
 def _keeping_wide_inputs(op: Op) -> Op:
@@ -207,15 +248,12 @@ def _residual(model: ModelSpec, name: str, stack: SoftwareStack, shard: ShardSha
     )
 
 
-def _cast(model: ModelSpec, name: str, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:
+def _cast(model: ModelSpec, name: str, inner: int, job: TrainingJob, shard: ShardShape) -> tuple[Op, ...]:
     """Quantisation of a block's inputs to eight bits: read two bytes, write the value and its transpose.
 
     Both linears of the block are counted: their inputs have H and the inner width of the block.
     """
     if not job.is_low_precision:
         return ()
-    inner = model.num_attention_heads * model.value_head_dim
-    if name != "attention_cast":
-        inner = model.feed_forward().inner_size
     elements = shard.sharded_tokens * model.hidden_size + shard.tokens * inner / shard.tp
     return (elementwise(name, traffic_bytes=4 * elements, count=2),)

@@ -21,7 +21,8 @@ Phase = Literal["forward", "backward"]
 class OpKind(Enum):
     """What runs: a matrix product, one per expert, an attention core, a memory-bound pass, a message.
 
-    `SCORES` are passes over the square of scores that an unfused attention core writes.
+    `SCORES` are passes over the square of scores that an unfused attention core writes, a `SCAN` is the
+    chunked recurrence of a mixer without attention, or what an indexer scores: priced by their roofline.
     """
 
     GEMM = "gemm"
@@ -29,6 +30,7 @@ class OpKind(Enum):
     ATTENTION = "attention"
     SCORES = "scores"
     ELEMENTWISE = "elementwise"
+    SCAN = "scan"
     COLLECTIVE = "collective"
 
 

@@ -19,6 +19,7 @@ from costmodel.ops.shards import distinct_rows
 from costmodel.pipeline.schedules import RECORDS
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import (
+    Order,
     ends_shortage,
     layers_of_chunks,
     ranks_of_chunks,
@@ -30,17 +31,18 @@ from topology.base.columns import Columns
 Vector = NDArray[np.float64]
 
 
-def even_split(runs: Sequence[int], layout: ParallelLayout) -> StageSplit:
-    """Layers of each run on each rank, as even as possible; recomputed if the layout says ``full``.
+def even_split(runs: Sequence[int], layout: ParallelLayout, order: Order = ()) -> StageSplit:
+    """Layers of each kind on each rank, as even as possible; recomputed if the layout says ``full``.
 
     Args:
-        runs: Layers in each run of identical layers.
+        runs: Layers of each kind.
         layout: How the job is split; pp, virtual_stages, schedule and recompute are read.
+        order: Where they are, if not one kind after the other.
 
     >>> even_split((10,), ParallelLayout(pp=4)).layers_of_stage
     ((2,), (3,), (3,), (2,))
     """
-    counts = runs_of_ranks(*_chunks(layout, sum(runs)), tuple(runs))
+    counts = runs_of_ranks(*_chunks(layout, sum(runs)), runs, order)
     recomputed = tuple(sum(row) if layout.recompute == "full" else 0 for row in counts)
     return StageSplit(layers_of_stage=counts, recompute_of_stage=recomputed)
 
@@ -79,10 +81,10 @@ class RankTypes(Columns):
     stage: Vector
 
 
-def rank_types(runs: Sequence[int], table: LayoutTable) -> RankTypes:
+def rank_types(runs: Sequence[int], table: LayoutTable, order: Order = ()) -> RankTypes:
     """Kinds of pipeline rank of every layout; layouts with the same pipeline share them."""
     chosen, index = distinct_rows([table.pp, table.virtual_stages, table.schedule])
-    pipelines = [_types_of(runs, _pipeline(table, int(row))) for row in chosen]
+    pipelines = [_types_of(runs, _pipeline(table, int(row)), order) for row in chosen]
     most = max(len(types) for types in pipelines)
     width = len(runs) + 4
     columns = np.zeros((len(pipelines), most, width))
@@ -108,9 +110,9 @@ def _pipeline(table: LayoutTable, row: int) -> ParallelLayout:
     )
 
 
-def _types_of(runs: Sequence[int], layout: ParallelLayout) -> list[list[float]]:
+def _types_of(runs: Sequence[int], layout: ParallelLayout, order: Order) -> list[list[float]]:
     """Rows of layers of each run, number of ranks, first, last, earliest rank."""
-    counts = even_split(runs, layout).layers_of_stage
+    counts = even_split(runs, layout, order).layers_of_stage
     head_rank = 0 if RECORDS[layout.schedule].v_shaped else layout.pp - 1
     found: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
     for rank, row in enumerate(counts):

@@ -26,7 +26,7 @@ class StageCosts:
     """Costs of one layout, before its layers are split over pipeline ranks.
 
     Attributes:
-        runs: Layers in each run of identical layers, in model order.
+        runs: Layers of each kind, in order of appearance: runs of identical layers, unless `order` says more.
         layer_s: Per run, forward and backward of one layer and microbatch, exposed communication included.
         recompute_s: Per run, what recomputing one layer adds.
         static_bytes: Per run, weights, gradients and optimizer of one layer on one rank.
@@ -49,6 +49,7 @@ class StageCosts:
         weight_share: Share of it that is the gradient of weights.
         constant_s: Seconds of the step that depend on no split.
         capacity_bytes: What a rank may hold.
+        order: Where the layers of each kind are, if not one kind after the other.
     """
 
     runs: tuple[int, ...]
@@ -71,6 +72,7 @@ class StageCosts:
     weight_share: float = 1 / 3
     constant_s: float
     capacity_bytes: float
+    order: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_ranks(self) -> int:

@@ -11,6 +11,10 @@ Legend: ``P`` pipeline ranks, ``V`` chunks per rank, chunk ``c`` of 0…P·V−1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
 from costmodel.layout import ParallelLayout, Quantity
 from costmodel.pipeline.schedules import RECORDS
 
@@ -115,20 +119,47 @@ def _equal_chunks(chunk_ranks: tuple[int, ...], layers_of_rank: tuple[int, ...])
     return (each - of_first, *(each,) * (chunks - 2), each - of_last)
 
 
+Order: TypeAlias = tuple[tuple[int, int], ...]
+"""Runs of identical layers in model order: the kind of each, and its layers; kinds may come again."""
+
+
+def in_order(runs: Sequence[int], order: Order = ()) -> Order:
+    """The order of the layers; without one every kind has one run, one after the other."""
+    return order or tuple(enumerate(runs))
+
+
+@lru_cache(maxsize=64)
+def counts_before(order: Order) -> tuple[tuple[int, ...], ...]:
+    """Layers of each kind before every layer of the model, and before its end.
+
+    >>> counts_before(((0, 1), (1, 1), (0, 1)))
+    ((0, 0), (1, 0), (1, 1), (2, 1))
+    """
+    found = [(0,) * (1 + max(kind for kind, _ in order))]
+    for one, length in order:
+        for _ in range(length):
+            found.append(tuple(n + (kind == one) for kind, n in enumerate(found[-1])))
+    return tuple(found)
+
+
 def runs_of_ranks(
-    chunk_ranks: tuple[int, ...], chunk_layers: tuple[int, ...], runs: tuple[int, ...]
+    chunk_ranks: tuple[int, ...],
+    chunk_layers: tuple[int, ...],
+    runs: Sequence[int],
+    order: Order = (),
 ) -> tuple[tuple[int, ...], ...]:
-    """Layers of each run on each rank, shape (ranks, runs), when consecutive chunks hold these layers.
+    """Layers of each kind on each rank, shape (ranks, kinds), when consecutive chunks hold these layers.
 
     >>> runs_of_ranks((0, 1), (3, 3), (1, 5))
     ((1, 2), (0, 3))
+    >>> runs_of_ranks((0, 1), (3, 3), (4, 2), ((0, 2), (1, 1), (0, 2), (1, 1)))
+    ((2, 1), (2, 1))
     """
+    before, kinds, start = counts_before(in_order(runs, order)), range(len(runs)), 0
     counts = [[0] * len(runs) for _ in range(max(chunk_ranks) + 1)]
-    ends = [sum(runs[: k + 1]) for k in range(len(runs))]
-    start = 0
     for chunk, layers in enumerate(chunk_layers):
-        for k, end in enumerate(ends):
-            inside = min(start + layers, end) - max(start, end - runs[k])
-            counts[chunk_ranks[chunk]][k] += max(0, inside)
+        row, first, end = counts[chunk_ranks[chunk]], before[start], before[start + layers]
+        for kind in kinds:
+            row[kind] += end[kind] - first[kind]
         start += layers
     return tuple(tuple(row) for row in counts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from costmodel.models.spec import LARGEST_SIZE, MOST_LAYERS
+from costmodel.models.sizes import LARGEST_SIZE, MOST_LAYERS
 from topology.base.errors import InputError, shown
 from topology.spec_rules import MAX_GPUS, MOST_NODE_GPUS
 

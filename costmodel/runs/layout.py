@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, ParallelLayout, Recompute, Schedule
-from costmodel.models.spec import MOST_LAYERS
+from costmodel.models.sizes import MOST_LAYERS
 from costmodel.pipeline.schedules import RECORDS, usual_schedule
 from costmodel.runs.cells import Row, UnsupportedRunError, count, flag
 from costmodel.runs.recipe import CORE_ATTENTION, recipe_of

@@ -1,4 +1,4 @@
-"""Which catalogued model a name in a table of runs means, and which names mean what no layer kind covers.
+"""Which catalogued model a name in a table of runs means, and which names mean layers that no column tells.
 
 Tables write names their own way: an organisation before, tuning and precision behind, a remark in brackets,
 the number of layers that are left. What remains must be a catalogued name, not merely resemble one.
@@ -79,15 +79,16 @@ def _short_names() -> Mapping[str, str]:
 
 
 def hybrid_layers(name: str) -> str:
-    """What layers a model of this name has that the cost model lacks; empty where it knows of none.
+    """What layers a model of this name has that no column of a run tells; empty where there are none.
 
     >>> hybrid_layers("nvidia/Nemotron-3-Nano-30B-A3B"), hybrid_layers("Qwen3-Next-80B-A3B")
     ('Mamba-2 layers', 'linear-attention layers')
     >>> hybrid_layers("Qwen3-32B")
     ''
     """
-    if named_model(name):
-        return ""
+    if found := named_model(name):
+        recurrence = found[0].recurrence
+        return "" if recurrence is None else MAMBA if recurrence.kind == "mamba2" else LINEAR
     key = re.sub(r"[_ ]", "-", name.rsplit("/", 1)[-1][:LONGEST_SHOWN].lower())
     return next((layers for pattern, layers in _HYBRIDS.items() if re.search(pattern, key)), "")
 

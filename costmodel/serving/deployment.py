@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, layer_kinds, recurrent_state_bytes
 from costmodel.serving.engine import ServingStack
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
+from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
 
 Weights = Literal["bf16", "fp8", "int8", "int4", "fp4"]
@@ -85,6 +86,17 @@ class Deployment:
     cached_share: float = 0.0
     draft_tokens: int = 0
     acceptance: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
+        what, model = f"serving {shown(self.model.name)} is not priced", self.model
+        fix = "plan its training, or serve a model with attention on all layers"
+        if model.recurrence:
+            size = format_bytes(recurrent_state_bytes(model))
+            cause = f"{layer_kinds(model)}: a request keeps {size} of state besides its keys and values"
+            raise InputError(what, cause, fix)
+        if model.index_topk:
+            raise InputError(what, f"a query reads {model.index_topk} keys that an indexer chose", fix)
 
     @property
     def kv_bytes(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.job import LONGEST_S
-from costmodel.models.spec import LARGEST_SIZE
+from costmodel.models.sizes import LARGEST_SIZE
 from topology.base.decode import read_text
 from topology.base.errors import InputError, shown
 

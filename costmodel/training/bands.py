@@ -28,6 +28,7 @@ class Doubts:
         host_share: Host time of a layer over the time of the layer, at most 1.
         eight_bit: Linear layers multiply in eight bits, by a recipe that is not stated.
         unmeasured_stack: No run of this engine determined its constants.
+        recurrent: Layers scan a state: their kernels are rooflines, no run of such a model was measured.
     """
 
     untabled_gpu: bool = False
@@ -36,6 +37,7 @@ class Doubts:
     host_share: float = 0.0
     eight_bit: bool = False
     unmeasured_stack: bool = False
+    recurrent: bool = False
 
 
 @functools.cache
@@ -78,13 +80,16 @@ def shape_deviation(doubts: Doubts) -> float:
         table["experts"] * doubts.experts,
         table["host"] * doubts.host_share,
         table["eight_bit"] * doubts.eight_bit,
+        table["recurrent"] * doubts.recurrent,
     )
 
 
 def memory_deviation(doubts: Doubts) -> float:
     """Standard deviation of log peak memory."""
     table = deviations()["memory"]
-    return math.hypot(table["level"], table["experts"] * doubts.experts)
+    return math.hypot(
+        table["level"], table["experts"] * doubts.experts, table["recurrent"] * doubts.recurrent
+    )
 
 
 def interval(value: float, deviation: float) -> tuple[float, float]:

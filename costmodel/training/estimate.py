@@ -14,7 +14,7 @@ from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.layer import forward_flop, model_flop_per_step
 from costmodel.ops.op import OpKind, ShardShape
@@ -91,8 +91,9 @@ def estimate_and_costs(
     runs = [run.count for run in layer_runs(model)]
     table = LayoutTable.from_rows([layout])
     priced = price_layouts(model, cluster, job, stack, table, cal, constants=c)
-    costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes)
-    split = split or even_split(runs, layout)
+    order = layer_order(model)
+    costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, order)
+    split = split or even_split(runs, layout, order)
     question = _Question(
         model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
         paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
@@ -212,6 +213,7 @@ def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
         host_share=host_share,
         eight_bit=q.job.is_low_precision,
         unmeasured_stack=not q.stack.origin.calibrated,
+        recurrent=q.model.recurrence is not None,
     )
 
 

@@ -135,7 +135,7 @@ def layer_step(part: PartTimes, f: Features, c: Constants) -> LayerStep:
         0 * wait, k.reroutes * wait + k.relaunched_share * skew, partly * skew, wait + skew,
     ])  # fmt: skip
     modules = k.repeats_attention * attention_f + gemm * k.repeated_forward_s
-    modules = modules + grouped_gemm * k.repeated_grouped_s + c.elementwise_in_step * k.repeated_elementwise_s
+    modules = modules + gemm * k.repeated_grouped_s + c.elementwise_in_step * k.repeated_elementwise_s
     modules = modules + _repeated_transfers(part, f, c, modules)
     repeated = np.stack([
         np.zeros_like(forward), modules,
@@ -240,21 +240,26 @@ def _expert_transfers(
     Source: DualPipe, DeepSeek-V3 (arXiv 2412.19437) sections 3.2.1 and 3.2.2.
     """
     t, share = part.transfers, f.environment.expert_overlap_share
-    slower = c.exchange_processors / (1 - c.exchange_processors)
     alone_f, alone_b = t.ep_forward_s, t.ep_backward_s
     longer = np.maximum(forward, backward)
     hidden_f = np.maximum(share * np.minimum(alone_f, longer), f.paired * np.minimum(alone_f, backward))
     hidden_b = np.maximum(share * np.minimum(alone_b, longer), f.paired * np.minimum(alone_b, forward))
-    return alone_f - (1 - slower) * hidden_f, alone_b - (1 - slower) * hidden_b
+    hides = 1 - _slower(c)
+    return alone_f - hides * hidden_f, alone_b - hides * hidden_b
 
 
 def _repeated_transfers(part: PartTimes, f: Features, c: Constants, kernels: Vector) -> Vector:
     """Exposed messages of the blocks that ``selective`` runs again, hidden as in the forward pass."""
     t, e = part.transfers, f.environment
     exposed, share = 1 - e.tp_overlap_share * f.tp_inside, np.maximum(e.expert_overlap_share, f.paired)
-    tensors = c.scaleup_in_step * e.tp_slowdown * (exposed * t.tp_sharded_repeated_s + t.tp_whole_repeated_s)
-    experts = c.scaleup_in_step * t.ep_repeated_s
-    return np.asarray(tensors + experts - share * (1 - c.contention) * np.minimum(experts, kernels))
+    tensors = e.tp_slowdown * (exposed * t.tp_sharded_repeated_s + t.tp_whole_repeated_s)
+    hidden = share * np.minimum(t.ep_repeated_s, kernels)
+    return np.asarray(tensors + t.ep_repeated_s - (1 - _slower(c)) * hidden)
+
+
+def _slower(c: Constants) -> float:
+    """By what share kernels take longer while an exchange holds its multiprocessors."""
+    return c.exchange_processors / (1 - c.exchange_processors)
 
 
 def _host(part: PartTimes, f: Features, c: Constants) -> tuple[Vector, Vector]:

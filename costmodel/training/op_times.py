@@ -48,7 +48,7 @@ class KernelTimes(Columns):
         attention_flop: Operations of attention forward.
         batched_matmul_s: The two products of unfused attention at the peak rate.
         scores_s: Memory passes over the scores of unfused attention.
-        elementwise_s: Memory passes of norms, activations, residuals, casts and permutations.
+        elementwise_s: Memory passes of norms, activations, residuals, casts and permutations, and scans.
         repeated_forward_s: Those matrix products of the forward pass that run again under ``selective``.
         repeated_elementwise_s: Those memory passes that do.
         repeated_grouped_s: Those expert products that do.
@@ -157,6 +157,8 @@ def _kernel_times(
     total = np.maximum(forward + inputs + weights, 1e-30)
     moved = np.stack([_sum(scores, size), _sum(moved_elementwise, size)])
     scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
+    if scans := [op for op in ops if op.kind is OpKind.SCAN]:
+        elementwise_s = elementwise_s + _sum([_scan(cal, gpu, op) for op in scans], size)
     again = [op for op in ops if op.repeated]
     repeated_grouped = _grouped(cal, gpu, [op for op in again if op.kind is OpKind.GROUPED_GEMM], size)
     passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
@@ -343,6 +345,12 @@ def _fused_attention(cal: Calibration, gpu: Gpu, op: Op) -> Vector:
             )
             seconds = seconds + weight * alone.seconds / share
     return seconds
+
+
+def _scan(cal: Calibration, gpu: Gpu, op: Op) -> Vector:
+    """A chunked scan by its roofline; no kernel of one was measured."""
+    moved = elementwise_time(cal, gpu, op.bytes).seconds
+    return np.asarray(np.maximum(moved, np.asarray(op.flop) / gpu.peak("bf16")))
 
 
 def _full(value: Any, index: NDArray[np.intp] | int) -> Vector:

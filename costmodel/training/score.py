@@ -22,8 +22,9 @@ from costmodel.memory.stage import (
     memory_form,
     stage_total_bytes,
 )
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.even_split import RankTypes, rank_types
+from costmodel.pipeline.stages import Order
 from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import BLOCK_ROWS, Priced, blocks, price_layouts
@@ -81,19 +82,19 @@ def evaluate(
     recomputed = recomputed_share
     if recomputed is None:
         recomputed = (layouts.recompute == RECOMPUTES.index("full")).astype(np.float64)
-    runs = [run.count for run in layer_runs(model)]
+    runs, order = [run.count for run in layer_runs(model)], layer_order(model)
     parts = []
     for rows in blocks(len(layouts), TABLE_ROWS):
         priced = price_layouts(model, cluster, job, stack, layouts.take(rows), cal, constants=constants)
-        parts.append(_scores(priced, job, runs, recomputed[rows]))
+        parts.append(_scores(priced, job, runs, order, recomputed[rows]))
     return TrainingScores.concat(parts)
 
 
 def _scores(
-    priced: Priced, job: TrainingJob, runs: Sequence[int], recomputed_share: Vector
+    priced: Priced, job: TrainingJob, runs: Sequence[int], order: Order, recomputed_share: Vector
 ) -> TrainingScores:
     """Scores of one part of a table; arguments as `evaluate`."""
-    types = rank_types(runs, priced.table)
+    types = rank_types(runs, priced.table, order)
     features, pieces = priced.features, priced.pieces
     peak = _even_peak_bytes(priced, types, recomputed_share, job)
     step_s = [

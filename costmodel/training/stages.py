@@ -15,8 +15,9 @@ from costmodel.memory.stage import (
     holds_ends,
     memory_form,
 )
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stage_costs import StageCosts
+from costmodel.pipeline.stages import Order
 from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants
 from costmodel.training.priced import Priced, price_layouts
@@ -38,7 +39,7 @@ def stage_costs(
     """Costs of one layout before its layers are split over pipeline ranks: what the stage solver sees."""
     table, runs = LayoutTable.from_rows([layout]), [run.count for run in layer_runs(model)]
     priced = price_layouts(model, cluster, job, stack, table, cal, constants=constants)
-    return stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes)
+    return stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, layer_order(model))
 
 
 def stage_costs_of(
@@ -47,6 +48,7 @@ def stage_costs_of(
     job: TrainingJob,
     runs: Sequence[int],
     capacity_bytes: float,
+    order: Order = (),
 ) -> StageCosts:
     """Costs of the only layout that was priced, as plain numbers."""
     costs, pieces, ranks = priced.costs, priced.pieces, range(layout.pp)
@@ -80,6 +82,7 @@ def stage_costs_of(
         weight_share=_number(costs.weight_share),
         constant_s=_number(costs.constant_s),
         capacity_bytes=capacity_bytes,
+        order=order,
     )
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from costmodel.models.attention import AttentionName
-from costmodel.models.spec import ModelSpec, is_sliding
+from costmodel.models.spec import ModelSpec, is_sliding, layer_kinds
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
 from executor.model.attention import ContextAxis, attend
 from executor.model.gating import activate, gate_of, gated
@@ -275,8 +275,24 @@ def _call(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, recomput
     return result
 
 
+def check_layers(spec: ModelSpec) -> None:
+    """Refuse a model with layers that the executor has no module for, whatever else it computes."""
+    causes = {
+        f"it has {layer_kinds(spec)}, and layers here are all alike": spec.layer_pattern,
+        f"its queries attend to {spec.index_topk} keys that an indexer chose": spec.index_topk,
+        "its attention and feed-forward share a norm": spec.norms_per_layer == 1,
+    }
+    for cause in (cause for cause, holds in causes.items() if holds):
+        raise InputError(
+            what=f"{spec.name} cannot be built by the executor",
+            cause=cause,
+            fix="plan it, and train its own module: plan --for deepspeed or --for accelerate",
+        )
+
+
 def check_modelled(spec: ModelSpec) -> None:
     """Refuse a model that would be built but compute something else than the published one."""
+    check_layers(spec)
     if spec.unmodelled:
         raise InputError(
             what=f"{spec.name} cannot be built as it is published",

@@ -16,6 +16,7 @@ import torch
 from costmodel.layout import AXIS_FIELDS, PLAIN_SCHEDULE, num_microbatches
 from costmodel.models.spec import with_layers
 from executor.bench.local_ranks import RankError
+from executor.model.transformer import check_layers
 from executor.training.optimizer import OptimizerSettings
 from executor.validation.expected_counts import STACK, Term, compare_counts
 from executor.validation.fake_rank import RankTask
@@ -62,6 +63,7 @@ def validate(plan: Plan, planned: Sequence[Check], say: Say) -> ValidationReport
     """Run every check; `planned` are the planner's verdicts, `say` hears every few seconds how far it is."""
     if any(check.name == "rules" and check.verdict == "does not hold" for check in planned):
         return ValidationReport(checks=tuple(planned))
+    check_layers(plan.request.model)
     progress = Progress(say, expected_parts_s(plan))
     progress.begin(COUNTING)
     counts, terms = check_counts(plan, progress.alive)

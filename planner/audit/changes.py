@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.pipeline.stage_costs import StageSplit
@@ -132,7 +132,8 @@ def _of_layout(
         step_s, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
         if keep[at] and np.isfinite(step_s) and peak <= capacity:
             fields = changed_fields(now.layout, candidate)
-            split = even_split([run.count for run in layer_runs(now.request.model)], candidate)
+            runs, order = layer_runs(now.request.model), layer_order(now.request.model)
+            split = even_split([run.count for run in runs], candidate, order)
             after = {
                 **now.facts,
                 **facts_of_job(now.request, candidate, split, now.stack),

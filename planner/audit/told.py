@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from costmodel.layout import ParallelLayout
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
@@ -173,7 +173,7 @@ def switched_off(stack: SoftwareStack, told: Told | None) -> tuple[str, ...]:
 
 def split_told(request: PlanRequest, layout: ParallelLayout, told: Told | None) -> StageSplit:
     """Layers and recomputed layers of every rank: as files say, else even."""
-    even = even_split([run.count for run in layer_runs(request.model)], layout)
+    even = even_split([run.count for run in layer_runs(request.model)], layout, layer_order(request.model))
     if told is None:
         return even
     layers, again = told.stated.get("split.layers"), told.stated.get("split.recompute")

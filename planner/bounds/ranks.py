@@ -22,11 +22,12 @@ from costmodel.memory.stage import (
     holds_ends,
     memory_form,
 )
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.schedules import column
-from costmodel.pipeline.stages import ends_may_be_empty
+from costmodel.pipeline.stages import Order, ends_may_be_empty
 from costmodel.training.step_time import CostColumns
 from planner.bounds.funnel import ROUNDING
+from planner.bounds.positions import slowest_by_position
 from planner.bounds.priced import Priced
 from planner.problem import Setting
 from topology.base.columns import Columns, distinct
@@ -48,7 +49,7 @@ _FULL = RECOMPUTES.index("full")
 def plain_bounds(setting: Setting, priced: Priced) -> Vector:
     """Seconds that no split of each layout can beat, memory left aside."""
     counts = np.array([run.count for run in layer_runs(setting.model)], dtype=np.float64)
-    return step_lower_bound(priced.costs, counts, priced.table)
+    return step_lower_bound(priced.costs, counts, priced.table, layer_order(setting.model))
 
 
 def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: Vector) -> Vector:
@@ -64,9 +65,18 @@ def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: 
     hopeful = np.flatnonzero(plain_s <= cutoff_s * (1 + ROUNDING))
     result = np.full(len(plain_s), np.inf)
     for part in _equal_pipelines(priced.table.pp, hopeful):
-        bounds = _rank_bounds(setting, priced.take(part), counts, cutoff_s[part])
-        result[part] = np.maximum(plain_s[part], bounds)
+        result[part] = plain_s[part]
+        for kinds in _bounding(setting, counts):
+            bounds = _rank_bounds(setting, priced.take(part), counts, kinds, cutoff_s[part])
+            result[part] = np.maximum(result[part], bounds)
     return result
+
+
+def _bounding(setting: Setting, counts: Vector) -> list[list[int]]:
+    """Kinds whose layers are bounded together: the largest run; of kinds that alternate also all of them."""
+    largest = [int(counts.argmax())]
+    alternate = len(layer_order(setting.model)) > len(counts)
+    return [largest, list(range(len(counts)))] if alternate else [largest]
 
 
 def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]:
@@ -77,7 +87,9 @@ def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranks(Columns):
-    """What limits the layers of the largest run on each rank; arrays of shape (P, layouts) or (layouts,).
+    """What limits the layers of some kinds on each rank, all at the least cost of any of these kinds.
+
+    Arrays have the shape (P, layouts) or (layouts,);
 
     `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, n·`layer_s` + r·`recompute_s` + `fixed_s` ≤ t, and
     `least` ≤ n ≤ `most`.
@@ -94,7 +106,9 @@ class _Ranks(Columns):
     most: Vector
 
 
-def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vector) -> Vector:
+def _rank_bounds(
+    setting: Setting, priced: Priced, counts: Vector, kinds: list[int], cutoff_s: Vector
+) -> Vector:
     """Bound by the slowest rank, narrowed by halving between the mean and what the cutoff allows."""
     costs, P = priced.costs, float(priced.table.pp[0])
     M, beta = costs.num_microbatches, costs.bubble_weight
@@ -102,7 +116,7 @@ def _rank_bounds(setting: Setting, priced: Priced, counts: Vector, cutoff_s: Vec
     forms = np.einsum("k,jkn->jn", counts, costs.tail_layer_s) + costs.tail_first_s + costs.tail_last_s
     rest = beta * total + (forms / P).max(axis=0) + costs.constant_s
     weight = np.maximum(M - beta, 1e-12)
-    ranks, need = _rank_limits(setting, priced, counts), float(counts.max())
+    ranks, need = _rank_limits(setting, priced, counts, kinds), float(counts[kinds].sum())
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
     bounds = np.full(len(low), np.inf)
     possible = np.flatnonzero(_enough(ranks, high, need))
@@ -153,23 +167,24 @@ def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_
     )
 
 
-def _rank_limits(setting: Setting, priced: Priced, counts: Vector) -> _Ranks:
-    """Limits of the largest run of layers on every rank."""
+def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[int]) -> _Ranks:
+    """Limits of the layers of these kinds on every rank."""
     table, costs, pieces = priced.table, priced.costs, priced.pieces
-    k, stage = int(counts.argmax()), np.arange(int(table.pp[0]))[:, None]
+    stage = np.arange(int(table.pp[0]))[:, None]
     M, relief = num_microbatches(table, setting.job), pieces.first_backward_relief
     held = held_microbatches(relief, table.schedule, table.pp, table.virtual_stages, M, stage)
     first, last = holds_ends(table.schedule, table.pp, stage)
     form = memory_form(pieces)
-    saved, input_bytes = form.saved_bytes[k], form.saved_bytes_recomputed[k]
+    kept = [np.asarray(form.static_bytes[k] + held * form.saved_bytes[k]) for k in kinds]
+    freed = [np.asarray(form.saved_bytes[k] - form.saved_bytes_recomputed[k]) for k in kinds]
     room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
     least, most = _layers_allowed(table, counts)
     return _Ranks(
-        layer_s=costs.layer_s[k],
-        recompute_s=np.maximum(costs.recompute_s[k], 0.0),
+        layer_s=costs.layer_s[kinds].min(axis=0),
+        recompute_s=np.maximum(costs.recompute_s[kinds].min(axis=0), 0.0),
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
-        per_layer_bytes=np.asarray(form.static_bytes[k] + held * saved),
-        freed_bytes=held * np.maximum(saved - input_bytes, 0.0) * (table.recompute == _FULL),
+        per_layer_bytes=np.minimum.reduce(kept),
+        freed_bytes=held * np.maximum(np.maximum.reduce(freed), 0.0) * (table.recompute == _FULL),
         room_bytes=room,
         recompute_room_bytes=np.asarray(room - form.recompute_working_at(last)),
         least=least,
@@ -177,7 +192,7 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector) -> _Ranks:
     )
 
 
-def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> Vector:
+def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable, order: Order = ()) -> Vector:
     """Seconds that no split into stages and no recompute counts can beat.
 
     T = (M − β)·max t + β·Σ t + max u + constant, and without recomputation Σ t is the same for every split.
@@ -195,6 +210,8 @@ def step_lower_bound(costs: CostColumns, runs: Vector, layouts: LayoutTable) -> 
     held = V - (1 + folded) * np.logical_and(V > 1, ends_may_be_empty(runs.sum(), P * V))
     ends = np.maximum(first, last * (folded == 0)) + held * cheapest
     slowest = np.maximum(np.maximum(total / P, whole), np.where(runs.sum() >= P * V, ends, 0.0))
+    if len(order) > len(runs):
+        slowest = np.maximum(slowest, slowest_by_position(costs, runs, order, layouts))
     forms = (runs[:, None] * costs.tail_layer_s).sum(axis=1) + costs.tail_first_s + costs.tail_last_s
     tail = (forms / P).max(axis=0)
     M, beta = costs.num_microbatches, costs.bubble_weight

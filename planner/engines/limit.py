@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.models.spec import ModelSpec
+from costmodel.models.spec import ModelSpec, layer_kinds
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting
 from planner.problem import Setting as _Question
@@ -59,6 +59,18 @@ def untold(settings: Sequence[Setting], model: ModelSpec) -> tuple[str, ...]:
         for name, said in facts.items()
         if name.startswith("model.") and told.get(name, said) != said
     )
+
+
+def layers_limit(title: str) -> Limit:
+    """The limit of an engine that is told one number of layers, or builds only layers with attention."""
+
+    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+        return (
+            f"{s.model.name} has {layer_kinds(s.model)}: {title} is not told here which layer is which",
+            "use --for deepspeed or --for accelerate, which train the model's own module",
+        )
+
+    return Limit(name="layer-kinds", fields=(), broken=lambda s, _: bool(s.model.layer_pattern), says=says)
 
 
 def model_limit(title: str, settings: Sequence[Setting]) -> Limit:

@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.layout import ParallelLayout
 from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
-from planner.engines.limit import Limit
+from planner.engines.limit import Limit, layers_limit
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
 
@@ -33,6 +33,7 @@ OWN = Contract(
     stacks=("meshplan",),
     settings=SETTINGS,
     limits=(
+        layers_limit("the executor"),
         Limit(
             name="precision",
             fields=(),

@@ -21,7 +21,7 @@ from planner.questions.flags import Flags
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.rules.check import said_pins
 from topology.base.counts import parse_count, parse_share
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
 from topology.cluster_file import resized
@@ -73,7 +73,7 @@ def understand(
         job=job,
         stack=stack,
         engine=engine or FREE,
-        objective=_objective(flags.objective, job),
+        objective=_objective(flags.objective, job, spec),
         pins=said_pins(groups["layout"]),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),
@@ -188,7 +188,7 @@ def default_batch(num_gpus: int) -> int:
     return 1 << math.ceil(math.log2(wanted))
 
 
-def _objective(name: str | None, job: TrainingJob) -> Objective:
+def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Objective:
     """Read the objective, and see that it has what it needs."""
     objective = _one_of(name or OBJECTIVES[0], OBJECTIVES, "objective")
     needed = {"--deadline": job.deadline_s, "--tokens": job.total_tokens}
@@ -197,6 +197,12 @@ def _objective(name: str | None, job: TrainingJob) -> Objective:
             what="the fewest GPUs for a deadline need one",
             cause=" and ".join(f"{flag} is missing" for flag, value in needed.items() if value is None),
             fix="add for example --tokens 1T --deadline 30d",
+        )
+    if objective == "cost" and cluster.usd_per_gpu_hour is None:
+        raise InputError(
+            what="the least cost needs a price",
+            cause=f"no price of {shown(cluster.nodes[0].gpu)} is known",
+            fix="add --set cluster.usd_per_gpu_hour=…, or leave out --objective cost",
         )
     return objective
 

@@ -16,7 +16,8 @@ import numpy as np
 from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, RECOMPUTES, SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
-from costmodel.models.spec import MOST_LAYERS, ModelSpec
+from costmodel.models.sizes import MOST_LAYERS
+from costmodel.models.spec import ModelSpec
 from costmodel.stack import SoftwareStack
 from planner.plan import FREE, RECOMPUTED_LAYERS
 from planner.problem import Setting

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.layout import CP_KINDS, DEGREES, SCHEDULES, LayoutTable, ParallelLayout, Quantity
-from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.models.spec import ModelSpec, layer_runs, recurrence_of
 from costmodel.pipeline.schedules import column
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
@@ -100,6 +100,26 @@ def _feed_forward_widths(model: ModelSpec) -> dict[str, int]:
 
 def _expert_widths(model: ModelSpec) -> dict[str, int]:
     return {"moe_intermediate_size": model.moe_intermediate_size} if model.is_moe else {}
+
+
+def _recurrence_heads(model: ModelSpec) -> dict[str, int]:
+    """Heads that tensor parallelism splits a recurrence by: those of keys, or groups."""
+    return {"key_heads": model.recurrence.key_heads} if model.recurrence else {}
+
+
+def _recurrence_broken(s: Setting, t: LayoutTable) -> Mask:
+    return np.asarray((t.cp > 1) & (s.model.recurrence is not None), dtype=bool)
+
+
+def _recurrence(s: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="recurrence-context",
+        message=f"cp = {x.cp}: the state of {recurrence_of(s.model).title} goes through a sequence in order",
+        have=x.cp,
+        need=1,
+        unit="",
+        hint="use cp=1",
+    )
 
 
 def _vocabulary_broken(s: Setting, t: LayoutTable) -> Mask:
@@ -329,6 +349,8 @@ SHAPE_RULES: tuple[Rule, ...] = (
     _divides("attention-heads", "tp", _query_heads),
     _divides("kv-heads", "tp", _key_heads),
     _divides("feed-forward", "tp", _feed_forward_widths),
+    _divides("recurrence-heads", "tp", _recurrence_heads),
+    Rule(name="recurrence-context", fields=("cp",), broken=_recurrence_broken, explain=_recurrence),
     Rule(name="vocabulary", fields=("tp",), broken=_vocabulary_broken, explain=_vocabulary),
     Rule(name="experts", fields=("ep", "expert_tp"), broken=_experts_broken, explain=_experts),
     _divides("expert-width", "expert_tp", _expert_widths),

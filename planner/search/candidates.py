@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, ParallelLayout, num_axes
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.parallel.axes import PARTS
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, memory_of_stages
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
@@ -67,7 +67,8 @@ def candidate(setting: Setting, priced: Priced, row: int) -> Candidate:
     layout = priced.table.layout(row)
     one = priced.take(slice(row, row + 1))
     runs = [run.count for run in layer_runs(setting.model)]
-    costs = stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes)
+    order = layer_order(setting.model)
+    costs = stage_costs_of(one, layout, setting.job, runs, setting.memory_budget_bytes, order)
     every_layer = layout.recompute == "full" and setting.recomputed_layers == "all"
     deciding = decidable(costs, layout, every_layer=every_layer)
     told = recomputes_of(setting.engine)

@@ -15,7 +15,7 @@ from typing import Any
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import AXIS_FIELDS, ParallelLayout
-from costmodel.models.spec import layer_runs
+from costmodel.models.spec import layer_order, layer_runs
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
@@ -67,7 +67,8 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     costs = deciding if given is None else costs
     chunk_ranks = ranks_of_chunks(asked)
     solution = _solution(deciding, chunk_ranks, setting.memory_budget_bytes, recomputes_of(setting.engine))
-    split = solution.split or even_split([run.count for run in layer_runs(request.model)], asked)
+    runs = [run.count for run in layer_runs(request.model)]
+    split = solution.split or even_split(runs, asked, layer_order(request.model))
     if given is not None:
         split = recomputed_whole(split, None if given == "all" else given)
     layout = named(asked, split)

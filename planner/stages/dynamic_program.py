@@ -22,7 +22,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
-from costmodel.pipeline.stages import end_limit, runs_of_ranks, shortage
+from costmodel.pipeline.stages import counts_before, end_limit, in_order, runs_of_ranks, shortage
 from topology.base.columns import distinct
 
 Floats = npt.NDArray[np.float64]
@@ -161,10 +161,7 @@ def rank_tables(
     if len(costs.runs) == 1:
         counts = taken[None, :, None]
     else:
-        ends = np.cumsum(costs.runs)
-        consumed = np.stack(
-            [np.clip(at - (e - n), 0, n) for e, n in zip(ends, costs.runs, strict=True)], axis=-1
-        )
+        consumed = np.array(counts_before(in_order(costs.runs, costs.order)))
         counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
     chosen = recompute or (lambda held: _fewest_recomputed(costs, held, SPARE_BYTES))
     recomputed, recompute_s, possible = chosen(counts)
@@ -317,7 +314,7 @@ def consecutive_split(
 
     None if no recomputation makes it fit into the capacity and `spare_bytes` more.
     """
-    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
+    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs, costs.order)
     recomputed, _, possible = _fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
     ranks = range(costs.num_ranks)
     if not all(possible[s, s, 0] for s in ranks):

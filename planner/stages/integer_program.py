@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
-from costmodel.pipeline.stages import chunks_of_rank, end_limit, shortage
+from costmodel.pipeline.stages import chunks_of_rank, counts_before, end_limit, shortage
 from planner.plan import Recomputes
 from planner.stages.cpsat import IntegerModel, SolverResult, Variable, solve
 
@@ -211,6 +211,9 @@ def _require_order(
             model.require({row[k]: -1, **{held[chunk][k]: 1 for chunk in mine}}, 0, 0)
     if len(chunk_ranks) > costs.num_ranks:
         _require_equal_chunks(model, costs, held)
+    if len(costs.order) > K:
+        _require_positions(model, costs, held)
+        return held
     for k in range(K - 1):
         begun = [model.boolean() for _ in chunk_ranks]
         for chunk, variables in enumerate(held):
@@ -220,6 +223,23 @@ def _require_order(
                 model.require({begun[chunk]: 1, begun[chunk - 1]: -1}, 0, None)
                 model.require({variables[k]: 1, begun[chunk - 1]: costs.runs[k]}, None, costs.runs[k])
     return held
+
+
+def _require_positions(model: IntegerModel, costs: StageCosts, held: Sequence[Sequence[Variable]]) -> None:
+    """Chunks end where layers do when kinds alternate: of every kind they hold what lies between two ends."""
+    before = counts_before(costs.order)
+    earlier: list[Variable] = []
+    for chunk, variables in enumerate(held):
+        last = chunk == len(held) - 1
+        ends = [model.boolean() for _ in before]
+        model.require(dict.fromkeys(ends, 1), 1, 1)
+        if last:
+            model.require({ends[-1]: 1}, 1, 1)
+        for k, variable in enumerate(variables):
+            terms = {variable: 1, **{end: -before[p][k] for p, end in enumerate(ends) if before[p][k]}}
+            start = {end: before[p][k] for p, end in enumerate(earlier) if before[p][k]}
+            model.require({**terms, **start}, 0, 0)
+        earlier = ends
 
 
 def _require_equal_chunks(model: IntegerModel, costs: StageCosts, held: Sequence[Sequence[Variable]]) -> None:

@@ -71,7 +71,7 @@ def split_told(
     again = [0] * costs.num_ranks
     for rank, held in zip(chunk_ranks, chunk_layers, strict=True):
         again[rank] += min(count, held)
-    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs)
+    rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs, costs.order)
     return StageSplit(layers_of_stage=rows, recompute_of_stage=tuple(again))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.kernels.precisions import TRAINING
 from costmodel.layout import AXIS_ORDERS, CP_KINDS, LayoutTable, ParallelLayout
-from planner.engines.limit import Limit, Question
+from planner.engines.limit import Limit, Question, layers_limit
 from planner.engines.megatron_lm.layout import DP_FIRST
 from planner.engines.megatron_lm.modules import MODULES
 from planner.engines.megatron_lm.pairing import PAIRED_RECOMPUTE
@@ -148,6 +148,7 @@ def _attention(s: Question, _: ParallelLayout) -> tuple[str, str]:
 
 
 LIMITS = (
+    layers_limit("Megatron-Core"),
     Limit(name="expert-groups", fields=(), broken=_group_rank_broken, says=_group_rank),
     Limit(name="attention-kernel", fields=(), broken=_attention_broken, says=_attention),
     Limit(

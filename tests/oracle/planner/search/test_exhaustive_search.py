@@ -29,7 +29,8 @@ from costmodel.layout import (
     num_microbatches,
 )
 from costmodel.memory.stage import held_microbatches, holds_ends, stage_parts
-from costmodel.models.spec import ModelSpec, layer_runs, parameter_count
+from costmodel.models.recurrence import Recurrence
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs, parameter_count
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from planner.bounds.priced import Priced, price
 from planner.plan import PlanRequest
@@ -48,12 +49,15 @@ Vector = npt.NDArray[np.float64]
 
 
 def small_model(
-    *, layers: int, experts: int, dense_layers: int, vocab: int, hidden: int, kv_heads: int
+    *, layers: int, experts: int, dense_layers: int, vocab: int, hidden: int, kv_heads: int, pattern: str = ""
 ) -> ModelSpec:
-    """A model of a few layers, dense or with experts."""
+    """A model of a few layers, dense or with experts, alike or of kinds that alternate."""
+    recurrence = Recurrence(kind="gated-delta", key_heads=4, value_heads=8, key_dim=128, value_dim=128)
     return ModelSpec(
         name="small",
-        num_layers=layers,
+        layer_pattern=pattern,
+        recurrence=recurrence if pattern else None,
+        num_layers=max(layers, len(pattern)),
         hidden_size=hidden,
         intermediate_size=4 * hidden,
         num_attention_heads=8,
@@ -64,7 +68,7 @@ def small_model(
         num_experts=experts,
         num_experts_per_token=2 if experts else 0,
         moe_intermediate_size=hidden if experts else 0,
-        num_dense_layers=min(dense_layers, layers - 1) if experts else 0,
+        num_dense_layers=min(dense_layers, layers - 1) if experts and not pattern else 0,
     )
 
 
@@ -80,9 +84,12 @@ def cluster_with_memory(num_gpus: int, memory_bytes: float) -> ClusterSpec:
 @st.composite
 def requests(draw: st.DrawFn) -> PlanRequest:
     """Small requests: dense and mixtures of experts, odd layer counts, often tight memory, sometimes a pin."""
+    experts = draw(st.sampled_from([0, 0, 4]))
+    hybrids = ["lLA", "ME*", "LaA"] if experts else ["la", "M-*-", "lla"]
     model = small_model(
         layers=draw(st.integers(1, 6)),
-        experts=draw(st.sampled_from([0, 0, 4])),
+        experts=experts,
+        pattern=draw(st.sampled_from(["", *hybrids])),
         dense_layers=draw(st.integers(0, 2)),
         vocab=draw(st.sampled_from([32_000, 262_144])),
         hidden=draw(st.sampled_from([1024, 4096])),
@@ -196,7 +203,7 @@ def best_of_same_pipeline(s: Setting, table: LayoutTable) -> float:
     chunk_ranks = ranks_of_chunks(layout)
     best = math.inf
     for layers in splits_of(sum(runs), len(chunk_ranks), single=layout.virtual_stages == 1):
-        rows = runs_of_ranks(chunk_ranks, layers, tuple(runs))
+        rows = runs_of_ranks(chunk_ranks, layers, tuple(runs), layer_order(s.model))
         best = min(best, float(split_seconds(s, priced, rows).min(initial=math.inf)))
     return best
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, step_time
-from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks, runs_of_ranks
+from costmodel.pipeline.stages import ends_shortage, ranks_of_chunks
 from planner.stages.dynamic_program import bound_stages, exact_split
 from planner.stages.integer_program import solve_stages
 
@@ -43,6 +43,9 @@ def pipelines(draw: st.DrawFn) -> tuple[StageCosts, tuple[int, ...]]:
             ]
         )
     )
+    kinds = draw(st.permutations([k for k, count in enumerate(runs) for _ in range(count)]))
+    alternates = draw(st.booleans())
+    order = tuple((k, len(list(same))) for k, same in itertools.groupby(kinds)) if alternates else ()
     numbers = st.floats(0.1, 2.0)
     per_run = st.tuples(*[numbers] * len(runs))
     per_rank = st.tuples(*[st.floats(0.0, 1.0)] * ranks)
@@ -67,6 +70,7 @@ def pipelines(draw: st.DrawFn) -> tuple[StageCosts, tuple[int, ...]]:
         bubble_weight=draw(st.sampled_from([0.0, 1 / 3, 0.5, 1.0])),
         constant_s=0.1,
         capacity_bytes=draw(st.floats(2e9, 4e10)),
+        order=order,
     )
     schedule = "1f1b" if virtual_stages == 1 else "interleaved"
     layout = ParallelLayout(pp=ranks, virtual_stages=virtual_stages, schedule=schedule)
@@ -88,10 +92,22 @@ def every_split(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> list[StageSp
 
     splits = []
     for sizes in chunkings(1) or chunkings(0):
-        rows = runs_of_ranks(chunk_ranks, sizes, costs.runs)
+        rows = rows_of(costs, chunk_ranks, sizes)
         recomputed = itertools.product(*(range(sum(row) + 1) for row in rows))
         splits.extend(StageSplit(layers_of_stage=rows, recompute_of_stage=r) for r in recomputed)
     return splits
+
+
+def rows_of(
+    costs: StageCosts, chunk_ranks: tuple[int, ...], sizes: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Layers of each kind on each rank, counted one by one."""
+    kinds = iter([kind for kind, count in costs.order or enumerate(costs.runs) for _ in range(count)])
+    rows = [[0] * len(costs.runs) for _ in range(costs.num_ranks)]
+    for rank, layers in zip(chunk_ranks, sizes, strict=True):
+        for kind in itertools.islice(kinds, layers):
+            rows[rank][kind] += 1
+    return tuple(tuple(row) for row in rows)
 
 
 def brute_force(costs: StageCosts, chunk_ranks: tuple[int, ...]) -> float:

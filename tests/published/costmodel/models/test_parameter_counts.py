@@ -81,6 +81,25 @@ ROUNDED = {
     "olmo-3-7b": (7.3e9, 1e8, "huggingface.co/allenai/Olmo-3-1025-7B"),
     "olmo-3-32b": (32.2e9, 1e8, "huggingface.co/allenai/Olmo-3-1125-32B"),
     "minimax-m2": (230e9, 2e9, "huggingface.co/MiniMaxAI/MiniMax-M2: 230B total"),
+    # Without the modules that predict further tokens, and without towers that see.
+    "qwen3-next-80b-a3b": (80e9, 1e9, "huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct: 80B in total"),
+    "qwen3.5-9b": (9e9, 1e9, "huggingface.co/Qwen/Qwen3.5-9B"),
+    "qwen3.5-27b": (27e9, 1e9, "huggingface.co/Qwen/Qwen3.5-27B"),
+    "qwen3.5-35b-a3b": (35e9, 1e9, "huggingface.co/Qwen/Qwen3.5-35B-A3B"),
+    "qwen3.5-397b-a17b": (397e9, 1e9, "huggingface.co/Qwen/Qwen3.5-397B-A17B"),
+    "nemotron-h-8b": (8.1e9, 1e8, "huggingface.co/nvidia/Nemotron-H-8B-Base-8K: 8.1B"),
+    "nemotron-h-47b": (46.8e9, 1e8, "huggingface.co/nvidia/Nemotron-H-47B-Base-8K: 46.8B"),
+    "nemotron-h-56b": (56.3e9, 1e8, "huggingface.co/nvidia/Nemotron-H-56B-Base-8K: 56.3B"),
+    "nemotron-3-nano-30b-a3b": (31.6e9, 1e8, "the Nemotron 3 Nano report: 31.6B total"),
+    "kimi-linear-48b-a3b": (49.1e9, 1e8, "huggingface.co/moonshotai/Kimi-Linear-48B-A3B-Instruct: 49B"),
+    "minimax-text-01": (456e9, 1e9, "arXiv 2501.08313: 456B total"),
+    "deepseek-v3.2": (671e9, 1e9, "arXiv 2412.19437, and an indexer of 14 million a layer"),
+    "glm-5": (744e9, 1e9, "huggingface.co/zai-org/GLM-5: 744B"),
+    "llama-4-scout": (109e9 - 0.9e9, 1e9, "huggingface.co/meta-llama: 109B, of which 0.9B see"),
+    "llama-4-maverick": (400e9, 1e9, "huggingface.co/meta-llama: 400B"),
+    "command-r-35b": (35e9, 1e8, "huggingface.co/CohereLabs/c4ai-command-r-v01: 35B"),
+    "command-r7b": (8.03e9, 1e7, "huggingface.co/CohereLabs/c4ai-command-r7b-12-2024: 8.03B"),
+    "command-a": (111e9, 1e8, "huggingface.co/CohereLabs/c4ai-command-a-03-2025: 111B"),
 }
 
 WITHOUT_AND_WITH_EMBEDDING = {
@@ -147,6 +166,12 @@ def test_megatron_counts_follow_their_papers_formula() -> None:
         ("deepseek-v2", 21.4, "arXiv 2405.04434: 21B activated"),
         ("qwen3-30b-a3b", 3.4, "arXiv 2505.09388: 3.3B activated"),
         ("qwen3-235b-a22b", 22.2, "arXiv 2505.09388: 22B activated"),
+        ("qwen3-next-80b-a3b", 3.9, "Qwen/Qwen3-Next-80B-A3B-Instruct: 3B activated, 0.6B in the embeddings"),
+        ("qwen3.5-397b-a17b", 17.3, "Qwen/Qwen3.5-397B-A17B: 17B activated"),
+        ("nemotron-3-nano-30b-a3b", 3.6, "the Nemotron 3 Nano report: 3.6B with embeddings"),
+        ("kimi-linear-48b-a3b", 3.5, "Kimi-Linear-48B-A3B: 3B activated, 0.8B in the embeddings"),
+        ("llama-4-scout", 17.2, "meta-llama: 17B activated"),
+        ("llama-4-maverick", 17.2, "meta-llama: 17B activated"),
     ],
 )
 def test_active_parameters_match_the_reports(name: str, billions: float, source: str) -> None:
@@ -164,3 +189,10 @@ def test_gpt_oss_active_parameters_leave_out_the_embedding() -> None:
         "gpt-oss-120b": 5.13,
         "gpt-oss-20b": 3.61,
     }
+
+
+def test_minimax_text_01_activates_what_its_report_says_outside_the_embeddings() -> None:
+    """The report (arXiv 2501.08313) says 45.9B activated, which leaves out the embedding and the head."""
+    spec = model("minimax-text-01")
+    ends = 2 * embedding_parameters(spec)
+    assert round((active_parameter_count(spec) - ends) / 1e9, 1) == 45.9

@@ -245,6 +245,73 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "shared_intermediate_size": 0, "tie_word_embeddings": False, "use_qk_norm": True,
         "use_routing_bias": True, "vocab_size": 200064,
     },
+    "qwen3-next-80b-a3b": {
+        "model_type": "qwen3_next", "attention_bias": False, "decoder_sparse_step": 1, "full_attention_interval": 4,
+        "head_dim": 256, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 5120,
+        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+        "mlp_only_layers": [], "moe_intermediate_size": 512, "norm_topk_prob": True, "num_attention_heads": 16,
+        "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 48, "num_key_value_heads": 2,
+        "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000000,
+        "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 512, "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    },
+    "qwen3.5-397b-a17b": {
+        "model_type": "qwen3_5_moe", "vision_config": {"hidden_size": 1152}, "tie_word_embeddings": False,
+        "text_config": {
+            "attention_bias": False, "attn_output_gate": True, "full_attention_interval": 4, "head_dim": 256,
+            "hidden_act": "silu", "hidden_size": 4096,
+            "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 15,
+            "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+            "linear_num_value_heads": 64, "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+            "mlp_only_layers": [], "model_type": "qwen3_5_moe_text", "moe_intermediate_size": 1024,
+            "num_attention_heads": 32, "num_experts": 512, "num_experts_per_tok": 10, "num_hidden_layers": 60,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001,
+            "shared_expert_intermediate_size": 1024, "vocab_size": 248320,
+        },
+    },
+    "nemotron-3-nano-30b-a3b": {
+        "model_type": "nemotron_h", "attention_bias": False, "chunk_size": 128, "conv_kernel": 4, "head_dim": 128,
+        "hidden_size": 2688, "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+        "intermediate_size": 1856, "layer_norm_epsilon": 1e-05, "mamba_head_dim": 64, "mamba_num_heads": 64,
+        "max_position_embeddings": 262144, "mlp_hidden_act": "relu2", "moe_intermediate_size": 1856,
+        "moe_shared_expert_intermediate_size": 3712, "n_group": 1, "n_groups": 8, "n_routed_experts": 128,
+        "n_shared_experts": 1, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts_per_tok": 6,
+        "num_hidden_layers": 52, "num_key_value_heads": 2, "routed_scaling_factor": 2.5, "ssm_state_size": 128,
+        "tie_word_embeddings": False, "topk_group": 1, "use_bias": False, "use_conv_bias": True,
+        "vocab_size": 131072,
+    },
+    "kimi-linear-48b-a3b": {
+        "model_type": "kimi_linear", "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2304,
+        "intermediate_size": 9216, "kv_lora_rank": 512, "moe_intermediate_size": 1024, "moe_layer_freq": 1,
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+            "kda_layers": [n for n in range(1, 27) if n % 4], "short_conv_kernel_size": 4,
+        },
+        "num_attention_heads": 32, "num_experts": 256, "num_experts_per_token": 8, "num_hidden_layers": 27,
+        "num_key_value_heads": 32, "num_shared_experts": 1, "q_lora_rank": None, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "routed_scaling_factor": 2.446,
+        "tie_word_embeddings": False, "v_head_dim": 128, "vocab_size": 163840,
+    },
+    "glm-5": {
+        "model_type": "glm_moe_dsa", "first_k_dense_replace": 3, "hidden_size": 6144, "index_head_dim": 128,
+        "index_n_heads": 32, "index_topk": 2048, "intermediate_size": 12288, "kv_lora_rank": 512,
+        "max_position_embeddings": 202752, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+        "n_shared_experts": 1, "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 78,
+        "num_key_value_heads": 64, "q_lora_rank": 2048, "qk_nope_head_dim": 192, "qk_rope_head_dim": 64,
+        "rms_norm_eps": 1e-05, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        "routed_scaling_factor": 2.5, "tie_word_embeddings": False, "v_head_dim": 256, "vocab_size": 154880,
+    },
+    "llama-4-maverick": {
+        "model_type": "llama4", "vision_config": {"hidden_size": 1408},
+        "text_config": {
+            "model_type": "llama4_text", "attention_bias": False, "head_dim": 128, "hidden_size": 5120,
+            "interleave_moe_layer_step": 2, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+            "max_position_embeddings": 1048576, "num_attention_heads": 40, "num_experts_per_tok": 1,
+            "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 128, "rms_norm_eps": 1e-05,
+            "rope_theta": 500000.0, "use_qk_norm": False, "vocab_size": 202048,
+        },
+    },
     "kimi-k2": {  # the text part of Kimi-K2.5, which also sees
         "model_type": "kimi_k25", "vision_config": {"hidden_size": 1152},
         "text_config": {
@@ -274,6 +341,26 @@ def sizes(spec: ModelSpec) -> ModelSpec:
 def test_a_published_config_becomes_the_catalogued_model(name: str) -> None:
     """Reading the published file and naming the model are the same thing."""
     assert sizes(model_of_config(CONFIGS[name], name=name)) == sizes(model(name))
+
+
+HYBRID = CONFIGS["nemotron-3-nano-30b-a3b"]
+
+
+@pytest.mark.parametrize(
+    ("config", "cause"),
+    [
+        ({**HYBRID, "moe_latent_size": 1024}, "moe_latent_size"),
+        ({**HYBRID, "hybrid_override_pattern": "MEX"}, "hybrid_override_pattern"),
+        ({**HYBRID, "use_bias": True}, "use_bias"),
+        ({**CONFIGS["qwen3-next-80b-a3b"], "mlp_only_layers": [0]}, "mlp_only_layers"),
+        ({**CONFIGS["qwen3-next-80b-a3b"], "layer_types": ["linear_attention"] * 4}, "names 4 layers"),
+        ({**CONFIGS["glm-5"], "indexer_types": ["full", "shared"] * 39}, "share an indexer"),
+    ],
+)
+def test_what_changes_shapes_and_is_not_understood_is_refused(config: dict[str, Any], cause: str) -> None:
+    """A hybrid's key that no size stands for is named, and nothing is planned in its place."""
+    with pytest.raises(InputError, match=cause):
+        model_of_config(config, name="hybrid")
 
 
 def test_a_file_and_a_folder_are_read_alike(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from topology.builders import default_cluster
 
 LLAMA = model("llama-3.1-70b")
 MIXTRAL = model("mixtral-8x7b")
+HYBRID = model("nemotron-h-56b")
 JOB = TrainingJob(sequence_length=8192, global_batch_size=1024)
 LEGAL = ParallelLayout(tp=8, pp=4, dp=1)
 
@@ -47,6 +48,13 @@ CASES = [
     ("gpus", {"dp": 2}, {}, "dp·cp·tp·pp = 2·1·8·4 = 64 GPUs, the cluster has 32"),
     ("attention-heads", {"tp": 3}, {}, "num_attention_heads % tp = 64 % 3 = 1, must be 0"),
     ("kv-heads", {"tp": 16, "pp": 2}, {}, "num_key_value_heads % tp = 8 % 16 = 8, must be 0"),
+    ("recurrence-heads", {"tp": 16, "pp": 2}, {"model": HYBRID}, "key_heads % tp = 8 % 16 = 8, must be 0"),
+    (
+        "recurrence-context",
+        {"tp": 4, "cp": 2},
+        {"model": HYBRID},
+        "cp = 2: the state of Mamba-2 goes through a sequence in order",
+    ),
     ("feed-forward", {"tp": 5}, {}, "intermediate_size % tp = 28672 % 5 = 2, must be 0"),
     ("experts", {"ep": 2}, {}, "ep·expert_tp = 2·1 but llama-3.1-70b has no experts"),
     ("experts", {"ep": 3}, {"model": MIXTRAL}, "num_experts % ep = 8 % 3 = 2, must be 0"),

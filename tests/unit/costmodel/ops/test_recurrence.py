@@ -1,0 +1,157 @@
+"""Layers with a recurrence agree with counts by hand: operations, shards, saved activations, state."""
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.memory.activations import saved_bytes
+from costmodel.models.catalog import model
+from costmodel.models.recurrence import Recurrence
+from costmodel.models.spec import (
+    LayerKind,
+    ModelSpec,
+    layer_order,
+    layer_parameters,
+    layer_runs,
+    recurrent_state_bytes,
+)
+from costmodel.ops.layer import ShardShape, forward_flop, layer_ops
+from costmodel.ops.op import Op, OpKind
+from costmodel.serving.deployment import Deployment, ServingLayout
+from costmodel.serving.engine import serving_stack
+from costmodel.stack import stack
+from costmodel.training.op_times import kernel_times
+from topology.base.errors import InputError
+from topology.builders import default_cluster
+from topology.catalog import gpu
+
+S = 4096.0
+JOB = TrainingJob(sequence_length=4096, global_batch_size=8)
+HYBRIDS = (
+    "nemotron-h-8b",
+    "nemotron-3-nano-30b-a3b",
+    "qwen3-next-80b-a3b",
+    "kimi-linear-48b-a3b",
+    "minimax-text-01",
+)
+
+
+def recurrent(spec: ModelSpec) -> LayerKind:
+    """The first kind of layer with a recurrence."""
+    return next(run.kind for run in layer_runs(spec) if run.kind.attention == "recurrence")
+
+
+def ops_of(spec: ModelSpec, kind: LayerKind, name: str = "megatron-core", **degrees: float) -> tuple[Op, ...]:
+    """Operations of one layer."""
+    return layer_ops(spec, kind, JOB, stack(name), ShardShape(sequence_length=S, **degrees))
+
+
+def test_a_mamba_2_layer_computes_what_its_shapes_say() -> None:
+    """Nemotron-H-8B: projections to 2·8192 + 2·8·128 + 128, a scan in chunks of 128, and back from 8192."""
+    spec = model("nemotron-h-8b")
+    projections = 2 * 4096 * (2 * 8192 + 2 * 8 * 128 + 128) + 2 * 8192 * 4096
+    inside = 2 * 128 * (8 * 128 + 128 * 64)  # scores of 8 groups and outputs of 128 heads, over a chunk
+    states = 4 * 128 * 128 * 64  # into and out of the state of every head
+    assert forward_flop(ops_of(spec, recurrent(spec))) == S * (projections + inside + states)
+
+
+def test_a_gated_delta_layer_computes_what_its_shapes_say() -> None:
+    """Qwen3-Next: a scan of 32 heads of 128 by 128 in chunks of 64, whose triangular inverse costs 64³/3."""
+    spec = model("qwen3-next-80b-a3b")
+    scan = next(op for op in ops_of(spec, recurrent(spec)) if op.kind is OpKind.SCAN)
+    squares = 2 * 64 * 5 * 128  # K·Kᵀ, inverse·K, Q·Kᵀ over keys; inverse·V, scores·V over values
+    assert scan.flop == pytest.approx(S * 32 * (squares + 64 * 64 / 3 + 6 * 128 * 128))
+
+
+def test_a_lightning_layer_computes_what_its_shapes_say() -> None:
+    """MiniMax-Text-01: scores and outputs of 64 heads inside blocks of 256, and the state twice."""
+    spec = model("minimax-text-01")
+    scan = next(op for op in ops_of(spec, recurrent(spec)) if op.kind is OpKind.SCAN)
+    assert scan.flop == S * 64 * (4 * 256 * 128 + 4 * 128 * 128)
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_ranks_share_a_recurrence_by_its_heads(name: str) -> None:
+    """Over 4 ranks everything of a mixer adds up, but for what each rank holds whole."""
+    spec = model(name)
+    r, kind = spec.recurrence, replace(recurrent(spec), mlp="none")
+    assert r is not None
+    whole, shard = (sum(op.parameters for op in ops_of(spec, kind, tp=tp)) for tp in (1, 4))
+    held = r.whole_parameters(spec.hidden_size) + spec.hidden_size  # and the norm before it
+    assert (whole, 4 * shard - 3 * held) == (layer_parameters(spec, kind), pytest.approx(whole))
+    one, four = (forward_flop(ops_of(spec, kind, tp=tp)) for tp in (1, 4))
+    gates = 2 * S * spec.hidden_size * sum(r.shape.gate_ranks)
+    assert 4 * four - 3 * gates == pytest.approx(one)
+
+
+def test_a_mamba_2_layer_keeps_what_its_fused_kernel_keeps() -> None:
+    """The layer's input, the normed input, what was projected, decays, and the output before and after its norm."""
+    spec = model("nemotron-h-8b")
+    kept = saved_bytes(ops_of(spec, recurrent(spec)), "none", ShardShape(sequence_length=S), 4096)
+    projected = 2 * (2 * 8192 + 2 * 8 * 128 + 128)
+    assert kept == S * (2 * 4096 + 2 * 4096 + projected + 4 * 128 + 2 * 8192 + 2 * 8192)
+
+
+def test_a_scan_takes_its_roofline() -> None:
+    """Forward it takes as long as its bytes, or its operations at the peak rate, whichever is longer."""
+    cal, h100, spec = load_calibration(), gpu("h100-sxm"), model("nemotron-h-8b")
+    scan = next(op for op in ops_of(spec, recurrent(spec)) if op.kind is OpKind.SCAN)
+    busy = replace(scan, bytes=0.0)
+    (found,) = kernel_times(cal, h100, [[busy]], 1)
+    assert found.elementwise_s[0] == pytest.approx(scan.flop / h100.peak("bf16"))
+    (moved,) = kernel_times(cal, h100, [[replace(scan, flop=0.0)]], 1)
+    assert moved.elementwise_s[0] >= scan.bytes / h100.memory_bandwidth_bytes_per_s
+
+
+def test_a_request_keeps_a_state_of_fixed_size() -> None:
+    """Qwen3-Next: 36 layers of 32 heads of 128 × 128 in fp32, and three inputs of 8,192 channels."""
+    state = 4 * 32 * 128 * 128 + 2 * 3 * 8192
+    assert recurrent_state_bytes(model("qwen3-next-80b-a3b")) == 36 * state
+    assert recurrent_state_bytes(model("llama-3.1-8b")) == 0
+
+
+def test_the_order_of_layers_is_that_of_the_pattern() -> None:
+    """Kimi-Linear: one dense layer, then attention on every fourth and on the last."""
+    kinds = [kind for kind, count in layer_order(model("kimi-linear-48b-a3b")) for _ in range(count)]
+    attention = [layer for layer, kind in enumerate(kinds, 1) if kind == 2]
+    assert (kinds[0], attention) == (0, [4, 8, 12, 16, 20, 24, 27])
+
+
+def test_a_sparse_layer_scores_all_keys_and_attends_to_a_few() -> None:
+    """DeepSeek-V3.2 at 8,192 tokens: 64 small heads score half the square, 128 heads attend to 2,048 keys."""
+    spec, long = model("deepseek-v3.2"), TrainingJob(sequence_length=8192, global_batch_size=8)
+    shard, kind = ShardShape(sequence_length=8192.0), layer_runs(spec)[-1].kind
+    ops = {op.name: op for op in layer_ops(spec, kind, long, stack("megatron-core"), shard)}
+    pairs = 8192 * 2048 - 2048**2 / 2
+    assert ops["index_scores"].flop == 2 * 64 * 128 * 8192**2 / 2
+    assert ops["attention"].flop == 2 * 128 * pairs * (
+        ops["attention"].head_dim + ops["attention"].value_head_dim
+    )
+
+
+def test_heads_that_do_not_group_are_refused() -> None:
+    """A pattern without its recurrence, or 32 value heads of 5 key heads, is no model."""
+    spec = model("qwen3-next-80b-a3b")
+    odd = Recurrence(kind="gated-delta", key_heads=5, value_heads=32, key_dim=128, value_dim=128)
+    for change in (
+        {"recurrence": None},
+        {"recurrence": odd},
+        {"layer_pattern": "AX"},
+        {"num_dense_layers": 1},
+    ):
+        with pytest.raises(InputError, match="is not possible"):
+            replace(spec, **change)
+
+
+def test_serving_a_state_is_refused_with_its_size() -> None:
+    """No decode of such a model was measured, so none is priced."""
+    hierarchy = default_cluster("h100-sxm", 8).hierarchy
+    with pytest.raises(InputError, match=r"a request keeps 0\.072 GiB of state"):
+        Deployment(
+            model=model("qwen3-next-80b-a3b"),
+            hierarchy=hierarchy,
+            layout=ServingLayout(tp=8),
+            stack=serving_stack("vllm"),
+        )

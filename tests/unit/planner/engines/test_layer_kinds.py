@@ -1,0 +1,42 @@
+"""Layers that alternate are planned for engines that train the model's own module, and refused by others."""
+
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.catalog import model
+from planner.engines.contracts import CONTRACTS
+from planner.plan import FREE, PlanRequest
+from planner.problem import setting_of
+from planner.questions.engine import usual_engine
+from topology.builders import default_cluster
+
+ONE = ParallelLayout()
+
+
+def request(name: str) -> PlanRequest:
+    """A usual job of a model on eight GPUs."""
+    job = TrainingJob(sequence_length=4096, global_batch_size=64)
+    return PlanRequest(model=model(name), cluster=default_cluster("h100-sxm", 8).spec, job=job)
+
+
+@pytest.mark.parametrize("name", ["nemotron-h-8b", "qwen3.5-9b", "kimi-linear-48b-a3b", "llama-4-maverick"])
+def test_engines_say_that_they_are_not_told_which_layer_is_which(name: str) -> None:
+    """Megatron-Core's, torchtitan and the executor refuse; DeepSpeed and Accelerate do not."""
+    setting = setting_of(request(name))
+    broken = {
+        engine
+        for engine, contract in CONTRACTS.items()
+        for limit in contract.limits
+        if limit.name == "layer-kinds" and limit.broken(setting, LayoutTable.from_rows([ONE]))
+    }
+    assert broken == {"megatron", "megatron-bridge", "torchtitan", "meshplan"}
+    (limit,) = (limit for limit in CONTRACTS["torchtitan"].limits if limit.name == "layer-kinds")
+    cause, fix = limit.says(setting, ONE)
+    assert ("torchtitan is not told here which layer is which" in cause, "deepspeed" in fix) == (True, True)
+
+
+def test_a_hybrid_is_planned_for_no_engine_where_the_usual_one_cannot_run_it() -> None:
+    """And it is said why."""
+    engine, notes = usual_engine(request("qwen3-next-80b-a3b"))
+    assert (engine, len(notes), "layer_pattern" in notes[0]) == (FREE, 1, True)
