@@ -211,7 +211,7 @@ def _require_order(
             model.require({row[k]: -1, **{held[chunk][k]: 1 for chunk in mine}}, 0, 0)
     if len(chunk_ranks) > costs.num_ranks:
         _require_equal_chunks(model, costs, held)
-    if len(costs.order) > K:
+    if costs.order and costs.order != tuple(enumerate(costs.runs)):
         _require_positions(model, costs, held)
         return held
     for k in range(K - 1):
