@@ -199,11 +199,13 @@ def widths(residuals: Sequence[Residual], squares: Vector) -> Vector:
     return np.asarray(np.sqrt(np.array([r.times for r in residuals]) @ squares))
 
 
-def nested(residuals: Sequence[Residual]) -> dict[tuple[str, str], tuple[float, bool]]:
+def nested(
+    residuals: Sequence[Residual], ways: Sequence[str] = WAYS
+) -> dict[tuple[str, str], tuple[float, bool]]:
     """Half width, and whether it holds, of every residual by way and run; its group fits no term of it."""
     found: dict[tuple[str, str], tuple[float, bool]] = {}
     everything = fit_terms(residuals)
-    for way, group in sorted({(r.way, r.group) for r in residuals}):
+    for way, group in sorted({(r.way, r.group) for r in residuals if r.way in ways}):
         held = [r for r in residuals if (r.way, r.group) == (way, group)]
         names = {r.name for r in held}
         squares = fit_terms([r for r in residuals if r.name not in names], everything)

@@ -21,8 +21,8 @@ from topology.base.units import GIB, format_seconds
 DEFAULT_WORST = 5
 MOST_REASONS = 8
 _HEADS = (
-    "n", "median", "mean", "p90", "bias", "in band", "memory n", "median", "p90", "OOM seen", "rank",
-    "regret",
+    "n", "median", "mean", "p90", "bias", "in band", "memory n", "median", "p90", "OOM seen", "OOM false",
+    "rank", "regret",
 )  # fmt: skip
 
 
@@ -106,6 +106,7 @@ def error_table(summaries: Sequence[Summary], by: str) -> Table:
             percent(summary.memory_median_error),
             percent(summary.memory_p90_error),
             f"{summary.oom_flagged}/{summary.oom_rows}" if summary.oom_rows else "–",
+            str(summary.false_alarms or "–"),
             "–" if math.isnan(summary.rank_correlation) else f"{summary.rank_correlation:.2f}",
             percent(summary.top1_regret),
         )
