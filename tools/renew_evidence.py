@@ -4,7 +4,8 @@
     python tools/renew_evidence.py RUNS.csv --kept                       # with the stored cross-validation
 
 Fits without every group (minutes, `leave_out.py`), widths and counts (`fit_bands.py`), then docs/accuracy.md,
-its figures and the README's table (`write_accuracy_page.py`). The figures of the last release stay.
+its figures and the README's table (`write_accuracy_page.py`), last the README's plan (`write_transcript.py`).
+The figures of the last release stay.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TOOLS = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Run the three, each in a process of its own: the later ones read what the earlier wrote."""
+    """Run them, each in a process of its own: the later ones read what the earlier wrote."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -27,6 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     for tool in ("leave_out", "fit_bands", "write_accuracy_page")[options.kept :]:
         subprocess.run([sys.executable, TOOLS / f"{tool}.py", options.runs], check=True)
+    subprocess.run([sys.executable, TOOLS / "write_transcript.py"], check=True)
 
 
 if __name__ == "__main__":
