@@ -40,7 +40,7 @@ def held_out() -> dict[str, list[RunResult]]:
                     RunResult(
                         name=row["id"], group={}, status="ok", stack=row["stack"],
                         measured_step_time_s=float(row["measured_s"]),
-                        predicted_step_time_s=float(row["held_out_sources_s"]),
+                        predicted_step_time_s=float(row["held_out_vendors_s"]),
                     )
                 )  # fmt: skip
     return sources

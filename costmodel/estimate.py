@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 
 from numpy.typing import ArrayLike
 
+from costmodel.evidence.table import Evidence
 from costmodel.kernels.grids import Floats, floats
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.parallel.axes import PARTS
@@ -76,6 +77,7 @@ class Estimate:
         peak_memory_bytes: Total of the fullest rank.
         memory_lower_bytes: Lower end of the 80 % band of the peak.
         memory_upper_bytes: Upper end of it.
+        out_of_memory_chance: Chance that the fullest rank needs more than its GPU has.
         mfu: Model FLOPs (6·active parameters·tokens plus attention, no recompute) over peak FLOPs of all
             GPUs that are paid for, idle ones included.
         hfu: The same with the recomputed FLOPs.
@@ -87,6 +89,7 @@ class Estimate:
         bound_by: The largest part of the step in words.
         assumptions: What was taken for granted, one sentence each.
         provenance: Where each calibrated number came from, and what was extrapolated.
+        evidence: Measured runs behind all that this layout uses, its engine on its GPU generation first.
     """
 
     time: TimeBreakdown
@@ -107,6 +110,8 @@ class Estimate:
     bound_by: str
     assumptions: tuple[str, ...] = ()
     provenance: tuple[str, ...] = ()
+    out_of_memory_chance: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
 
 
 def usd(seconds: ArrayLike, num_gpus: ArrayLike, usd_per_gpu_hour: float) -> Floats:

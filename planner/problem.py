@@ -12,7 +12,7 @@ from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
-from costmodel.training.bands import Doubts, interval, memory_deviation
+from costmodel.training.bands import headroom
 from planner.plan import FREE, RECOMPUTED_LAYERS, Plan, PlanRequest, RecomputedLayers, stack_of
 from topology.builders import build
 from topology.cluster import Cluster
@@ -56,12 +56,14 @@ def setting_of(request: PlanRequest) -> Setting:
 
 
 def _headroom(request: PlanRequest) -> float:
-    """Share of memory to leave free; by default what keeps the 80 % band of the peak within the GPU."""
-    if request.memory_headroom is not None:
-        return request.memory_headroom
-    doubts = Doubts(experts=request.model.is_moe, recurrent=request.model.recurrence is not None)
-    _, upper = interval(1.0, memory_deviation(doubts))
-    return 1 - 1 / upper
+    """Share of memory to leave free, by default the rule of the data's."""
+    asked = request.memory_headroom
+    return _usual_headroom(request) if asked is None else asked
+
+
+def _usual_headroom(request: PlanRequest) -> float:
+    """What the kinds of layer of the model ask for."""
+    return headroom(experts=request.model.is_moe, recurrent=request.model.recurrence is not None)
 
 
 def split_of(

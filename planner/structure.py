@@ -146,6 +146,9 @@ def _parts(estimate: Estimate, ranks: int) -> Iterator[Claim]:
     yield _band("band of the step", estimate.lower_s, estimate.step_time_s, estimate.upper_s)
     lower, upper = estimate.memory_lower_bytes, estimate.memory_upper_bytes
     yield _band("band of the peak", lower, estimate.peak_memory_bytes, upper)
+    yield within("chance of not fitting", estimate.out_of_memory_chance, 0.0, 1.0)
+    counts = [count for one in estimate.evidence for count in (one.runs, one.elsewhere)]
+    yield within("fewest runs of the evidence", min(counts, default=0), 0, math.inf)
 
 
 def _sums(name: str, claimed: float, total: float) -> Claim:

@@ -1,8 +1,6 @@
-"""Fit the constants of the training cost model to measured runs, and cross-validate them.
+"""Fit the constants of the training cost model to measured runs; `leave_out.py` cross-validates them.
 
     python tools/fit_constants.py ../shared/data/training_runs_v2.csv          # tables before and after a fit
-    python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources    # held-out errors by source
-    python tools/fit_constants.py RUNS.csv --cross-validate layouts,sources --save CSV    # keep the latter
     python tools/fit_constants.py RUNS.csv --write                             # store the fitted values
 
 Raw times are computed once; every evaluation of all runs under other constants then takes some 30 ms, and one
@@ -18,10 +16,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -83,30 +79,6 @@ def fit(sample: Sample, start: Values, names: Sequence[str] | None = None, steps
     return {**start, **dict(zip(names, x.tolist(), strict=True))}
 
 
-def cross_validate(sample: Sample, start: Values, groups: NDArray[Any]) -> Vector:
-    """Predictions of every run by constants fitted without its group."""
-    predicted = np.zeros(len(sample.measured))
-    for group in sorted(set(groups.tolist())):
-        held = groups == group
-        values = fit(sample.take(~held), start, steps=8)
-        predicted[held] = predict(sample.take(held), values)
-        print(f"  held out {group} ({held.sum()})", flush=True)
-    return predicted
-
-
-def folds(sample: Sample, number: int = 5) -> NDArray[Any]:
-    """Fold of every run; runs of one layout of one job share it."""
-    names = sorted(set(sample.layout.tolist()))
-    shuffled = np.random.default_rng(0).permutation(len(names))
-    fold = {name: int(place) % number for name, place in zip(names, shuffled, strict=True)}
-    return np.array([fold[layout] for layout in sample.layout])
-
-
-def source_groups(sample: Sample) -> NDArray[Any]:
-    """Sources, the MLPerf rounds together: the same team and code."""
-    return np.array(["mlperf" if s.startswith("mlperf") else s for s in sample.source])
-
-
 def table(sample: Sample, predictions: Mapping[str, Vector]) -> None:
     """Print median / mean / p90 absolute error and median bias by source, in percent."""
     print(f"{'source':28s}{'n':>6s}" + "".join(f"{name:>30s}" for name in predictions))
@@ -120,18 +92,6 @@ def table(sample: Sample, predictions: Mapping[str, Vector]) -> None:
             a = np.abs(e)
             line += f"   {np.median(a):6.1f}{a.mean():6.1f}{np.quantile(a, 0.9):6.1f} {np.median(e):+6.1f}"
         print(line)
-
-
-def save(path: str, sample: Sample, predictions: Mapping[str, Vector]) -> None:
-    """Store measured and held-out predicted seconds of every run, five digits."""
-    predictions = {name: seconds for name, seconds in predictions.items() if name.startswith("held-out")}
-    columns = [name.replace(" ", "_").replace("-", "_") + "_s" for name in predictions]
-    lines = [",".join(["id", "source", "stack", "dense", "measured_s", *columns])]
-    for i, name in enumerate(sample.name):
-        seconds = [sample.measured[i], *(predicted[i] for predicted in predictions.values())]
-        words = [name, sample.source[i], sample.stack[i], str(int(sample.dense[i]))]
-        lines.append(",".join([*words, *(f"{s:.5g}" for s in seconds)]))
-    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def write(values: Values) -> None:
@@ -155,23 +115,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs")
-    parser.add_argument("--cross-validate", default="", help="layouts, sources, or both")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--save", metavar="CSV", help="store held-out seconds of every run")
     options = parser.parse_args()
     sample, start = load_sample(options.runs), prior_centres()
     predictions = {"shipped": predict(sample, shipped()), "not fitted": predict(sample, start)}
     fitted = fit(sample, start)
     predictions["fitted in-sample"] = predict(sample, fitted)
-    if "layouts" in options.cross_validate:
-        predictions["held-out layouts"] = cross_validate(sample, start, folds(sample))
-    if "sources" in options.cross_validate:
-        predictions["held-out sources"] = cross_validate(sample, start, source_groups(sample))
     for name, value in fitted.items():
         print(f"{name:48s}{start[name]:12.4g}{value:12.4g}")
     table(sample, predictions)
-    if options.save:
-        save(options.save, sample, predictions)
     if options.write:
         write(fitted)
 

@@ -1,25 +1,27 @@
-"""Write docs/accuracy.md, its figures, the README's table, and the snapshot that the regression gate holds.
+"""Write docs/accuracy.md, its figures and the README's table; with `--release` also what the gate holds.
 
-Run `python tools/write_accuracy_page.py ../shared/data/training_runs_v2.csv`. After a refit, first renew the
-held-out columns: `python tools/fit_constants.py` with that table, `--cross-validate layouts,sources` and
-`--save docs/data/cross_validation.csv`.
+`python tools/renew_evidence.py ../shared/data/training_runs_v2.csv` does this last, after what it reads. The
+figures of the last release (`costmodel/data/accuracy_snapshot.json`) are written when a version is released.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+from fit_bands import TERMS, Residual, coverage, kept_columns, nested, time_residuals  # noqa: E402
 
 from app.actions.accuracy_plot import step_time_svg  # noqa: E402 - the checkout is not installed
 from app.figures.svg_scatter import PlotAxis, scatter  # noqa: E402
@@ -30,7 +32,7 @@ from costmodel.accuracy.training import RunResult, Summary, predict_rows, summar
 from costmodel.accuracy.training_runs import read_rows, shipped_runs  # noqa: E402
 from costmodel.kernels.tables import load_calibration  # noqa: E402
 from costmodel.runs.cells import Row  # noqa: E402
-from costmodel.training.bands import interval, time_deviation  # noqa: E402
+from costmodel.training.bands import QUANTILE_80, deviations, tie_ratio  # noqa: E402
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 FIGURES = DOCS / "images" / "accuracy"
@@ -38,6 +40,13 @@ TEXT = DOCS / "data" / "accuracy_text.txt"
 OPEN, CLOSE = "<!-- accuracy -->", "<!-- /accuracy -->"
 WORST = 15
 VTRAIN = "vtrain_single_node"
+WORDS: Mapping[str, str] = {
+    "vendors": "vendor × engine left out",
+    "generations": "GPU generation left out",
+    "models": "model family left out",
+    "layouts": "layouts left out",
+}
+Held = Mapping[tuple[str, str], tuple[float, bool]]
 Groups = Mapping[str, Callable[[RunResult], bool]]
 POOLS: Groups = {
     "dense without vTrain": lambda r: not r.doubts.experts and r.group["source"] != VTRAIN,
@@ -55,25 +64,16 @@ RESIDUALS: Mapping[str, PlotAxis] = {
 }
 
 
-def with_seconds(results: Sequence[RunResult], column: str) -> list[RunResult]:
-    """The same rows with the held-out predictions of one column of the cross-validation, and their bands.
-
-    Where a whole source is held out, an engine that no other source ran counts as one without runs.
-    """
-    with (DOCS / "data" / "cross_validation.csv").open(encoding="utf-8") as file:
-        seconds = {row["id"]: float(row[column]) for row in csv.DictReader(file)}
-    sources: dict[str, set[str]] = defaultdict(set)
-    for r in results:
-        sources[r.stack].add(r.group["source"])
-    alone = {stack for stack, names in sources.items() if len(names) == 1 and "sources" in column}
-    return [held_out(r, seconds[r.name], alone=r.stack in alone) for r in results if r.name in seconds]
+def left_out(results: Sequence[RunResult], way: str, held: Held) -> list[RunResult]:
+    """The same rows predicted, and their bands drawn, by what was fitted without their group."""
+    kept = kept_columns()
+    return [_left_out(r, float(kept[r.name][f"held_out_{way}_s"]), held[way, r.name][0])
+            for r in results if (way, r.name) in held]  # fmt: skip
 
 
-def held_out(result: RunResult, seconds: float, *, alone: bool) -> RunResult:
-    """The row with another prediction, and the band around that."""
-    doubts = replace(result.doubts, unmeasured_stack=alone or result.doubts.unmeasured_stack)
-    lower_s, upper_s = interval(seconds, time_deviation(doubts))
-    return replace(result, predicted_step_time_s=seconds, lower_s=lower_s, upper_s=upper_s, doubts=doubts)
+def _left_out(result: RunResult, seconds: float, width: float) -> RunResult:
+    ends = (seconds * math.exp(-width), seconds * math.exp(width))
+    return replace(result, predicted_step_time_s=seconds, lower_s=ends[0], upper_s=ends[1])
 
 
 def line(name: str, *kinds: Summary) -> str:
@@ -86,10 +86,10 @@ def line(name: str, *kinds: Summary) -> str:
 
 
 def step_time_table(kinds: Sequence[Sequence[RunResult]]) -> str:
-    """Errors by source and of the pools: as shipped, layouts held out, whole sources held out."""
+    """Errors by source and of the pools: left out in every way, and as shipped."""
     head = [
-        "| source | n | as shipped | bias | layouts held out | bias | whole source held out | bias |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| source | n |" + "".join(f" {words} | bias |" for words in (*WORDS.values(), "as shipped")),
+        "|---|---:|" + "---:|---:|" * len(kinds),
     ]
     by_source = [summarise(kind, by="source")[:-1] for kind in kinds]
     lines = [line(group[0].group, *group) for group in zip(*by_source, strict=True)]
@@ -102,15 +102,15 @@ def step_time_table(kinds: Sequence[Sequence[RunResult]]) -> str:
 def other_table(kinds: Sequence[Sequence[RunResult]]) -> str:
     """Memory, band and ranking by source, where there is something to compare."""
     titles = (
-        "source", "memory n", "median / p90", "in 80 % band", "layouts held out", "source held out",
+        "source", "memory n", "median / p90", *(f"in band, {words}" for words in WORDS.values()),
         "flagged though it fitted", "rank", "regret",
     )  # fmt: skip
     head = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
     lines = []
-    for s, *others in zip(*(summarise(kind, by="source") for kind in kinds), strict=True):
+    for *others, s in zip(*(summarise(kind, by="source") for kind in kinds), strict=True):
         memory = f"{percent(s.memory_median_error)} / {percent(s.memory_p90_error)}" if s.memory_rows else "–"
         rank = "–" if np.isnan(s.rank_correlation) else f"{s.rank_correlation:.2f}"
-        bands = (percent(kind.coverage, digits=0) for kind in (s, *others))
+        bands = (percent(kind.coverage, digits=0) for kind in others)
         count, alarms, regret = str(s.memory_rows or "–"), str(s.false_alarms), percent(s.top1_regret)
         cells = (s.group, count, memory, *bands, alarms, rank, regret)
         lines.append("| " + " | ".join(cells) + " |")
@@ -177,15 +177,58 @@ def figures(results: Sequence[RunResult]) -> str:
     return "\n".join(shown)
 
 
-def page(kinds: Sequence[Sequence[RunResult]]) -> str:
+def coverage_table(residuals: Sequence[Residual], held: Held) -> str:
+    """How often bands that have not seen a run hold it, by way of leaving out."""
+    lines = [
+        "| left out | groups | in band, by source | by run | half width, median | p90 |",
+        "|---" + "|---:" * 5 + "|",
+    ]
+    for way, words in WORDS.items():
+        mine = [r for r in residuals if r.way == way]
+        widths = np.expm1([held[way, r.name][0] for r in mine])
+        inside = np.mean([held[way, r.name][1] for r in mine])
+        shares = (coverage(mine, held), float(inside), *np.quantile(widths, [0.5, 0.9]).tolist())
+        cells = (words, str(len({r.group for r in mine})), *(percent(share, digits=0) for share in shares))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def chance_table(results: Sequence[RunResult]) -> str:
+    """Runs by the chance of not fitting that the model gave them."""
+    lines = ["| chance of not fitting, % | ran | ran out of memory |", "|---|---:|---:|"]
+    edges = (0.0, 0.05, 0.25, 0.5, 0.75, 1.0)
+    for low, high in pairwise(edges):
+        inside = [
+            r for r in results if r.out_of_memory_chance is not None and low < r.out_of_memory_chance <= high
+        ]
+        inside += [r for r in results if r.out_of_memory_chance == low == 0.0]
+        out = sum(r.out_of_memory for r in inside)
+        lines.append(
+            f"| {percent(low, digits=0)} to {percent(high, digits=0)} | {len(inside) - out:,} | {out} |"
+        )
+    return "\n".join(lines)
+
+
+def terms_text() -> str:
+    """The terms of the band in percent."""
+    time = deviations()["time"]
+    named = {name: percent(math.expm1(QUANTILE_80 * float(time[name]))) for name in TERMS}
+    return ", ".join(f"*{name}* {value}" for name, value in named.items())
+
+
+def page(kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], held: Held) -> str:
     """docs/accuracy.md: the hand-written text with its tables and figures filled in."""
-    shipped = kinds[0]
+    shipped = kinds[-1]
     constants = every_constant(load_calibration()).items()
     origins = [constant.fitted_on for name, constant in constants if not name.startswith("network.")]
     fixed = [origin for origin in origins if origin.startswith("fixed")]
     parts = {
         "step_time": step_time_table(kinds),
         "other": other_table(kinds),
+        "coverage": coverage_table(residuals, held),
+        "terms": terms_text(),
+        "tie": percent(tie_ratio() - 1),
+        "chances": chance_table(shipped),
         "worst": worst_table(shipped),
         "residuals": figures(shipped),
         "anchoring": anchoring_table(),
@@ -200,17 +243,19 @@ def page(kinds: Sequence[Sequence[RunResult]]) -> str:
 
 
 def readme_table(kinds: Sequence[Sequence[RunResult]]) -> str:
-    """The pools alone, for the README."""
+    """The pools alone, for the README; what is most like a user's own case leads."""
     head = [
-        "| step time off by, % (median / mean / p90) | n | as shipped | layouts held out | source held out |",
-        "|---|---:|---:|---:|---:|",
+        "| step time off by, % (median / mean / p90) | n | "
+        + " | ".join((*WORDS.values(), "as shipped"))
+        + " |",
+        "|---|---:|" + "---:|" * len(kinds),
     ]
     lines = []
     for name, belongs in POOLS.items():
         pools = [summarise([r for r in kind if belongs(r)])[-1] for kind in kinds]
         cells = [" / ".join(percent(e) for e in (p.median_error, p.mean_error, p.p90_error)) for p in pools]
         lines.append(f"| {name} | {pools[0].timed:,} | " + " | ".join(cells) + " |")
-    memory = summarise(kinds[0])[-1]
+    memory = summarise(kinds[-1])[-1]
     said = (
         f"Peak memory of {memory.memory_rows} runs: {percent(memory.memory_median_error)} % in the median, "
         f"{percent(memory.memory_p90_error)} % at p90. By source: [docs/accuracy.md](docs/accuracy.md)."
@@ -237,13 +282,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("runs", help="the large table of measured runs")
-    full = predicted(read_rows(parser.parse_args().runs))
-    kinds = [full, *(with_seconds(full, f"held_out_{name}_s") for name in ("layouts", "sources"))]
-    (DOCS / "accuracy.md").write_text(page(kinds), encoding="utf-8")
+    parser.add_argument("--release", action="store_true", help="also write what the regression gate holds")
+    options = parser.parse_args()
+    full = predicted(read_rows(options.runs))
+    residuals = time_residuals(full)
+    held = nested(residuals)
+    kinds = [*(left_out(full, way, held) for way in WORDS), full]
+    (DOCS / "accuracy.md").write_text(page(kinds, residuals, held), encoding="utf-8")
     write_readme(readme_table(kinds))
-    held = {"published": snapshot_of(predicted(shipped_runs())), "full": snapshot_of(full)}
-    SNAPSHOT.write_text(json.dumps(held, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    print(f"wrote {DOCS / 'accuracy.md'}, {README}, {SNAPSHOT} and {len(RESIDUALS) + 1} figures")
+    if options.release:
+        figures_of = {"published": snapshot_of(predicted(shipped_runs())), "full": snapshot_of(full)}
+        SNAPSHOT.write_text(json.dumps(figures_of, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    print(f"wrote {DOCS / 'accuracy.md'}, {README} and {len(RESIDUALS) + 1} figures")
 
 
 if __name__ == "__main__":

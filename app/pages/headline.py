@@ -13,10 +13,11 @@ from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_usd
 from app.reports.answer import csv_text
-from app.reports.plan_headline import band_text, cluster_of, headline
+from app.reports.plan_headline import band_text, chance_text, cluster_of, evidence_text, headline
 from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
+from costmodel.training.bands import LIKELY
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
 from planner.questions.flags import Flags
@@ -44,11 +45,10 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     step = f"step {band_text(plan.estimate)} (80 % band)"
     words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)), TRUST)
     st.markdown(" &nbsp;·&nbsp; ".join(words))
-    if plan.estimate.memory_upper_bytes > cluster_of(plan.request).gpu.memory_bytes:
-        st.warning(
-            "It fits by the estimate, but the error band of its memory reaches past the GPU: it may run out.",
-            icon=":material/warning:",
-        )
+    if plan.estimate.evidence:
+        st.caption(plain(evidence_text(plan.request, plan.estimate)))
+    if plan.estimate.out_of_memory_chance > LIKELY:
+        st.warning(f"Memory: {chance_text(plan.estimate)}.", icon=":material/warning:")
     row = st.container(key="numbers")
     for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
         column.metric(

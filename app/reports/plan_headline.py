@@ -5,7 +5,9 @@ from __future__ import annotations
 from app.quantities import format_count, format_duration, format_percent, format_usd
 from app.reports.answer import Facts
 from costmodel.estimate import Estimate
+from costmodel.evidence.table import unmeasured
 from costmodel.kernels.precisions import TRAINING
+from costmodel.training.bands import LIKELY
 from planner.plan import FREE, PlanRequest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
@@ -29,6 +31,7 @@ def headline_facts(request: PlanRequest, estimate: Estimate) -> Facts:
         ("throughput", throughput_text(request, estimate)),
         ("MFU", mfu_text(request, estimate)),
         ("peak memory", memory_text(request, estimate)),
+        *([("evidence", evidence_text(request, estimate))] if estimate.evidence else []),
         ("money, energy", money_text(request, estimate)),
     ]
     if request.job.total_tokens is not None:
@@ -91,17 +94,32 @@ def memory_text(request: PlanRequest, estimate: Estimate) -> str:
     fullest = max(
         range(len(estimate.memory_by_stage)), key=lambda stage: estimate.memory_by_stage[stage].total_bytes
     )
-    risk = (
-        " · OOM risk: the band reaches past the GPU's memory"
-        if estimate.memory_upper_bytes > capacity
-        else ""
-    )
     return (
         f"{format_bytes(estimate.peak_memory_bytes)} of {format_bytes(capacity)}"
         f" ({format_percent(estimate.peak_memory_bytes / capacity)}) on stage {fullest} · 80 % band "
         f"{format_bytes(estimate.memory_lower_bytes).removesuffix(' GiB')} – "
-        f"{format_bytes(estimate.memory_upper_bytes)}{risk}"
+        f"{format_bytes(estimate.memory_upper_bytes)} · {chance_text(estimate)}"
     )
+
+
+def chance_text(estimate: Estimate) -> str:
+    """The chance that the plan does not fit, a risk where that is more likely than not."""
+    chance = estimate.out_of_memory_chance
+    share = f"{100 * chance:.0f} %" if 0.005 <= chance <= 0.995 else "< 1 %" if chance < LIKELY else "> 99 %"
+    return f"{'OOM risk' if chance > LIKELY else 'does not fit with a chance of'} {share}"
+
+
+def evidence_text(request: PlanRequest, estimate: Estimate) -> str:
+    """How many measured runs stand behind the plan, the thinnest key of it, and what no run has."""
+    own, missing = estimate.evidence[0], unmeasured(estimate.evidence)
+    words = [f"{counted(own.runs, 'measured run')} of {own.used}"]
+    thinnest = min((e for e in estimate.evidence if e.runs), key=lambda e: e.runs, default=own)
+    if 0 < thinnest.runs < own.runs:
+        words.append(f"fewest with {thinnest.used}: {thinnest.runs}")
+    if missing:
+        words.append(f"not measured: {', '.join(e.used for e in missing if e is not own) or own.used}")
+        words[-1] += f" on {cluster_of(request).gpu.name}"
+    return " · ".join(words)
 
 
 def money_text(request: PlanRequest, estimate: Estimate) -> str:

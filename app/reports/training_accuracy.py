@@ -13,6 +13,7 @@ import numpy as np
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.training import RunResult, Summary, summarise
+from costmodel.evidence.table import evidence_for, unmeasured
 from costmodel.training.bands import QUANTILE_80, Doubts, level_deviation
 from costmodel.training.constants import Constant
 from topology.base.units import GIB, format_seconds
@@ -20,8 +21,8 @@ from topology.base.units import GIB, format_seconds
 DEFAULT_WORST = 5
 MOST_REASONS = 8
 _HEADS = (
-    "n", "median", "mean", "p90", "bias", "in band", "memory n", "median", "p90", "OOM seen", "rank",
-    "regret",
+    "n", "median", "mean", "p90", "bias", "in band", "memory n", "median", "p90", "OOM seen", "OOM false",
+    "rank", "regret",
 )  # fmt: skip
 
 
@@ -105,6 +106,7 @@ def error_table(summaries: Sequence[Summary], by: str) -> Table:
             percent(summary.memory_median_error),
             percent(summary.memory_p90_error),
             f"{summary.oom_flagged}/{summary.oom_rows}" if summary.oom_rows else "–",
+            str(summary.false_alarms or "–"),
             "–" if math.isnan(summary.rank_correlation) else f"{summary.rank_correlation:.2f}",
             percent(summary.top1_regret),
         )
@@ -165,15 +167,14 @@ def worst_table(results: Sequence[RunResult], count: int) -> Table:
 def doubt_words(result: RunResult) -> str:
     """What widens the band of a row."""
     doubts = result.doubts
-    words = {
-        "experts": doubts.experts,
-        "fp8 recipe": doubts.eight_bit,
-        "no tables of this GPU": doubts.untabled_gpu,
-        "no run of this engine": doubts.unmeasured_stack,
-        "shapes outside the tables": doubts.extrapolated_share > 0.25,
-        "host time": doubts.host_share > 0.25,
-    }
-    return ", ".join(word for word, applies in words.items() if applies)
+    missing = unmeasured(evidence_for(result.footing)) if result.footing else ()
+    words = {"experts": doubts.experts, "no tables of this GPU": doubts.untabled_gpu}
+    return ", ".join(
+        (
+            *(word for word, applies in words.items() if applies),
+            *(f"no run with {one.used}" for one in missing),
+        )
+    )
 
 
 def reasons_unpredicted(results: Sequence[RunResult]) -> tuple[str, ...]:
@@ -240,6 +241,7 @@ def training_row(result: RunResult) -> dict[str, Any]:
         "memory_error": result.memory_error,
         "oom": result.out_of_memory,
         "oom_risk": result.flagged,
+        "oom_chance": result.out_of_memory_chance,
     }
 
 

@@ -1,4 +1,4 @@
-"""The accuracy that is held: errors by group as once committed, and what has become worse since."""
+"""The accuracy that is held: errors by group as at the last release, and what has become worse since."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def worse(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def read_snapshot() -> dict[str, Snapshot]:
-    """Committed snapshots: of the packaged runs, and of the full table."""
+    """Figures of the last release: of the packaged runs, and of the second data set."""
     tables: dict[str, Snapshot] = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
     return tables

@@ -15,11 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
+from costmodel.evidence.keys import Footing, footing
+from costmodel.evidence.table import evidence_for
 from costmodel.kernels.stand_ins import stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
 from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError
-from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
+from costmodel.training.bands import (
+    LIKELY,
+    Doubts,
+    doubts_of,
+    interval,
+    memory_deviation,
+    out_of_memory_chance,
+    time_deviation,
+)
 from costmodel.training.constants import Constants
 from costmodel.training.score import TrainingScores, evaluate
 from topology.base.errors import InputError
@@ -44,11 +54,12 @@ class RunResult:
         measured_peak_memory_bytes: As published.
         predicted_peak_memory_bytes: By the model.
         memory_upper_bytes: Upper end of the 80 % band of memory.
-        capacity_bytes: Memory of the GPU.
+        out_of_memory_chance: By the model, that the run does not fit.
         out_of_memory: The run did not fit.
         stack: Profile its engine was taken for.
         not_priced: What the row states and no term of the cost model answers to.
-        doubts: What makes this prediction less sure.
+        footing: What this prediction rests on.
+        doubts: What makes it less sure.
     """
 
     name: str
@@ -57,6 +68,7 @@ class RunResult:
     reason: str = ""
     stack: str = ""
     not_priced: tuple[str, ...] = ()
+    footing: Footing | None = None
     doubts: Doubts = _CERTAIN
     measured_step_time_s: float | None = None
     predicted_step_time_s: float | None = None
@@ -65,7 +77,7 @@ class RunResult:
     measured_peak_memory_bytes: float | None = None
     predicted_peak_memory_bytes: float | None = None
     memory_upper_bytes: float | None = None
-    capacity_bytes: float | None = None
+    out_of_memory_chance: float | None = None
     out_of_memory: bool = False
 
     @property
@@ -84,10 +96,8 @@ class RunResult:
 
     @property
     def flagged(self) -> bool:
-        """Whether the model warns that the run may not fit: it exceeds the GPU within the band."""
-        if self.memory_upper_bytes is None or self.capacity_bytes is None:
-            return False
-        return self.memory_upper_bytes > self.capacity_bytes
+        """Whether the model expects that the run does not fit."""
+        return self.out_of_memory_chance is not None and self.out_of_memory_chance > LIKELY
 
 
 def predict_rows(
@@ -184,16 +194,11 @@ def _result(
     run: TrainingRun, columns: Mapping[str, str], scores: TrainingScores, at: int, *, tabled: bool
 ) -> RunResult:
     """One row beside its prediction."""
-    doubts = Doubts(
-        untabled_gpu=not tabled,
-        extrapolated_share=float(scores.extrapolated_share[at]) if tabled else 0.0,
-        experts=run.model.is_moe,
-        host_share=float(scores.host_share[at]),
-        eight_bit=run.job.is_low_precision,
-        unmeasured_stack=not run.stack.origin.calibrated,
-    )
-    seconds = float(scores.step_time_s[at])
-    memory = float((scores.peak_memory_bytes if run.process_memory else scores.peak_allocated_bytes)[at])
+    rests_on = footing(run.model, run.cluster, run.job, run.stack, run.layout)
+    doubts = doubts_of(rests_on, evidence_for(rests_on), untabled_gpu=not tabled)
+    seconds, peak = float(scores.step_time_s[at]), float(scores.peak_memory_bytes[at])
+    memory = peak if run.process_memory else float(scores.peak_allocated_bytes[at])
+    deviation = memory_deviation(doubts)
     lower_s, upper_s = interval(seconds, time_deviation(doubts))
     if not (math.isfinite(seconds) and seconds > 0):
         return RunResult(name=run.name, group=columns, status="error", reason=f"predicted {seconds} s")
@@ -203,6 +208,7 @@ def _result(
         status="ok",
         stack=run.stack.name,
         not_priced=run.not_priced,
+        footing=rests_on,
         doubts=doubts,
         measured_step_time_s=run.step_time_s,
         predicted_step_time_s=seconds,
@@ -210,13 +216,13 @@ def _result(
         upper_s=upper_s,
         measured_peak_memory_bytes=run.peak_memory_bytes,
         predicted_peak_memory_bytes=memory,
-        memory_upper_bytes=interval(float(scores.peak_memory_bytes[at]), memory_deviation(doubts))[1],
-        capacity_bytes=run.cluster.gpu.memory_bytes,
+        memory_upper_bytes=interval(peak, deviation)[1],
+        out_of_memory_chance=out_of_memory_chance(peak, run.cluster.gpu.memory_bytes, deviation),
         out_of_memory=run.out_of_memory,
     )
 
 
-_JOB_COLUMNS = (
+JOB_COLUMNS = (
     "source",
     "gpu",
     "framework",
@@ -229,7 +235,7 @@ _JOB_COLUMNS = (
 """Rows that agree in these are layouts of one job."""
 
 GROUP_COLUMNS = (
-    *_JOB_COLUMNS, "num_layers", "hidden_size", "num_attention_heads", "num_experts",
+    *JOB_COLUMNS, "num_layers", "hidden_size", "num_attention_heads", "num_experts",
     "tp", "pp", "cp", "ep", "dp", "virtual_stages", "schedule", "zero_stage", "microbatch_size", "recompute",
     "flash_attention", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap",
     "offload_layers",
@@ -341,7 +347,7 @@ def _jobs(results: Sequence[RunResult]) -> list[tuple[NDArray[np.float64], NDArr
     jobs: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
     for result in results:
         if result.error is not None:
-            jobs[tuple(result.group[name] for name in _JOB_COLUMNS)].append(result)
+            jobs[tuple(result.group[name] for name in JOB_COLUMNS)].append(result)
     pairs = [
         (
             np.array([r.measured_step_time_s for r in members], dtype=np.float64),

@@ -1,20 +1,26 @@
-"""How sure an estimate is: 80 % intervals from cross-validated residuals, wider where less was measured.
+"""How sure an estimate is: 80 % intervals from residuals of runs left out, wider where none was measured.
 
-Residuals of log(measured / predicted) have a level term per unseen user of a stack, a shape term within one,
-and terms for what the tables do not cover. Their squares add up; 80 % of a normal lies within ±1.28 of its σ.
+Residuals of log(measured / predicted), of runs predicted by constants fitted without them, have a level that
+all runs of one user share, a shape in which their layouts differ, and what every key adds that no measured
+run has (`costmodel.evidence`). Squares add up, so a band never narrows as evidence goes. Terms are deviations
+such that ±1.28 of their root sum of squares holds 80 % of those residuals (`tools/fit_bands.py`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodel.evidence.keys import EXPERTS, Footing
+from costmodel.evidence.table import Evidence, unmeasured, unmeasured_memory
+
 BANDS_FILE = Path(__file__).parents[1] / "data" / "bands.toml"
 QUANTILE_80 = 1.2816  # standard deviations that hold 80 % of a normal distribution around its centre
+LIKELY = 0.5  # a chance from which on a run is expected not to fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +29,33 @@ class Doubts:
 
     Attributes:
         untabled_gpu: No kernel tables of this very GPU.
-        extrapolated_share: Share of matrix-product time read outside its table.
         experts: Tokens are routed to experts.
-        host_share: Host time of a layer over the time of the layer, at most 1.
-        eight_bit: Linear layers multiply in eight bits, by a recipe that is not stated.
-        unmeasured_stack: No run of this engine determined its constants.
         recurrent: Layers scan a state: their kernels are rooflines, no run of such a model was measured.
+        unmeasured: Keys of the step that no measured run of this engine on this GPU generation has.
+        unmeasured_memory: Keys of the peak that no measured peak of this engine has.
+        engine: Family of the engine.
     """
 
     untabled_gpu: bool = False
-    extrapolated_share: float = 0.0
     experts: bool = False
-    host_share: float = 0.0
-    eight_bit: bool = False
-    unmeasured_stack: bool = False
     recurrent: bool = False
+    unmeasured: int = 0
+    unmeasured_memory: int = 0
+    engine: str = ""
+
+
+def doubts_of(
+    one: Footing, evidence: Sequence[Evidence], *, untabled_gpu: bool, recurrent: bool = False
+) -> Doubts:
+    """Doubts of an estimate that rests on this, with this evidence."""
+    return Doubts(
+        untabled_gpu=untabled_gpu,
+        experts=any(key.name == EXPERTS for key in one.keys),
+        unmeasured=len(unmeasured(evidence)),
+        unmeasured_memory=unmeasured_memory(evidence),
+        engine=one.engine,
+        recurrent=recurrent,
+    )
 
 
 @functools.cache
@@ -55,7 +73,7 @@ def time_deviation(doubts: Doubts, level: float | None = None) -> float:
         doubts: What makes this estimate less sure.
         level: Deviation that the user's own runs leave of the level; that of a stranger's without any.
 
-    >>> time_deviation(Doubts()) < time_deviation(Doubts(experts=True))
+    >>> time_deviation(Doubts()) < time_deviation(Doubts(unmeasured=1)) < time_deviation(Doubts(unmeasured=2))
     True
     """
     return math.hypot(level_deviation(doubts) if level is None else level, shape_deviation(doubts))
@@ -64,11 +82,7 @@ def time_deviation(doubts: Doubts, level: float | None = None) -> float:
 def level_deviation(doubts: Doubts) -> float:
     """The part that all runs of one user share, and that one measured step of theirs reveals."""
     table = deviations()["time"]
-    return math.hypot(
-        table["level"],
-        table["untabled_gpu"] * doubts.untabled_gpu,
-        table["unmeasured_stack"] * doubts.unmeasured_stack,
-    )
+    return math.hypot(table["level"], table["untabled_gpu"] * doubts.untabled_gpu)
 
 
 def shape_deviation(doubts: Doubts) -> float:
@@ -76,19 +90,47 @@ def shape_deviation(doubts: Doubts) -> float:
     table = deviations()["time"]
     return math.hypot(
         table["shape"],
-        table["extrapolated"] * doubts.extrapolated_share,
+        table["unmeasured"] * math.sqrt(doubts.unmeasured),
         table["experts"] * doubts.experts,
-        table["host"] * doubts.host_share,
-        table["eight_bit"] * doubts.eight_bit,
-        table["recurrent"] * doubts.recurrent,
+        deviations()["recurrent"]["time"] * doubts.recurrent,
     )
 
 
+def tie_ratio() -> float:
+    """Ratio of two steps of one job up to which the model cannot tell which of two layouts is faster."""
+    return 1.0 + float(deviations()["tie"]["difference"])
+
+
 def memory_deviation(doubts: Doubts) -> float:
-    """Standard deviation of log peak memory."""
-    table = deviations()["memory"]
-    return math.hypot(
-        table["level"], table["experts"] * doubts.experts, table["recurrent"] * doubts.recurrent
+    """Standard deviation of log peak memory: of the engine's measured peaks, else of the worst engine's."""
+    engines: Mapping[str, float] = deviations()["memory"]["engines"]
+    measured = None if doubts.unmeasured_memory else engines.get(doubts.engine)
+    widest = max(engines.values()) if measured is None else measured
+    return math.hypot(widest, deviations()["recurrent"]["memory"] * doubts.recurrent)
+
+
+def out_of_memory_chance(peak_bytes: float, capacity_bytes: float, deviation: float) -> float:
+    """Chance that a run needs more than the GPU has: Φ(log(peak / capacity) / σ).
+
+    >>> out_of_memory_chance(80e9, 80e9, 0.05)
+    0.5
+    """
+    distance = math.log(peak_bytes / capacity_bytes) / deviation
+    return 0.5 * math.erfc(-distance / math.sqrt(2))
+
+
+def headroom(*, experts: bool, recurrent: bool = False) -> float:
+    """Share of memory that a plan leaves free where nobody says (docs/decisions/0018)."""
+    table = deviations()["headroom"]
+    return (
+        1
+        - 1
+        / interval(
+            1.0,
+            math.hypot(
+                table["level"], table["experts"] * experts, deviations()["recurrent"]["memory"] * recurrent
+            ),
+        )[1]
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.estimate import PART_NAMES, Estimate, TimeBreakdown, per_billion_tokens, usd, watt_hours
+from costmodel.evidence.keys import footing
+from costmodel.evidence.table import evidence_for
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.kernels.stand_ins import gemm_reference, stand_in
@@ -22,7 +24,13 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as stack_named
-from costmodel.training.bands import Doubts, interval, memory_deviation, time_deviation
+from costmodel.training.bands import (
+    doubts_of,
+    interval,
+    memory_deviation,
+    out_of_memory_chance,
+    time_deviation,
+)
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
 from costmodel.training.priced import price_layouts
@@ -99,9 +107,8 @@ def estimate_and_costs(
         paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
     )  # fmt: skip
     time = time_breakdown(priced.features, c, costs, split)
-    doubts = _doubts(question, priced.features, float(priced.costs.host_share[0]))
     memory = rank_memory(priced.pieces, layout, costs, split)
-    return _answer(question, doubts, costs, split, time, memory), costs
+    return _answer(question, priced.features, costs, split, time, memory), costs
 
 
 def rank_memory(
@@ -126,7 +133,7 @@ def rank_memory(
 
 def _answer(
     q: _Question,
-    doubts: Doubts,
+    features: Features,
     costs: StageCosts,
     split: StageSplit,
     time: TimeBreakdown,
@@ -134,9 +141,13 @@ def _answer(
 ) -> Estimate:
     """Put the estimate together from its parts."""
     seconds = step_time(costs, split)
+    rests_on = footing(q.model, q.cluster, q.job, q.stack, q.layout)
+    evidence = evidence_for(rests_on)
+    tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
+    doubts = doubts_of(rests_on, evidence, untabled_gpu=not tabled, recurrent=q.model.recurrence is not None)
     lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
-    peak = max(stage.total_bytes for stage in memory)
-    memory_lower, memory_upper = interval(peak, memory_deviation(doubts))
+    peak, deviation = max(stage.total_bytes for stage in memory), memory_deviation(doubts)
+    memory_lower, memory_upper = interval(peak, deviation)
     gpus, tokens = q.paid_gpus, q.job.tokens_per_step
     mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(TRAINING[q.job.precision].peak))
     price = q.cluster.spec.usd_per_gpu_hour
@@ -151,6 +162,8 @@ def _answer(
         peak_memory_bytes=peak,
         memory_lower_bytes=memory_lower,
         memory_upper_bytes=memory_upper,
+        out_of_memory_chance=out_of_memory_chance(peak, q.cluster.gpu.memory_bytes, deviation),
+        evidence=evidence,
         mfu=mfu,
         hfu=mfu * (1 + _recomputed_share(q, costs, split) / 3),
         tokens_per_s_per_gpu=tokens / seconds / gpus,
@@ -160,7 +173,7 @@ def _answer(
         wh_per_billion_tokens=float(per_billion_tokens(energy, tokens)),
         bound_by=_bound_by(time),
         assumptions=_assumptions(q),
-        provenance=_provenance(q, doubts),
+        provenance=_provenance(q, _extrapolated_share(features) if tabled else 0.0),
     )
 
 
@@ -202,19 +215,9 @@ def _forward_flop(
     return whole, layers[: len(counts)], attention[: len(counts)], again[: len(counts)]
 
 
-def _doubts(q: _Question, features: Features, host_share: float) -> Doubts:
-    """What makes this estimate less sure."""
-    share = float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
-    tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
-    return Doubts(
-        untabled_gpu=not tabled,
-        extrapolated_share=share if tabled else 0.0,
-        experts=q.model.is_moe,
-        host_share=host_share,
-        eight_bit=q.job.is_low_precision,
-        unmeasured_stack=not q.stack.origin.calibrated,
-        recurrent=q.model.recurrence is not None,
-    )
+def _extrapolated_share(features: Features) -> float:
+    """Share of the matrix-product time that was read outside the measured shapes."""
+    return float(np.mean([part.kernels.extrapolated_share[0] for part in features.runs]))
 
 
 def _bound_by(time: TimeBreakdown) -> str:
@@ -251,7 +254,7 @@ def _level_deviation(stack: SoftwareStack) -> float | None:
     return None if stack.measured is None else stack.measured.deviation
 
 
-def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
+def _provenance(q: _Question, extrapolated_share: float) -> tuple[str, ...]:
     """Where calibrated numbers came from, and what was extrapolated."""
     dtype = linear_dtype(q.job)
     lines = [
@@ -267,7 +270,7 @@ def _provenance(q: _Question, doubts: Doubts) -> tuple[str, ...]:
     if used:
         kinds = ", ".join(sorted({m.what for m in used}))
         lines.append(f"{len(used)} measurements of your own ({kinds}), {max(m.when for m in used)}")
-    if doubts.extrapolated_share > 0:
-        share = 100 * doubts.extrapolated_share
+    if extrapolated_share > 0:
+        share = 100 * extrapolated_share
         lines.append(f"{share:.0f} % of the matrix-product time was read outside the measured shapes")
     return tuple(lines)

@@ -1,7 +1,7 @@
 """Plans beside the best one: different, worth considering, and marked as ties where the model cannot tell.
 
 Two plans are *different* when their degrees differ; of each combination of degrees only the best is shown.
-They are *tied* when the slower one's step lies inside the error band of the faster one.
+They are *tied* when layouts of one job have been misranked by as much as their steps differ.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable
+from costmodel.training.bands import tie_ratio
 from planner.bounds.priced import Priced, price
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import Alternative
@@ -145,9 +146,9 @@ def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> A
 
 
 def _tied(one: Estimate, other: Estimate) -> bool:
-    """Whether the slower step lies inside the error band of the faster."""
-    faster, slower = sorted((one, other), key=lambda estimate: estimate.step_time_s)
-    return slower.step_time_s <= faster.upper_s
+    """Whether the model cannot tell which of two layouts of one job is faster."""
+    faster, slower = sorted((one.step_time_s, other.step_time_s))
+    return slower <= faster * tie_ratio()
 
 
 def difference(one: Choice, other: Choice) -> str:

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from costmodel.evidence.table import EVIDENCE_FILE
 from costmodel.kernels.tables import Calibration
 from costmodel.stack import STACKS_FILE
 from costmodel.training.bands import BANDS_FILE
@@ -34,7 +35,7 @@ def origin_of(request: PlanRequest, cal: Calibration) -> Origin:
         request=digest(request),
         cluster=digest((cluster.spec, cluster.gpu)),
         tables=_digest_of_files(tuple(sorted(cal.directory.iterdir()))),
-        constants=_digest_of_files((CONSTANTS_FILE, BANDS_FILE, STACKS_FILE)),
+        constants=_digest_of_files((CONSTANTS_FILE, BANDS_FILE, EVIDENCE_FILE, STACKS_FILE)),
         measurements=digest(cal.measurements) if cal.measurements else "",
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.training.bands import tie_ratio
 from planner.plan import Optimality, Plan, PlanRequest
 from planner.search.alternatives import alternatives
 from planner.search.best_first import explore
@@ -101,7 +102,7 @@ def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | 
     """
     if request.objective != "memory" or done.best is None:
         return done.best, None, None
-    within_s = estimate_of(done.setting, done.best, done.cal).upper_s
+    within_s = done.best.step_time_s * tie_ratio()
     return *emptiest(done, within_s), within_s
 
 

@@ -94,6 +94,6 @@ def _kept(found: Audit, name: str) -> str:
             "this log is of another job", cause, "see what was assumed: the GPU, the model, the batch"
         )
     request = found.job.request
-    doubts = Doubts(experts=request.model.is_moe, eight_bit=request.job.is_low_precision)
+    doubts = Doubts(experts=request.model.is_moe)
     path = remember(Anchor(name=name, levels=(stack_level(request.stack, [(ratio, doubts)]),)), name)
     return f"kept as {name} in {path}: plan --anchor {name}"

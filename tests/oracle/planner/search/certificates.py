@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.stage_costs import memory_of_stages, step_time
+from costmodel.training.bands import tie_ratio
 from costmodel.training.stages import stage_costs
 from planner.plan import PlanRequest
 from planner.problem import Setting
 from planner.rules.check import check
 from planner.search.best_first import explore
-from planner.search.candidates import estimate_of
 from planner.search.search import certificate
 from tests.oracle.planner.search.plain_enumeration import (
     Enumeration,
@@ -116,8 +116,7 @@ def _emptiest_faults(
     done = explore(request, cal)
     if isinstance(done, tuple) or done.best is None or truth.best is None:
         return ["no answer"]
-    s = setting_of(request)
-    longest_s = estimate_of(s, done.best, cal).upper_s
+    longest_s = done.best.step_time_s * tie_ratio()
     said, bound_bytes = search_emptiest(done, longest_s)
     least = emptiest(request, layouts, cal, longest_s * (1 - RELATIVE))
     found = []

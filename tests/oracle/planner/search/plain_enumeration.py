@@ -29,7 +29,7 @@ from costmodel.pipeline.stage_costs import (
     StageCosts,
     StageSplit,
 )
-from costmodel.training.bands import Doubts, interval, memory_deviation
+from costmodel.training.bands import interval
 from costmodel.training.estimate import estimate
 from costmodel.training.priced import price_layouts
 from costmodel.training.stages import stage_costs, stage_costs_of
@@ -66,7 +66,7 @@ def setting_of(request: PlanRequest) -> Setting:
     """What a request is judged against: its cluster, its stack, the share of memory to leave free."""
     headroom = request.memory_headroom
     if headroom is None:
-        _, upper = interval(1.0, memory_deviation(Doubts(experts=request.model.is_moe)))
+        _, upper = interval(1.0, 0.04 * (1 + request.model.is_moe) ** 0.5)
         headroom = 1 - 1 / upper
     return Setting(
         model=request.model,

@@ -79,7 +79,7 @@ def test_a_row_does_not_anchor_itself() -> None:
 
 def test_the_level_and_the_shape_make_up_the_band() -> None:
     """The variances of both parts add up to that of the estimate."""
-    doubts = Doubts(untabled_gpu=True, experts=True, host_share=0.5, extrapolated_share=0.3, eight_bit=True)
+    doubts = Doubts(untabled_gpu=True, experts=True, unmeasured=3)
     assert math.hypot(level_deviation(doubts), shape_deviation(doubts)) == time_deviation(doubts)
     assert level_deviation(Doubts()) == deviations()["time"]["level"]
 
@@ -91,7 +91,7 @@ def held_out_rows() -> dict[str, list[RunResult]]:
         for row in csv.DictReader(file):
             if row["source"] != "vtrain_single_node" and row["dense"] == "1":
                 sources[row["source"]].append(
-                    result(float(row["measured_s"]), float(row["held_out_sources_s"]), row["stack"])
+                    result(float(row["measured_s"]), float(row["held_out_vendors_s"]), row["stack"])
                 )
     return sources
 

@@ -1,0 +1,1 @@
+"""How many measured runs stand behind an estimate, by what it uses."""
