@@ -70,9 +70,7 @@ def _campaign(
     surface: Surface, inputs: range, tally: Tally, until: float, options: argparse.Namespace
 ) -> None:
     """Put these inputs through a surface, add them to its tally, and write down what broke at once."""
-    part = run(
-        surface, inputs, seed=options.seed, jobs=options.jobs, until=until, limit_s=options.limit
-    )
+    part = run(surface, inputs, seed=options.seed, jobs=options.jobs, until=until, limit_s=options.limit)
     tally.add(part)
     with options.found.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(asdict(fault)) + "\n" for fault in part.faults)

@@ -58,6 +58,7 @@ class ServingRun:
     engine: str
     engine_version: str
     benchmark: str
+    lowest_length_share: float | None
     weights: Weights
     kv_dtype: KvDtype | None
     input_tokens: int
@@ -105,6 +106,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
         benchmark=row.get("benchmark", ""),
+        lowest_length_share=_share(row, "lowest_length_share"),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
         input_tokens=count(row, "input_tokens"),
@@ -115,6 +117,15 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         ttft_s=number(row, "ttft_s"),
         tpot_s=number(row, "tpot_s"),
     )
+
+
+def _share(row: Row, name: str) -> float | None:
+    """A share of at most one; None where the cell is empty."""
+    if not row.get(name):
+        return None
+    if (value := number(row, name)) > 1:
+        raise UnsupportedRunError(f"{name} = {shown(row[name])} is no share of one")
+    return value
 
 
 def _require_latencies(row: Row) -> None:
