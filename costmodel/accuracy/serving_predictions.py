@@ -111,7 +111,7 @@ def closed_loop_pools(
     prefilling, decoding = (_part(pool, share) for pool in pools)
     part = replace(run, concurrency=run.concurrency // share)
     found = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
-    return mean_latency(found, part.concurrency)
+    return mean_latency(found, part)
 
 
 def _part(pool: PoolRules, share: int) -> PoolRules:
@@ -131,7 +131,7 @@ def closed_loop(times: StepTimes, rules: Scheduler, run: ServingRun) -> Latency:
     share = ranks_alike(times.ranks, run.concurrency)
     part = _part(PoolRules(workers=1, times=times, rules=rules), share)
     few = replace(run, concurrency=run.concurrency // share)
-    return mean_latency(simulate(part.times, part.rules, closed_loop_client(few)), few.concurrency)
+    return mean_latency(simulate(part.times, part.rules, closed_loop_client(few)), few)
 
 
 def ranks_alike(ranks: int, concurrency: int, enough: int = ENOUGH_IN_FLIGHT) -> int:
@@ -157,7 +157,7 @@ def closed_loop_client(run: ServingRun) -> Load:
     share = run.lowest_length_share if run.prefill is None else None
     return closed_load(
         concurrency=run.concurrency,
-        count=simulated_rounds(run.concurrency) * run.concurrency,
+        count=min(simulated_rounds(run.concurrency) * run.concurrency, requests_of(run)),
         inputs=Lengths(mean=run.input_tokens, lowest_share=share),
         outputs=Lengths(mean=run.output_tokens, lowest_share=share),
     )
@@ -214,15 +214,20 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
     )
 
 
-def mean_latency(simulation: Simulation, concurrency: int) -> Latency:
+def requests_of(run: ServingRun) -> int:
+    """Requests that the run's client sends; at least one for each in flight."""
+    return max(run.requests or ROUNDS * run.concurrency, run.concurrency)
+
+
+def mean_latency(simulation: Simulation, run: ServingRun) -> Latency:
     """Means over all requests, as benchmark clients report them.
 
     Those of the rounds that are alike count for all that were not simulated.
     """
     tpot, ttft = simulation.tpot_s, simulation.ttft_s
     weight = np.ones(len(ttft))
-    alike = slice(UNLIKE_FIRST * concurrency, len(ttft) - UNLIKE_LAST * concurrency)
-    weight[alike] = (ROUNDS - UNLIKE_FIRST - UNLIKE_LAST) * concurrency / len(ttft[alike])
+    alike = weight[UNLIKE_FIRST * run.concurrency : len(ttft) - UNLIKE_LAST * run.concurrency]
+    alike *= 1 + (requests_of(run) - len(ttft)) / max(len(alike), 1)
     several = ~np.isnan(tpot)
     return Latency(
         ttft_s=float(np.average(ttft, weights=weight)),

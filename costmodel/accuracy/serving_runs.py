@@ -49,7 +49,8 @@ class Pool:
 class ServingRun:
     """One measured row. `decode` is the only pool of an aggregated run.
 
-    A disaggregated one also has `prefill`.
+    A disaggregated one also has `prefill`. `requests` are those that the client sent; None where that is not
+    stated, and ten for each in flight.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ServingRun:
     prefill: Pool | None
     ttft_s: float
     tpot_s: float
+    requests: int | None = None
 
     @property
     def mode(self) -> str:

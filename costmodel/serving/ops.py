@@ -49,6 +49,7 @@ def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, cap
         one = one + elementwise_s(deployment, m)
         total = total + one * run.count * share
         layers += run.count * share
+    total = total * stack.kernel_level
     return total if captured else np.maximum(total, layers * stack.eager_layer_s)
 
 
@@ -64,7 +65,7 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
         cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1
     )
     sampling = compute.elementwise_time(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
-    return np.asarray(gemm_s + gather + sampling, dtype=np.float64)
+    return np.asarray((gemm_s + gather + sampling) * deployment.stack.kernel_level, dtype=np.float64)
 
 
 def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
@@ -192,7 +193,7 @@ def decode_attention_s(
             full = (1 - windowed) * full + windowed * in_window
         streamed = stack.attention_share * np.maximum(full - launch, 0.0)
         total = total + (stack.attention_s + streamed) * run.count / layout.pp
-    return total
+    return total * stack.kernel_level
 
 
 def prefill_attention_s(
@@ -218,7 +219,7 @@ def prefill_attention_s(
             in_window = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
             one = (1 - windowed) * full + windowed * in_window
         total = total + one * run.count / layout.pp
-    return total
+    return total * deployment.stack.kernel_level
 
 
 def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:

@@ -266,8 +266,15 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
     drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
     speculation = (f"{drafts}; the drafter's time and memory are not modelled",) if job.draft_tokens else ()
+    level = request.level
+    own = (
+        (f"your own server's levels: host × {level.host:.3g}, kernels × {level.kernel:.3g} ({level.runs} runs)",)
+        if level
+        else ()
+    )
     return (
         *speculation,
+        *own,
         f"request lengths: {spread}; arrivals: {arrivals}",
         "replicas share the load evenly",
         f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",

@@ -368,7 +368,7 @@ def test_a_share_of_many_equal_ranks_stands_for_all() -> None:
         input_tokens=run.input_tokens, output_tokens=run.output_tokens,
     )  # fmt: skip
     assert ranks_alike(times.ranks, run.concurrency) == 3
-    whole = mean_latency(simulate(times, rules, closed_loop_client(run)), run.concurrency)
+    whole = mean_latency(simulate(times, rules, closed_loop_client(run)), run)
     part = closed_loop(times, rules, run)
     assert (part.ttft_s, part.tpot_s) == pytest.approx((whole.ttft_s, whole.tpot_s), rel=0.01)
 
