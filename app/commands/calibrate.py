@@ -32,7 +32,9 @@ def command(
     settings: Settings = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Keep the levels under this name for plan serve --anchor.", metavar="NAME"),
+        typer.Option(
+            "--name", help="Keep the levels under this name for plan serve --anchor.", metavar="NAME"
+        ),
     ] = None,
     as_json: AsJson = False,
     output: OutputFile = None,

@@ -19,8 +19,12 @@ def calibration_answer(
     figures: Sequence[Figures], runs: Sequence[ServingRun], fitted: FittedLevels
 ) -> Answer:
     """Everything `plan calibrate` says."""
-    level, records = fitted.level, [_record(*row) for row in _rows(figures, runs, fitted)]
-    tpot, ttft = (_medians(records, name) for name in ("tpot", "ttft"))
+    level = fitted.level
+    records = [_record(*row) for row in zip(figures, runs, fitted.before, fitted.after, strict=True)]
+    tpot, ttft = (
+        [_median_error(runs, found, name) for found in (fitted.before, fitted.after)]
+        for name in ("tpot_s", "ttft_s")
+    )
     facts = Facts(
         title="Levels",
         pairs=(
@@ -39,28 +43,18 @@ def calibration_answer(
     )
 
 
-def _rows(
-    figures: Sequence[Figures], runs: Sequence[ServingRun], fitted: FittedLevels
-) -> list[tuple[Figures, ServingRun, Latency, Latency]]:
-    return list(zip(figures, runs, fitted.before, fitted.after, strict=True))
-
-
 def _record(figures: Figures, run: ServingRun, before: Latency, after: Latency) -> dict[str, object]:
     """One benchmark as plain data."""
-    return {
-        "file": run.name, **asdict(figures), "model": run.model, "engine": run.engine, "layout": run.decode.layout.label,
-        "ttft_before_s": before.ttft_s, "ttft_after_s": after.ttft_s,
-        "tpot_before_s": before.tpot_s, "tpot_after_s": after.tpot_s,
-    }  # fmt: skip
+    server = {"model": run.model, "engine": run.engine, "layout": run.decode.layout.label}
+    found = {"ttft_before_s": before.ttft_s, "ttft_after_s": after.ttft_s}
+    found |= {"tpot_before_s": before.tpot_s, "tpot_after_s": after.tpot_s}
+    return {"file": run.name, **asdict(figures), **server, **found}
 
 
-def _medians(records: Sequence[dict[str, object]], name: str) -> tuple[float, float]:
-    """Median absolute error before and after."""
-    found = [
-        float(np.median([abs(float(str(one[f"{name}_{when}_s"])) / float(str(one[f"{name}_s"])) - 1) for one in records]))
-        for when in ("before", "after")
-    ]  # fmt: skip
-    return found[0], found[1]
+def _median_error(runs: Sequence[ServingRun], found: Sequence[Latency], name: str) -> float:
+    """Median absolute error of a latency."""
+    pairs = zip(found, runs, strict=True)
+    return float(np.median([abs(getattr(one, name) / getattr(run, name) - 1) for one, run in pairs]))
 
 
 def _read(figures: Sequence[Figures], runs: Sequence[ServingRun]) -> Table:

@@ -36,7 +36,7 @@ ENOUGH_IN_FLIGHT = 4096  # requests: ten rounds of them take about a second to s
 ENOUGH_IN_POOLS = 256  # requests, all of one length: a part of two pools differs from the whole by rounding
 
 USUAL_LENGTH_SHARES = (1.0, 0.8)
-"""All alike (`vllm bench serve`, genai-perf and aiperf by default), and as InferenceMAX's clients draw them."""
+"""All alike (`vllm bench serve`, genai-perf and aiperf by default), and as InferenceMAX's client draws."""
 
 BENCHMARK_MEMORY_FRACTION = (
     0.96  # published benchmarks raise the engines' memory fraction to what the GPU holds

@@ -157,7 +157,11 @@ def _require_pools(row: Row) -> None:
     if not (row.get("concurrency") or row.get("decode_batch")):
         missing.append("concurrency or decode_batch")
     if missing:
-        raise UnsupportedRunError(f"no {', '.join(missing)} of a disaggregated run")
+        cells = [shortened(row.get(f"decode_{name}") or "?") for name in ("batch", "workers", "attention_dp")]
+        raise UnsupportedRunError(
+            f"no {', '.join(missing)} of a disaggregated run: decode_batch · decode_workers · "
+            f"decode_attention_dp = {' · '.join(cells)} requests in flight"
+        )
 
 
 def _weights(row: Row) -> Weights:

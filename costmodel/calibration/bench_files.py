@@ -1,7 +1,7 @@
-"""What benchmark clients write about a server: `vllm bench serve`, SGLang's `bench_serving`, genai-perf, aiperf.
+"""What clients write about a server: `vllm bench serve`, SGLang's `bench_serving`, genai-perf, aiperf.
 
-vLLM writes one JSON object (`--save-result`), SGLang one object a line (`--output-file`), genai-perf and aiperf
-one object whose metrics have a unit and an average (`profile_export_genai_perf.json`,
+vLLM writes one JSON object (`--save-result`), SGLang one a line (`--output-file`), genai-perf and aiperf one
+object whose metrics have a unit and an average (`profile_export_genai_perf.json`,
 `profile_export_aiperf.json`). Each is read as a `Figures`, and everything else that the file holds is left.
 """
 
@@ -49,7 +49,9 @@ class Figures:
 def read_bench(path: Path) -> tuple[Figures, ...]:
     """Every benchmark of a file."""
     documents = _documents(path)
-    return tuple(_figures(document, _place(path, at, len(documents))) for at, document in enumerate(documents))
+    return tuple(
+        _figures(document, _place(path, at, len(documents))) for at, document in enumerate(documents)
+    )
 
 
 def _place(path: Path, at: int, count: int) -> str:
@@ -64,7 +66,9 @@ def _documents(path: Path) -> list[Mapping[str, Any]]:
     except (ValueError, RecursionError) as whole:
         lines = [line for line in text.splitlines() if line.strip()]
         if len(lines) > MOST_RUNS:
-            raise _unreadable(path, f"it has {len(lines):,} lines, a benchmark result at most {MOST_RUNS}") from None
+            raise _unreadable(
+                path, f"it has {len(lines):,} lines, a benchmark result at most {MOST_RUNS}"
+            ) from None
         try:
             found = [json_value(line) for line in lines]
         except (ValueError, RecursionError):
@@ -76,7 +80,9 @@ def _documents(path: Path) -> list[Mapping[str, Any]]:
 
 def _unreadable(where: object, cause: str) -> InputError:
     return InputError(
-        what=f"{where} is no benchmark result", cause=cause, fix=f"give what {TOOLS} wrote as JSON or JSON lines"
+        what=f"{where} is no benchmark result",
+        cause=cause,
+        fix=f"give what {TOOLS} wrote as JSON or JSON lines",
     )
 
 
@@ -90,7 +96,7 @@ def _figures(document: Mapping[str, Any], where: str) -> Figures:
 
 
 def _of_bench_serve(document: Mapping[str, Any], where: str) -> Figures:
-    """vLLM's and SGLang's results, which share an ancestor; only SGLang measures `mean_e2e_latency_ms`."""
+    """VLLM's and SGLang's results, which share an ancestor; only SGLang measures `mean_e2e_latency_ms`."""
     is_sglang = "mean_e2e_latency_ms" in document or "server_info" in document
     requests = _whole(document, "completed", where)
     inputs = round(_number(document, "total_input_tokens", where) / requests)
@@ -104,9 +110,13 @@ def _of_bench_serve(document: Mapping[str, Any], where: str) -> Figures:
         where,
         tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
         model=told if isinstance(told, str) else "",
-        engine="sglang" if is_sglang else ("vllm" if document.get("backend", "vllm") in ("vllm", "openai") else ""),
+        engine="sglang"
+        if is_sglang
+        else ("vllm" if document.get("backend", "vllm") in ("vllm", "openai") else ""),
         requests=requests,
-        concurrency=_in_flight(document.get("max_concurrency"), requests, rate_per_s * (ttft_s + outputs * tpot_s)),
+        concurrency=_in_flight(
+            document.get("max_concurrency"), requests, rate_per_s * (ttft_s + outputs * tpot_s)
+        ),
         input_tokens=inputs,
         output_tokens=outputs,
         lowest_length_share=_spread(document, is_sglang=is_sglang),
@@ -116,7 +126,7 @@ def _of_bench_serve(document: Mapping[str, Any], where: str) -> Figures:
 
 
 def _spread(document: Mapping[str, Any], *, is_sglang: bool) -> float | None:
-    """Shortest over longest request: of the lengths written, or of the range that random ones were drawn from.
+    """Shortest over longest request: of the lengths written, or of the range that random ones have.
 
     SGLang's `random_range_ratio` is that share itself; vLLM's is what lengths differ from the mean by.
     """
@@ -137,11 +147,15 @@ def _of_perf(document: Mapping[str, Any], where: str) -> Figures:
     loadgen = asked.get("loadgen") if isinstance(asked.get("loadgen"), Mapping) else asked
     names = next((endpoint[key] for key in ("model_names", "model") if endpoint.get(key)), "")
     model = names[0] if isinstance(names, Sequence) and not isinstance(names, str) else names
-    ttft_s, tpot_s = (_metric(document, name, where) for name in ("time_to_first_token", "inter_token_latency"))
+    ttft_s, tpot_s = (
+        _metric(document, name, where) for name in ("time_to_first_token", "inter_token_latency")
+    )
     outputs = round(_metric(document, "output_sequence_length", where, unit=1.0))
     rate_per_s = _metric(document, "request_throughput", where, unit=1.0)
     in_flight = rate_per_s * (ttft_s + outputs * tpot_s)
-    requests = round(_metric(document, "request_count", where, unit=1.0)) if "request_count" in document else 0
+    requests = (
+        round(_metric(document, "request_count", where, unit=1.0)) if "request_count" in document else 0
+    )
     limit = loadgen.get("concurrency") or _stimulus(asked)
     concurrency = _in_flight(limit, requests or MOST_IN_FLIGHT, in_flight)
     lengths = document["output_sequence_length"]
@@ -207,5 +221,7 @@ def _checked(where: str, **figures: Any) -> Figures:
         lengths = f"{found.input_tokens} input and {found.output_tokens} output tokens"
         raise _unreadable(where, f"requests of {lengths} have no time per token")
     if not 1 <= found.concurrency <= MOST_IN_FLIGHT or found.ttft_s > LONGEST_S or found.tpot_s > LONGEST_S:
-        raise _unreadable(where, f"{found.concurrency:,} requests in flight, first token after {found.ttft_s:g} s")
+        raise _unreadable(
+            where, f"{found.concurrency:,} requests in flight, first token after {found.ttft_s:g} s"
+        )
     return found

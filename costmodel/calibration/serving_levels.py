@@ -1,10 +1,10 @@
 """Host and kernel levels of a user's server, from the means that a benchmark client reports of it.
 
-    y_i = log(measured_i/predicted_i(h, k)) = ε_i,   log h ~ N(0, λ_h²),   log k ~ N(0, λ_k²),   ε_i ~ N(0, σ²)
+    log(measured_i/predicted_i(h, k)) ~ N(0, σ²),   log h ~ N(0, λ_h²),   log k ~ N(0, λ_k²)
 
-The levels are where the posterior is highest, found by Gauss–Newton: times to first token and per output token
-of every benchmark, drawn towards the shipped profile as far as the benchmarks leave a level in doubt. Host
-and kernels are told apart by what they scale with: the batch, the prompts.
+The levels are where the posterior is highest, found by Gauss–Newton: times to first token and per output
+token of every benchmark, drawn towards the shipped profile as far as they leave a level in doubt. Host and
+kernels are told apart by what they scale with: the batch, the prompts.
 
 Legend: ``h`` host level, ``k`` kernel level, ``λ`` spread of levels between servers, ``σ`` of layouts of one.
 """
@@ -30,7 +30,7 @@ from topology.fabric.hierarchy import Hierarchy
 
 Floats = NDArray[np.float64]
 BETWEEN_SERVERS = np.array([0.7, 0.15])  # λ of host and of kernels: between the engines of the sample
-BETWEEN_LAYOUTS = np.array([0.10, 0.30])  # σ of times per output token and to first token: repeated runs
+BETWEEN_LAYOUTS = np.array([0.05, 0.20])  # σ of times per output token and to first token of one server
 STEP = 0.05  # of a log level, for finite differences
 ITERATIONS = 4
 
@@ -93,5 +93,5 @@ def _refuse_other_servers(runs: Sequence[ServingRun], predicted: Sequence[Latenc
                 what=f"{run.name} is of another server than described",
                 cause=f"{format_seconds(run.tpot_s)} per output token were measured, "
                 f"{format_seconds(one.tpot_s)} are predicted: more than {math.exp(FURTHEST):.0f} times apart",
-                fix="check --model, --gpu, --weights and --set layout.tp against the server that was benchmarked",
+                fix="check --model, --gpu, --weights and --set layout.tp against that server",
             )

@@ -123,7 +123,7 @@ class Fleet:
         return idle
 
     def _step(self, worker: Replica, next_s: float) -> None:
-        """Advance one worker by an event, and pass on what it finished; the others stand at `next_s` or later."""
+        """Advance one worker by an event, and pass on what it finished; no other has one before `next_s`."""
         decoding = id(worker) in self._decoders
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:

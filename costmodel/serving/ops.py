@@ -126,9 +126,22 @@ def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     gathered = gathered + collective_time(cal, h, "reduce_scatter", everything, size, 1)
     copies = m / layout.tp * min(model.num_experts_per_token, layout.ep) * row
     narrow = min(weight_bytes(dtype_of(deployment, "experts")), ACTIVATION_BYTES) / ACTIVATION_BYTES
-    there = collective_time(cal, h, "all_to_all", copies * max(narrow, 0.5), size, 1)
-    exchanged = there + collective_time(cal, h, "all_to_all", copies, size, 1)
+    there = _exchange_s(cal, deployment, copies * max(narrow, 0.5))
+    exchanged = there + _exchange_s(cal, deployment, copies)
     return np.asarray(np.minimum(gathered, exchanged), dtype=np.float64)
+
+
+def _exchange_s(cal: Calibration, deployment: Deployment, sent_bytes: Floats) -> Floats:
+    """Seconds of one all-to-all of `sent_bytes` of every rank.
+
+    Over NVLink that spans hosts, engines store into the others' memory themselves: a barrier, and the bytes.
+    """
+    h, size = deployment.hierarchy, deployment.layout.stage_gpus
+    seconds = collective_time(cal, h, "all_to_all", sent_bytes, size, 1)
+    if not h.gpus_per_host < size <= h.gpus_per_node:
+        return seconds
+    own_s = deployment.stack.all_reduce_s + sent_bytes * (size - 1) / size / h.scaleup.bandwidth_bytes_per_s
+    return np.minimum(seconds, own_s)
 
 
 def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats) -> Floats:

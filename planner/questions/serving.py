@@ -112,7 +112,7 @@ def _level(name: str, engine: str, gpu: str) -> ServingLevel:
         raise InputError(
             what=f"the anchor {name} says nothing about {engine} on {gpu}",
             cause=f"it was fitted on {others}",
-            fix=f"calibrate it: `plan calibrate --serving BENCH.json --engine {engine} --gpu {gpu} --name {name}`",
+            fix=f"plan calibrate --serving BENCH.json --engine {engine} --gpu {gpu} --name {name}",
         )
     return found
 

@@ -9,7 +9,7 @@ import pytest
 from costmodel.accuracy import serving_predictions, serving_processes
 from costmodel.accuracy.checkpoint_names import checkpoint_model
 from costmodel.accuracy.csv_table import read_table
-from costmodel.accuracy.serving import ServingResult, predict_serving_rows, summarise_serving
+from costmodel.accuracy.serving import ServingResult, fabric, predict_serving_rows, summarise_serving
 from costmodel.accuracy.serving_predictions import (
     closed_loop,
     closed_loop_client,
@@ -27,7 +27,7 @@ from costmodel.accuracy.serving_runs import (
 )
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import UnsupportedRunError
-from costmodel.serving.bands import serving_bands
+from costmodel.serving.bands import evidence_of
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.simulator import simulate
 from costmodel.serving.step import step_times
@@ -339,23 +339,30 @@ def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: 
     assert aggregated.ttft_median_error < 1.25 * 0.182
     assert apart.tpot_median_error < 1.25 * 0.178
     assert apart.ttft_median_error < 1.25 * 0.415
-    refused = {result.reason for result in sample if result.status != "ok"}
-    assert refused == {
-        "no prefill_workers, decode_workers, concurrency or decode_batch of a disaggregated run"
-    }
+    (refused,) = {result.reason for result in sample if result.status != "ok"}
+    assert refused.startswith("no prefill_workers, decode_workers, concurrency or decode_batch of a disagg")
+    assert refused.endswith("decode_workers · decode_attention_dp = ? · ? · 1 requests in flight")
 
 
 @pytest.mark.slow
-def test_four_of_five_published_runs_lie_within_their_band(sample: list[ServingResult]) -> None:
-    """The 80 % bands were taken from models left out; of the aggregated sample they cover 70 to 90 %."""
-    bands = serving_bands()
-    rows = [result for result in sample if result.group["mode"] == "aggregated"]
-    for name in ("tpot", "ttft"):
-        pairs = [(getattr(r, f"measured_{name}_s"), getattr(r, f"predicted_{name}_s")) for r in rows]
-        inside = [
-            bands[name].lower <= measured / predicted <= bands[name].upper for measured, predicted in pairs
-        ]
-        assert 0.7 <= sum(inside) / len(inside) <= 0.9
+def test_four_of_five_published_runs_lie_within_their_band(
+    sample: list[ServingResult], shared_dir: Path
+) -> None:
+    """The 80 % bands were taken from models left out; of either mode's sample they cover 70 to 92 %."""
+    table = read_table(shared_dir / "serving_runs.csv").rows
+    rows = {row["id"]: row for row in table}
+    for mode in ("aggregated", "disaggregated"):
+        for name in ("tpot", "ttft"):
+            inside = []
+            for result in sample:
+                if result.group["mode"] == mode and result.status == "ok":
+                    run = read_serving_run(rows[result.name], 1)
+                    band = getattr(
+                        evidence_of(deployment_of_run(run, run.decode, fabric(run.gpu)), mode), name
+                    )
+                    ratio = getattr(result, f"measured_{name}_s") / getattr(result, f"predicted_{name}_s")
+                    inside.append(band.lower <= ratio <= band.upper)
+            assert 0.7 <= sum(inside) / len(inside) <= 0.92
 
 
 def test_a_share_of_many_equal_ranks_stands_for_all() -> None:
