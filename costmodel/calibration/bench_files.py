@@ -104,8 +104,7 @@ def _of_bench_serve(document: Mapping[str, Any], where: str) -> Figures:
     ttft_s = _number(document, "mean_ttft_ms", where) * 1e-3
     tpot_s = _number(document, "mean_tpot_ms", where) * 1e-3
     rate_per_s = _number(document, "request_throughput", where)
-    server = document.get("server_info")
-    told = document.get("model_id") or (server.get("model_path") if isinstance(server, Mapping) else "")
+    told = document.get("model_id") or _part(document, "server_info").get("model_path")
     return _checked(
         where,
         tool="sglang.bench_serving" if is_sglang else "vllm bench serve",
@@ -132,7 +131,7 @@ def _spread(document: Mapping[str, Any], *, is_sglang: bool) -> float | None:
     """
     written = document.get("output_lens")
     if isinstance(written, Sequence) and written and all(isinstance(n, int) and n > 0 for n in written):
-        return min(written) / max(written)
+        return float(min(written) / max(written))
     ratio = document.get("random_range_ratio")
     if document.get("dataset_name") != "random" or not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
         return None
@@ -141,10 +140,8 @@ def _spread(document: Mapping[str, Any], *, is_sglang: bool) -> float | None:
 
 def _of_perf(document: Mapping[str, Any], where: str) -> Figures:
     """genai-perf's and aiperf's results: every metric with its unit and its statistics."""
-    asked = document.get("input_config")
-    asked = asked if isinstance(asked, Mapping) else {}
-    endpoint = asked.get("endpoint") if isinstance(asked.get("endpoint"), Mapping) else asked
-    loadgen = asked.get("loadgen") if isinstance(asked.get("loadgen"), Mapping) else asked
+    asked = _part(document, "input_config")
+    endpoint, loadgen = _part(asked, "endpoint") or asked, _part(asked, "loadgen") or asked
     names = next((endpoint[key] for key in ("model_names", "model") if endpoint.get(key)), "")
     model = names[0] if isinstance(names, Sequence) and not isinstance(names, str) else names
     ttft_s, tpot_s = (
@@ -156,7 +153,8 @@ def _of_perf(document: Mapping[str, Any], where: str) -> Figures:
     requests = (
         round(_metric(document, "request_count", where, unit=1.0)) if "request_count" in document else 0
     )
-    limit = loadgen.get("concurrency") or _stimulus(asked)
+    stimulus = _part(_part(asked, "perf_analyzer"), "stimulus")
+    limit = loadgen.get("concurrency") or stimulus.get("concurrency")
     concurrency = _in_flight(limit, requests or MOST_IN_FLIGHT, in_flight)
     lengths = document["output_sequence_length"]
     alike = all(isinstance(lengths.get(end), int | float) for end in ("min", "max")) and lengths["max"] > 0
@@ -175,11 +173,10 @@ def _of_perf(document: Mapping[str, Any], where: str) -> Figures:
     )
 
 
-def _stimulus(asked: Mapping[str, Any]) -> object:
-    """The concurrency of genai-perf's `perf_analyzer.stimulus`."""
-    analyzer = asked.get("perf_analyzer")
-    stimulus = analyzer.get("stimulus") if isinstance(analyzer, Mapping) else None
-    return stimulus.get("concurrency") if isinstance(stimulus, Mapping) else None
+def _part(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object within an object; an empty one where there is none."""
+    part = document.get(name)
+    return part if isinstance(part, Mapping) else {}
 
 
 def _in_flight(limit: object, requests: int, by_little: float) -> int:
