@@ -44,7 +44,7 @@ def command(
 
     The layout that was served is given as --set layout.tp=4 (tp, pp, attention_dp, ep).
     """
-    from app.actions.calibrate import CalibrateQuestion, calibrated_answer
+    from app.commands.calibrate.answer import CalibrateQuestion, calibrated_answer
     from app.reports.answer import check_destination, emit
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
