@@ -34,6 +34,7 @@ COMMANDS: Final[dict[str, str]] = {
     "diff": "Compare two plans.",
     "audit": "Read a job of another engine, and say what is wrong or slow with it.",
     "accuracy": "Predict measured runs, published or your own, and print the errors.",
+    "calibrate": "Fit the levels of your own server to what a benchmark client wrote.",
     "dash": "Start the what-if dashboard in a browser.",
     "models": "List the models that can be named, or describe one.",
     "topology": "Show a cluster's levels and what each axis gets on it.",

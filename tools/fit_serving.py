@@ -8,7 +8,8 @@ do not steer; every model on one GPU counts as at most `GROUP_ROWS` rows, since 
 and each constant is held by a prior that says what is plausible where a sample says nothing.
 
 A model left out is predicted anew with the constants that the other models and the prior give, the residuals
-linearised at the fit of all rows. `--bands` writes the quantiles of those errors.
+linearised at the fit of all rows. `--every` thins the rows that are fitted, not those that are predicted.
+`--bands` writes the quantiles of those errors by kind of run.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import argparse
 import csv
 import dataclasses
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +33,7 @@ from costmodel.accuracy.serving_predictions import predict
 from costmodel.accuracy.serving_runs import read_serving_run
 from costmodel.kernels.tables import load_calibration
 from costmodel.runs.cells import UnsupportedRunError
-from costmodel.serving.engine import ServingStack, serving_stacks
+from costmodel.serving.engine import ServingStack, serving_stack, serving_stacks
 from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
@@ -43,6 +46,7 @@ GROUP_ROWS = 15.0  # independent rows that one model on one GPU is worth
 STEP = 0.1  # of a log constant, for finite differences
 REWEIGHTINGS = 20
 QUANTILES = (0.1, 0.9)
+PARTS = 8  # of the rows of a model, for the processes
 PRIOR: Mapping[str, tuple[float, float]] = {
     "host_s": (0.4e-3, 0.7),
     "scheduling_s": (0.6e-3, 0.5),
@@ -64,12 +68,11 @@ def errors(job: Job) -> Floats:
     """Log(predicted/measured) of TPOT and TTFT of rows under one engine profile, shape (rows, 2)."""
     rows, stack = job
     cal = load_calibration()
-    fabrics = {gpu: fabric(gpu) for gpu in {row["gpu"] for row in rows}}
     found = np.full((len(rows), 2), np.nan)
     for index, row in enumerate(rows):
         try:
             run = read_serving_run(row, index)
-            latency = predict(cal, run, fabrics[run.gpu], stack)
+            latency = predict(cal, run, fabric(run.gpu), stack)
         except (UnsupportedRunError, InputError):
             continue
         found[index] = np.log([latency.tpot_s / run.tpot_s, latency.ttft_s / run.ttft_s])
@@ -133,17 +136,24 @@ def solve(around: Linearised) -> Floats:
 
 
 def held_out(
-    pool: ProcessPoolExecutor, rows: Sequence[Row], stack: ServingStack, around: Linearised
-) -> Iterator[tuple[str, list[int], Floats]]:
-    """For every model: its name, its rows, and their errors under constants of the other models."""
+    pool: ProcessPoolExecutor,
+    rows: Sequence[Row],
+    predicted: Sequence[Row],
+    stack: ServingStack,
+    around: Linearised,
+) -> Iterator[tuple[str, list[Row], Floats]]:
+    """For every model: its name, its rows among those to predict, and their errors without it.
+
+    The constants are those of the other models; disaggregated rows, on which nothing is fitted, are predicted
+    with them too.
+    """
     models = [checkpoint_model(row["model"]).name for row in rows]
     for name in sorted(set(models)):
-        of_model = [i for i, model in enumerate(models) if model == name]
-        others = [i for i, model in enumerate(models) if model != name]
-        theta = solve(around.take(others))
-        halves = [of_model[::2], of_model[1::2]]
-        jobs = [([rows[i] for i in half], with_constants(stack, theta)) for half in halves]
-        yield name, [*halves[0], *halves[1]], np.concatenate(list(pool.map(errors, jobs)))
+        theta = solve(around.take([i for i, model in enumerate(models) if model != name]))
+        of_model = [row for row in predicted if checkpoint_model(row["model"]).name == name]
+        parts = [of_model[start::PARTS] for start in range(PARTS)]
+        jobs = [(part, with_constants(stack, theta)) for part in parts]
+        yield name, [row for part in parts for row in part], np.concatenate(list(pool.map(errors, jobs)))
 
 
 def summary(label: str, found: Floats) -> str:
@@ -156,17 +166,39 @@ def summary(label: str, found: Floats) -> str:
     )
 
 
-def bands_toml(found: Floats, source: str) -> str:
-    """The document of quantiles of measured over predicted."""
-    known = -found[np.isfinite(found).all(axis=1)]
+def kinds_of(row: Row) -> list[tuple[str, str, str, str]]:
+    """Mode, engine, GPU and attention data parallelism of a row, and every wider kind that it belongs to."""
+    run = read_serving_run(row, 0)
+    pools = [pool for pool in (run.decode, run.prefill) if pool is not None]
+    shared = "yes" if any(pool.layout.attention_dp > 1 for pool in pools) else "no"
+    engine = serving_stack(run.engine).name
+    wider = product((engine, ""), (run.gpu, ""), (shared, ""))
+    return [(run.mode, *names) for names in wider if names[0] or not any(names)]
+
+
+def bands_toml(rows: Sequence[Row], found: Floats, source: str) -> str:
+    """The document of quantiles of measured over predicted, by kind; kinds of few rows tell their number.
+
+    A band holds the prediction itself, even where that is biased.
+    """
+    kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for at, row in enumerate(rows):
+        if np.isfinite(found[at]).all():
+            for kind in kinds_of(row):
+                kinds[kind].append(at)
     lines = [
-        f"# Quantiles {QUANTILES[0]} and {QUANTILES[1]} of measured over predicted, each model predicted",
-        "# with constants fitted without it (tools/fit_serving.py, which writes this file).",
+        f"# Quantiles {QUANTILES[0]} and {QUANTILES[1]} of measured over predicted by kind, each model",
+        "# predicted with constants fitted without it (tools/fit_serving.py, which writes this file).",
+        f"# {source}.",
     ]
-    for index, name in enumerate(("tpot", "ttft")):
-        low, high = np.exp(np.quantile(known[:, index], QUANTILES)).tolist()
-        lines += ["", f"[{name}]", f"lower = {low:.3f}", f"upper = {high:.3f}", f"rows = {len(known)}"]
-        lines += [f'source = "{source}, aggregated rows, leave one model out"']
+    for kind, members in sorted(kinds.items()):
+        names = zip(("mode", "engine", "gpu", "attention_dp"), kind, strict=True)
+        ends = np.exp(-np.quantile(found[members], QUANTILES[::-1], axis=0))
+        lines += ["", "[[bands]]", *(f'{name} = "{value}"' for name, value in names if value)]
+        lines += [f"rows = {len(members)}"]
+        for column, latency in enumerate(("tpot", "ttft")):
+            low, high = min(ends[0, column], 0.98), max(ends[1, column], 1.02)
+            lines += [f"{latency} = [{low:.3f}, {high:.3f}]"]
     return "\n".join(lines) + "\n"
 
 
@@ -179,8 +211,11 @@ def main() -> None:
     parser.add_argument("--bands", type=Path, help="write the error bands here")
     arguments = parser.parse_args()
     with arguments.runs.open(newline="") as file:
-        table = [row for row in csv.DictReader(file) if not row["mode"].startswith("disagg")]
+        everything = list(csv.DictReader(file))
+    table = [row for row in everything if not row["mode"].startswith("disagg")]
+    pools = [row for row in everything if row["mode"].startswith("disagg") and row["decode_workers"]]
     say, fitted, outside = sys.stdout.write, [], []
+    told: list[Row] = []
     with ProcessPoolExecutor(2) as pool:
         for engine, stack in serving_stacks().items():
             rows = [row for row in table[:: arguments.every] if row["engine"] == engine]
@@ -191,13 +226,15 @@ def main() -> None:
             say("".join(f"{name} = {value:.3g}\n" for name, value in zip(PRIOR, np.exp(theta), strict=True)))
             fitted.append(errors((rows, with_constants(stack, theta))))
             say(summary(f"{engine}, fitted", fitted[-1]))
-            for name, _, found in held_out(pool, rows, stack, around):
+            of_engine = [row for row in (*table, *pools) if row["engine"] == engine]
+            for name, left_out, found in held_out(pool, rows, of_engine, stack, around):
                 outside.append(found)
+                told += left_out
                 say(summary(f"{engine} without {name}", found))
             sys.stdout.flush()
     say(summary("fitted", np.concatenate(fitted)) + summary("leave one model out", np.concatenate(outside)))
     if arguments.bands:
-        arguments.bands.write_text(bands_toml(np.concatenate(outside), arguments.runs.name))
+        arguments.bands.write_text(bands_toml(told, np.concatenate(outside), arguments.runs.name))
 
 
 if __name__ == "__main__":

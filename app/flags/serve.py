@@ -76,6 +76,12 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "usd_per_gpu_hour": Annotated[
         str | None, typer.Option("--usd-per-gpu-hour", help="Price in place of the catalog's.")
     ],
+    "anchor": Annotated[
+        str | None,
+        typer.Option(
+            "--anchor", help="Your own server's levels, by the name of plan calibrate.", metavar="NAME"
+        ),
+    ],
     "settings": options.Settings,
 }
 """Option of every field of `ServeFlags`, in the order of the help."""

@@ -79,8 +79,19 @@ def _configuration(plan: ServingPlan) -> Facts:
     optimality = plan.optimality
     pruned = sum(optimality.pruned.values())
     counted = f"{optimality.enumerated} options, {pruned} pruned, {optimality.simulated} simulated"
+    pairs.append(("measured", _evidence(plan)))
+    if (best := plan.evidence.best_measured) is not None:
+        served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
+        pairs.append(("without stages", f"{best.label}: {best.num_gpus} GPUs, {served}"))
     pairs.append(("search", f"{counted}, {optimality.certainty} in {format_seconds(plan.search_time_s)}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
+
+
+def _evidence(plan: ServingPlan) -> str:
+    """Measured runs behind the latencies, and what none of them has."""
+    found, engine = plan.evidence, f"{plan.request.engine} on {plan.request.gpu}, {plan.mode}"
+    runs = f"{found.rows or 'no'} run{'s' * (found.rows != 1)} of {engine}, as this one is split"
+    return "; ".join([runs, *(f"{name}: not measured" for name in found.not_measured)])
 
 
 def _pool(pool: PoolPlan) -> str:

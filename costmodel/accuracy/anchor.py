@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodel.accuracy.training import RunResult
+from costmodel.serving.levels import ServingLevel
 from costmodel.stack import StackLevel
 from costmodel.training.bands import Doubts, interval, level_deviation, shape_deviation, time_deviation
 
@@ -36,11 +37,13 @@ class Anchor:
         name: What it is remembered under, or the file it was read from.
         levels: One entry per stack profile among the runs.
         when: Date it was fitted, ISO 8601; empty when not kept.
+        serving: One entry per engine and GPU kind that was benchmarked (`plan calibrate --serving`).
     """
 
     name: str
     levels: tuple[StackLevel, ...]
     when: str = ""
+    serving: tuple[ServingLevel, ...] = ()
 
     def level_of(self, stack: str) -> StackLevel | None:
         """The level of a profile, if runs of it were measured."""

@@ -83,10 +83,20 @@ def recall(name: str) -> Anchor:
 
 
 def remember(anchor: Anchor, name: str) -> Path:
-    """Keep an anchor under a name, replacing what had it; returns the file."""
+    """Keep an anchor under a name; returns the file.
+
+    It replaces what had the name, but for levels of the other kind: one name may have those of training and
+    those of serving.
+    """
     path = _path(name)
     today = dt.datetime.now(tz=dt.UTC).date()
-    kept = Anchor(name=name, levels=anchor.levels, when=today.isoformat())
+    former = recall(name) if name in kept_anchors() else anchor
+    kept = Anchor(
+        name=name,
+        levels=anchor.levels or former.levels,
+        when=today.isoformat(),
+        serving=anchor.serving or former.serving,
+    )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(unstructure(kept), indent=2) + "\n")

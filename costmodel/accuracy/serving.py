@@ -6,14 +6,14 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.accuracy.serving_limits import refuse_faster_than_machine
-from costmodel.accuracy.serving_predictions import predict
+from costmodel.accuracy.serving_predictions import Latency, predict
 from costmodel.accuracy.serving_runs import ServingRun, read_serving_run
 from costmodel.kernels.tables import Calibration
 from costmodel.runs.cells import STOPPED, Row, UnsupportedRunError, refused
@@ -71,7 +71,7 @@ def predict_serving_rows(
     cal: Calibration,
     *,
     done: dict[int, ServingResult] | None = None,
-    first: int = 0,
+    places: Sequence[int] | None = None,
 ) -> list[ServingResult]:
     """Predict every row of a table; no row can fail the others.
 
@@ -79,12 +79,24 @@ def predict_serving_rows(
         rows: Of one table, or a part of it.
         cal: Kernel and collective tables.
         done: Takes every result by its place in the table as soon as it is there.
-        first: Place of the first of these rows.
+        places: Place of each of these rows; they are the first ones by default.
     """
     found = {} if done is None else done
-    for at, row in enumerate(rows, start=first):
-        found[at] = _predict_row(row, at + 1, cal)
-    return [found[at] for at in range(first, first + len(rows))]
+    places, known = range(len(rows)) if places is None else places, _Known()
+    for at, row in zip(places, rows, strict=True):
+        found[at] = _predict_row(row, at + 1, cal, known)
+    return [found[at] for at in places]
+
+
+class _Known(dict[ServingRun, Latency]):
+    """Latencies of runs that tables publish more than once, by everything but name and measurement."""
+
+    def of(self, cal: Calibration, run: ServingRun) -> Latency:
+        """The run's latency, simulated once."""
+        key = replace(run, name="", ttft_s=1.0, tpot_s=1.0)
+        if key not in self:
+            self[key] = predict(cal, run, fabric(run.gpu))
+        return self[key]
 
 
 def not_reached(row: Row, at: int) -> ServingResult:
@@ -129,18 +141,18 @@ def _name(row: Row, index: int) -> str:
     return row.get("id") or f"row {index}"
 
 
-def _predict_row(row: Row, index: int, cal: Calibration) -> ServingResult:
+def _predict_row(row: Row, index: int, cal: Calibration, known: _Known) -> ServingResult:
     """One row; whatever it lacks is a reason, never an exception."""
     name, group = _name(row, index), _group(row)
     try:
         run = read_serving_run(row, index)
         refuse_faster_than_machine(run)
-        latency = predict(cal, run, fabric(run.gpu))
+        latency = known.of(cal, run)
     except Exception as failure:  # noqa: BLE001 - one row of a user's table must not cost them the others
-        known = isinstance(failure, UnsupportedRunError | InputError)
+        expected = isinstance(failure, UnsupportedRunError | InputError)
         reason = str(refused(failure))
         return ServingResult(
-            name=name, status="unsupported" if known else "error", reason=reason, group=group
+            name=name, status="unsupported" if expected else "error", reason=reason, group=group
         )
     if not (math.isfinite(latency.ttft_s) and math.isfinite(latency.tpot_s) and latency.tpot_s > 0):
         return ServingResult(name=name, status="unsupported", reason="no time per token", group=group)

@@ -6,6 +6,8 @@ prediction simulates that client, the first burst included.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -27,8 +29,14 @@ from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import Hierarchy
 
 ROUNDS = 10  # benchmark clients send ten requests per concurrent one (InferenceMAX, aiperf defaults)
+UNLIKE_FIRST, UNLIKE_LAST = 2, 1  # rounds: the burst and what is left of it, and the one that drains
+FEWEST_ALIKE = 3  # rounds between these that are simulated, and stand for all between
+ENOUGH_ALIKE = 96  # requests of theirs: the mean of so many no longer depends on their lengths
 ENOUGH_IN_FLIGHT = 4096  # requests: ten rounds of them take about a second to simulate
 ENOUGH_IN_POOLS = 256  # requests, all of one length: a part of two pools differs from the whole by rounding
+
+USUAL_LENGTH_SHARES = (1.0, 0.8)
+"""All alike (`vllm bench serve`, genai-perf and aiperf by default), and as InferenceMAX's client draws."""
 
 BENCHMARK_MEMORY_FRACTION = (
     0.96  # published benchmarks raise the engines' memory fraction to what the GPU holds
@@ -48,10 +56,28 @@ def predict(
 ) -> Latency:
     """Predict what the run's client measured on this fabric, with the shipped engine profile or another."""
     if run.prefill is not None:
-        return mean_latency(closed_loop_pools(cal, run, run.prefill, hierarchy, stack))
+        return closed_loop_pools(cal, run, run.prefill, hierarchy, stack)
     deployment = deployment_of_run(run, run.decode, hierarchy, stack)
-    latency = mean_latency(closed_loop(cal, deployment, run))
-    return replace(latency, ttft_s=latency.ttft_s + _polled_s(run, deployment, latency.tpot_s))
+    rules = scheduler_of(deployment, run, batch=run.concurrency)
+    times = _times(cal, deployment, run, rules)
+    found = [
+        closed_loop(times, rules, replace(run, lowest_length_share=share)) for share in length_shares(run)
+    ]
+    ttft_s, tpot_s = geometric_mean([one.ttft_s for one in found]), found[0].tpot_s
+    return Latency(ttft_s=ttft_s + _polled_s(run, deployment, tpot_s), tpot_s=tpot_s)
+
+
+def length_shares(run: ServingRun) -> tuple[float, ...]:
+    """Shortest request over the nominal length: as stated, as the benchmark draws, or both that are usual.
+
+    Requests of one length that start together end together, and their prompts queue behind one another in
+    every round; lengths that differ by a few percent spread them. The first token of a table that does not
+    say which its client sent is met half-way between the two, in logarithms.
+    """
+    if run.lowest_length_share is not None:
+        return (run.lowest_length_share,)
+    benchmark = benchmark_named(run.benchmark)
+    return (benchmark.lowest_share,) if benchmark else USUAL_LENGTH_SHARES
 
 
 def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
@@ -62,7 +88,7 @@ def _polled_s(run: ServingRun, deployment: Deployment, step_s: float) -> float:
 
 def closed_loop_pools(
     cal: Calibration, run: ServingRun, prefill: Pool, hierarchy: Hierarchy, stack: ServingStack | None
-) -> Simulation:
+) -> Latency:
     """Simulate the client of a disaggregated run.
 
     Prompts are computed one at a time by each attention rank.
@@ -84,7 +110,8 @@ def closed_loop_pools(
     )
     prefilling, decoding = (_part(pool, share) for pool in pools)
     part = replace(run, concurrency=run.concurrency // share)
-    return simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
+    found = simulate_pools(prefilling, decoding, transfer_of(prompts, outputs), closed_loop_client(part))
+    return mean_latency(found, part)
 
 
 def _part(pool: PoolRules, share: int) -> PoolRules:
@@ -99,14 +126,12 @@ def _part(pool: PoolRules, share: int) -> PoolRules:
     return PoolRules(workers=pool.workers // fewer, times=pool.times.of_ranks(ranks), rules=rules)
 
 
-def closed_loop(cal: Calibration, deployment: Deployment, run: ServingRun) -> Simulation:
-    """Simulate the client of an aggregated run."""
-    rules = scheduler_of(deployment, run, batch=run.concurrency)
-    times = _times(cal, deployment, run, rules)
+def closed_loop(times: StepTimes, rules: Scheduler, run: ServingRun) -> Latency:
+    """Simulate the client of an aggregated run, of many equal ranks a part of them."""
     share = ranks_alike(times.ranks, run.concurrency)
     part = _part(PoolRules(workers=1, times=times, rules=rules), share)
-    client = closed_loop_client(replace(run, concurrency=run.concurrency // share))
-    return simulate(part.times, part.rules, client)
+    few = replace(run, concurrency=run.concurrency // share)
+    return mean_latency(simulate(part.times, part.rules, closed_loop_client(few)), few)
 
 
 def ranks_alike(ranks: int, concurrency: int, enough: int = ENOUGH_IN_FLIGHT) -> int:
@@ -124,19 +149,28 @@ def ranks_alike(ranks: int, concurrency: int, enough: int = ENOUGH_IN_FLIGHT) ->
 
 
 def closed_loop_client(run: ServingRun) -> Load:
-    """The benchmark client: ten rounds of requests, all alike or with the lengths its benchmark draws.
+    """The benchmark client: rounds of requests, all alike or of lengths down to the run's share of them.
 
     Rows of two pools state the batch of a decode rank instead of a client's requests in flight; they are
     read as that batch of requests of the stated lengths.
     """
-    benchmark = benchmark_named(run.benchmark) if run.prefill is None else None
-    shortest = benchmark.lowest_share if benchmark else None
+    share = run.lowest_length_share if run.prefill is None else None
     return closed_load(
         concurrency=run.concurrency,
-        count=ROUNDS * run.concurrency,
-        inputs=Lengths(mean=run.input_tokens, lowest_share=shortest),
-        outputs=Lengths(mean=run.output_tokens, lowest_share=shortest),
+        count=min(simulated_rounds(run.concurrency) * run.concurrency, requests_of(run)),
+        inputs=Lengths(mean=run.input_tokens, lowest_share=share),
+        outputs=Lengths(mean=run.output_tokens, lowest_share=share),
     )
+
+
+def simulated_rounds(concurrency: int) -> int:
+    """Rounds that are simulated of a client's ten; all but the first two and the last are alike.
+
+    >>> simulated_rounds(4), simulated_rounds(16), simulated_rounds(64)
+    (10, 9, 6)
+    """
+    alike = max(-(-ENOUGH_ALIKE // concurrency), FEWEST_ALIKE)
+    return min(UNLIKE_FIRST + alike + UNLIKE_LAST, ROUNDS)
 
 
 def _times(cal: Calibration, deployment: Deployment, run: ServingRun, rules: Scheduler) -> StepTimes:
@@ -180,7 +214,31 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
     )
 
 
-def mean_latency(simulation: Simulation) -> Latency:
-    """Means over all requests, as benchmark clients report them."""
-    tpot = simulation.tpot_s
-    return Latency(ttft_s=float(simulation.ttft_s.mean()), tpot_s=float(np.nanmean(tpot)))
+def requests_of(run: ServingRun) -> int:
+    """Requests that the run's client sends; at least one for each in flight."""
+    return max(run.requests or ROUNDS * run.concurrency, run.concurrency)
+
+
+def mean_latency(simulation: Simulation, run: ServingRun) -> Latency:
+    """Means over all requests, as benchmark clients report them.
+
+    Those of the rounds that are alike count for all that were not simulated.
+    """
+    tpot, ttft = simulation.tpot_s, simulation.ttft_s
+    weight = np.ones(len(ttft))
+    alike = weight[UNLIKE_FIRST * run.concurrency : len(ttft) - UNLIKE_LAST * run.concurrency]
+    alike *= 1 + (requests_of(run) - len(ttft)) / max(len(alike), 1)
+    several = ~np.isnan(tpot)
+    return Latency(
+        ttft_s=float(np.average(ttft, weights=weight)),
+        tpot_s=float(np.average(tpot[several], weights=weight[several])) if several.any() else math.nan,
+    )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean of positive numbers.
+
+    >>> round(geometric_mean([1.0, 4.0]), 9)
+    2.0
+    """
+    return math.exp(sum(map(math.log, values)) / len(values))

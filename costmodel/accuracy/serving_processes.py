@@ -18,6 +18,7 @@ from costmodel.runs.cells import Row
 
 WORTH_PROCESSES = 200  # rows: a process takes a second to start, twenty rows are simulated in that
 HANDED_OUT = 8  # rows at a time
+MEASURED = ("id", "source", "ttft_s", "tpot_s")  # columns that tell rows of one setup apart
 
 
 def predict_by_processes(rows: Sequence[Row], done: dict[int, ServingResult]) -> None:
@@ -30,10 +31,9 @@ def predict_by_processes(rows: Sequence[Row], done: dict[int, ServingResult]) ->
         processes, mp_context=multiprocessing.get_context("spawn"), initializer=_start_process
     )
     try:
-        waited = [
-            pool.submit(_predict_some, list(rows[at : at + HANDED_OUT]), at)
-            for at in range(0, len(rows), HANDED_OUT)
-        ]
+        order = sorted(range(len(rows)), key=lambda at: _setup(rows[at]))
+        parts = [order[start : start + HANDED_OUT] for start in range(0, len(rows), HANDED_OUT)]
+        waited = [pool.submit(_predict_some, [rows[at] for at in part], part) for part in parts]
         for some in as_completed(waited):
             done.update(some.result())
     finally:
@@ -45,8 +45,13 @@ def _start_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _predict_some(rows: Sequence[Row], first: int) -> dict[int, ServingResult]:
-    """A few rows by their places, of which the first is given."""
+def _setup(row: Row) -> tuple[str, ...]:
+    """What was served, so that rows which share it, or are the same run, meet in one process."""
+    return tuple(str(cell) for name, cell in sorted(row.items()) if name not in MEASURED)
+
+
+def _predict_some(rows: Sequence[Row], places: Sequence[int]) -> dict[int, ServingResult]:
+    """A few rows by their places."""
     found: dict[int, ServingResult] = {}
-    predict_serving_rows(rows, load_calibration(), done=found, first=first)
+    predict_serving_rows(rows, load_calibration(), done=found, places=places)
     return found

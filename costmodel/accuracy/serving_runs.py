@@ -49,7 +49,8 @@ class Pool:
 class ServingRun:
     """One measured row. `decode` is the only pool of an aggregated run.
 
-    A disaggregated one also has `prefill`.
+    A disaggregated one also has `prefill`. `requests` are those that the client sent; None where that is not
+    stated, and ten for each in flight.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ServingRun:
     engine: str
     engine_version: str
     benchmark: str
+    lowest_length_share: float | None
     weights: Weights
     kv_dtype: KvDtype | None
     input_tokens: int
@@ -67,6 +69,7 @@ class ServingRun:
     prefill: Pool | None
     ttft_s: float
     tpot_s: float
+    requests: int | None = None
 
     @property
     def mode(self) -> str:
@@ -105,6 +108,7 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         engine=row["engine"],
         engine_version=row.get("engine_version", ""),
         benchmark=row.get("benchmark", ""),
+        lowest_length_share=_share(row, "lowest_length_share"),
         weights=_weights(row),
         kv_dtype="fp8" if kv.startswith("fp8") else ("bf16" if kv else None),
         input_tokens=count(row, "input_tokens"),
@@ -115,6 +119,15 @@ def read_serving_run(row: Row, index: int) -> ServingRun:
         ttft_s=number(row, "ttft_s"),
         tpot_s=number(row, "tpot_s"),
     )
+
+
+def _share(row: Row, name: str) -> float | None:
+    """A share of at most one; None where the cell is empty."""
+    if not row.get(name):
+        return None
+    if (value := number(row, name)) > 1:
+        raise UnsupportedRunError(f"{name} = {shown(row[name])} is no share of one")
+    return value
 
 
 def _require_latencies(row: Row) -> None:
@@ -144,7 +157,11 @@ def _require_pools(row: Row) -> None:
     if not (row.get("concurrency") or row.get("decode_batch")):
         missing.append("concurrency or decode_batch")
     if missing:
-        raise UnsupportedRunError(f"no {', '.join(missing)} of a disaggregated run")
+        cells = [shortened(row.get(f"decode_{name}") or "?") for name in ("batch", "workers", "attention_dp")]
+        raise UnsupportedRunError(
+            f"no {', '.join(missing)} of a disaggregated run: decode_batch · decode_workers · "
+            f"decode_attention_dp = {' · '.join(cells)} requests in flight"
+        )
 
 
 def _weights(row: Row) -> Weights:

@@ -1,17 +1,25 @@
-"""How far measured latencies lie from predicted ones: the calibrated 80 % band of a serving estimate.
+"""The 80 % band of a serving estimate: how far measured latencies lie from predicted ones, by what is served.
 
 The quantiles come from cross-validation: every measured run predicted with constants fitted without its
-model (`tools/fit_serving.py`, which writes the data file).
+model (`tools/fit_serving.py`, which writes the data file). A deployment takes the band of the narrowest kind
+of deployments with enough such runs; each property that no run of them has widens it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import exp, hypot, log
 from pathlib import Path
 
+from costmodel.serving.deployment import Deployment
+
 _FILE = Path(__file__).parents[1] / "data" / "serving_bands.toml"
+FEWEST_ROWS = 20  # runs of which quantiles 0.1 and 0.9 are taken
+NOT_MEASURED = log(1.3)
+"""What a property that no run has adds to the ends of a band, in logarithms and in quadrature: between two
+plans of one question that differ by their pipeline stages alone there are 20 to 50 %. Not fitted."""
+AGGREGATED, DISAGGREGATED = "aggregated", "disaggregated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,25 +29,129 @@ class Band:
     Attributes:
         lower: 10th percentile of measured over predicted.
         upper: 90th percentile.
-        rows: Measured runs they were taken from.
-        source: Which.
     """
 
     lower: float
     upper: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Deployments that are alike; None is any of them."""
+
+    mode: str
+    engine: str | None = None
+    gpu: str | None = None
+    attention_dp: bool | None = None
+
+    def covers(self, other: Kind) -> bool:
+        """Whether the other kind is part of this one."""
+        return self.mode == other.mode and all(
+            mine in (None, theirs)
+            for mine, theirs in (
+                (self.engine, other.engine),
+                (self.gpu, other.gpu),
+                (self.attention_dp, other.attention_dp),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandOfKind:
+    """The bands of a kind: quantiles of its held-out runs."""
+
+    mode: str
+    engine: str = ""
+    gpu: str = ""
+    attention_dp: str = ""
     rows: int
-    source: str
+    tpot: tuple[float, float]
+    ttft: tuple[float, float]
+
+    @property
+    def kind(self) -> Kind:
+        """The kind."""
+        shared = {"": None, "no": False, "yes": True}[self.attention_dp]
+        return Kind(mode=self.mode, engine=self.engine or None, gpu=self.gpu or None, attention_dp=shared)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What stands behind the latencies of a deployment.
+
+    Attributes:
+        tpot: Band of the time per output token.
+        ttft: Band of the time to first token.
+        rows: Measured runs of the same mode, engine, GPU and kind of attention.
+        not_measured: Properties that no run has.
+    """
+
+    tpot: Band
+    ttft: Band
+    rows: int
+    not_measured: tuple[str, ...] = ()
 
 
 @functools.cache
-def serving_bands() -> Mapping[str, Band]:
-    """Bands of the time to first token and of the time per output token, as shipped.
-
-    >>> sorted(serving_bands())
-    ['tpot', 'ttft']
-    >>> all(band.lower < 1 < band.upper for band in serving_bands().values())
-    True
-    """
+def bands_of_kinds() -> tuple[BandOfKind, ...]:
+    """The bands, as shipped."""
     from topology.base.decode import read_toml, structure
 
-    return {name: structure(entry, Band, f"{_FILE.name}: {name}") for name, entry in read_toml(_FILE).items()}
+    entries = read_toml(_FILE)["bands"]
+    return tuple(structure(entry, BandOfKind, f"{_FILE.name}: band {at}") for at, entry in enumerate(entries))
+
+
+def evidence_of(deployment: Deployment, mode: str) -> Evidence:
+    """What stands behind the latencies of a deployment.
+
+    >>> from topology.builders import default_cluster
+    >>> from costmodel.models.catalog import model
+    >>> from costmodel.serving.deployment import ServingLayout
+    >>> from costmodel.serving.engine import serving_stack
+    >>> deployed = Deployment(
+    ...     model=model("70b"),
+    ...     hierarchy=default_cluster("h100-sxm", 8).hierarchy,
+    ...     layout=ServingLayout(tp=2, pp=4),
+    ...     stack=serving_stack("vllm"),
+    ... )
+    >>> evidence_of(deployed, AGGREGATED).not_measured
+    ('pipeline stages',)
+    """
+    gpu, layout = deployment.hierarchy.gpu.name, deployment.layout
+    own = Kind(mode=mode, engine=deployment.stack.name, gpu=gpu, attention_dp=layout.attention_dp > 1)
+    checks = (
+        ("pipeline stages", layout.pp == 1),
+        (f"{mode} {own.engine}", _rows(Kind(mode=mode, engine=own.engine)) > 0),
+        (
+            f"attention data parallelism of {own.engine}",
+            _rows(replace(own, gpu=None)) > 0 or not own.attention_dp,
+        ),
+        (f"{own.engine} on {gpu}", _rows(replace(own, attention_dp=None)) > 0),
+    )
+    missing = [name for name, known in checks if not known]
+    found = _narrowest(own)
+    return Evidence(
+        tpot=_widened(found.tpot, len(missing)),
+        ttft=_widened(found.ttft, len(missing)),
+        rows=0 if layout.pp > 1 else _rows(own),
+        not_measured=tuple(missing),
+    )
+
+
+def _rows(kind: Kind) -> int:
+    """Measured runs of a kind."""
+    leaves = (band for band in bands_of_kinds() if band.engine and band.gpu and band.attention_dp)
+    return sum(leaf.rows for leaf in leaves if kind.covers(leaf.kind))
+
+
+def _narrowest(own: Kind) -> BandOfKind:
+    """The narrowest kind around this one with enough runs; those of one mode are always enough."""
+    around = [band for band in bands_of_kinds() if band.kind.covers(own) and band.rows >= FEWEST_ROWS]
+    return min(around, key=lambda band: band.rows)
+
+
+def _widened(ends: tuple[float, float], missing: int) -> Band:
+    """A band, wider by what is not measured."""
+    more = NOT_MEASURED * missing**0.5
+    lower, upper = ends
+    return Band(lower=exp(-hypot(log(lower), more)), upper=exp(hypot(log(upper), more)))

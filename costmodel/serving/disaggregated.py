@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,6 @@ from costmodel.serving.step_table import StepTimes
 from topology.fabric.hierarchy import p2p_bandwidth
 
 Floats = NDArray[np.float64]
-_CLOCK = attrgetter("clock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +91,26 @@ class Fleet:
 
     def run(self) -> None:
         """Serve every request."""
-        earliest = self._earliest()
+        earliest, next_s = self._earliest()
         while self.done < self._count:
             if self.events and (earliest is None or self.events[0][0] <= earliest.clock):
-                woken = self._deliver(*heappop(self.events))
-                earliest = self._earliest() if woken else earliest
+                if self._deliver(*heappop(self.events)):
+                    earliest, next_s = self._earliest()
             elif earliest is not None:
-                self._step(earliest)
-                earliest = self._earliest()
+                self._step(earliest, next_s)
+                earliest, next_s = self._earliest()
 
-    def _earliest(self) -> Replica | None:
-        """The worker whose next event comes first; None when all are idle."""
-        return min(self._busy(), key=_CLOCK, default=None)
-
-    def _busy(self) -> list[Replica]:
-        return [worker for worker in self._workers if not worker.idle]
+    def _earliest(self) -> tuple[Replica | None, float]:
+        """The worker whose next event comes first, None when all are idle, and the clock of the one after."""
+        first, first_s, next_s = None, NEVER, NEVER
+        for worker in self._workers:
+            clock = worker.clock
+            if clock < next_s and not worker.idle:
+                if clock < first_s:
+                    first, first_s, next_s = worker, clock, first_s
+                else:
+                    next_s = clock
+        return first, next_s
 
     def _deliver(self, at_s: float, i: int, prompt_done: bool) -> bool:
         """Give a request to the least loaded worker of its phase; whether that was idle."""
@@ -119,13 +122,12 @@ class Fleet:
         worker.waiting.append(i)
         return idle
 
-    def _step(self, worker: Replica) -> None:
-        """Advance one worker by an event, and pass on what it finished."""
+    def _step(self, worker: Replica, next_s: float) -> None:
+        """Advance one worker by an event, and pass on what it finished; no other has one before `next_s`."""
         decoding = id(worker) in self._decoders
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:
-            others = [other.clock for other in self._busy() if other is not worker]
-            horizon = min(horizon, min(others, default=NEVER) + self._latency_s)
+            horizon = min(horizon, next_s + self._latency_s)
         worker.advance(horizon)
         finished = worker.finished
         for i in finished[self._seen[id(worker)] :]:

@@ -33,6 +33,8 @@ class ServingStack:
         output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
+        earlier_memory_fraction: That of versions before `memory_fraction_since`.
+        memory_fraction_since: First version with `memory_fraction`; empty if every version has it.
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
             memory that is free for the cache.
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
@@ -69,6 +71,8 @@ class ServingStack:
     output_reserve: float
     kv_block_tokens: int
     memory_fraction: float
+    earlier_memory_fraction: float
+    memory_fraction_since: str
     fraction_of: FractionOf
     workspace_bytes: float
     host_s: float
@@ -90,6 +94,8 @@ class ServingStack:
     transfer_s: float
     source: str
     as_of: str
+    kernel_level: float = 1.0
+    """Time of everything on the GPU over that of the tables: of a user's own server (`serving.levels`)."""
 
 
 @functools.cache
@@ -130,11 +136,20 @@ def at_version(stack: ServingStack, version: str) -> ServingStack:
     [True, False, False]
     >>> at_version(stack, "0.12.0").lagged, at_version(stack, "0.18.0").lagged
     (False, True)
+    >>> [at_version(stack, version).memory_fraction for version in ("0.29.1", "0.30.0", "")]
+    [0.9, 0.92, 0.92]
     """
-    numbers, since = _numbers(version), _numbers(stack.hides_scheduling_since)
-    if not since or not numbers or numbers >= since:
-        return stack
-    return replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False)
+    if _is_before(version, stack.memory_fraction_since):
+        stack = replace(stack, memory_fraction=stack.earlier_memory_fraction)
+    if _is_before(version, stack.hides_scheduling_since):
+        stack = replace(stack, host_s=stack.host_s + stack.scheduling_s, lagged=False)
+    return stack
+
+
+def _is_before(version: str, since: str) -> bool:
+    """Whether a version is known, and older than another."""
+    numbers = _numbers(version)
+    return bool(numbers and since) and numbers < _numbers(since)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, cap
         one = one + elementwise_s(deployment, m)
         total = total + one * run.count * share
         layers += run.count * share
+    total = total * stack.kernel_level
     return total if captured else np.maximum(total, layers * stack.eager_layer_s)
 
 
@@ -64,7 +65,7 @@ def head_s(cal: Calibration, deployment: Deployment, rows: ArrayLike) -> Floats:
         cal, deployment.hierarchy, "all_gather", n * model.vocab_size * ACTIVATION_BYTES, tp, 1
     )
     sampling = compute.elementwise_time(cal, deployment.hierarchy.gpu, n * model.vocab_size * 4).seconds
-    return np.asarray(gemm_s + gather + sampling, dtype=np.float64)
+    return np.asarray((gemm_s + gather + sampling) * deployment.stack.kernel_level, dtype=np.float64)
 
 
 def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
@@ -125,9 +126,22 @@ def dispatch_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:
     gathered = gathered + collective_time(cal, h, "reduce_scatter", everything, size, 1)
     copies = m / layout.tp * min(model.num_experts_per_token, layout.ep) * row
     narrow = min(weight_bytes(dtype_of(deployment, "experts")), ACTIVATION_BYTES) / ACTIVATION_BYTES
-    there = collective_time(cal, h, "all_to_all", copies * max(narrow, 0.5), size, 1)
-    exchanged = there + collective_time(cal, h, "all_to_all", copies, size, 1)
+    there = _exchange_s(cal, deployment, copies * max(narrow, 0.5))
+    exchanged = there + _exchange_s(cal, deployment, copies)
     return np.asarray(np.minimum(gathered, exchanged), dtype=np.float64)
+
+
+def _exchange_s(cal: Calibration, deployment: Deployment, sent_bytes: Floats) -> Floats:
+    """Seconds of one all-to-all of `sent_bytes` of every rank.
+
+    Over NVLink that spans hosts, engines store into the others' memory themselves: a barrier, and the bytes.
+    """
+    h, size = deployment.hierarchy, deployment.layout.stage_gpus
+    seconds = collective_time(cal, h, "all_to_all", sent_bytes, size, 1)
+    if not h.gpus_per_host < size <= h.gpus_per_node:
+        return seconds
+    own_s = deployment.stack.all_reduce_s + sent_bytes * (size - 1) / size / h.scaleup.bandwidth_bytes_per_s
+    return np.minimum(seconds, own_s)
 
 
 def all_reduce_s(cal: Calibration, deployment: Deployment, message_bytes: Floats) -> Floats:
@@ -192,7 +206,7 @@ def decode_attention_s(
             full = (1 - windowed) * full + windowed * in_window
         streamed = stack.attention_share * np.maximum(full - launch, 0.0)
         total = total + (stack.attention_s + streamed) * run.count / layout.pp
-    return total
+    return total * stack.kernel_level
 
 
 def prefill_attention_s(
@@ -218,7 +232,7 @@ def prefill_attention_s(
             in_window = compute.attention_prefill(cal, gpu, **heads, window=model.sliding_window).seconds
             one = (1 - windowed) * full + windowed * in_window
         total = total + one * run.count / layout.pp
-    return total
+    return total * deployment.stack.kernel_level
 
 
 def _decode_layer_s(cal: Calibration, deployment: Deployment, batch: ArrayLike, context: ArrayLike) -> Floats:

@@ -57,4 +57,5 @@ class ServeFlags:
     burstiness: str | None = None
     usd_per_gpu_hour: str | None = None
     objective: str | None = None
+    anchor: str | None = None
     settings: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
 from costmodel.serving.engine import serving_stack
+from costmodel.serving.levels import ServingLevel
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
 from planner.questions.flags import ServeFlags
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
@@ -64,7 +65,7 @@ def understand_serving(
     model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
     job = job or _job(flags, trace)
-    objective = _one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
+    objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     requests = [
         (_request(flags, model, job, gpu, weights, objective), hierarchy)
         for gpu, hierarchy in _fabrics(flags)
@@ -84,18 +85,36 @@ def _request(
     """One request."""
     budget = price(gpu)
     dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
+    engine = serving_stack(flags.engine or "vllm").name
     return ServingRequest(
         model=model,
         job=replace(job, weight_precision=weights),
         gpu=gpu,
         num_gpus=parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else _cluster_size(flags),
-        engine=serving_stack(flags.engine or "vllm").name,
+        engine=engine,
         weights=(weights,),
         modes=_modes(flags.mode),
         objective=objective,
-        pins=_pins(flags.settings),
+        pins=serving_pins(flags.settings),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
+        level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
     )
+
+
+def _level(name: str, engine: str, gpu: str) -> ServingLevel:
+    """The level of the user's own server of this engine and GPU kind."""
+    from costmodel.accuracy.kept_anchors import recall
+
+    measured = recall(name).serving
+    found = next((level for level in measured if (level.engine, level.gpu) == (engine, gpu)), None)
+    if found is None:
+        others = ", ".join(f"{level.engine} on {level.gpu}" for level in measured) or "no server"
+        raise InputError(
+            what=f"the anchor {name} says nothing about {engine} on {gpu}",
+            cause=f"it was fitted on {others}",
+            fix=f"plan calibrate --serving BENCH.json --engine {engine} --gpu {gpu} --name {name}",
+        )
+    return found
 
 
 def _cluster_size(flags: ServeFlags) -> int | None:
@@ -123,7 +142,7 @@ def _weights(flags: ServeFlags, model: ModelSpec) -> tuple[Weights, ...]:
     """Precisions to consider: those named, or the one the checkpoint is published in."""
     if flags.weights is None:
         return (published_weights(model),)
-    return tuple(_one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
+    return tuple(one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
 
 
 def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
@@ -161,7 +180,7 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         tpot_s=_time(flags.tpot, "--tpot"),
         end_to_end_s=_time(flags.end_to_end, "--e2e"),
         percentile=_share(flags.percentile or "99", "--percentile", most=100),
-        kv_dtype=_one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
+        kv_dtype=one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
         cached_share=_share(flags.cached or "0", "--cached", most=1),
         draft_tokens=parse_count(flags.draft_tokens, "--draft-tokens", largest=16)
         if flags.draft_tokens
@@ -213,7 +232,7 @@ def _modes(text: str | None) -> tuple[Mode, ...]:
     )
 
 
-def _pins(settings: tuple[str, ...]) -> dict[str, int]:
+def serving_pins(settings: tuple[str, ...]) -> dict[str, int]:
     """Degrees fixed by --set layout.tp=8."""
     pins: dict[str, int] = {}
     for setting in settings:
@@ -270,7 +289,7 @@ def _number(text: str, flag: str, *, least: float = 1e-9) -> float:
     return value
 
 
-def _one_of(text: str, choices: tuple[T, ...], flag: str) -> T:
+def one_of(text: str, choices: tuple[T, ...], flag: str) -> T:
     """One of the known words."""
     for choice in choices:
         if text.lower() == choice:

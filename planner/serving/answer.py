@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from costmodel.estimate import watt_hours
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.bands import Band, serving_bands
+from costmodel.serving.bands import Band, Evidence
 from costmodel.serving.breakdown import decode_parts_s
 from costmodel.serving.memory import memory_breakdown
 from planner.serving.alternatives import FleetRunnerUp
 from planner.serving.capacity import after_warm_up
+from planner.serving.evidence import fleet_evidence
 from planner.serving.fleet import FleetRun
 from planner.serving.plan import (
     LimitCheck,
@@ -25,6 +26,7 @@ from planner.serving.plan import (
     PoolPlan,
     ServingAlternative,
     ServingEstimate,
+    ServingEvidence,
     ServingOptimality,
     ServingPlan,
     ServingRequest,
@@ -45,6 +47,7 @@ def plan_of_fleet(
     *,
     optimality: ServingOptimality,
     runners_up: Sequence[FleetRunnerUp],
+    without_stages: FleetRun | None = None,
     search_time_s: float,
 ) -> ServingPlan:
     """Write the plan of a simulated fleet."""
@@ -62,6 +65,7 @@ def plan_of_fleet(
         estimate=estimate_fleet(cal, request, hierarchy, run),
         alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
+        evidence=_evidence(run, without_stages),
         search_time_s=search_time_s,
         assumptions=_assumptions(request),
         provenance=(
@@ -69,6 +73,21 @@ def plan_of_fleet(
             "kernel and collective times: see costmodel/data/kernels/fits.json",
         ),
     )
+
+
+def _evidence(run: FleetRun, plain: FleetRun | None) -> ServingEvidence:
+    """Measured runs behind the fleet, and the best fleet beside it where it has what no run has."""
+    found = fleet_evidence(run)
+    best = None
+    if plain is not None:
+        workers = [(plain.prefill_workers, plain.prefill), (plain.decode_workers, plain.decode)]
+        best = ServingAlternative(
+            label=", ".join(f"{count} × {option.label}" for count, option in workers if option is not None),
+            num_gpus=plain.num_gpus,
+            capacity_requests_per_s=plain.request_rate_per_s,
+            why="has no pipeline stages",
+        )
+    return ServingEvidence(rows=found.rows, not_measured=found.not_measured, best_measured=best)
 
 
 def estimate_fleet(
@@ -88,15 +107,15 @@ def estimate_fleet(
     gpu = hierarchy.gpu
     gpus = request.num_gpus or run.num_gpus
     money = _money(request, run, gpus, mean_batch=batch)
-    bands = serving_bands()
+    bands = fleet_evidence(run)
     return ServingEstimate(
         request_rate_per_s=rate,
         capacity_requests_per_s=rate,
         output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
         tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
-        ttft=_percentiles(ttft, bands["ttft"]),
-        tpot=_percentiles(tpot[~np.isnan(tpot)], bands["tpot"]),
-        end_to_end=_percentiles(whole, bands["tpot"]),
+        ttft=_percentiles(ttft, bands.ttft),
+        tpot=_percentiles(tpot[~np.isnan(tpot)], bands.tpot),
+        end_to_end=_percentiles(whole, bands.tpot),
         goodput_requests_per_s=rate * _kept_share(request, ttft, tpot, whole),
         utilisation=simulation.utilisation,
         mean_queue=simulation.mean_queue,
@@ -110,17 +129,19 @@ def estimate_fleet(
         wh_per_query=float(watt_hours(1.0 / rate, gpus, gpu.tdp_w)),
         bound_by=bound_by(run, parts, mean_batch=batch),
         step_parts_s=parts,
-        limits=_limits(request, ttft, tpot, whole),
+        limits=_limits(request, bands, ttft, tpot, whole),
     )
 
 
-def _limits(request: ServingRequest, ttft: Floats, tpot: Floats, whole: Floats) -> dict[str, LimitCheck]:
+def _limits(
+    request: ServingRequest, bands: Evidence, ttft: Floats, tpot: Floats, whole: Floats
+) -> dict[str, LimitCheck]:
     """Each limit asked for beside the latency at the job's percentile, with the chance that it is kept."""
-    job, bands = request.job, serving_bands()
+    job = request.job
     asked = (
-        ("ttft", ttft, job.ttft_s, bands["ttft"]),
-        ("tpot", tpot[~np.isnan(tpot)], job.tpot_s, bands["tpot"]),
-        ("end_to_end", whole, job.end_to_end_s, bands["tpot"]),
+        ("ttft", ttft, job.ttft_s, bands.ttft),
+        ("tpot", tpot[~np.isnan(tpot)], job.tpot_s, bands.tpot),
+        ("end_to_end", whole, job.end_to_end_s, bands.tpot),
     )
     found = {}
     for name, values, limit_s, band in asked:
@@ -266,8 +287,12 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
     drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
     speculation = (f"{drafts}; the drafter's time and memory are not modelled",) if job.draft_tokens else ()
+    level = request.level
+    factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
+    own = (f"your own server's levels: {factors}",) if level else ()
     return (
         *speculation,
+        *own,
         f"request lengths: {spread}; arrivals: {arrivals}",
         "replicas share the load evenly",
         f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",
@@ -287,7 +312,7 @@ def chance_kept(limit_s: float, predicted_s: float, band: Band) -> float:
         P(kept) = Φ(z90 · ln(limit/predicted) / ln(upper))      where the limit is above the prediction
         P(kept) = Φ(z90 · ln(limit/predicted) / −ln(lower))     where it is below
 
-    >>> band = Band(lower=0.8, upper=1.25, rows=1, source="")
+    >>> band = Band(lower=0.8, upper=1.25)
     >>> [round(chance_kept(limit, 1.0, band), 2) for limit in (0.8, 1.0, 1.25, 2.0)]
     [0.1, 0.5, 0.9, 1.0]
     """

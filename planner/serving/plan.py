@@ -16,6 +16,7 @@ from costmodel.job import ServingJob
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
+from costmodel.serving.levels import ServingLevel
 from topology.base.decode import document_of, structure, unstructure
 
 SCHEMA_VERSION = 1
@@ -30,7 +31,8 @@ class ServingRequest:
     """What is asked: a model, the job, the GPUs that may be used, and what "best" means.
 
     `num_gpus` is the fleet to fill (None: find the smallest or cheapest one). `modes` says whether prompts
-    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp or ep.
+    and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp or ep. `level` is
+    that of the user's own server (`plan calibrate`).
     """
 
     model: ModelSpec
@@ -43,6 +45,7 @@ class ServingRequest:
     objective: ServingObjective = "gpus"
     pins: Mapping[str, int] | None = None
     usd_per_gpu_hour: float | None = None
+    level: ServingLevel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,18 @@ class ServingAlternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServingEvidence:
+    """Measured runs of the plan's mode, engine, GPU and attention, and its properties that no run has.
+
+    `best_measured` is the best fleet without pipeline stages, where the plan has them.
+    """
+
+    rows: int
+    not_measured: tuple[str, ...] = ()
+    best_measured: ServingAlternative | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSummary:
     """The best fleet of another GPU kind or precision, for comparison; no GPUs and `why_not` without one."""
 
@@ -198,6 +213,7 @@ class ServingPlan:
     alternatives: tuple[ServingAlternative, ...]
     other_fleets: tuple[FleetSummary, ...] = ()
     optimality: ServingOptimality
+    evidence: ServingEvidence = ServingEvidence(rows=0)
     search_time_s: float
     commands: Mapping[str, str] | None = None
     assumptions: tuple[str, ...] = ()

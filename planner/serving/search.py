@@ -20,6 +20,7 @@ from planner.serving.answer import plan_of_fleet
 from planner.serving.board import RESOLUTION, Board, enumerate_options, learn, lower
 from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
+from planner.serving.evidence import best_without_stages
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.infeasible import infeasible_fleet
 from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
@@ -42,13 +43,19 @@ def search_serving(
     board = enumerate_options(cal, request, hierarchy)
     if not board.options:
         return infeasible_fleet(request, hierarchy, board.rejected)
-    if request.job.concurrency is not None and request.job.request_rate_per_s is None:
-        found = _search_closed(request, board)
-    else:
-        found = _search_open(request, board, trace)
+    closed = request.job.concurrency is not None and request.job.request_rate_per_s is None
+    found = _search_closed(request, board) if closed else _search_open(request, board, trace)
     if found is None:
         return _no_fleet(request, board)
     run, optimality, losers = found
+
+    def best_of(part: Board) -> FleetRun | None:
+        if closed:
+            smallest = search_closed(request, part) if part.options else None
+            return smallest[0] if smallest else None
+        return _smallest_or_fastest(request, part, trace) if part.options else None
+
+    plain = best_without_stages(run, board, best_of)
     return plan_of_fleet(
         cal,
         request,
@@ -56,6 +63,7 @@ def search_serving(
         run,
         optimality=optimality,
         runners_up=losers,
+        without_stages=plain,
         search_time_s=time.perf_counter() - started,
     )
 

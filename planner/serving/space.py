@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights
 from costmodel.serving.engine import serving_stack
+from costmodel.serving.levels import at_levels
 from planner.serving.plan import ServingRequest
 from topology.fabric.hierarchy import Hierarchy
 
@@ -99,12 +100,12 @@ def deployment_of(
     request: ServingRequest, hierarchy: Hierarchy, weights: Weights, layout: ServingLayout
 ) -> Deployment:
     """The deployment of a request in one layout."""
-    job = request.job
+    job, stack, level = request.job, serving_stack(request.engine), request.level
     return Deployment(
         model=request.model,
         hierarchy=hierarchy,
         layout=layout,
-        stack=serving_stack(request.engine),
+        stack=at_levels(stack, host=level.host, kernel=level.kernel) if level else stack,
         weights=weights,
         kv_dtype=job.kv_dtype,
         cached_share=job.cached_share,

@@ -6,6 +6,7 @@ import json
 
 from tests.property.fuzz.mutate import CANARY, toml_of
 from tests.unit.costmodel.accuracy.test_serving_runs import ROW
+from tests.unit.costmodel.calibration.test_bench_files import HOSTILE
 from tests.unit.costmodel.models.test_hf_config import CONFIGS as BASES
 from tests.unit.topology.discover.test_discover import XML, ib_dump
 
@@ -25,6 +26,7 @@ CONFIGS = (
     _config("llama-3.1-8b", architectures=["\ud800"], model_type="\ud800"),
     "", "[]", "{}", "null", "\x00", _NESTED, '{"a":' * 100_000, '{"hidden_size": ' + "9" * 5000 + "}",
 )  # fmt: skip
+BENCHES = HOSTILE
 DUMPS: dict[str, tuple[str, ...]] = {
     "NCCL XML": (
         XML.format(nvlink="", extra='<nic><net name="a" speed="N/A"/></nic>'),

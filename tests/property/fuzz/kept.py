@@ -139,3 +139,17 @@ def _times(cal: Any) -> Mapping[str, float]:
         for n in (1, 10**8, 10**11)
     }
     return found | sent
+
+
+def make_bench(random: Random, story: list[str]) -> str:
+    from tests.unit.costmodel.calibration.test_bench_files import AIPERF, GENAI_PERF, SGLANG, VLLM
+
+    tree = mutated_tree(random.choice((VLLM, SGLANG, GENAI_PERF, AIPERF)), random, story)
+    text = json_of(tree)
+    return mutated_text(text, random, story) if random.random() < 0.2 else text
+
+
+def read_bench_file(text: str, box: Box) -> object:
+    from costmodel.calibration.bench_files import read_bench
+
+    return read_bench(box.file("bench.json", text))

@@ -21,5 +21,6 @@ SURFACES: tuple[Surface, ...] = (
     Surface("dashboard URL", words.make_query, words.read_query, hostile.QUERIES, weight=60),
     Surface("launch files", launches.make_launch, launches.read_launch, (*launches.LAUNCHES, *launches.SLOW), weight=300),
     Surface("launch files, audited", launches.make_launch, launches.audit_launch, weight=2),
+    Surface("benchmark results", kept.make_bench, kept.read_bench_file, hostile.BENCHES, weight=60),
     Surface("kept files", kept.make_kept, kept.read_kept, hostile.KEPT, weight=60),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.serving.bands import serving_bands
+from costmodel.serving.bands import AGGREGATED, evidence_of
 from costmodel.serving.deployment import stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
@@ -29,6 +29,7 @@ from planner.serving.plan import (
 )
 from planner.serving.replica import MOST_BATCH, Option, rate_bound_per_s, token_budgets, with_chunks
 from planner.serving.search import fleet_certificate, search_serving
+from planner.serving.space import deployment_of
 from topology.base.errors import InputError
 from topology.builders import default_cluster
 from topology.catalog import cluster
@@ -269,13 +270,34 @@ def test_a_limit_inside_the_error_band_is_told_with_its_probability() -> None:
     """The fleet of a rate keeps its limits as predicted; how likely in truth follows from the band."""
     plan = fleet("70b", "h100-sxm", 8, input_tokens=4000, output_tokens=500, ttft_s=1.0, tpot_s=0.03)
     check = plan.estimate.limits["tpot"]
-    band = serving_bands()["tpot"]
+    hierarchy = default_cluster("h100-sxm", 8).hierarchy
+    deployed = deployment_of(plan.request, hierarchy, plan.weights, plan.decode.layout)
+    band = evidence_of(deployed, AGGREGATED).tpot
     assert check.predicted_s == pytest.approx(plan.estimate.tpot.p99_s)
     assert check.upper_s == pytest.approx(check.predicted_s * band.upper)
     assert check.in_band == (check.limit_s < check.upper_s)
     assert 0.5 <= check.chance <= 1
     assert chance_kept(check.upper_s, check.predicted_s, band) == pytest.approx(0.9)
     assert chance_kept(check.predicted_s * band.lower, check.predicted_s, band) == pytest.approx(0.1)
+
+
+def test_a_fleet_with_pipeline_stages_says_that_none_were_measured() -> None:
+    """And the best fleet without them stands beside it; one without has nothing beside it."""
+    question = {"input_tokens": 4000, "output_tokens": 500, "ttft_s": 1.0, "tpot_s": 0.03, "percentile": 50.0}
+    plan = fleet("70b", "h100-sxm", 8, modes=("aggregated", "disaggregated"), **question)
+    pools = [pool for pool in (plan.decode, plan.prefill) if pool is not None]
+    assert max(pool.layout.pp for pool in pools) > 1
+    assert "pipeline stages" in plan.evidence.not_measured
+    assert plan.evidence.rows == 0
+    beside = plan.evidence.best_measured
+    assert beside is not None
+    assert "pp" not in beside.label
+    assert beside.num_gpus <= 8
+    assert 0 < beside.capacity_requests_per_s <= 1.01 * plan.estimate.capacity_requests_per_s
+    flat = fleet("qwen3-32b", "h100-sxm", 1, weights=("fp8",), **question)
+    assert flat.evidence.best_measured is None
+    assert flat.evidence.rows > 20
+    assert flat.evidence.not_measured == ()
 
 
 def test_requests_of_one_token_are_bound_by_their_prompts() -> None:

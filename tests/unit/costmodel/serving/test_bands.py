@@ -1,0 +1,75 @@
+"""Bands by what was measured: the narrowest kind with enough runs, wider for what no run has."""
+
+from math import log
+
+import pytest
+
+from costmodel.models.catalog import model
+from costmodel.serving.bands import (
+    AGGREGATED,
+    DISAGGREGATED,
+    FEWEST_ROWS,
+    NOT_MEASURED,
+    Evidence,
+    bands_of_kinds,
+    evidence_of,
+)
+from costmodel.serving.deployment import Deployment, ServingLayout
+from costmodel.serving.engine import serving_stack, serving_stacks
+from topology.builders import default_cluster
+from topology.catalog import gpus
+
+
+def behind(engine: str, gpu: str, mode: str = AGGREGATED, **degrees: int) -> Evidence:
+    """What stands behind a deployment."""
+    layout = ServingLayout(**degrees)
+    deployed = Deployment(
+        model=model("deepseek-r1"),
+        hierarchy=default_cluster(gpu, 8).hierarchy,
+        layout=layout,
+        stack=serving_stack(engine),
+    )
+    return evidence_of(deployed, mode)
+
+
+def test_every_band_is_of_a_known_kind_and_holds_the_prediction() -> None:
+    """Names are those of the catalogs, and either mode has a band of its own."""
+    for band in bands_of_kinds():
+        assert band.engine in ("", *serving_stacks())
+        assert band.gpu in ("", *gpus())
+        for lower, upper in (band.tpot, band.ttft):
+            assert lower < 1 < upper
+    whole = {band.mode for band in bands_of_kinds() if not band.engine and band.rows >= FEWEST_ROWS}
+    assert whole == {AGGREGATED, DISAGGREGATED}
+
+
+def test_kinds_of_one_engine_differ() -> None:
+    """A Hopper card in one pool is not a rack in two."""
+    one, other = (
+        behind("trtllm", "h100-sxm", tp=8),
+        behind("trtllm", "gb200", DISAGGREGATED, attention_dp=8, ep=8),
+    )
+    assert one.tpot != other.tpot
+    assert not one.not_measured
+    assert not other.not_measured
+    assert min(one.rows, other.rows) > 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "degrees", "missing"),
+    [
+        ("vllm", "h100-sxm", {"tp": 2, "pp": 2}, ("pipeline stages",)),
+        ("vllm", "l40s", {"tp": 2}, ("vllm on l40s",)),
+        ("vllm", "h100-sxm", {"attention_dp": 4, "ep": 4}, ("attention data parallelism of vllm",)),
+        ("vllm", "mi300x", {"pp": 2}, ("pipeline stages", "vllm on mi300x")),
+    ],
+)
+def test_what_no_run_has_is_said_and_widens_the_band(
+    engine: str, gpu: str, degrees: dict[str, int], missing: tuple[str, ...]
+) -> None:
+    """In quadrature, by a fixed amount for each; no run stands behind it."""
+    found = behind(engine, gpu, **degrees)
+    assert found.not_measured == missing
+    assert found.rows == 0
+    assert log(found.tpot.upper) > NOT_MEASURED * len(missing) ** 0.5
+    assert log(found.tpot.lower) < -NOT_MEASURED * len(missing) ** 0.5
