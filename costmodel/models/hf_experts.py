@@ -187,15 +187,20 @@ def _glm_moe_dsa(r: ConfigReader) -> dict[str, Any]:
     """GLM-5: experts are not in groups."""
     routing = _biased_routing(r, scale=2.5, groups=1, chosen=1)
     latent = _deepseek(r, routing, interleaved=r.flag("rope_interleave", default=True))
-    return {**latent, **_indexed(r, heads=32), "norm_epsilon": r.positive("rms_norm_eps", 1e-5)}
+    own = {
+        "norm_epsilon": r.positive("rms_norm_eps", 1e-5),
+        "shared_expert_size": r.size("moe_intermediate_size") * r.count("n_shared_experts", 1),
+    }
+    return {**latent, **_indexed(r, heads=32), **own}
 
 
 def _llama4(r: ConfigReader) -> dict[str, Any]:
     """Llama 4: one expert of many on each layer or every other, chunks of context on three of four."""
     layers, step = r.size("num_hidden_layers"), r.size("interleave_moe_layer_step", default=1)
     stated = r.config.get("moe_layers")
-    experts = set(stated) if isinstance(stated, list) else set(range(step - 1, layers, step))
-    if not experts <= set(range(layers)):
+    listed = isinstance(stated, list) and all(isinstance(layer, int) for layer in stated)
+    experts = set(stated) if listed else set(range(step - 1, layers, step))
+    if (stated is not None and not listed) or not experts <= set(range(layers)):
         r.problems.append("moe_layers names layers that the model has not")
         experts = set(range(layers))
     r.departures.append("attention in chunks, and layers without rotary positions (Llama 4)")

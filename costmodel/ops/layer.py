@@ -118,8 +118,9 @@ def _repeated(
     """
     if kind.mlp != "moe":
         whole = (*norms, *cast, *block)
-        kept = next(op.saved_bytes for op in whole if np.any(op.saved_bytes))
-        return repeat_block(whole, keeps=kept) if "mlp" in modules else whole
+        if "mlp" not in modules:
+            return whole
+        return repeat_block(whole, keeps=next(op.saved_bytes for op in whole if np.any(op.saved_bytes)))
     if "moe" in modules:
         kept = block[0].saved_bytes_selective
         cast = repeat_block(cast) if cast else ()

@@ -33,8 +33,8 @@ from planner.search.state import Search
 from planner.space.unfold import shardings
 from topology.base.units import format_bytes
 
-COMBINATIONS_OF_SHAPE = 4
-"""Combinations looked at for each of their degrees; bounds order them."""
+COMBINATIONS_OF_SHAPE = 8
+"""Combinations looked at for each of their degrees, by their bounds; most are seen twice, coarsely first."""
 
 MOST_LOOKED_AT = 160
 """Combinations of degrees that are looked at, in the order of their bounds, which know no memory."""

@@ -23,6 +23,7 @@ from planner.search.given_layout import plan_of_layout
 from tests.unit.planner.engines.priced import priced
 from tests.unit.planner.launch.test_bundle import plan_for
 from topology.base.errors import InputError
+from topology.base.units import format_seconds
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec, SwitchSpec, TierSpec
 
@@ -149,7 +150,8 @@ def test_without_hosts_nothing_starts_where_the_order_matters(tmp_path: Path) ->
     """The message says what another order costs, and how to take it all the same."""
     folder = written(tmp_path, two_racks(), "torchrun")
     code, out, errors = said(folder, ["bash", "start.sh"], NODE_RANK="3", MASTER_ADDR="x")
-    assert (code != 0, out, "instead of 228 ms; HOSTS=any" in errors) == (True, "", True), errors
+    told = f"instead of {format_seconds(order_of(two_racks()).step_time_s)}; HOSTS=any"
+    assert (code != 0, out, told in errors) == (True, "", True), errors
     code, _, errors = said(folder, ["bash", "start.sh"], NODE_RANK="3", MASTER_ADDR="x", HOSTS="nowhere")
     assert (code != 0, "no file nowhere" in errors) == (True, True)
 
@@ -225,9 +227,11 @@ def test_a_launcher_keeps_the_order_or_refuses_with_numbers(launcher: str) -> No
         return
     with pytest.raises(InputError, match=f"{launcher} cannot keep") as refused:
         bundle(two_racks(), "megatron", launcher)
-    assert "404 ms instead of 228 ms; 18 nodes share" in str(refused.value)
+    order = order_of(two_racks())
+    told = f"{format_seconds(order.apart_s)} instead of {format_seconds(order.step_time_s)}"
+    assert f"{told}; 18 nodes share" in str(refused.value)
     _, notes = bundle(two_racks(), "megatron", launcher, nearest=True)
-    assert "404 ms instead of 228 ms" in notes[-1]
+    assert told in notes[-1]
 
 
 @pytest.mark.parametrize(("launcher", "file"), [("kubernetes", "jobset.yaml"), ("kubeflow", "trainjob.yaml")])
