@@ -345,12 +345,13 @@ def test_published_runs_are_predicted_as_well_as_the_documentation_says(sample: 
 
 
 @pytest.mark.slow
-def test_four_of_five_published_runs_lie_within_their_band(
-    sample: list[ServingResult], shared_dir: Path
-) -> None:
-    """The 80 % bands were taken from models left out; of either mode's sample they cover 70 to 92 %."""
+def test_four_of_five_published_runs_lie_within_their_band(shared_dir: Path) -> None:
+    """The 80 % bands were taken from models left out; of either mode's sample they cover 70 to 92 %.
+
+    Rows are read as they are, as those were that the bands come from: none says which benchmark it is of.
+    """
     table = read_table(shared_dir / "serving_runs.csv").rows
-    rows = {row["id"]: row for row in table}
+    rows, sample = {row["id"]: row for row in table}, predict_serving_rows(table[::12], CAL)
     for mode in ("aggregated", "disaggregated"):
         for name in ("tpot", "ttft"):
             inside = []
