@@ -198,9 +198,10 @@ def _llama4(r: ConfigReader) -> dict[str, Any]:
     """Llama 4: one expert of many on each layer or every other, chunks of context on three of four."""
     layers, step = r.size("num_hidden_layers"), r.size("interleave_moe_layer_step", default=1)
     stated = r.config.get("moe_layers")
-    listed = isinstance(stated, list) and all(isinstance(layer, int) for layer in stated)
-    experts = set(stated) if listed else set(range(step - 1, layers, step))
-    if (stated is not None and not listed) or not experts <= set(range(layers)):
+    experts = set(range(step - 1, layers, step))
+    if isinstance(stated, list):
+        experts = {layer if isinstance(layer, int) else -1 for layer in stated}
+    if not experts <= set(range(layers)):
         r.problems.append("moe_layers names layers that the model has not")
         experts = set(range(layers))
     r.departures.append("attention in chunks, and layers without rotary positions (Llama 4)")

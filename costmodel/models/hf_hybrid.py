@@ -224,10 +224,11 @@ def _kimi_linear(r: ConfigReader) -> dict[str, Any]:
     layers, dense = r.size("num_hidden_layers"), r.count("first_k_dense_replace", 1)
     linear = r.within(r.table("linear_attn_config") or {})
     full = linear.config.get("full_attn_layers")
-    given = isinstance(full, list) and all(isinstance(layer, int) for layer in full)
-    if full is not None and not given:
+    chosen = set(range(5, layers + 1, 4))
+    if isinstance(full, list) and all(isinstance(layer, int) for layer in full):
+        chosen = set(full)
+    elif full is not None:
         r.problems.append("full_attn_layers is no list of layers")
-    chosen = set(full) if given else set(range(5, layers + 1, 4))
     usual = ["full_attention" if layer in chosen else "linear_attention" for layer in range(1, layers + 1)]
     if r.config.get("moe_layer_freq", 1) != 1:
         r.problems.append("moe_layer_freq other than 1 is not supported")

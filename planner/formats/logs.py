@@ -19,6 +19,7 @@ from topology.base.units import BILLION, GIB
 MOST_LINES = 400_000
 LONGEST_LINE = 20_000
 MOST_STEPS = 100_000
+LONGEST_INT = 19
 LONGEST_STEP_S = 1e6
 """Eleven days."""
 _STEP = re.compile(
@@ -317,10 +318,15 @@ def _take_printed(line: str, number: int, read: _Read) -> None:
         read.commands.append(re.sub(r"^(?:\+\s|cmd\s*=\s*|\$\s)", "", line))
 
 
+def _int(text: str) -> int | float:
+    """A whole number; one of more digits than any count has is as good as infinite."""
+    return int(text) if len(text) < LONGEST_INT else float(text)
+
+
 def _take_json(line: str, number: int, read: _Read) -> None:
     """A record of DLLogger or MLLOG."""
     try:
-        record = json.loads(line[line.index("{") :])
+        record = json.loads(line[line.index("{") :], parse_int=_int)
     except (ValueError, RecursionError):
         return
     if not isinstance(record, dict):

@@ -114,3 +114,9 @@ def test_a_line_that_a_pattern_matches_has_one_of_its_words(path):
     for line in path.read_text(encoding="utf-8").splitlines():
         for pattern, words in _TOLD.items():
             assert not pattern.search(line) or any(word in line.lower() for word in words)
+
+
+def test_a_step_of_four_hundred_digits_is_no_step():
+    """An integer that no float holds ended the audit."""
+    line = ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": ' + "9" * 400 + "}}\n"
+    assert measured_of(line * 3)[0].step_time_s is None
