@@ -1,16 +1,18 @@
 """Serving rows predicted by several processes: a table of thousands is simulated row by row, in plain Python.
 
 Rows are handed out a few at a time and come back as they are done, so that whoever waits can say how far it
-is and keeps what there is when it is stopped.
+is and keeps what there is when it is stopped. The processes are loky's: those of the standard library run the
+main program again at their start, which a caller's script, a notebook or a page of the dashboard may not bear.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
+
+from loky import ProcessPoolExecutor
 
 from costmodel.accuracy.serving import ServingResult, predict_serving_rows
 from costmodel.kernels.tables import load_calibration
@@ -27,9 +29,7 @@ def predict_by_processes(rows: Sequence[Row], done: dict[int, ServingResult]) ->
     if len(rows) < WORTH_PROCESSES or processes == 1:
         predict_serving_rows(rows, load_calibration(), done=done)
         return
-    pool = ProcessPoolExecutor(
-        processes, mp_context=multiprocessing.get_context("spawn"), initializer=_start_process
-    )
+    pool = ProcessPoolExecutor(processes, initializer=_start_process)
     try:
         order = sorted(range(len(rows)), key=lambda at: _setup(rows[at]))
         parts = [order[start : start + HANDED_OUT] for start in range(0, len(rows), HANDED_OUT)]
@@ -37,7 +37,7 @@ def predict_by_processes(rows: Sequence[Row], done: dict[int, ServingResult]) ->
         for some in as_completed(waited):
             done.update(some.result())
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False, kill_workers=True)
 
 
 def _start_process() -> None:

@@ -1,8 +1,10 @@
 """Measured serving runs: how rows are read, predicted and summed up."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -394,8 +396,18 @@ def test_a_part_of_two_pools_stands_for_the_whole(monkeypatch: pytest.MonkeyPatc
     assert (part.ttft_s, part.tpot_s) == pytest.approx((whole.ttft_s, whole.tpot_s), rel=0.01)
 
 
-def test_several_processes_give_the_rows_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one process does, each under its place in the table."""
+def test_several_processes_give_the_rows_in_their_places(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As one process does, each under its place in the table, and without running the main program again.
+
+    A page of the dashboard is a main program that none but Streamlit can run.
+    """
+    page = tmp_path / "page.py"
+    page.write_text("raise SystemExit('the page ran again')")
+    main = ModuleType("__main__")
+    main.__file__ = str(page)
+    monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.setattr(serving_processes, "WORTH_PROCESSES", 1)
     monkeypatch.setattr(serving_processes.os, "cpu_count", lambda: 2)
     rows = [{**ROW, "id": str(i), "concurrency": str(1 + i), "tp": "3" if i == 4 else "4"} for i in range(20)]
