@@ -1,8 +1,8 @@
 """Serving rows predicted by several processes: a table of thousands is simulated row by row, in plain Python.
 
 Rows are handed out a few at a time and come back as they are done, so that whoever waits can say how far it
-is and keeps what there is when it is stopped. The processes are loky's: those of the standard library run the
-main program again at their start, which a caller's script, a notebook or a page of the dashboard may not bear.
+is and keeps what there is when it is stopped. The processes are loky's: those of the standard library run
+the main program again at their start, which a script, a notebook or a page of the dashboard may not bear.
 """
 
 from __future__ import annotations
