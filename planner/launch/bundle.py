@@ -163,7 +163,8 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
         'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         "export MASTER_ADDR",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
-        "exec srun --kill-on-bad-exit=1 \\",
+        # its own binding would keep all ranks of a node on the cores of one task
+        "exec srun --kill-on-bad-exit=1 --cpu-bind=none \\",
         '  bash -c \'NODE_RANK="$SLURM_NODEID" exec bash start.sh "$@"\' start "$@"',
     ]
     return {"train.sbatch": "\n".join(lines) + "\n"}
@@ -195,7 +196,9 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         '  [ -z "${!name:-}" ] || told+=(-x "$name")',
         "done",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
-        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node "${{told[@]}}" \\',
+        # as above: two processes are bound to a core each, more to a socket
+        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node --bind-to none \\',
+        '  "${told[@]}" \\',
         '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
         "",
     ])  # fmt: skip

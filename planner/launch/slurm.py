@@ -49,7 +49,7 @@ def export_slurm(plan: Plan) -> Exported:
         "",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
-        f'exec srun --kill-on-bad-exit=1 plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',
+        f'exec srun --kill-on-bad-exit=1 --cpu-bind=none plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',
     ]
     text = "\n".join(lines) + "\n"
     return Exported(target="slurm", file_name="train.sbatch", text=text, notes=tuple(notes))
