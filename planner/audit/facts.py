@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.audit.words import Family
-from planner.formats.settings import Scalar, Setting, truth_of, whole
-
-NOT_KNOWN = "\x00"
-"""Value of a setting that only a run knows."""
+from planner.formats.settings import NOT_KNOWN, Scalar, Setting, truth_of, whole
 
 How = Literal["stated", "derived", "default", "assumed"]
 
@@ -57,6 +54,8 @@ _WHOLE = frozenset(
 )
 
 
+MOST_NOTES = 8
+"""Words of one file that say otherwise than the one that holds, and are told."""
 _ANY = frozenset(("said.recompute_full",))
 """Fields that several words of an engine switch on: one that does is enough."""
 
@@ -164,6 +163,14 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
         value = None if name is None else _value(name, setting.value)
         again = name in _ANY and truth_of(facts.value(name)) is False and truth_of(value) is True
         if name in facts.found and not again:
+            held = facts.found[name]
+            if (
+                value not in (None, NOT_KNOWN, held.value)
+                and name[:5] != "said."
+                and len(facts.notes) < MOST_NOTES
+            ):
+                differs = f"{setting.name} {setting.value} (line {setting.line})"
+                facts.notes.append(f"{held.said} (line {held.line}) holds over {differs}")
             continue
         if name is None or name in facts.unknown or name == "said.ignored":
             continue

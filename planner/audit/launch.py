@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from planner.audit.facts import NOT_KNOWN, recognised
+from planner.audit.facts import recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
-from planner.formats.settings import Setting
+from planner.formats.settings import NOT_KNOWN, Setting
 from planner.formats.shell import followed
 from planner.formats.shell_script import Script, Started
 from planner.formats.shell_values import UNKNOWN, Text
