@@ -54,6 +54,8 @@ _WHOLE = frozenset(
 )
 
 
+_OFFLOADED = ("offload", "offload_disk", "legacy", "unsloth")
+"""Values of Axolotl's gradient_checkpointing: what is kept for the backward pass is kept elsewhere."""
 MOST_NOTES = 8
 """Words of one file that say otherwise than the one that holds, and are told."""
 _ANY = frozenset(("said.recompute_full",))
@@ -203,6 +205,8 @@ def _value(name: str, value: Scalar) -> Any:
         return NOT_KNOWN if name in _WHOLE else None
     if name == "said.recompute" and text.lower() in ("none", "null"):
         return "none"
+    if name == "said.recompute_full" and text.lower() in _OFFLOADED:
+        return True
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
         return None if name != "said.bf16" or text.lower() != "auto" else "auto"
     if name in _WHOLE or (

@@ -10,7 +10,7 @@ from typing import Literal
 
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Facts, facts_of, meaning, recognised
-from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
+from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
@@ -343,6 +343,8 @@ def _doubts_of_launch(launch: Launch) -> list[str]:
         if launch.sure
         else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
     )
+    lines = [one.line for one in launch.settings if one.name == UNTOLD][:1]
+    found += [f"line {line}: the command has {UNTOLD}, and what they set is not told" for line in lines]
     if launch.others:
         lines = ", ".join(map(str, launch.others[:8]))
         found.append(

@@ -20,6 +20,7 @@ from topology.base.errors import InputError, shortened
 
 MOST_CHARACTERS = 400_000
 MOST_NESTED = 60
+MOST_PRODUCT = 10**30
 MOST_STATEMENTS = 20_000
 _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
@@ -76,9 +77,11 @@ def _fill_constants(module: ast.Module) -> None:
     values: dict[str, ast.Constant] = {}
     for body in (module.body, *(node.body for node in nodes if isinstance(node, ast.FunctionDef))):
         for one in body:
-            if isinstance(one, ast.Assign) and isinstance(name := one.targets[0], ast.Name):
+            targets = one.targets if isinstance(one, ast.Assign) else []
+            targets = [one.target] if isinstance(one, ast.AnnAssign) and one.value else targets
+            if len(targets) == 1 and isinstance(name := targets[0], ast.Name) and stored[name.id] == 1:
                 plain = _plain(one.value)
-                if len(one.targets) == 1 == stored[name.id] and isinstance(plain, str | int | float):
+                if isinstance(plain, str | int | float):
                     values[name.id] = ast.Constant(plain, lineno=one.lineno, col_offset=0)
     for node in nodes:
         for field, part in ast.iter_fields(node):
@@ -282,14 +285,25 @@ def _named_only(call: ast.Call, functions: _Functions) -> str | None:
 def _plain(node: ast.expr) -> Scalar | EllipsisType:
     """A literal; ``...`` for what is computed."""
     try:
-        value = ast.literal_eval(node)
+        value = _product(node) if isinstance(node, ast.BinOp) else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ...
     if isinstance(value, str | int | float | bool) or value is None:
-        return value if not isinstance(value, int) or abs(value) < 10**30 else ...
+        return value if not isinstance(value, int) or abs(value) < MOST_PRODUCT else ...
     if isinstance(value, list | tuple) and all(isinstance(part, str | int | float) for part in value):
         return ",".join(map(str, value))
     return ...
+
+
+def _product(node: ast.expr) -> int:
+    """The value of a product of whole numbers: ``8 * 1024``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        found = _product(node.left) * _product(node.right)
+        if abs(found) < MOST_PRODUCT:
+            return found
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ValueError
 
 
 def _dotted(node: ast.expr) -> str | None:

@@ -313,3 +313,25 @@ def test_what_python_sets_last_holds(tmp_path):
     facts = read_files([str(script(tmp_path, text, "c.py"))]).facts
     assert (facts.value("layout.tp"), facts.value("job.global_batch_size")) == (8, 64)
     assert "layout.pp" not in facts.found
+
+
+def test_parts_of_an_array_are_given_one_by_one(tmp_path):
+    """By number and by key; a part whose number is not known leaves all of it unknown, and that is told."""
+    end = (
+        '\ntorchrun --nproc_per_node 8 pretrain_gpt.py "${ARGS[@]}" --num-layers 8 --num-attention-heads 8\n'
+    )
+    text = "declare -A SIZE\nSIZE[tp]=4\nNAME=PP\nPP=2\nARGS=(--tensor-model-parallel-size 1)\nARGS[1]=${SIZE[tp]}\nARGS[2]=--pipeline-model-parallel-size\nARGS[3]=${!NAME}"
+    found = read_script(tmp_path, text + end)
+    assert (found["layout.tp"], found["layout.pp"]) == (4, 2)
+    reading = read_files([str(script(tmp_path, text + "\nARGS[$1]=2" + end))])
+    assert not {"layout.tp", "layout.pp"} & {
+        name for name, fact in reading.facts.found.items() if fact.how == "stated"
+    }
+    assert any("what they set is not told" in doubt for doubt in reading.doubts)
+
+
+@pytest.mark.parametrize(("value", "found"), [("offload", "full"), ("true", "full"), ("false", "none")])
+def test_checkpoints_that_are_offloaded_are_recomputation(tmp_path, value, found):
+    """Axolotl's words of where they are kept."""
+    text = f"base_model: Qwen/Qwen2.5-14B\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_checkpointing: {value}\n"
+    assert read_files([str(script(tmp_path, text, "c.yaml"))]).facts.value("layout.recompute") == found
