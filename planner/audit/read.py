@@ -343,8 +343,8 @@ def _doubts_of_launch(launch: Launch) -> list[str]:
         if launch.sure
         else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
     )
-    lines = [one.line for one in launch.settings if one.name == UNTOLD][:1]
-    found += [f"line {line}: the command has {UNTOLD}, and what they set is not told" for line in lines]
+    untold = [one.line for one in launch.settings if one.name == UNTOLD][:1]
+    found += [f"line {line}: the command has {UNTOLD}, and what they set is not told" for line in untold]
     if launch.others:
         lines = ", ".join(map(str, launch.others[:8]))
         found.append(

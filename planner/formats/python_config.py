@@ -77,8 +77,9 @@ def _fill_constants(module: ast.Module) -> None:
     values: dict[str, ast.Constant] = {}
     for body in (module.body, *(node.body for node in nodes if isinstance(node, ast.FunctionDef))):
         for one in body:
-            targets = one.targets if isinstance(one, ast.Assign) else []
-            targets = [one.target] if isinstance(one, ast.AnnAssign) and one.value else targets
+            if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None:
+                continue
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
             if len(targets) == 1 and isinstance(name := targets[0], ast.Name) and stored[name.id] == 1:
                 plain = _plain(one.value)
                 if isinstance(plain, str | int | float):
