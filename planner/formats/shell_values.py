@@ -308,12 +308,16 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
     return _modified(name, values, rest, names, line, depth)
 
 
+MOST_PARTS = 300
+"""Of an array that is given them one by one."""
+
+
 def put_part(names: Variables, name: str, index: str, value: Text) -> None:
     """Give an array a part, by its number or its key; all of it is unknown where that is not known."""
     parts, key = list(names.values.get(name, ())), joined(index, names)
     keyed = next((at for at, part in enumerate(parts) if part.text.startswith(f"[{key}]=")), len(parts))
     number = whole_number(key, names.number) if not key[:1].isalpha() else None
-    if UNKNOWN in key or (number is not None and not 0 <= number <= len(parts) < MOST_TEXTS):
+    if UNKNOWN in key or len(parts) > MOST_PARTS or (number is not None and not 0 <= number <= len(parts)):
         parts = [Text(UNKNOWN, value.line)]
     elif number is not None and keyed == len(parts):
         parts[number : number + 1] = [value]
