@@ -50,7 +50,7 @@ def command(
     from planner.launch.bundle import bundle, require_launcher
     from planner.launch.targets import export_plan
 
-    require_launcher(launcher, save_dir)
+    require_launcher(target, launcher, save_dir)
     read = read_plan(plan, accept_changes=accept_changes, say=note)
     if save_dir is not None:
         files, notes = bundle(read, target, launcher or "torchrun", nearest=nearest)

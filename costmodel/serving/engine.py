@@ -94,6 +94,8 @@ class ServingStack:
     transfer_s: float
     source: str
     as_of: str
+    makers: tuple[str, ...] = ("nvidia", "amd")
+    """Makers of the GPUs that it runs on."""
     kernel_level: float = 1.0
     """Time of everything on the GPU over that of the tables: of a user's own server (`serving.levels`)."""
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.audit.words import Family
-from planner.formats.settings import Scalar, Setting, truth_of, whole
-
-NOT_KNOWN = "\x00"
-"""Value of a setting that only a run knows."""
+from planner.formats.settings import NOT_KNOWN, Scalar, Setting, truth_of, whole
 
 How = Literal["stated", "derived", "default", "assumed"]
 
@@ -57,6 +54,10 @@ _WHOLE = frozenset(
 )
 
 
+_OFFLOADED = ("offload", "offload_disk", "legacy", "unsloth")
+"""Values of Axolotl's gradient_checkpointing: what is kept for the backward pass is kept elsewhere."""
+MOST_NOTES = 8
+"""Words of one file that say otherwise than the one that holds, and are told."""
 _ANY = frozenset(("said.recompute_full",))
 """Fields that several words of an engine switch on: one that does is enough."""
 
@@ -164,6 +165,14 @@ def facts_of(settings: Iterable[Setting], family: Family, file: str) -> Facts:
         value = None if name is None else _value(name, setting.value)
         again = name in _ANY and truth_of(facts.value(name)) is False and truth_of(value) is True
         if name in facts.found and not again:
+            held = facts.found[name]
+            if (
+                value not in (None, NOT_KNOWN, held.value)
+                and name[:5] != "said."
+                and len(facts.notes) < MOST_NOTES
+            ):
+                differs = f"{setting.name} {setting.value} (line {setting.line})"
+                facts.notes.append(f"{held.said} (line {held.line}) holds over {differs}")
             continue
         if name is None or name in facts.unknown or name == "said.ignored":
             continue
@@ -196,6 +205,8 @@ def _value(name: str, value: Scalar) -> Any:
         return NOT_KNOWN if name in _WHOLE else None
     if name == "said.recompute" and text.lower() in ("none", "null"):
         return "none"
+    if name == "said.recompute_full" and text.lower() in _OFFLOADED:
+        return True
     if value is None or text.lower() in ("", "none", "null", "auto") or text.startswith("$"):
         return None if name != "said.bf16" or text.lower() != "auto" else "auto"
     if name in _WHOLE or (

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from planner.audit.facts import NOT_KNOWN, recognised
+from planner.audit.facts import recognised
 from planner.audit.words import FAMILIES, MEGATRON_WORDS, Family
-from planner.formats.settings import Setting
+from planner.formats.settings import NOT_KNOWN, Setting
 from planner.formats.shell import followed
 from planner.formats.shell_script import Script, Started
 from planner.formats.shell_values import UNKNOWN, Text
@@ -173,6 +173,10 @@ def _is_launcher(command: Started) -> bool:
     return any(text.text.rpartition("/")[2] in _LAUNCHERS for text in command.words[:4])
 
 
+UNTOLD = "words that only a run knows"
+"""The name of what a command is told beside its settings; more flags could be there."""
+
+
 def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple[Setting, ...]:
     """Flags of a command as settings; a value that only a run knows is left out.
 
@@ -196,6 +200,10 @@ def settings_of_words(words: Sequence[Text], lines: Sequence[str] = ()) -> tuple
                 values.append(words[at].text)
                 at += 1
             found.extend(_setting(short.get(name, name.lstrip("-")), values, _line(name, line, lines)))
+            if UNKNOWN in values[1:]:
+                found.append(Setting(name=UNTOLD, value=NOT_KNOWN, line=line))
+        elif text == UNKNOWN:
+            found.append(Setting(name=UNTOLD, value=NOT_KNOWN, line=line))
         elif " " in text and text.startswith("--"):
             found.extend(settings_of_words([Text(part, line) for part in text.split()], lines))
         elif _HYDRA.fullmatch(text) and not text.startswith("/"):

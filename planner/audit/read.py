@@ -10,12 +10,12 @@ from typing import Literal
 
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Facts, facts_of, meaning, recognised
-from planner.audit.launch import Launch, family_of, launch_of, launch_of_page
+from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
 from planner.formats.logs import Measured, is_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
-from planner.formats.settings import Setting, with_defaults
+from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
 from planner.formats.shell_script import Script
 from planner.formats.structured import json_settings, toml_settings, yaml_settings
 from topology.base.decode import read_text
@@ -219,9 +219,11 @@ def _read(name: str, text: str, given: Mapping[str, str], beside: Mapping[str, s
     named = models_named(text) if kind == "python" else set()
     if family.recipes and len(named) == 1:
         facts.put("said.model", named.pop(), "derived", "the recipe that it changes")
-    doubts.extend(
-        setting.how for setting in settings if "is not set" in setting.how and _used(setting, facts)
-    )
+    for one in settings:
+        if "is not set" in one.how and _used(one, facts):
+            doubts.append(one.how)
+        if one.value == NOT_KNOWN and meaning(one, family.words) is not None and one.how not in doubts:
+            doubts.append(one.how)
     return Reading(facts, family, {path: kind}, None, doubts, settings=tuple(settings))
 
 
@@ -341,6 +343,8 @@ def _doubts_of_launch(launch: Launch) -> list[str]:
         if launch.sure
         else [f"the command of line {launch.line} is started only in a branch that is not sure to be taken"]
     )
+    untold = [one.line for one in launch.settings if one.name == UNTOLD][:1]
+    found += [f"line {line}: the command has {UNTOLD}, and what they set is not told" for line in untold]
     if launch.others:
         lines = ", ".join(map(str, launch.others[:8]))
         found.append(
@@ -372,12 +376,8 @@ def _of_log(path: str, text: str, given: Mapping[str, str]) -> Reading:
 
 def _together(readings: list[Reading]) -> Reading:
     """Facts of several files: what a command says overrides the file that it names."""
-    order = sorted(
-        readings,
-        key=lambda reading: ("shell", "page", "python", "toml", "yaml", "json", "log").index(
-            next(iter(reading.kinds.values()))
-        ),
-    )
+    ranks = ("shell", "page", "python", "toml", "yaml", "json", "log")
+    order = sorted(readings, key=lambda reading: ranks.index(next(iter(reading.kinds.values()))))
     first = order[0]
     telling = next((reading for reading in order if reading.facts.found), first)
     whole = Reading(Facts(), telling.family)
@@ -393,7 +393,7 @@ def _together(readings: list[Reading]) -> Reading:
         whole.variables |= reading.variables
         whole.settings += tuple(replace(one, file=next(iter(reading.kinds))) for one in reading.settings)
         whole.kinds |= reading.kinds
-        whole.doubts.extend(reading.doubts)
+        whole.doubts.extend((*reading.doubts, *reading.facts.notes))
         whole.measured = whole.measured or reading.measured
     conclude(whole.facts, whole.family)
     whole.doubts.extend(whole.facts.notes)

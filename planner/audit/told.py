@@ -16,7 +16,6 @@ from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
-from planner.audit.facts import NOT_KNOWN
 from planner.audit.read import Reading
 from planner.engines.contract import Contract, read, write
 from planner.engines.contract import Reading as Told
@@ -24,7 +23,7 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import layout_facts, model_facts, stack_facts, told_model, told_stack
 from planner.engines.refusal import Refused
 from planner.engines.setting import Setting as EngineSetting
-from planner.formats.settings import Setting
+from planner.formats.settings import NOT_KNOWN, Setting
 from planner.plan import PlanRequest
 from planner.problem import Setting as Question
 from planner.problem import setting_of, split_of

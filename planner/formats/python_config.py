@@ -1,22 +1,26 @@
 """Python configurations as settings, from their syntax alone: nothing is imported or run.
 
 Read are assignments of plain values to attributes (``cfg.model.tp = 8``) and keyword arguments of nested
-calls (``Config(training=TrainingConfig(seq_len=4096))``), function by function; a
-function that calls another one of the file has its settings too.
+calls (``Config(training=TrainingConfig(seq_len=4096))``), function by function; a function that calls another
+one of the file has its settings too. A name that is given a value once in the file, outside of any branch, is
+that value; what a branch or a loop sets is not known.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from types import EllipsisType
 
-from planner.formats.settings import MOST_SETTINGS, Scalar, Setting
+from planner.formats.settings import MOST_SETTINGS, NOT_KNOWN, Scalar, Setting
 from topology.base.errors import InputError, shortened
 
 MOST_CHARACTERS = 400_000
 MOST_NESTED = 60
+MOST_PRODUCT = 10**30
 MOST_STATEMENTS = 20_000
 _WITH = re.compile(r"(?:^|[._])with_(\w+)$")
 """A function that wraps a recipe to change one setting: ``with_global_batch_size(recipe(), 4096)``."""
@@ -49,14 +53,46 @@ def recipes_of(text: str, where: str) -> list[Recipe]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         cause = shortened(str(error), 200)
         raise InputError(f"{where} is not valid Python", cause, "correct the syntax at that place") from None
+    _fill_constants(module)
     functions = _Functions(
         {node.name: node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)}
     )
     found = [
         Recipe(name, tuple(_of_function(node, functions, 0)), node.lineno) for name, node in functions.items()
     ]
-    top = [setting for node in module.body for setting in _statement(node, functions, 0)]
-    return [recipe for recipe in (*found, Recipe("", tuple(top), 1)) if recipe.settings]
+    top = tuple(_last(setting for node in module.body for setting in _statement(node, functions, 0)))
+    return [recipe for recipe in (*found, Recipe("", top, 1)) if recipe.settings]
+
+
+def _last(settings: Iterable[Setting]) -> list[Setting]:
+    """What is set again holds as set last."""
+    return list({setting.name: setting for setting in settings}.values())
+
+
+def _fill_constants(module: ast.Module) -> None:
+    """Put values in place of the names that have one."""
+    nodes = list(ast.walk(module))
+    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and _stored(node))
+    stored.update(node.arg for node in nodes if isinstance(node, ast.arg))
+    values: dict[str, ast.Constant] = {}
+    for body in (module.body, *(node.body for node in nodes if isinstance(node, ast.FunctionDef))):
+        for one in body:
+            if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None:
+                continue
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            if len(targets) == 1 and isinstance(name := targets[0], ast.Name) and stored[name.id] == 1:
+                plain = _plain(one.value)
+                if isinstance(plain, str | int | float):
+                    values[name.id] = ast.Constant(plain, lineno=one.lineno, col_offset=0)
+    for node in nodes:
+        for field, part in ast.iter_fields(node):
+            if isinstance(part, ast.Name) and not _stored(part) and part.id in values:
+                setattr(node, field, values[part.id])
+
+
+def _stored(node: ast.Name) -> bool:
+    """Whether a name is given something, or taken away."""
+    return not isinstance(node.ctx, ast.Load)
 
 
 def _deepest(text: str) -> int:
@@ -81,7 +117,7 @@ def _of_function(node: ast.FunctionDef, functions: _Functions, depth: int) -> li
         found.extend(_statement(statement, functions, depth))
         if len(found) > MOST_SETTINGS:
             break
-    found = list({setting.name: setting for setting in found}.values())  # what is set again holds as set last
+    found = _last(found)
     gpus = _GPUS.search(node.name)
     if gpus and found:
         how = "from the name of the function"
@@ -111,7 +147,39 @@ def _statement(node: ast.stmt, functions: _Functions, depth: int) -> list[Settin
         return _assigned(node.target, node.value, functions, depth)
     if isinstance(node, ast.Return | ast.Expr) and isinstance(node.value, ast.Call):
         return _call(node.value, "", functions, depth)
+    if isinstance(node, ast.With) or (isinstance(node, ast.If) and _is_main(node)):
+        return _block(node.body, functions, depth)
+    if isinstance(node, ast.Try):
+        body = _block((*node.body, *node.orelse, *node.finalbody), functions, depth)
+        handled = [statement for part in node.handlers for statement in part.body]
+        return [*body, *_untold(handled, node, functions, depth)]
+    if isinstance(node, ast.If | ast.For | ast.While):
+        return _untold((*node.body, *node.orelse), node, functions, depth)
     return []
+
+
+def _untold(body: Iterable[ast.stmt], node: ast.stmt, functions: _Functions, depth: int) -> list[Setting]:
+    """Settings that hold only where a run comes past them."""
+    how = f"line {node.lineno}: only a run knows whether its branch or loop sets "
+    inside = _block(body, functions, depth)
+    return [replace(one, value=NOT_KNOWN, how=one.how or f"{how}{one.name}") for one in inside]
+
+
+def _block(body: Iterable[ast.stmt], functions: _Functions, depth: int) -> list[Setting]:
+    """Settings of statements inside another."""
+    found: list[Setting] = []
+    for statement in body:
+        functions.left -= 1
+        if functions.left < 0 or depth > MOST_NESTED:
+            break
+        found.extend(_statement(statement, functions, depth + 1))
+    return found[:MOST_SETTINGS]
+
+
+def _is_main(node: ast.If) -> bool:
+    """``if __name__ == "__main__":``, which is no branch of a job."""
+    test = node.test
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
 def _assigned(target: ast.expr, value: ast.expr, functions: _Functions, depth: int) -> list[Setting]:
@@ -218,14 +286,25 @@ def _named_only(call: ast.Call, functions: _Functions) -> str | None:
 def _plain(node: ast.expr) -> Scalar | EllipsisType:
     """A literal; ``...`` for what is computed."""
     try:
-        value = ast.literal_eval(node)
+        value = _product(node) if isinstance(node, ast.BinOp) else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ...
     if isinstance(value, str | int | float | bool) or value is None:
-        return value if not isinstance(value, int) or abs(value) < 10**30 else ...
+        return value if not isinstance(value, int) or abs(value) < MOST_PRODUCT else ...
     if isinstance(value, list | tuple) and all(isinstance(part, str | int | float) for part in value):
         return ",".join(map(str, value))
     return ...
+
+
+def _product(node: ast.expr) -> int:
+    """The value of a product of whole numbers: ``8 * 1024``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        found = _product(node.left) * _product(node.right)
+        if abs(found) < MOST_PRODUCT:
+            return found
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise ValueError
 
 
 def _dotted(node: ast.expr) -> str | None:

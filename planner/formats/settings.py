@@ -11,6 +11,8 @@ from topology.base.names import YES_NO
 
 Scalar: TypeAlias = str | int | float | bool | None
 
+NOT_KNOWN = "\x00"
+"""The value of a setting that only a run knows."""
 MOST_SETTINGS = 5_000
 """Of one file; the longest configuration published has some five hundred."""
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")

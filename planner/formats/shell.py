@@ -23,6 +23,7 @@ from planner.formats.shell_values import (
     here_text,
     joined,
     merged,
+    put_part,
     texts_of,
 )  # fmt: skip
 from planner.formats.shell_words import REDIRECTIONS, Word, words_of
@@ -244,7 +245,7 @@ class _Follower:
         return found
 
     def assign(self, word: Word, match: re.Match[str], names: Variables) -> None:
-        """``NAME=value``, ``NAME+=value``, ``NAME=( … )``."""
+        """``NAME=value``, ``NAME+=value``, ``NAME=( … )``, ``NAME[index]=value``."""
         name, index, more = match.groups()
         before = names.values.get(name, ()) if more else ()
         if word.array is not None:
@@ -252,7 +253,8 @@ class _Follower:
             names.values[name] = (*before, *texts)[:MOST_STEPS]
             names.arrays.add(name)
         elif index is not None:
-            names.values[name] = (Text(UNKNOWN, word.line),)
+            text = joined(word.text[match.end() :], names, word.line)
+            put_part(names, name, index, Text(UNKNOWN if more else text, word.line))
         else:
             text = joined(word.text[match.end() :], names, word.line)
             whole = "".join(part.text for part in before) + text

@@ -288,6 +288,8 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
     if inside.startswith("#"):
         found = names.values.get(inside[1:].partition("[")[0])
         return _Found((Text(UNKNOWN if found is None else str(len(found)), line),))
+    if inside[:1] == "!" and (named := names.text(inside[1:])) and named.isidentifier():
+        return _value(named, names, line)
     match = _SPECIAL.fullmatch(inside)
     if match is None:
         return _Found((Text(UNKNOWN, line),))
@@ -304,6 +306,25 @@ def _parameter(inside: str, names: Variables, line: int, depth: int) -> _Found:
         inside_it = number is not None and 0 <= number < len(values)
         return _Found((values[number],) if inside_it and number is not None else (Text(UNKNOWN, line),))
     return _modified(name, values, rest, names, line, depth)
+
+
+MOST_PARTS = 300
+"""Of an array that is given them one by one."""
+
+
+def put_part(names: Variables, name: str, index: str, value: Text) -> None:
+    """Give an array a part, by its number or its key; all of it is unknown where that is not known."""
+    parts, key = list(names.values.get(name, ())), joined(index, names)
+    keyed = next((at for at, part in enumerate(parts) if part.text.startswith(f"[{key}]=")), len(parts))
+    number = whole_number(key, names.number) if not key[:1].isalpha() else None
+    if UNKNOWN in key or len(parts) > MOST_PARTS or (number is not None and not 0 <= number <= len(parts)):
+        parts = [Text(UNKNOWN, value.line)]
+    elif number is not None and keyed == len(parts):
+        parts[number : number + 1] = [value]
+    else:
+        parts[keyed : keyed + 1] = [Text(f"[{key}]={value.text}"[:LONGEST_TEXT], value.line)]
+    names.values[name] = tuple(parts)
+    names.arrays.add(name)
 
 
 def _modified(

@@ -1,7 +1,8 @@
 """Configuration files as settings: JSON, TOML and YAML, by parsers that build nothing else.
 
-YAML is read as events: tags (``!include``) are passed over, an alias is the text of its name, no object
-is ever constructed. A JSON template, whose values a script replaces, is read with those values unknown.
+YAML is read as events: tags (``!include``) are passed over, an alias is what its anchor marks, and no object
+is ever constructed. Tables that others merge (``<<``) are templates: what they say themselves comes last. A
+JSON template, whose values a script replaces, is read with those values unknown.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from planner.formats.settings import MOST_SETTINGS, Scalar, Setting
@@ -150,7 +152,7 @@ def yaml_settings(text: str, where: str) -> list[Setting]:
                 break
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise _unreadable(where, "YAML", " ".join(str(error).split())) from None
-    return reader.found
+    return reader.settings()
 
 
 class _Events:
@@ -161,16 +163,38 @@ class _Events:
         self.stack: list[tuple[str, str, list[str]]] = []
         """Open collections: kind, name, plain parts of a list."""
         self.key: str | None = None
+        self.anchors: dict[str, tuple[int, int, str] | Scalar] = {}
+        """By anchor: a value, or the first and last setting of a table and its name."""
+        self.opened: list[tuple[str, int]] = []
+        """Anchor of every open collection, and the settings before it."""
+        self.merged: dict[int, dict[str, None]] = {}
+        """Anchors that a table merges, by its depth."""
+        self.templates: set[str] = set()
+
+    def settings(self) -> list[Setting]:
+        """What was read, templates last."""
+        late = {
+            number
+            for name in self.templates
+            if isinstance(place := self.anchors.get(name), tuple)
+            for number in range(*place[:2])
+        }
+        plain = [one for number, one in enumerate(self.found) if number not in late]
+        return [*plain, *(self.found[number] for number in sorted(late))][:MOST_SETTINGS]
 
     def take(self, event: yaml.Event) -> None:
         """One event."""
         kind = type(event).__name__
         if kind in ("MappingStartEvent", "SequenceStartEvent"):
-            self.stack.append((kind[0], self.name(), []))
+            merges = "<<" if self.key == "<<" else ""
+            self.stack.append((merges or kind[0], self.stack[-1][1] if merges else self.name(), []))
+            self.opened.append((getattr(event, "anchor", None) or "", len(self.found)))
             self.key = None
         elif kind in ("MappingEndEvent", "SequenceEndEvent"):
             self.end(event)
-        elif kind in ("ScalarEvent", "AliasEvent"):
+        elif kind == "AliasEvent":
+            self.alias(event)
+        elif kind == "ScalarEvent":
             self.scalar(event)
 
     def name(self) -> str:
@@ -181,17 +205,54 @@ class _Events:
     def end(self, event: yaml.Event) -> None:
         """A collection ends; a list of plain values is one setting."""
         kind, name, parts = self.stack.pop() if self.stack else ("", "", [])
+        anchor, start = self.opened.pop() if self.opened else ("", 0)
         if kind == "S" and parts:
             command = name.rpartition(".")[2].removesuffix("[]") in _COMMANDS
             text = (shlex.join(parts) if command else ",".join(parts[:LONGEST_LIST]))[:LONGEST_VALUE]
             self.found.append(Setting(name=name, value=text, line=_line(event)))
+        for merged in self.merged.pop(len(self.stack), ()):  # what the table says itself came first
+            self.copy(merged, name, {one.name for one in self.found[start:]})
+        if anchor:
+            self.anchors[anchor] = (start, len(self.found), name)
         self.key = None
+
+    def alias(self, event: Any) -> None:
+        """What an anchor marks, once more under the name that is open."""
+        known = self.anchors.get(event.anchor)
+        merges = bool(self.stack) and (self.key == "<<" or self.stack[-1][0] == "<<")
+        if merges:
+            depth = len(self.stack) - (1 if self.key == "<<" else 2)
+            self.merged.setdefault(depth, {})[event.anchor] = None
+            self.templates.add(event.anchor)
+        elif self.stack and self.stack[-1][0] != "S" and self.key is None:
+            self.key = str(known)[:200]
+            return
+        elif isinstance(known, tuple):
+            self.copy(event.anchor, self.name())
+        elif self.stack and self.stack[-1][0] == "S":
+            self.stack[-1][2].append(str(known))
+        elif self.stack:
+            self.found.append(Setting(name=self.name(), value=known, line=_line(event)))
+        self.key = None
+
+    def copy(self, anchor: str, name: str, but: Collection[str] = ()) -> None:
+        """The settings of a table that an anchor marks, under another name, but some."""
+        place = self.anchors.get(anchor)
+        left = MOST_SETTINGS - len(self.found)
+        if isinstance(place, tuple) and left > 0:
+            start, end, own = place
+            for one in self.found[start : min(end, start + left)]:
+                inside = f"{name}{one.name[len(own) :]}".lstrip(".")[:LONGEST_VALUE]
+                if inside not in but:
+                    self.found.append(Setting(name=inside, value=one.value, line=one.line))
 
     def scalar(self, event: Any) -> None:
         """A key, a value, or an entry of a list."""
-        text = str(
-            getattr(event, "value", None) or (event.anchor if type(event).__name__ == "AliasEvent" else "")
-        )
+        text = str(event.value or "")
+        plain = event.style in (None, "")
+        value = plain_value(text) if plain else text[:LONGEST_VALUE]
+        if event.anchor:
+            self.anchors[event.anchor] = value
         if not self.stack:
             return
         kind, _, parts = self.stack[-1]
@@ -200,8 +261,6 @@ class _Events:
         elif self.key is None:
             self.key = text[:200]
         else:
-            plain = getattr(event, "style", None) in (None, "")
-            value = plain_value(text) if plain else text[:LONGEST_VALUE]
             self.found.append(Setting(name=self.name(), value=value, line=_line(event)))
             self.key = None
 

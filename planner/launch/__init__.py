@@ -1,1 +1,1 @@
-"""What starts an engine: schedulers, manifests, servers, one file for each; no torch."""
+"""What starts an engine: schedulers, manifests, servers; no torch."""

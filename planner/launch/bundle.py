@@ -17,8 +17,8 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import Files
 from planner.engines.program import FILE
-from planner.engines.quoting import one_line, shell, yaml
-from planner.launch.cloud import sagemaker, vertex
+from planner.engines.quoting import one_line, shell
+from planner.launch.cloud import sagemaker, skypilot, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
 from planner.launch.entries import ENTRIES, Entry
 from planner.launch.machines import PlanMachines, machines_of, title_of
@@ -37,8 +37,7 @@ from planner.launch.node_order import (
 from planner.launch.preflight import preflight
 from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
-from planner.launch.schedulers import accelerators
-from planner.launch.targets import told
+from planner.launch.targets import TARGETS, told
 from planner.plan import Plan, to_json
 from planner.problem import setting_of, tables_of
 from topology.base.errors import InputError
@@ -109,14 +108,9 @@ def in_image(contract: Contract, entry: Entry, where: PlanMachines) -> Entry:
     return replace(entry, image=image_of(contract.engine, entry, where.maker), requirement=wanted)
 
 
-def _install(entry: Entry) -> str:
-    """What puts the engine into the base image; nothing where that has it."""
-    return f"python -m pip install --no-cache-dir {shell(entry.requirement)}" if entry.requirement else ""
-
-
 def dockerfile(entry: Entry) -> str:
     """The image of a container: a base by version, the engine, and this folder."""
-    install = [f"RUN {line}"] if (line := _install(entry)) else []
+    install = [f"RUN {entry.install}"] if entry.install else []
     return "\n".join([f"FROM {entry.image}", *install, "WORKDIR /plan", "COPY . /plan", ""])
 
 
@@ -169,7 +163,8 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
         'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         "export MASTER_ADDR",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
-        "exec srun --kill-on-bad-exit=1 \\",
+        # its own binding would keep all ranks of a node on the cores of one task
+        "exec srun --kill-on-bad-exit=1 --cpu-bind=none \\",
         '  bash -c \'NODE_RANK="$SLURM_NODEID" exec bash start.sh "$@"\' start "$@"',
     ]
     return {"train.sbatch": "\n".join(lines) + "\n"}
@@ -201,7 +196,9 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         '  [ -z "${!name:-}" ] || told+=(-x "$name")',
         "done",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
-        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node "${{told[@]}}" \\',
+        # as above: two processes are bound to a core each, more to a socket
+        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node --bind-to none \\',
+        '  "${told[@]}" \\',
         '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
         "",
     ])  # fmt: skip
@@ -212,21 +209,6 @@ _OPTIONAL = ("MASTER_PORT", "SKIP_PREFLIGHT", "NUMA_BINDING", "NCCL_DEBUG", "SAV
 """Variables of a bundle that a user may name."""
 
 
-def _skypilot(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
-    """A SkyPilot task: it stops where a variable that is null here is not given by --env."""
-    task = {
-        "name": title_of(plan),
-        "num_nodes": where.nodes,
-        "workdir": ".",
-        "resources": {"accelerators": accelerators(where), "image_id": f"docker:{entry.image}"},
-        "envs": dict.fromkeys(entry.variables),
-        **({"setup": line} if (line := _install(entry)) else {}),
-        "run": 'MASTER_ADDR="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"\n'
-        'export MASTER_ADDR NODE_RANK="$SKYPILOT_NODE_RANK"\nexec bash start.sh\n',
-    }
-    return {"task.yaml": yaml(task)}
-
-
 LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines, NodeOrder], dict[str, str]]] = {
     "slurm": _slurm,
     "torchrun": _torchrun,
@@ -234,7 +216,7 @@ LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines, NodeOrder], dict[st
     "kubernetes": kubernetes,
     "pytorchjob": pytorchjob,
     "kubeflow": kubeflow,
-    "skypilot": _skypilot,
+    "skypilot": skypilot,
     "ray": ray,
     "sagemaker": sagemaker,
     "vertex": vertex,
@@ -284,8 +266,14 @@ _KEPT = {
 }
 
 
-def require_launcher(launcher: str | None, folder: object | None) -> None:
-    """Refuse a launcher without a folder: it is more than one file."""
+def require_launcher(target: str, launcher: str | None, folder: object | None) -> None:
+    """Refuse a launcher as the target, and one without a folder: it is more than one file."""
+    if target in LAUNCHERS and (folder is not None or target not in TARGETS):
+        raise InputError(
+            what=f"{target} starts an engine and is none",
+            cause=f"--to names what trains: {', '.join(ENTRIES)}",
+            fix=f"use --to ENGINE --launcher {target} --save-dir DIR; meshplan is an engine too",
+        )
     if launcher is not None and folder is None:
         raise InputError(
             what="a launcher needs a folder",

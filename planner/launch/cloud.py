@@ -1,7 +1,8 @@
-"""A bundle as a training job of SageMaker or Vertex AI: the request, and what a node's container runs first.
+"""A bundle in a cloud: a training job of SageMaker or Vertex AI, or a task of SkyPilot.
 
-Words of the requests: SageMaker's CreateTrainingJob, Vertex AI's CustomJob. The image holds the folder at
-/plan; what only the user knows stands in angle brackets, which both services refuse.
+Words of the requests: SageMaker's CreateTrainingJob, Vertex AI's CustomJob. Their image holds the folder at
+/plan, and what a node's container runs first; what only the user knows stands in angle brackets, which both
+services refuse.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from planner.engines.quoting import yaml
 from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
 from planner.launch.makers import MAKERS, NVIDIA
@@ -111,6 +113,29 @@ def vertex(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[
         more="",
     )
     return {"vertex.json": _json(request), "vertex.sh": script}
+
+
+_SKYPILOT = {
+    "a100-sxm-80gb": "A100-80GB", "a100-sxm-40gb": "A100", "h100-sxm": "H100", "h200-sxm": "H200",
+    "b200-sxm": "B200", "l40s": "L40S", "a10g": "A10G", "rtx-4090": "RTX4090", "mi300x": "MI300X",
+}  # fmt: skip
+"""What SkyPilot calls a GPU; another keeps its own name."""
+
+
+def skypilot(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
+    """A SkyPilot task: it stops where a variable that is null here is not given by --env."""
+    name = _SKYPILOT.get(where.gpu, where.gpu.upper())
+    task = {
+        "name": title_of(plan),
+        "num_nodes": where.nodes,
+        "workdir": ".",
+        "resources": {"accelerators": f"{name}:{where.gpus_per_node}", "image_id": f"docker:{entry.image}"},
+        "envs": dict.fromkeys(entry.variables),
+        **({"setup": entry.install} if entry.install else {}),
+        "run": 'MASTER_ADDR="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"\n'
+        'export MASTER_ADDR NODE_RANK="$SKYPILOT_NODE_RANK"\nexec bash start.sh\n',
+    }
+    return {"task.yaml": yaml(task)}
 
 
 _CLOUDS = {"aws-": "SageMaker", "gcp-": "Vertex AI"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.engines.quoting import shell
 from planner.launch.programs import PLANNED_FILE
 from topology.base.version import VERSION
 
@@ -62,6 +63,11 @@ class Entry:
     lists_hosts: bool = False
     torch: bool = True
     requirement: str | None = None
+
+    @property
+    def install(self) -> str:
+        """What puts the engine into that image; nothing where it has it."""
+        return f"python -m pip install --no-cache-dir {shell(self.requirement)}" if self.requirement else ""
 
 
 _TORCHTITAN = '''\

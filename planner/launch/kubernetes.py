@@ -10,8 +10,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from planner.launch.makers import maker_of
 from planner.launch.multi_node import nodes_of
 from planner.serving.plan import PoolPlan, ServingPlan
+from topology.hardware.datasheets import sheet_named
 
 PORT = 8000
 OPTIONS_DIRECTORY = "/etc/server-options"
@@ -130,7 +132,7 @@ containers:
   - containerPort: {port}
   resources:
     limits:
-      nvidia.com/gpu: {gpus}
+      {resource}: {gpus}
   readinessProbe:
     httpGet: {{path: /health, port: {port}}}
     periodSeconds: 10
@@ -169,16 +171,17 @@ def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
 
     Servers listen on every address, or the probe and the Service could not reach them.
     """
-    name = _name(plan, workload)
+    name, maker = _name(plan, workload), maker_of(sheet_named(plan.request.gpu).gpu())
     mounts = f"  - {{name: options, mountPath: {OPTIONS_DIRECTORY}}}\n"
     volumes = f"- name: options\n  configMap: {{name: {name}-options}}\n"
     path = f"{OPTIONS_DIRECTORY}/{workload.options_file}"
     words = [path if word == workload.options_file else word for word in workload.words]
     return _CONTAINER.format(
         engine=plan.request.engine,
-        image=_IMAGES[plan.request.engine],
+        image=maker.images.get(plan.request.engine, _IMAGES[plan.request.engine]),
         command=json.dumps([*words, "--host", "0.0.0.0"]),  # noqa: S104  # inside a pod
         port=PORT,
+        resource=maker.resource,
         gpus=gpus,
         mounts=mounts if workload.options else "",
         volumes=volumes if workload.options else "",

@@ -84,6 +84,8 @@ gpus() { memory; }
             "colossalai": "<image with Colossal-AI for ROCm>",
             "horovod": "<image with Horovod for ROCm>",
             "tensorflow": "<image with TensorFlow for ROCm>",
+            "vllm": "rocm/vllm:latest",
+            "sglang": "<image with SGLang for ROCm>",
             "meshplan": "<image with Python 3.11 or later and torch 2.11 or later for ROCm>",
         },
         environment=(

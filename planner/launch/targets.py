@@ -11,18 +11,16 @@ from planner.engines.fields import facts_of
 from planner.engines.formats import FORMATS, Files
 from planner.engines.judge import cost, is_the_plan, judge, refusal, require_runnable
 from planner.launch.machines import Exported
-from planner.launch.schedulers import export_kubeflow, export_skypilot, export_slurm
+from planner.launch.slurm import export_slurm
 from planner.plan import Plan
 from planner.problem import setting_of, tables_of
 from topology.base.names import resolve
 
-SCHEDULERS: Mapping[str, Callable[[Plan], Exported]] = {
-    "kubeflow": export_kubeflow,
-    "skypilot": export_skypilot,
+OTHERS: Mapping[str, Callable[[Plan], Exported]] = {
     "slurm": export_slurm,
 }
-"""Schedulers by name; alone they start Meshplan's own executor."""
-TARGETS: tuple[str, ...] = (*FORMATS, *SCHEDULERS)
+"""Targets that are no engine, by name."""
+TARGETS: tuple[str, ...] = (*FORMATS, *OTHERS)
 
 
 def export_plan(
@@ -41,7 +39,7 @@ def export_plan(
     """
     name = resolve(target, TARGETS, "export target")
     if name not in FORMATS:
-        return SCHEDULERS[name](plan)
+        return OTHERS[name](plan)
     files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)
     (main, text), *others = files.items()
     return Exported(target=name, file_name=main, text=text, notes=notes, others=dict(others))

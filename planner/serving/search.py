@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 
 from costmodel.kernels.tables import Calibration
+from costmodel.serving.engine import serving_stack, serving_stacks
 from costmodel.serving.load import Load
 from planner.serving.alternatives import FleetRunnerUp, runners_up, widest_margin
 from planner.serving.answer import plan_of_fleet
@@ -29,6 +30,7 @@ from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
 from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 FoundFleet = tuple[FleetRun, ServingOptimality, tuple[FleetRunnerUp, ...]]
@@ -78,6 +80,14 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             cause=f"{job.input_tokens} input + {job.output_tokens} output = {longest} tokens, {model.name} "
             f"holds {model.max_sequence_length}",
             fix=f"give --input and --output at most {model.max_sequence_length} together",
+        )
+    engine = serving_stack(request.engine)
+    if generation_of(gpu).maker not in engine.makers:
+        others = [name for name, one in serving_stacks().items() if generation_of(gpu).maker in one.makers]
+        raise InputError(
+            what=f"{engine.name} does not run on {gpu.name}",
+            cause=f"its GPUs are of {', '.join(engine.makers)}, this one is of {generation_of(gpu).maker}",
+            fix=f"use --engine {' or '.join(others)}, or another GPU",
         )
     for weights in request.weights:
         if weights == "fp8" and "fp8" not in gpu.peak_flop_per_s:

@@ -43,6 +43,16 @@ def test_a_launcher_asks_for_a_folder(plan: str, capsys: pytest.CaptureFixture[s
     assert "--save-dir DIR" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("launcher", ["kubeflow", "skypilot"])
+def test_what_starts_an_engine_is_no_tool_of_its_own(
+    launcher: str, plan: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is one way to it, by `--launcher`, and the refusal says it."""
+    for more in ([], ["--save-dir", str(tmp_path / "job")]):
+        assert run(["export", plan, "--to", launcher, *more]) == 2
+        assert f"--to ENGINE --launcher {launcher} --save-dir DIR" in capsys.readouterr().err
+
+
 def test_a_plan_for_another_engine_is_an_answer_that_is_no(
     plan: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -275,7 +275,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     insert(rules, "    *(_offered(axis)", entry)
     (root / "planner" / "launch" / "toy.py").write_text(TARGET, encoding="utf-8")
     targets = root / "planner" / "launch" / "targets.py"
-    insert(targets, '    "kubeflow": export_kubeflow,\n', '    "toy": toy.export,\n')
+    insert(targets, '    "slurm": export_slurm,\n', '    "toy": toy.export,\n')
     insert(targets, "from planner.launch.machines import", "from planner.launch import toy\n")
     return root
 

@@ -21,6 +21,10 @@ policy:
   train_micro_batch_size: 1
 cluster: {gpus_per_node: 8, num_nodes: 16}
 data: !include other.yaml
+base: &base {train_global_batch_size: &batch 512, sizes: {num_layers: 8}}
+more:
+  <<: [*base, *base]
+  seq_length: *batch
 """
 _NANOTRON = """\
 parallelism: {dp: 4, expert_parallel_size: 1, pp: 1, tp: 2, pp_engine: 1f1b, tp_mode: REDUCE_SCATTER}

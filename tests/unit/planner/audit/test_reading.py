@@ -246,3 +246,92 @@ def test_a_file_that_states_no_layout_says_so():
     document, warned = read(FILES, {"file": "trt_serve.sh"})
     assert document["layout"] == {}
     assert warned
+
+
+ANCHORS = """\
+base: &base {per_device_train_batch_size: 2, cutoff_len: 4096, more: {bf16: true}}
+gpus: &gpus 16
+job:
+  per_device_train_batch_size: 1
+  <<: *base
+cluster:
+  num_processes: *gpus
+"""
+
+
+def test_an_alias_is_what_its_anchor_marks(tmp_path):
+    """A table says what it merges, under what it says itself; the template speaks last, and not against it."""
+    reading = read_files([str(script(tmp_path, ANCHORS, "c.yaml"))])
+    found = {name: reading.facts.value(name) for name in ("layout.microbatch_size", "job.sequence_length")}
+    assert found == {"layout.microbatch_size": 1, "job.sequence_length": 4096}
+    assert (reading.facts.value("job.precision"), reading.facts.value("cluster.num_gpus")) == ("bf16", 16)
+
+
+def test_a_file_that_says_two_things_is_told(tmp_path):
+    """The first holds, and nobody reads it without the other."""
+    text = "cutoff_len: 4096\nper_device_train_batch_size: 1\nextra:\n  per_device_train_batch_size: 2\n"
+    reading = read_files([str(script(tmp_path, text, "c.yaml"))])
+    assert reading.facts.value("layout.microbatch_size") == 1
+    told = "per_device_train_batch_size 1 (line 2) holds over extra.per_device_train_batch_size 2 (line 4)"
+    assert told in reading.doubts
+
+
+NAMES = """\
+from megatron.bridge import config
+PARALLEL = 8
+def recipe(cfg, debug):
+    depth = 2 if debug else 4
+    length = 4096
+    cfg.model.tensor_model_parallel_size = PARALLEL
+    cfg.model.pipeline_model_parallel_size = depth
+    cfg.model.context_parallel_size = 2
+    with open("x"):
+        cfg.model.seq_length = length
+    if debug:
+        cfg.model.context_parallel_size = 1
+    cfg.train.global_batch_size = 512
+    return cfg
+"""
+
+
+def test_python_is_read_by_the_values_of_names_and_not_by_branches(tmp_path):
+    """A name with one value is that value; what a branch may change is not known, and that is told."""
+    reading = read_files([str(script(tmp_path, NAMES, "c.py"))])
+    found = {name: fact.value for name, fact in reading.facts.found.items()}
+    assert (found["layout.tp"], found["job.sequence_length"], found["job.global_batch_size"]) == (
+        8,
+        4096,
+        512,
+    )
+    assert not {"layout.pp", "layout.cp"} & set(found)
+    assert [doubt for doubt in reading.doubts if doubt.startswith("line 11: only a run knows")]
+
+
+def test_what_python_sets_last_holds(tmp_path):
+    """In a module as in a function; a name that is given two values is none that is known."""
+    text = "import x\nn = 2\nn = 4\ncfg.model.tensor_model_parallel_size = 2\ncfg.model.tensor_model_parallel_size = 8\ncfg.model.pipeline_model_parallel_size = n\nif __name__ == '__main__':\n    cfg.train.global_batch_size = 64\n"
+    facts = read_files([str(script(tmp_path, text, "c.py"))]).facts
+    assert (facts.value("layout.tp"), facts.value("job.global_batch_size")) == (8, 64)
+    assert "layout.pp" not in facts.found
+
+
+def test_parts_of_an_array_are_given_one_by_one(tmp_path):
+    """By number and by key; a part whose number is not known leaves all of it unknown, and that is told."""
+    end = (
+        '\ntorchrun --nproc_per_node 8 pretrain_gpt.py "${ARGS[@]}" --num-layers 8 --num-attention-heads 8\n'
+    )
+    text = "declare -A SIZE\nSIZE[tp]=4\nNAME=PP\nPP=2\nARGS=(--tensor-model-parallel-size 1)\nARGS[1]=${SIZE[tp]}\nARGS[2]=--pipeline-model-parallel-size\nARGS[3]=${!NAME}"
+    found = read_script(tmp_path, text + end)
+    assert (found["layout.tp"], found["layout.pp"]) == (4, 2)
+    reading = read_files([str(script(tmp_path, text + "\nARGS[$1]=2" + end))])
+    assert not {"layout.tp", "layout.pp"} & {
+        name for name, fact in reading.facts.found.items() if fact.how == "stated"
+    }
+    assert any("what they set is not told" in doubt for doubt in reading.doubts)
+
+
+@pytest.mark.parametrize(("value", "found"), [("offload", "full"), ("true", "full"), ("false", "none")])
+def test_checkpoints_that_are_offloaded_are_recomputation(tmp_path, value, found):
+    """Axolotl's words of where they are kept."""
+    text = f"base_model: Qwen/Qwen2.5-14B\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_checkpointing: {value}\n"
+    assert read_files([str(script(tmp_path, text, "c.yaml"))]).facts.value("layout.recompute") == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -81,6 +82,15 @@ def test_shellcheck_finds_nothing(engine: str, launcher: str, tmp_path: Path) ->
     call = [tool, "--shell=bash", "--external-sources", "--check-sourced", *scripts]
     done = subprocess.run(call, cwd=tmp_path, text=True, check=False, capture_output=True)
     assert ("start.sh" in scripts, done.returncode, done.stdout) == (True, 0, "")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "file", "words"),
+    [("slurm", "train.sbatch", "srun .*--cpu-bind=none"), ("mpi", "mpirun.sh", "mpirun .*--bind-to none")],
+)
+def test_the_ranks_of_a_node_have_all_its_cores(launcher: str, file: str, words: str) -> None:
+    """One task starts all of them: bound to the core or socket of one task they would share that."""
+    assert re.search(words, bundle(plan_for("megatron"), "megatron", launcher)[0][file])
 
 
 @pytest.mark.parametrize("launcher", ["kubernetes", "pytorchjob", "kubeflow", "skypilot"])

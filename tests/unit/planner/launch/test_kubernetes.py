@@ -11,20 +11,23 @@ from costmodel.models.catalog import model
 from planner.launch.vllm_sglang import commands
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
+from topology.base.errors import InputError
 from topology.builders import default_cluster
 
 CAL = load_calibration()
 ENGINES = ("vllm", "sglang", "trtllm")
 
 
-def written(engine: str, pins: dict[str, int], *, gpus: int = 8, mode: str = "aggregated") -> dict[str, str]:
-    """The commands of Llama 70B in fp8 on H200, in nodes of eight."""
+def written(
+    engine: str, pins: dict[str, int], *, gpus: int = 8, mode: str = "aggregated", gpu: str = "h200-sxm"
+) -> dict[str, str]:
+    """The commands of Llama 70B in fp8, in nodes of eight."""
     request = ServingRequest(
         model=model("70b"), job=ServingJob(input_tokens=1000, output_tokens=200, concurrency=16)
         if mode == "aggregated" else ServingJob(input_tokens=1000, output_tokens=200),
-        gpu="h200-sxm", num_gpus=gpus, engine=engine, weights=("fp8",), pins=pins, modes=(mode,),  # type: ignore[arg-type]  # its literals
+        gpu=gpu, num_gpus=gpus, engine=engine, weights=("fp8",), pins=pins, modes=(mode,),  # type: ignore[arg-type]  # its literals
     )  # fmt: skip
-    plan = search_serving(CAL, request, default_cluster("h200-sxm", gpus).hierarchy)
+    plan = search_serving(CAL, request, default_cluster(gpu, gpus).hierarchy)
     assert isinstance(plan, ServingPlan), plan
     return dict(commands(plan))
 
@@ -39,6 +42,22 @@ def test_servers_in_pods_listen_on_every_address(engine: str) -> None:
     """SGLang and trtllm-serve bind localhost by default, where no probe and no Service reaches them."""
     (words,) = started(written(engine, {"tp": 4})["kubernetes"])
     assert words[words.index("--host") + 1] == "0.0.0.0"  # noqa: S104  # inside a pod
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_pods_ask_for_the_gpus_of_their_maker_and_its_image(engine: str) -> None:
+    """The device plugins of NVIDIA and AMD have resources of their own, and CUDA's image starts on no MI300X."""
+    ours, theirs = (written(engine, {"tp": 4}, gpu=gpu)["kubernetes"] for gpu in ("h200-sxm", "mi300x"))
+    assert ("nvidia.com/gpu: 4" in ours, "amd.com/gpu" in ours) == (True, False)
+    assert ("amd.com/gpu: 4" in theirs, "nvidia.com/gpu" in theirs) == (True, False)
+    image = re.compile(r"image: (.*)").findall
+    assert not set(image(ours)) & set(image(theirs))
+
+
+def test_an_engine_without_software_for_the_gpu_is_refused() -> None:
+    """TensorRT-LLM is CUDA's alone."""
+    with pytest.raises(InputError, match="trtllm does not run on mi300x"):
+        written("trtllm", {"tp": 4}, gpu="mi300x")
 
 
 def test_the_options_file_of_a_container_is_mounted_where_its_command_looks() -> None:

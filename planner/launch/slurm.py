@@ -1,0 +1,55 @@
+"""A plan of Meshplan's own executor as a job of Slurm, which starts `plan run` on every node.
+
+The launcher of a bundle trains until it is stopped; `plan run` saves at Slurm's notice and plans anew.
+"""
+
+from __future__ import annotations
+
+from planner.engines.contracts import engine_of_stack
+from planner.engines.own import OWN
+from planner.engines.quoting import one_line
+from planner.launch.machines import Exported, machines_of, title_of
+from planner.plan import FREE, Plan
+from topology.base.errors import InputError
+
+PLAN_FILE = "plan.json"
+SLURM_NOTICE_S = 120
+
+
+def _require_own(plan: Plan) -> None:
+    """Refuse a plan for one engine that this file would start another with."""
+    if plan.request.stack in OWN.stacks:
+        return
+    engine = plan.request.engine if plan.request.engine != FREE else engine_of_stack(plan.request.stack)
+    raise InputError(
+        what="slurm alone starts Meshplan's own executor, the plan is another engine's",
+        cause=f"it is priced by {plan.request.stack}",
+        fix=f"write it --to {engine} --launcher slurm --save-dir DIR, or plan --for meshplan",
+    )
+
+
+def export_slurm(plan: Plan) -> Exported:
+    """Write an sbatch script; `plan run` reads Slurm's own variables."""
+    _require_own(plan)
+    where = machines_of(plan)
+    flags, notes = f"--notice {SLURM_NOTICE_S}", list[str]()
+    if where.nodes > 1:
+        flags += ' --interface "${INTERFACE:?name the network of these nodes}"'
+        notes.append("ranks listen on one network: sbatch --export=ALL,INTERFACE=NAME train.sbatch")
+    lines = [
+        "#!/bin/bash",
+        f"# {one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
+        f"#SBATCH --job-name={title_of(plan)}",
+        f"#SBATCH --nodes={where.nodes}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={where.gpus_per_node}",
+        "#SBATCH --exclusive",
+        f"#SBATCH --signal=USR1@{SLURM_NOTICE_S}",
+        "#SBATCH --output=%x-%j.log",
+        "",
+        "set -euo pipefail",
+        'cd "$SLURM_SUBMIT_DIR"',
+        f'exec srun --kill-on-bad-exit=1 --cpu-bind=none plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',
+    ]
+    text = "\n".join(lines) + "\n"
+    return Exported(target="slurm", file_name="train.sbatch", text=text, notes=tuple(notes))
