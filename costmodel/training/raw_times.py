@@ -131,6 +131,7 @@ def features_of(
     cal: Calibration,
     *,
     transfers: bool = True,
+    exchanges: bool = True,
     any_sharding: bool = False,
     ops: Sequence[Sequence[Op]] | None = None,
 ) -> Features:
@@ -144,6 +145,7 @@ def features_of(
         table: The layouts.
         cal: Kernel and collective tables.
         transfers: False as if the collectives of a layer were free.
+        exchanges: False as if replicas had nothing to exchange, and stages nothing to send.
         any_sharding: Each number of the traffic between replicas is the least that any shard degree has.
         ops: `ops_of_parts` of the distinct cuts of the table, when the caller has them already.
     """
@@ -169,8 +171,10 @@ def features_of(
         PartTimes(kernels=alone.take(shards), transfers=moved)
         for alone, moved in zip(kernels, moves, strict=True)
     ]
-    traffic, sends, replication = _replication(
-        model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding
+    traffic, sends, replication = (
+        _replication(model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding)
+        if exchanges
+        else _nothing_exchanged(len(kernels), len(table))
     )
     return Features(
         environment=environment_of(model, cluster, job, stack),
@@ -252,6 +256,21 @@ def _replication(
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
     slope = (large - small) / (PROBE_BYTES[1] - PROBE_BYTES[0])
     return traffic, (np.maximum(0.0, small - slope * PROBE_BYTES[0]), slope), replication
+
+
+def _nothing_exchanged(parts: int, layouts: int) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
+    """What `_replication` gives where neither replicas nor stages have any traffic."""
+    none, of_parts = np.zeros(1), np.zeros((parts, 1))
+    traffic = GradientTraffic(
+        step_reduce_s=of_parts,
+        step_gather_s=of_parts,
+        microbatch_reduce_s=of_parts,
+        microbatch_gather_s=of_parts,
+        updated_parameters=of_parts,
+        tied_s=none,
+        network=none,
+    )
+    return traffic, (none, none), np.zeros(layouts, dtype=np.intp)
 
 
 def _distinct(columns: list[NDArray[Any]]) -> tuple[Index, Index]:
