@@ -20,10 +20,10 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.feed_forward import copies_sent
-from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
-from costmodel.ops.op import HALF_BYTES, Op, ShardShape
-from costmodel.ops.shards import distinct_rows, unique_shards
+from costmodel.ops.op import HALF_BYTES
+from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
@@ -133,7 +133,7 @@ def features_of(
     transfers: bool = True,
     exchanges: bool = True,
     any_sharding: bool = False,
-    ops: Sequence[Sequence[Op]] | None = None,
+    cuts: Cuts | None = None,
 ) -> Features:
     """Raw times of these layouts.
 
@@ -147,11 +147,11 @@ def features_of(
         transfers: False as if the collectives of a layer were free.
         exchanges: False as if replicas had nothing to exchange, and stages nothing to send.
         any_sharding: Each number of the traffic between replicas is the least that any shard degree has.
-        ops: `ops_of_parts` of the distinct cuts of the table, when the caller has them already.
+        cuts: Distinct cuts of the table, when the caller has them already.
     """
     hierarchy = cluster.hierarchy
-    shard, shard_of = unique_shards(table, job)
-    parts = ops_of_parts(model, job, stack, shard) if ops is None else ops
+    known = cuts or cuts_of(model, job, stack, table)
+    shard, shard_of, parts = known.shard, known.of_layout, known.parts
     kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
     M = num_microbatches(table, job)
@@ -193,17 +193,6 @@ def features_of(
         send_s_per_byte=sends[1],
         replication=replication,
         layout_numbers=_layout_numbers(table, M, hierarchy),
-    )
-
-
-def ops_of_parts(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[tuple[Op, ...], ...]:
-    """Operations of a layer of every run, then of the embedding, then of the head."""
-    return (
-        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
-        embedding_ops(model, stack, shard),
-        head_ops(model, stack, shard),
     )
 
 
