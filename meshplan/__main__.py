@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 
@@ -17,6 +18,7 @@ OBJECTS_BETWEEN_COLLECTIONS = 100_000
 def main() -> None:
     """Run the command line, or say whose packages stand in its way."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts a thread a core, which nothing needs
     try:
         code = _run()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said: Ctrl-C while leaving changes nothing

@@ -15,10 +15,9 @@ from costmodel.job import TrainingJob
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
 from costmodel.memory.activations import LayerShare, layer_share
 from costmodel.memory.state import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
-from costmodel.models.spec import ModelSpec, layer_runs
-from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.models.spec import ModelSpec
+from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
-from costmodel.ops.shards import unique_shards
 from costmodel.parallel.axes import AXES
 from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.pairing import paired_share
@@ -94,26 +93,23 @@ def memory_pieces(
     stack: SoftwareStack,
     layout: ParallelLayout | LayoutTable,
     *,
-    ops: Sequence[Sequence[Op]] | None = None,
+    cuts: Cuts | None = None,
 ) -> MemoryPieces:
     """Everything the memory of any stage is made of; fields have one entry per layout.
 
-    Layouts that cut a layer the same way share one evaluation of the per-layer table: `ops`, when the caller
-    has it already, is that of a layer of every run, of the embedding and of the head.
+    Layouts that cut a layer the same way share one evaluation of the per-layer table: `cuts`, when the caller
+    has them already.
     """
     table = LayoutTable.from_rows([layout]) if isinstance(layout, ParallelLayout) else layout
-    shard, index = unique_shards(table, job)
+    known = cuts or cuts_of(model, job, stack, table)
     each = bytes_per_parameter(table, stack, job)
-    context = _Context(model, job, stack, table, index, each, _pairs(table, stack, job))
+    context = _Context(model, job, stack, table, known.of_layout, each, _pairs(table, stack, job))
 
     def share(ops: Sequence[Op]) -> LayerShare:
         """Sums over operations, once per distinct cut."""
-        return layer_share(ops, shard, model.hidden_size)
+        return layer_share(ops, known.shard, model.hidden_size)
 
-    if ops is None:
-        layer = [layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)]
-        ops = (*layer, embedding_ops(model, stack, shard), head_ops(model, stack, shard))
-    *shares, embedding, head = (share(part) for part in ops)
+    *shares, embedding, head = (share(part) for part in known.parts)
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
     working = _largest([layer.working_bytes for layer in layers])
     recompute_working = _largest([layer.recompute_working_bytes for layer in layers])

@@ -9,7 +9,7 @@ from typing import Any
 
 from costmodel.models.sizes import LARGEST_SIZE
 from costmodel.models.spec import Activation
-from topology.base.decode import LARGEST_NUMBER
+from topology.base.converter import LARGEST_NUMBER
 from topology.base.errors import shown
 
 _ACTIVATIONS: dict[str, Activation] = {

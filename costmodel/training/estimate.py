@@ -18,6 +18,7 @@ from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.ops.attention import linear_dtype
+from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.layer import forward_flop, model_flop_per_step
 from costmodel.ops.op import OpKind, ShardShape
 from costmodel.pipeline.even_split import even_split
@@ -34,7 +35,7 @@ from costmodel.training.bands import (
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
 from costmodel.training.priced import price_layouts
-from costmodel.training.raw_times import Features, ops_of_parts
+from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
 from topology.cluster import Cluster
 

@@ -9,10 +9,10 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable
 from costmodel.memory.stage import MemoryPieces, memory_pieces
 from costmodel.models.spec import ModelSpec
-from costmodel.ops.shards import unique_shards
+from costmodel.ops.cuts import cuts_of
 from costmodel.stack import SoftwareStack
 from costmodel.training.constants import Constants, default_constants
-from costmodel.training.raw_times import Features, features_of, ops_of_parts
+from costmodel.training.raw_times import Features, features_of
 from costmodel.training.step_time import CostColumns, compose
 from topology.base.columns import Columns
 from topology.cluster import Cluster
@@ -54,14 +54,14 @@ def price_layouts(
         constants: Constants of the composition, the shipped ones by default.
         any_sharding: Traffic between replicas at its least over all shard degrees.
     """
-    c, ops = constants or default_constants(), ops_of_parts(model, job, stack, unique_shards(table, job)[0])
-    features = features_of(model, cluster, job, stack, table, cal, any_sharding=any_sharding, ops=ops)
+    c, cuts = constants or default_constants(), cuts_of(model, job, stack, table)
+    features = features_of(model, cluster, job, stack, table, cal, any_sharding=any_sharding, cuts=cuts)
     costs = CostColumns.concat([compose(features.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
     return Priced(
         table=table,
         features=features,
         costs=costs,
-        pieces=memory_pieces(model, job, stack, table, ops=ops),
+        pieces=memory_pieces(model, job, stack, table, cuts=cuts),
     )
 
 

@@ -20,10 +20,10 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.feed_forward import copies_sent
-from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
-from costmodel.ops.op import HALF_BYTES, Op, ShardShape
-from costmodel.ops.shards import distinct_rows, unique_shards
+from costmodel.ops.op import HALF_BYTES
+from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
@@ -131,8 +131,9 @@ def features_of(
     cal: Calibration,
     *,
     transfers: bool = True,
+    exchanges: bool = True,
     any_sharding: bool = False,
-    ops: Sequence[Sequence[Op]] | None = None,
+    cuts: Cuts | None = None,
 ) -> Features:
     """Raw times of these layouts.
 
@@ -144,12 +145,13 @@ def features_of(
         table: The layouts.
         cal: Kernel and collective tables.
         transfers: False as if the collectives of a layer were free.
+        exchanges: False as if replicas had nothing to exchange, and stages nothing to send.
         any_sharding: Each number of the traffic between replicas is the least that any shard degree has.
-        ops: `ops_of_parts` of the distinct cuts of the table, when the caller has them already.
+        cuts: Distinct cuts of the table, when the caller has them already.
     """
     hierarchy = cluster.hierarchy
-    shard, shard_of = unique_shards(table, job)
-    parts = ops_of_parts(model, job, stack, shard) if ops is None else ops
+    known = cuts or cuts_of(model, job, stack, table)
+    shard, shard_of, parts = known.shard, known.of_layout, known.parts
     kernels = kernel_times(cal, cluster.gpu, parts, len(np.atleast_1d(shard.tp)))
     strides = axis_strides(table)
     M = num_microbatches(table, job)
@@ -169,8 +171,10 @@ def features_of(
         PartTimes(kernels=alone.take(shards), transfers=moved)
         for alone, moved in zip(kernels, moves, strict=True)
     ]
-    traffic, sends, replication = _replication(
-        model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding
+    traffic, sends, replication = (
+        _replication(model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding)
+        if exchanges
+        else _nothing_exchanged(len(kernels), len(table))
     )
     return Features(
         environment=environment_of(model, cluster, job, stack),
@@ -189,17 +193,6 @@ def features_of(
         send_s_per_byte=sends[1],
         replication=replication,
         layout_numbers=_layout_numbers(table, M, hierarchy),
-    )
-
-
-def ops_of_parts(
-    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
-) -> tuple[tuple[Op, ...], ...]:
-    """Operations of a layer of every run, then of the embedding, then of the head."""
-    return (
-        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
-        embedding_ops(model, stack, shard),
-        head_ops(model, stack, shard),
     )
 
 
@@ -252,6 +245,21 @@ def _replication(
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
     slope = (large - small) / (PROBE_BYTES[1] - PROBE_BYTES[0])
     return traffic, (np.maximum(0.0, small - slope * PROBE_BYTES[0]), slope), replication
+
+
+def _nothing_exchanged(parts: int, layouts: int) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
+    """What `_replication` gives where neither replicas nor stages have any traffic."""
+    none, of_parts = np.zeros(1), np.zeros((parts, 1))
+    traffic = GradientTraffic(
+        step_reduce_s=of_parts,
+        step_gather_s=of_parts,
+        microbatch_reduce_s=of_parts,
+        microbatch_gather_s=of_parts,
+        updated_parameters=of_parts,
+        tied_s=none,
+        network=none,
+    )
+    return traffic, (none, none), np.zeros(layouts, dtype=np.intp)
 
 
 def _distinct(columns: list[NDArray[Any]]) -> tuple[Index, Index]:

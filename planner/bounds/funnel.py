@@ -147,9 +147,8 @@ def placed_times(setting: Setting, placed: LayoutTable, cal: Calibration) -> Mic
         recompute=none,
         schedule=np.full(len(placed), _kindest_schedule(s)),
     )
-    costs = compose(
-        features_of(s.model, s.cluster, s.job, _kindest(s.stack), table, cal), default_constants()
-    )
+    times = features_of(s.model, s.cluster, s.job, _kindest(s.stack), table, cal, exchanges=False)
+    costs = compose(times, default_constants())
     return _times(setting, costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch)
 
 
@@ -221,7 +220,9 @@ def _seconds(
         zero_stage=0 * ones, shard_degree=shards.replicas, recompute=0 * ones,
         cp_kind=kind, axis_order=order,
     )  # fmt: skip
-    times = features_of(s.model, s.cluster, s.job, _kindest(s.stack), table, cal, transfers=transfers)
+    times = features_of(
+        s.model, s.cluster, s.job, _kindest(s.stack), table, cal, transfers=transfers, exchanges=False
+    )
     costs = compose(times, default_constants())
     return costs.layer_s / costs.stretch, (costs.first_s + costs.last_s) / costs.stretch
 

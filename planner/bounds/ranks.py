@@ -10,6 +10,7 @@ Legend: ``P`` pipeline ranks, ``V`` chunks of a rank, ``M`` microbatches, ``L`` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -89,19 +90,19 @@ def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]
 class _Ranks(Columns):
     """What limits the layers of some kinds on each rank, all at the least cost of any of these kinds.
 
-    Arrays have the shape (P, layouts) or (layouts,);
-
-    `per_layer_bytes`·n − `freed_bytes`·r ≤ `room_bytes`, n·`layer_s` + r·`recompute_s` + `fixed_s` ≤ t, and
-    `least` ≤ n ≤ `most`.
+    Arrays have the shape (P, layouts) or (layouts,). In t seconds a rank takes n layers and recomputes r ≤ n,
+    with n·`layer_s` + r·recompute + `fixed_s` ≤ t and n·bytes − r·freed ≤ room: none recomputed, n is at most
+    (t − `fixed_s`)/`layer_s` and `most_kept`; as few as must be where it `frees` memory, at most
+    (t − `fixed_s` + `owed_s`)/`paced_layer_s`, and `most_partly`. Also `least` ≤ n ≤ `most`.
     """
 
     layer_s: Vector
-    recompute_s: Vector
     fixed_s: Vector
-    per_layer_bytes: Vector
-    freed_bytes: Vector
-    room_bytes: Vector
-    recompute_room_bytes: Vector
+    most_kept: Vector
+    frees: npt.NDArray[np.bool_]
+    owed_s: Vector
+    paced_layer_s: Vector
+    most_partly: Vector
     least: Vector
     most: Vector
 
@@ -155,13 +156,10 @@ def _layers_allowed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector]
 def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_]:
     """Whether ranks of at most this many seconds can take all layers, each within its least and most."""
     t = np.maximum(seconds * (1 + ROUNDING) - ranks.fixed_s, -1.0)
-    kept = np.minimum(t / ranks.layer_s, ranks.room_bytes / ranks.per_layer_bytes)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        owed = ranks.recompute_s / ranks.freed_bytes
-        paced = (t + ranks.recompute_room_bytes * owed) / (ranks.layer_s + ranks.per_layer_bytes * owed)
-        held = ranks.recompute_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
-    partly = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
-    taken = np.floor(np.maximum(kept, partly) * (1 + ROUNDING) + ROUNDING)
+    timed = t / ranks.layer_s
+    paced = (t + ranks.owed_s) / ranks.paced_layer_s
+    partly = np.where(ranks.frees, np.minimum(np.minimum(paced, ranks.most_partly), timed), -1.0)
+    taken = np.floor(np.maximum(np.minimum(timed, ranks.most_kept), partly) * (1 + ROUNDING) + ROUNDING)
     return np.asarray(
         (taken >= ranks.least).all(axis=0) & (np.minimum(taken, ranks.most).sum(axis=0) >= need)
     )
@@ -178,15 +176,23 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[i
     kept = [np.asarray(form.static_bytes[k] + held * form.saved_bytes[k]) for k in kinds]
     freed = [np.asarray(form.saved_bytes[k] - form.saved_bytes_recomputed[k]) for k in kinds]
     room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
+    recompute_room = np.asarray(room - form.recompute_working_at(last))
+    layer_s, recompute_s = costs.layer_s[kinds].min(axis=0), costs.recompute_s[kinds].min(axis=0)
+    layer_bytes = np.minimum.reduce(kept)
+    freed_bytes = held * np.maximum(np.maximum.reduce(freed), 0.0) * (table.recompute == _FULL)
+    frees = freed_bytes > 0
+    owed = np.maximum(recompute_s, 0.0) / np.where(frees, freed_bytes, math.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most_partly = recompute_room / (layer_bytes - freed_bytes)
     least, most = _layers_allowed(table, counts)
     return _Ranks(
-        layer_s=costs.layer_s[kinds].min(axis=0),
-        recompute_s=np.maximum(costs.recompute_s[kinds].min(axis=0), 0.0),
+        layer_s=layer_s,
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
-        per_layer_bytes=np.minimum.reduce(kept),
-        freed_bytes=held * np.maximum(np.maximum.reduce(freed), 0.0) * (table.recompute == _FULL),
-        room_bytes=room,
-        recompute_room_bytes=np.asarray(room - form.recompute_working_at(last)),
+        most_kept=room / layer_bytes,
+        frees=frees,
+        owed_s=recompute_room * owed,
+        paced_layer_s=layer_s + layer_bytes * owed,
+        most_partly=most_partly,
         least=least,
         most=most,
     )

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, fits_capacity, recompute_order, step_time
 from costmodel.pipeline.stages import counts_before, end_limit, in_order, runs_of_ranks, shortage
@@ -273,7 +272,9 @@ def _start(tables: RankTables) -> tuple[Floats, Floats]:
     states, choices = tables.before.shape
     padded = np.full(choices + states, np.inf)
     padded[choices] = 0.0
-    return padded[choices:], sliding_window_view(padded, choices)[:states, ::-1]
+    each = padded.itemsize
+    before = np.ndarray((states, choices), buffer=padded, offset=(choices - 1) * each, strides=(each, -each))
+    return padded[choices:], before
 
 
 def _path(tables: RankTables, values: Floats) -> list[int]:

@@ -56,6 +56,20 @@ def test_help_imports_nothing_heavy():
     assert "Usage: plan" in done.stdout
 
 
+def test_the_main_job_loads_no_solver() -> None:
+    """A plan whose bound meets its split is proven without the solver, and imports nothing else that is heavy."""
+    heavy = ["torch", "ortools", "pandas", "plotly", "streamlit", "networkx", "scipy", "rich", "pydantic"]
+    code = (
+        "import sys, app.cli\n"
+        "code = app.cli.run(['--model', '70b', '--gpus', '32', '--json'])\n"
+        f"loaded = [name for name in {heavy!r} if name in sys.modules]\n"
+        "sys.stderr.write(f' {code} {loaded}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["optimality"]["status"] == "proven"
+    assert done.stderr.endswith(" 0 []")
+
+
 @pytest.mark.parametrize(
     ("words", "converts"),
     [

@@ -10,16 +10,12 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
-from topology.base.errors import InputError, shortened, shown
-from topology.base.units import MIB, parse_quantity
-
-if TYPE_CHECKING:
-    from cattrs import Converter
+from topology.base.converter import MOST_MISTAKES, converter
+from topology.base.errors import InputError, shortened
+from topology.base.units import MIB
 
 T = TypeVar("T")
 
@@ -37,12 +33,6 @@ MOST_KEY_PARTS = 100
 """Dots on one line of TOML; the parser takes the square of a dotted key's parts."""
 LONGEST_INTEGER = 308
 """Digits of an integer that a float can still hold."""
-MOST_MISTAKES = 20
-"""Mistakes that are listed; a file with more is another kind of file."""
-LARGEST_NUMBER = 1e30
-"""Of any quantity in SI units; floating-point operations of the longest training stay below it."""
-MOST_KEYS = 10_000
-"""Keys of one table of numbers by name; no description has a hundred."""
 
 
 def structure(data: object, as_type: type[T], where: str) -> T:
@@ -56,7 +46,7 @@ def structure(data: object, as_type: type[T], where: str) -> T:
     from cattrs import BaseValidationError
 
     try:
-        return _converter().structure(data, as_type)
+        return converter().structure(data, as_type)
     except (BaseValidationError, ValueError, TypeError, KeyError, OverflowError, InputError) as error:
         problems = problems_of(error)
         number = f"{len(problems)} problems" if len(problems) < MOST_MISTAKES else "many problems"
@@ -118,7 +108,7 @@ def _in_words(kind: type) -> str:
 
 def unstructure(value: object) -> Any:
     """Return a typed value as plain dicts, lists, strings and numbers."""
-    return _converter().unstructure(value)
+    return converter().unstructure(value)
 
 
 def problems_of(error: BaseException, path: str = "") -> list[str]:
@@ -226,131 +216,6 @@ def as_text(name: str) -> str:
     'caf?.toml'
     """
     return name.encode("utf-8", "replace").decode("utf-8")
-
-
-@lru_cache(maxsize=1)
-def _converter() -> "Converter":
-    """Return the strict converter: no extra keys, no silent rounding, only finite numbers."""
-    from cattrs import Converter
-    from cattrs.cols import is_mapping, mapping_structure_factory
-    from cattrs.gen import make_dict_structure_fn
-
-    converter = Converter(forbid_extra_keys=True)
-    for kind, check in _CHECKS.items():
-        converter.register_structure_hook(kind, _ignoring_type(check))
-        converter.register_structure_hook(kind | None, _ignoring_type(_or_none(check)))
-    converter.register_structure_hook_factory(
-        _is_list_like, lambda t, c: _only(list | tuple, "a list", _list_hook(t, c))
-    )
-    converter.register_structure_hook_factory(
-        is_mapping, lambda t, c: _only(Mapping, "a table", _few_keys(mapping_structure_factory(t, c)))
-    )
-    converter.register_structure_hook_factory(
-        is_dataclass,
-        lambda t, c: _only(Mapping, "a table", make_dict_structure_fn(t, c, _cattrs_forbid_extra_keys=True)),
-    )
-    return converter
-
-
-def _is_list_like(as_type: object) -> bool:
-    return get_origin(as_type) is tuple and get_args(as_type)[1:] == (...,)
-
-
-def _only(kinds: Any, name: str, hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that refuses anything but `kinds`, so that text is never taken apart letter by letter."""
-
-    def checked(value: Any, as_type: Any) -> Any:
-        if not isinstance(value, kinds):
-            raise TypeError(f"{shown(value)} is not {name}")
-        return hook(value, as_type)
-
-    return checked
-
-
-def _list_hook(as_type: Any, converter: "Converter") -> Callable[[Any, Any], Any]:
-    """Return a hook that structures the entries of a list, and stops after `MOST_MISTAKES` wrong ones."""
-    from cattrs import IterableValidationError, IterableValidationNote
-
-    kind = get_args(as_type)[0]
-    hook = converter.get_structure_hook(kind)
-
-    def structured(entries: Any, _: Any) -> tuple[Any, ...]:
-        done: list[Any] = []
-        wrong: list[Exception] = []
-        for index, entry in enumerate(entries):
-            try:
-                done.append(hook(entry, kind))
-            except Exception as error:  # noqa: BLE001 - whatever an entry raises is told with its place
-                error.add_note(IterableValidationNote(f"at index {index}", index, kind))
-                wrong.append(error)
-                if len(wrong) == MOST_MISTAKES:
-                    break
-        if wrong:
-            raise IterableValidationError("wrong entries", wrong, as_type)
-        return tuple(done)
-
-    return structured
-
-
-def _few_keys(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that refuses a table of more keys than any description has."""
-
-    def checked(value: Any, as_type: Any) -> Any:
-        if len(value) > MOST_KEYS:
-            raise ValueError(f"it has {len(value):,} keys, more than {MOST_KEYS:,}")
-        return hook(value, as_type)
-
-    return checked
-
-
-def _or_none(check: Callable[[object], object]) -> Callable[[object], object]:
-    return lambda value: None if value is None else check(value)
-
-
-def _ignoring_type(check: Callable[[object], object]) -> Callable[[object, type], object]:
-    return lambda value, _: check(value)
-
-
-def _integer(value: object) -> int:
-    """Return a whole number; 8.0 is one, 7.5, true and "8" are not."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
-        raise TypeError(f"{shown(value)} is not a whole number")
-    if abs(value) > 2**62:
-        raise ValueError(f"{shown(value)} is too large")
-    return int(value)
-
-
-def _number(value: object) -> float:
-    """Return a finite number; a string may carry a unit ("400 Gbit/s")."""
-    if isinstance(value, str):
-        return parse_quantity(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{shown(value)} is not a number")
-    if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
-        raise ValueError(f"{shown(value)} is not a finite number of sensible size")
-    return float(value)
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{shown(value)} is not text")
-    if not value.isascii():
-        value.encode()  # half of a surrogate pair cannot be written anywhere: a UnicodeError, which is told
-    return value
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{shown(value)} is neither true nor false")
-    return value
-
-
-_CHECKS: Mapping[type, Callable[[object], object]] = {
-    int: _integer,
-    float: _number,
-    str: _string,
-    bool: _boolean,
-}
 
 
 def _step(error: BaseException) -> str:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from topology.base.converter import MOST_KEYS, MOST_MISTAKES
 from topology.base.decode import (
     MAX_FILE_BYTES,
     MAX_JSON_BYTES,
     MAX_TOML_BYTES,
-    MOST_KEYS,
-    MOST_MISTAKES,
     document_of,
     read_json,
     read_text,

@@ -1,0 +1,48 @@
+"""Distinct cuts of layers among layouts, with their operations: what times and memory both read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.job import TrainingJob
+from costmodel.layout import LayoutTable
+from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
+from costmodel.ops.op import Op, ShardShape
+from costmodel.ops.shards import unique_shards
+from costmodel.stack import SoftwareStack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """Layouts that cut a layer the same way share one evaluation of the per-layer table.
+
+    Attributes:
+        shard: The distinct cuts, one entry each.
+        of_layout: For every layout, the index of its own.
+        parts: Operations of a layer of every run, then of the embedding, then of the head; by cut.
+    """
+
+    shard: ShardShape
+    of_layout: npt.NDArray[np.intp]
+    parts: tuple[tuple[Op, ...], ...]
+
+
+def cuts_of(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, table: LayoutTable) -> Cuts:
+    """The distinct cuts of a table of layouts."""
+    shard, of_layout = unique_shards(table, job)
+    return Cuts(shard=shard, of_layout=of_layout, parts=ops_of_parts(model, job, stack, shard))
+
+
+def ops_of_parts(
+    model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
+) -> tuple[tuple[Op, ...], ...]:
+    """Operations of a layer of every run, then of the embedding, then of the head."""
+    return (
+        *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
+        embedding_ops(model, stack, shard),
+        head_ops(model, stack, shard),
+    )
