@@ -1,18 +1,18 @@
 """The pipeline of a plan as a simulated schedule, for the Gantt chart and the trace.
 
 A stage's time of one microbatch comes from the same costs that the planner split, under the calibration of
-the plan's cluster; `planner.search.simulate.chunk_seconds` shares it among forward and backward.
+the plan's cluster; `costmodel.pipeline.simulate.chunk_seconds` shares it among forward and backward.
 """
 
 from __future__ import annotations
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import num_microbatches
+from costmodel.pipeline.simulate import chunk_seconds
 from costmodel.pipeline.simulator import Event, StageSeconds, simulate_step
 from costmodel.training.stages import stage_costs
 from planner.plan import Plan, stack_of
 from planner.problem import split_of
-from planner.search.simulate import chunk_seconds
 from topology.builders import build
 
 MOST_SHOWN_MICROBATCHES = 24

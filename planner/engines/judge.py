@@ -15,11 +15,10 @@ import numpy as np
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
-from costmodel.training.estimate import estimate_and_costs
 from planner.engines.contract import Contract, Reading
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
-from planner.problem import setting_of, split_of
+from planner.problem import estimate_split, setting_of, split_of
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_bytes, format_seconds
@@ -62,9 +61,8 @@ def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) ->
         layers = told.get("split.layers", plan.layers_of_stage)
         again = told.get("split.recompute", plan.recompute_of_stage)
         split = split_of(model, layout, tuple(layers), tuple(again))
-        now, _ = estimate_and_costs(
-            model, setting.cluster, job, told_stack(profile, told), layout, cal, split
-        )
+        heard = replace(setting, model=model, job=job, stack=told_stack(profile, told))
+        now, _ = estimate_split(heard, plan, layout, cal, split)
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return Verdict(
             differs=differs,

@@ -12,16 +12,16 @@ from typing import Any
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
+from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.estimate import estimate_and_costs
+from planner.bounds.objective import goal_of
 from planner.plan import Plan
-from planner.problem import Setting, setting_of, split_of
+from planner.problem import Setting, estimate_split, setting_of, split_of
 from planner.rules.check import check
-from planner.search.objective import goal_of
 from planner.search.origin import digest
 from planner.search.placement import place
 from planner.search.pool import part_request
 from planner.search.rederive import Progress, Rederived, rederive
-from planner.search.simulate import simulated_step_s
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
 from planner.structure import EQUAL, Claim, close, same, structure_claims, within
 from topology.base.decode import unstructure
@@ -94,9 +94,7 @@ def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
         split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage),
     )
     rented = plan.layout.num_gpus if goal_of(plan.request).rents_what_it_uses else None
-    now, costs = estimate_and_costs(
-        s.model, s.cluster, s.job, s.stack, plan.layout, cal, split, paid_gpus=rented
-    )
+    now, costs = estimate_split(s, plan, plan.layout, cal, split, paid_gpus=rented)
     played_s = simulated_step_s(costs, plan.layout, split)
     return replace(plan, estimate=now, simulated_s=played_s, provenance=now.provenance)
 
