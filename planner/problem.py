@@ -8,8 +8,9 @@ from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.layout import PLAIN_SCHEDULE, ParallelLayout
+from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
+from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stage_costs import AnyStages, StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
@@ -121,10 +122,18 @@ def estimate_split(
     )
 
 
-def is_plain(layout: ParallelLayout) -> bool:
-    """Whether stages of a layout may run on unlike GPUs: one chunk of 1F1B each, their ranks side by side."""
-    active = [axis for axis in layout.axis_order if getattr(layout, axis) > 1]
-    return layout.schedule == PLAIN_SCHEDULE and layout.virtual_stages == 1 and active[:1] == ["pp"]
+def capacities_bytes(plan: Plan) -> tuple[float, ...]:
+    """Memory of a GPU of every pipeline stage."""
+    if not plan.kind_of_stage:
+        return (build(plan.request.cluster).gpu.memory_bytes,) * plan.layout.pp
+    each = kinds_of_setting(plan.request).each
+    return tuple(each[kind].gpu.memory_bytes for kind in plan.kind_of_stage)
+
+
+def capacity_of_fullest(plan: Plan) -> float:
+    """Memory of a GPU of the stage that needs most."""
+    totals = [stage.total_bytes for stage in plan.estimate.memory_by_stage]
+    return capacities_bytes(plan)[totals.index(max(totals))]
 
 
 def tables_of(plan: Plan) -> Calibration:

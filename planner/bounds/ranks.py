@@ -86,7 +86,7 @@ def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ranks(Columns):
+class RankLimits(Columns):
     """What limits the layers of some kinds on each rank, all at the least cost of any of these kinds.
 
     Arrays have the shape (P, layouts) or (layouts,);
@@ -116,7 +116,7 @@ def _rank_bounds(
     forms = np.einsum("k,jkn->jn", counts, costs.tail_layer_s) + costs.tail_first_s + costs.tail_last_s
     rest = beta * total + (forms / P).max(axis=0) + costs.constant_s
     weight = np.maximum(M - beta, 1e-12)
-    ranks, need = _rank_limits(setting, priced, counts, kinds), float(counts[kinds].sum())
+    ranks, need = rank_limits(setting, priced, counts, kinds), float(counts[kinds].sum())
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
     bounds = np.full(len(low), np.inf)
     possible = np.flatnonzero(_enough(ranks, high, need))
@@ -152,8 +152,16 @@ def _layers_allowed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector]
     return least, most
 
 
-def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_]:
+def _enough(ranks: RankLimits, seconds: Vector, need: float) -> npt.NDArray[np.bool_]:
     """Whether ranks of at most this many seconds can take all layers, each within its least and most."""
+    taken = layers_taken(ranks, seconds)
+    return np.asarray(
+        (taken >= ranks.least).all(axis=0) & (np.minimum(taken, ranks.most).sum(axis=0) >= need)
+    )
+
+
+def layers_taken(ranks: RankLimits, seconds: Vector) -> Vector:
+    """Layers that every rank can take at most in this many seconds and within its memory; (P, layouts)."""
     t = np.maximum(seconds * (1 + ROUNDING) - ranks.fixed_s, -1.0)
     kept = np.minimum(t / ranks.layer_s, ranks.room_bytes / ranks.per_layer_bytes)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -161,13 +169,10 @@ def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_
         paced = (t + ranks.recompute_room_bytes * owed) / (ranks.layer_s + ranks.per_layer_bytes * owed)
         held = ranks.recompute_room_bytes / (ranks.per_layer_bytes - ranks.freed_bytes)
     partly = np.where(ranks.freed_bytes > 0, np.minimum(np.minimum(paced, held), t / ranks.layer_s), -1.0)
-    taken = np.floor(np.maximum(kept, partly) * (1 + ROUNDING) + ROUNDING)
-    return np.asarray(
-        (taken >= ranks.least).all(axis=0) & (np.minimum(taken, ranks.most).sum(axis=0) >= need)
-    )
+    return np.asarray(np.floor(np.maximum(kept, partly) * (1 + ROUNDING) + ROUNDING))
 
 
-def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[int]) -> _Ranks:
+def rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[int]) -> RankLimits:
     """Limits of the layers of these kinds on every rank."""
     table, costs, pieces = priced.table, priced.costs, priced.pieces
     stage = np.arange(int(table.pp[0]))[:, None]
@@ -179,7 +184,7 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[i
     freed = [np.asarray(form.saved_bytes[k] - form.saved_bytes_recomputed[k]) for k in kinds]
     room = np.asarray(setting.memory_budget_bytes * (1 + ROUNDING) - form.fixed_at(first, last))
     least, most = _layers_allowed(table, counts)
-    return _Ranks(
+    return RankLimits(
         layer_s=costs.layer_s[kinds].min(axis=0),
         recompute_s=np.maximum(costs.recompute_s[kinds].min(axis=0), 0.0),
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,

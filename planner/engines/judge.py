@@ -18,7 +18,7 @@ from costmodel.stack import stack
 from planner.engines.contract import Contract, Reading
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
-from planner.problem import estimate_split, setting_of, split_of
+from planner.problem import capacity_of_fullest, estimate_split, setting_of, split_of
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_bytes, format_seconds
@@ -152,7 +152,7 @@ def cost(plan: Plan, verdict: Verdict) -> str:
     here = f"{format_seconds(now.step_time_s)} a step in {format_bytes(now.peak_memory_bytes)}"
     if verdict.step_time_s is None or verdict.peak_memory_bytes is None:
         return f"the plan takes {here}, what is left of it is no layout of the model"
-    capacity = setting_of(plan.request).cluster.gpu.memory_bytes
+    capacity = capacity_of_fullest(plan)
     of = f" of {format_bytes(capacity)}, out of memory" if verdict.peak_memory_bytes > capacity else ""
     there = f"{format_seconds(verdict.step_time_s)} in {format_bytes(verdict.peak_memory_bytes)}{of}"
     return f"the plan takes {here}, the nearest {there}"

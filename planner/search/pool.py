@@ -145,7 +145,7 @@ def _score(goal: Goal, plan: Plan) -> float:
 def _with_unlike(plan: Plan, every: Sequence[UnlikeSearch], goal: Goal, seconds: float) -> Plan:
     """The plan, with what searches of unlike stages looked at and could not rule out in its certificate."""
     own, gpus, step_s = plan.optimality, plan.layout.num_gpus, plan.estimate.step_time_s
-    if own.enumerated == 1 or not every:
+    if own.enumerated == 1:
         return plan
     pruned, floors, bound, solved = Counter(own.pruned), dict(own.floors_s), own.bound_s, own.solved
     for done in every:

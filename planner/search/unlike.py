@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from costmodel.training.step_time import step_stretch
 from costmodel.training.unlike import Kinds, price_unlike, unlike_costs
 from planner.bounds.funnel import ROUNDING, best_placement_seconds, compute_seconds, smallest_memory
 from planner.bounds.objective import Goal, goal_of
+from planner.bounds.unlike import arranged_bounds, most_rate, slowness
 from planner.engines.contracts import recomputes_of
 from planner.plan import PlanRequest
 from planner.problem import Setting, kinds_of_setting, setting_of
@@ -39,7 +40,7 @@ from planner.space.columns import Draft, Integers
 from planner.space.degrees import PairBound, complete, every_degrees, every_shard, join
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
-from planner.stages.unlike import KindTables, kind_tables, split_unlike
+from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
 
 Vector = npt.NDArray[np.float64]
 
@@ -47,10 +48,8 @@ FIRST_BATCH = 32
 """Combinations unfolded at first; later batches double."""
 MOST_SPLITS = 20_000
 """Arrangements split before the search gives up on a proof."""
-GRID = 12
-"""Values of the slowest stage tried to bound an arrangement."""
-NONE_FITS = -(10**6)
-"""Layers of a stage that cannot hold one: no sum with it reaches the layers of a model."""
+FIRST_SLICE = 64
+"""Layouts bounded by their memory at first; later slices are four times larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,34 +208,14 @@ def _scores(done: UnlikeSearch, layers: Sequence[Vector], degrees: Mapping[str, 
     """
     ranks, pp = degrees["tp"] * degrees["cp"] * degrees["dp"], degrees["pp"]
     counts = done.counts.reshape(-1, *(1,) * (layers[0].ndim - 1))
-    slower = _slowness(layers)
+    slower = slowness(layers)
     work = (counts * layers[0]).sum(axis=0)
-    rate = _most_rate(slower, [cluster.num_gpus // ranks for cluster in done.kinds.each], pp)
+    rate = most_rate(slower, [cluster.num_gpus // ranks for cluster in done.kinds.each], pp)
     total = (counts * np.min(layers, axis=0)).sum(axis=0)
     gpus = ranks * pp
     nodes = np.maximum(1.0, gpus / done.kinds.together.hierarchy.gpus_per_node)
     stretch = step_stretch(nodes, done.setting.stack.level, default_constants())
     return done.goal.score(gpus, stretch * ((M - 1) * work / rate + total) * (1 - ROUNDING))
-
-
-def _slowness(layers: Sequence[Vector]) -> list[Vector]:
-    """ρ: seconds of a layer on each kind over those on the first, of the run where it is least."""
-    return [(one / layers[0]).min(axis=0) for one in layers]
-
-
-def _most_rate(slower: Sequence[Vector], caps: Sequence[Any], pp: Any) -> Vector:
-    """The most that `pp` stages get through, each kind having at least one: the fastest first.
-
-    Every order of filling is feasible and the order of speed is the best of them, so the most is the maximum.
-    """
-    rates = []
-    for order in itertools.permutations(range(len(caps))):
-        left, rate = pp - len(caps), 0.0
-        for kind in order:
-            extra = np.clip(left, 0, caps[kind] - 1)
-            rate, left = rate + (1 + extra) / slower[kind], left - extra
-        rates.append(rate)
-    return np.asarray(np.max(rates, axis=0))
 
 
 def _unfold(done: UnlikeSearch, table: LayoutTable) -> LayoutTable:
@@ -271,21 +250,51 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
     caps = [cluster.num_gpus // table.stage_ranks for cluster in done.kinds.each]
     M = priced[0].costs.num_microbatches
     every = np.min([one.costs.every_s for one in priced], axis=0)
-    slowest = work / _most_rate(slower, caps, table.pp) + every
-    scores = done.goal.score(table.num_gpus, ((M - 1) * slowest + rest) * (1 - ROUNDING))
+    slowest = work / most_rate(slower, caps, table.pp) + every
+    gpus = table.num_gpus
+    scores = done.goal.score(gpus, ((M - 1) * slowest + rest) * (1 - ROUNDING))
     order = np.argsort(scores, kind="stable")
-    for place, row in enumerate(order):
-        if scores[row] >= done.cutoff:
-            done.dismissed.by_bound("stage-bound", scores[order[place:]])
-            return
-        one = slice(int(row), int(row) + 1)
-        _arrange(done, [each.take(one) for each in priced], float(rest[row]), float(slowest[row]))
+    start, size = 0, FIRST_SLICE
+    while start < len(order):
+        part = order[start : start + size]
+        part = part[scores[part] < done.cutoff]
+        if len(part) == 0:
+            break
+        bounds = np.full(len(part), np.inf)
+        for same in _equal_stages(table, part):
+            rows = part[same]
+            bounds_s = arranged_bounds(
+                done.settings,
+                [one.take(rows) for one in priced],
+                done.counts,
+                rest=rest[rows],
+                least=slowest[rows],
+                cutoff_s=done.goal.cutoff_s(gpus[rows], done.cutoff),
+            )
+            bounds[same] = done.goal.score(gpus[rows], bounds_s)
+        for bound, place in sorted(zip(bounds, range(len(part)), strict=True)):
+            row = int(part[place])
+            if bound >= done.cutoff:
+                done.dismissed.by_bound("stage-bound", np.array([bound]))
+                continue
+            one_row = slice(row, row + 1)
+            _arrange(done, [one.take(one_row) for one in priced], float(rest[row]), float(slowest[row]))
+        start, size = start + len(part), 4 * size
+    done.dismissed.by_bound("stage-bound", scores[order[start:]])
+
+
+def _equal_stages(table: LayoutTable, rows: Integers) -> Iterator[Integers]:
+    """Places of rows that have as many stages of as many GPUs, together."""
+    shapes = np.stack([table.pp[rows], table.stage_ranks[rows]], axis=1)
+    _, of = np.unique(shapes, axis=0, return_inverse=True)
+    for shape in range(int(of.max()) + 1):
+        yield np.flatnonzero(of.reshape(-1) == shape)
 
 
 def _parts(done: UnlikeSearch, priced: Sequence[Priced]) -> tuple[Vector, Vector, list[Vector]]:
     """Of each layout: the least sum over stages, tail and constant; its work on the first kind; ρ."""
     costs = [one.costs for one in priced]
-    slower = _slowness([one.layer_s for one in costs])
+    slower = slowness([one.layer_s for one in costs])
     counts, pp = done.counts, priced[0].table.pp
     ends = [
         np.min([getattr(one, name) / rho for one, rho in zip(costs, slower, strict=True)], axis=0)
@@ -301,29 +310,6 @@ def _parts(done: UnlikeSearch, priced: Sequence[Priced]) -> tuple[Vector, Vector
     return total + (forms / pp).max(axis=0) + costs[0].constant_s, work, slower
 
 
-@functools.lru_cache(maxsize=256)
-def arrangements(pp: int, caps: tuple[int, ...]) -> tuple[Integers, Integers]:
-    """Every order of kinds with every number of stages on each: kinds, and where their runs of stages end.
-
-    >>> kinds, ends = arrangements(3, (2, 1))
-    >>> kinds.tolist(), ends.tolist()
-    ([[0, 1], [1, 0]], [[0, 2, 3], [0, 1, 3]])
-    """
-    kinds, ends = [], []
-    for order in itertools.permutations(range(len(caps))):
-        for cuts in itertools.combinations(range(1, pp), len(caps) - 1):
-            marks = (0, *cuts, pp)
-            if all(
-                b - a <= caps[kind] for kind, (a, b) in zip(order, itertools.pairwise(marks), strict=True)
-            ):
-                kinds.append(order)
-                ends.append(marks)
-    shape = (-1, len(caps))
-    return np.array(kinds, dtype=np.int64).reshape(shape), np.array(ends, dtype=np.int64).reshape(
-        -1, len(caps) + 1
-    )
-
-
 def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: float) -> None:
     """Split the stages of one layout in every arrangement that could win, best bound first."""
     s, layout = done.setting, priced[0].table.layout(0)
@@ -336,7 +322,7 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
     tables = kind_tables(costs.kinds, "per-rank", spare_bytes=1.0)
     kinds, ends = arrangements(layout.pp, caps)
     cutoff_s = float(done.goal.cutoff_s(G, done.cutoff))
-    bounds_s = _bounds(done, costs, tables, kinds, ends, rest, least, cutoff_s)
+    bounds_s = arrangement_bounds(costs, tables, kinds, ends, rest=rest, least=least, cutoff_s=cutoff_s)
     every = functools.lru_cache(lambda spare: kind_tables(costs.kinds, told, spare_bytes=spare))
     for one in np.argsort(bounds_s, kind="stable"):
         bound = float(done.goal.score(G, bounds_s[one]))
@@ -363,47 +349,3 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
                 split=found.split,
                 step_time_s=found.step_s,
             )
-
-
-def _bounds(
-    done: UnlikeSearch,
-    costs: UnlikeStages,
-    tables: KindTables,
-    kinds: Integers,
-    ends: Integers,
-    rest: float,
-    least: float,
-    cutoff_s: float,
-) -> Vector:
-    """Seconds that no split of each arrangement beats: whole layers that stages take within a time.
-
-    The slowest stage is tried on a grid between its least and what the score to beat allows.
-    """
-    M = costs.num_microbatches
-    layers = int(done.counts.sum())
-    seconds = np.stack([one.seconds.min(axis=1) for one in tables.free])
-    finite = seconds[np.isfinite(seconds)]
-    highest = float(finite.max(initial=least))
-    if M > 1:
-        highest = min(highest, (cutoff_s - rest) / (M - 1))
-    bounds = np.full(len(kinds), np.inf)
-    open_ = np.flatnonzero(_taken(seconds, tables, kinds, ends, highest) >= layers)
-    below = least
-    for value in np.linspace(least, highest, GRID):
-        if len(open_) == 0:
-            break
-        enough = _taken(seconds, tables, kinds[open_], ends[open_], float(value)) >= layers
-        bounds[open_[enough]] = ((M - 1) * below + rest) * (1 - ROUNDING)
-        open_, below = open_[~enough], float(value)
-    bounds[open_] = ((M - 1) * below + rest) * (1 - ROUNDING)
-    return bounds
-
-
-def _taken(
-    seconds: Vector, tables: KindTables, kinds: Integers, ends: Integers, slowest_s: float
-) -> Integers:
-    """Layers that the stages of each arrangement can take when none takes longer than this."""
-    taken = np.where(seconds <= slowest_s * (1 + ROUNDING), tables.free[0].taken, 0).max(axis=-1)
-    most = np.where(taken > 0, taken, NONE_FITS)
-    before = np.concatenate([np.zeros((len(most), 1), dtype=np.int64), np.cumsum(most, axis=1)], axis=1)
-    return np.asarray((before[kinds, ends[:, 1:]] - before[kinds, ends[:, :-1]]).sum(axis=1))

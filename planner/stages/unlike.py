@@ -9,6 +9,7 @@ Legend: ``A`` states (layers consumed), ``W`` choices of a rank, ``P`` ranks, as
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from planner.plan import Recomputes
 from planner.stages.dynamic_program import (
     SPARE_BYTES,
     Floats,
+    Integers,
     RankTables,
     Recomputed,
     fewest_recomputed,
@@ -32,6 +34,12 @@ from planner.stages.dynamic_program import (
 from planner.stages.one_count import first_recomputed, told_counts
 from topology.base.columns import distinct
 
+GRID = 12
+"""Values of the slowest stage tried to bound an arrangement."""
+NONE_FITS = -(10**6)
+"""Layers of a stage that cannot hold one: no sum with it reaches the layers of a model."""
+ROUNDING = 1e-9
+"""Relative slack of a bound: far above float error."""
 NEARLY = 1e-12
 """Relative slack between sums of the same numbers in another order."""
 
@@ -61,24 +69,23 @@ def kind_tables(kinds: Sequence[StageCosts], recomputes: Recomputes, *, spare_by
     """Tables of every kind: with the fewest recomputed layers that fit, and with each number to be told."""
     most = sum(kinds[0].runs) - (kinds[0].num_ranks - 1)
 
-    def tables(of: Callable[[StageCosts], Callable[[np.ndarray], Recomputed]]) -> tuple[RankTables, ...]:
-        return tuple(rank_tables(one, most, of(one)) for one in kinds)
-
-    free = tables(lambda one: lambda held: fewest_recomputed(one, held, spare_bytes))
-    frees = any(
-        a > b for one in kinds for a, b in zip(one.saved_bytes, one.saved_bytes_recomputed, strict=True)
-    )
+    free = tuple(rank_tables(one, most, _free(one, spare_bytes)) for one in kinds)
+    frees = any(a > b for a, b in zip(kinds[0].saved_bytes, kinds[0].saved_bytes_recomputed, strict=True))
     if recomputes == "per-rank" or not frees:
         return KindTables(free=free, told=(free,))
     roomy = [replace(one, capacity_bytes=one.capacity_bytes + spare_bytes - SPARE_BYTES) for one in kinds]
-
-    def of_count(count: int) -> tuple[RankTables, ...]:
-        return tuple(
-            rank_tables(one, most, lambda held, one=one: first_recomputed(one, held, timed=count, kept=count))
-            for one in roomy
+    told = (
+        tuple(
+            rank_tables(one, most, functools.partial(first_recomputed, one, timed=n, kept=n)) for one in roomy
         )
+        for n in told_counts(most, recomputes)
+    )
+    return KindTables(free=free, told=tuple(told))
 
-    return KindTables(free=free, told=tuple(of_count(count) for count in told_counts(most, recomputes)))
+
+def _free(costs: StageCosts, spare_bytes: float) -> Callable[[Integers], Recomputed]:
+    """As few recomputed layers as fit."""
+    return functools.partial(fewest_recomputed, costs, spare_bytes=spare_bytes)
 
 
 def of_stages(tables: Sequence[RankTables], kind_of_stage: tuple[int, ...]) -> RankTables:
@@ -90,6 +97,82 @@ def of_stages(tables: Sequence[RankTables], kind_of_stage: tuple[int, ...]) -> R
         tails=np.stack([tables[kind].tails[rank] for rank, kind in own]),
         recomputed=np.stack([tables[kind].recomputed[rank] for rank, kind in own]),
     )
+
+
+@functools.lru_cache(maxsize=256)
+def arrangements(pp: int, caps: tuple[int, ...]) -> tuple[Integers, Integers]:
+    """Every order of kinds with every number of stages on each: kinds, and where their runs of stages end.
+
+    >>> kinds, ends = arrangements(3, (2, 1))
+    >>> kinds.tolist(), ends.tolist()
+    ([[0, 1], [1, 0]], [[0, 2, 3], [0, 1, 3]])
+    """
+    kinds, ends = [], []
+    for order in itertools.permutations(range(len(caps))):
+        for cuts in itertools.combinations(range(1, pp), len(caps) - 1):
+            marks = (0, *cuts, pp)
+            if all(
+                b - a <= caps[kind] for kind, (a, b) in zip(order, itertools.pairwise(marks), strict=True)
+            ):
+                kinds.append(order)
+                ends.append(marks)
+    shape = (-1, len(caps))
+    return np.array(kinds, dtype=np.int64).reshape(shape), np.array(ends, dtype=np.int64).reshape(
+        -1, len(caps) + 1
+    )
+
+
+def arrangement_bounds(
+    costs: UnlikeStages,
+    tables: KindTables,
+    kinds: Integers,
+    ends: Integers,
+    *,
+    rest: float,
+    least: float,
+    cutoff_s: float,
+) -> Floats:
+    """Seconds that no split of each arrangement beats: whole layers that stages take within a time.
+
+    The slowest stage is tried on a grid between its least and what the cutoff allows.
+
+    Args:
+        costs: of the stages; whichever kinds they name.
+        tables: what each choice costs on each kind.
+        kinds: of each arrangement, as `arrangements` gives them.
+        ends: likewise.
+        rest: what a step takes beside the slowest stage, at least.
+        least: seconds of the slowest stage, at least.
+        cutoff_s: only shorter steps are of interest.
+    """
+    M = costs.num_microbatches
+    layers = sum(costs.runs)
+    seconds = np.stack([one.seconds.min(axis=1) for one in tables.free])
+    finite = seconds[np.isfinite(seconds)]
+    highest = float(finite.max(initial=least))
+    if M > 1:
+        highest = min(highest, (cutoff_s - rest) / (M - 1))
+    bounds = np.full(len(kinds), np.inf)
+    open_ = np.flatnonzero(_taken(seconds, tables, kinds, ends, highest) >= layers)
+    below = least
+    for value in np.linspace(least, highest, GRID):
+        if len(open_) == 0:
+            break
+        enough = _taken(seconds, tables, kinds[open_], ends[open_], float(value)) >= layers
+        bounds[open_[enough]] = ((M - 1) * below + rest) * (1 - ROUNDING)
+        open_, below = open_[~enough], float(value)
+    bounds[open_] = ((M - 1) * below + rest) * (1 - ROUNDING)
+    return bounds
+
+
+def _taken(
+    seconds: Floats, tables: KindTables, kinds: Integers, ends: Integers, slowest_s: float
+) -> Integers:
+    """Layers that the stages of each arrangement can take when none takes longer than this."""
+    taken = np.where(seconds <= slowest_s * (1 + ROUNDING), tables.free[0].taken, 0).max(axis=-1)
+    most = np.where(taken > 0, taken, NONE_FITS)
+    before = np.concatenate([np.zeros((len(most), 1), dtype=np.int64), np.cumsum(most, axis=1)], axis=1)
+    return np.asarray((before[kinds, ends[:, 1:]] - before[kinds, ends[:, :-1]]).sum(axis=1))
 
 
 def split_unlike(
