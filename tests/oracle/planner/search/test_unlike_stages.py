@@ -56,7 +56,7 @@ def cases() -> Iterator[PlanRequest]:
             job=TrainingJob(sequence_length=r.choice([4096, 16384]), global_batch_size=r.choice([4, 8])),
             memory_headroom=r.choice([0.05, 0.6, 0.75]),
             pins={"cp": 1, "microbatch_size": r.choice([1, 2])},
-            engine=r.choice(["any", "megatron-lm"]) if not big else "any",
+            engine=r.choice(["any", "megatron"]) if not big else "any",
         )
 
 
