@@ -52,6 +52,8 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
         full: its estimate.
         count: plans to show in all.
     """
+    if count <= 1:
+        return ()
     others = [
         found
         for found in best_splits(done, count)

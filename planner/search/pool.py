@@ -38,7 +38,7 @@ def best_of_pool(
         search: answers a request all of whose GPUs are planned for alike.
         cal: kernel and collective tables.
     """
-    found, goal = best_part(request, search), goal_of(request)
+    found, goal = best_part(replace(request, top=1), search), goal_of(request)
     score = _score(goal, found) if isinstance(found, Plan) else math.inf
     started, best = time.perf_counter(), None
     every: list[UnlikeSearch] = []
@@ -51,7 +51,9 @@ def best_of_pool(
             best, score = (done, done.score) if done.best is not None else (best, score)
     seconds = time.perf_counter() - started
     if best is None:
-        return _with_unlike(found, every, goal, seconds) if isinstance(found, Plan) else found
+        if isinstance(found, Plan):
+            return _with_unlike(_with_alternatives(found, search, request.top), every, goal, seconds)
+        return found
     unlike = plan_unlike(best)
     if isinstance(found, Plan) and found.pool is not None:
         here = _part(found.request.cluster, found)
@@ -70,6 +72,20 @@ def best_of_pool(
         assumptions=(*words, *unlike.assumptions),
     )
     return _with_unlike(plan, [done for done in every if done is not best], goal, seconds)
+
+
+def _with_alternatives(found: Plan, search: Callable[[PlanRequest], Plan | Refusal], top: int) -> Plan:
+    """The plan of a part with the plans beside it, which only the part that is the answer need have."""
+    again = search(replace(found.request, top=top)) if top > 1 else found
+    if not isinstance(again, Plan):
+        return found
+    return replace(
+        again,
+        optimality=found.optimality,
+        assumptions=found.assumptions,
+        pool=found.pool,
+        search_time_s=found.search_time_s + again.search_time_s,
+    )
 
 
 def best_part(request: PlanRequest, search: Callable[[PlanRequest], Plan | Refusal]) -> Plan | Refusal:

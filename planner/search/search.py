@@ -47,7 +47,10 @@ def search(
     """
     tables = cal or load_calibration()
     if len(kinds_of(request.cluster)) > 1:
-        return best_of_pool(request, lambda part: _search(part, tables, progress), tables)
+        answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
+        if isinstance(answer, Infeasible):
+            return replace(answer, request=replace(answer.request, top=request.top))
+        return answer
     return _search(request, tables, progress)
 
 
