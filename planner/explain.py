@@ -14,12 +14,13 @@ from costmodel.parallel.axes import PARTS
 from costmodel.training.estimate import estimate
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
-from planner.problem import Setting, setting_of
+from planner.problem import Setting, capacity_of_fullest, setting_of
 from planner.search.best_first import explore
 from planner.search.state import Search
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds
 from topology.fabric.hierarchy import crosses_node, ring_bandwidth
+from topology.pools import stages_on
 
 MORE_MEMORY = 1.5
 FASTER = 2
@@ -86,10 +87,10 @@ def explain(plan: Plan, cal: Calibration | None = None) -> Explanation:
     setting = setting_of(plan.request)
     return Explanation(
         shares=shares_of(plan.estimate),
-        memory=memory_sentence(plan, setting.cluster.gpu.memory_bytes),
-        links=link_sentences(setting, plan.layout, plan.estimate),
+        memory=memory_sentence(plan, capacity_of_fullest(plan)),
+        links=_unlike_links(plan) or link_sentences(setting, plan.layout, plan.estimate),
         runner_up=runner_up(plan, setting, cal),
-        what_if=what_if(plan, cal),
+        what_if=() if plan.kind_of_stage else what_if(plan, cal),
     )
 
 
@@ -117,6 +118,14 @@ def memory_sentence(plan: Plan, capacity_bytes: float) -> str:
         f"{format_bytes(capacity_bytes)}, "
         f"{format_bytes(free)} free; most is {largest}, {format_bytes(getattr(fullest, f'{largest}_bytes'))}"
     )
+
+
+def _unlike_links(plan: Plan) -> tuple[str, ...]:
+    """Where stages run that are on unlike kinds of node: each group has the links of its own kind."""
+    if not plan.kind_of_stage:
+        return ()
+    stages = ", ".join(stages_on(plan.request.cluster, plan.kind_of_stage))
+    return (f"{stages}: groups inside a stage have the links of its nodes, sends the slowest of all",)
 
 
 def link_sentences(setting: Setting, layout: ParallelLayout, full: Estimate) -> tuple[str, ...]:

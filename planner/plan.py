@@ -157,7 +157,9 @@ class Plan:
     `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers). `simulated_s` is the step by
     event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
     `origin` says what it was made with; None in plans of a time before they said so. `pool` says what was
-    offered where nodes differ; None where all are alike.
+    offered where nodes differ; None where all are alike. `kind_of_stage` says on which kind of node of the
+    cluster each pipeline stage runs (places in `topology.pools.kinds_of`), costed as what that kind is;
+    empty where all GPUs are planned for alike.
     """
 
     request: PlanRequest
@@ -175,6 +177,7 @@ class Plan:
     provenance: tuple[str, ...] = ()
     origin: Origin | None = None
     pool: Pool | None = None
+    kind_of_stage: tuple[int, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:

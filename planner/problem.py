@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
-from costmodel.pipeline.stage_costs import StageSplit
+from costmodel.pipeline.schedules import is_plain
+from costmodel.pipeline.stage_costs import AnyStages, StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
 from costmodel.training.bands import headroom
+from costmodel.training.estimate import estimate_and_costs
+from costmodel.training.unlike import Kinds, estimate_unlike
 from planner.plan import FREE, RECOMPUTED_LAYERS, Plan, PlanRequest, RecomputedLayers, stack_of
+from topology.base.errors import InputError
 from topology.builders import build
 from topology.cluster import Cluster
+from topology.pools import each_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +81,59 @@ def split_of(
         layers_of_stage=runs_of_ranks(ranks_of_chunks(layout), layers, runs, layer_order(model)),
         recompute_of_stage=recomputes_held,
     )
+
+
+def kinds_of_setting(request: PlanRequest) -> Kinds:
+    """The cluster of a request whose nodes differ, and what the nodes of each kind make."""
+    each = tuple(build(part) for part in each_kind(request.cluster))
+    return Kinds(together=build(request.cluster), each=each)
+
+
+def estimate_split(
+    s: Setting,
+    plan: Plan,
+    layout: ParallelLayout,
+    cal: Calibration,
+    split: StageSplit,
+    *,
+    paid_gpus: int | None = None,
+) -> tuple[Estimate, AnyStages]:
+    """The estimate of a layout and split on the nodes of a plan, each stage on those of its kind.
+
+    Args:
+        s: what it is judged against; its model, job and stack need not be the plan's.
+        plan: whose cluster, and whose kinds of node of the stages.
+        layout: how the job is split.
+        cal: kernel and collective tables.
+        split: layers and recomputed layers of every rank.
+        paid_gpus: GPUs that are paid for, by default all.
+    """
+    if not plan.kind_of_stage:
+        return estimate_and_costs(s.model, s.cluster, s.job, s.stack, layout, cal, split, paid_gpus=paid_gpus)
+    if len(plan.kind_of_stage) != layout.pp or not is_plain(layout):
+        raise InputError(
+            what="stages of unlike GPUs cannot be estimated in this pipeline",
+            cause=f"{layout.pp} stages of {layout.schedule}, {len(plan.kind_of_stage)} have a kind of node",
+            fix="keep to as many stages, one chunk each, under 1f1b, the pipeline axis outermost",
+        )
+    kinds = kinds_of_setting(plan.request)
+    return estimate_unlike(
+        s.model, kinds, s.job, s.stack, layout, cal, split, plan.kind_of_stage, paid_gpus=paid_gpus
+    )
+
+
+def capacities_bytes(plan: Plan) -> tuple[float, ...]:
+    """Memory of a GPU of every pipeline stage."""
+    if not plan.kind_of_stage:
+        return (build(plan.request.cluster).gpu.memory_bytes,) * plan.layout.pp
+    each = kinds_of_setting(plan.request).each
+    return tuple(each[kind].gpu.memory_bytes for kind in plan.kind_of_stage)
+
+
+def capacity_of_fullest(plan: Plan) -> float:
+    """Memory of a GPU of the stage that needs most."""
+    totals = [stage.total_bytes for stage in plan.estimate.memory_by_stage]
+    return capacities_bytes(plan)[totals.index(max(totals))]
 
 
 def tables_of(plan: Plan) -> Calibration:

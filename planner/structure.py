@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import groupby
 
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
+from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from planner.plan import Plan
 from topology.base.errors import InputError
-from topology.pools import is_part
+from topology.pools import is_part, kinds_of, stages_on
 
 EQUAL = 1e-9
 """Relative difference up to which two numbers of a plan are the same: they went through a text file."""
@@ -48,6 +50,23 @@ def unsound(wrong: list[Claim], where: str) -> InputError:
         what=f"{where} does not fit together: {first.name}{more}",
         cause=f"it says {first.claimed}, it must be {first.found}",
         fix="undo what was changed in it, or write it again with `plan --json`",
+    )
+
+
+def require_alike(plan: Plan, what: str) -> Plan:
+    """The plan itself; one whose stages run on unlike kinds of node is an InputError.
+
+    Args:
+        plan: a sound plan.
+        what: who cannot carry it, with a verb: "plan run starts".
+    """
+    if not plan.kind_of_stage:
+        return plan
+    stages = ", ".join(stages_on(plan.request.cluster, plan.kind_of_stage))
+    raise InputError(
+        what=f"{what} only plans whose GPUs are all planned for alike",
+        cause=f"this one has {stages}",
+        fix="export its flags to an engine, or plan for one kind of node of the cluster",
     )
 
 
@@ -109,6 +128,13 @@ def _counts(plan: Plan) -> Iterator[Claim]:
     if plan.pool is not None:
         used = is_part(plan.request.cluster, plan.pool.offered)
         yield same("used nodes are some kinds of the pool", used, found=True)
+    if plan.kind_of_stage:
+        kinds = range(len(kinds_of(plan.request.cluster)))
+        yield same("stages with a kind of node", len(plan.kind_of_stage), x.pp)
+        yield same("kinds of node of the stages", tuple(sorted(set(plan.kind_of_stage))), tuple(kinds))
+        runs = [kind for kind, _ in groupby(plan.kind_of_stage)]
+        yield same("stages of a kind follow each other", len(runs), len(set(runs)))
+        yield same("stages of unlike kinds are one chunk of 1f1b, side by side", is_plain(x), found=True)
 
 
 def _stages(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, groupby
 
 from topology.spec import ClusterSpec, NodeSpec
 
@@ -62,6 +62,45 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
         for tier in spec.tiers
     )
     return replace(spec, nodes=tuple(nodes), tiers=tiers, name=f"{spec.name}: {words_of(tuple(nodes))}")
+
+
+def each_kind(spec: ClusterSpec) -> tuple[ClusterSpec, ...]:
+    """The cluster that the nodes of each kind of a pool make where they stand."""
+    return tuple(part_of(spec, (kind,)) for kind in kinds_of(spec))
+
+
+def gpus_of_stages(
+    spec: ClusterSpec, kind_of_stage: tuple[int, ...], stage_gpus: int
+) -> tuple[int, ...] | None:
+    """GPUs of every rank where each stage takes the next ones of its kind; None where a kind has too few.
+
+    Args:
+        spec: the pool.
+        kind_of_stage: kind of every stage, by its place in `kinds_of`.
+        stage_gpus: GPUs of a stage.
+    """
+    kinds = [_kind(kind) for kind in kinds_of(spec)]
+    free: list[list[int]] = [[] for _ in kinds]
+    first = 0
+    for node in spec.nodes:
+        number = node.count * node.gpus_per_node
+        free[kinds.index(_kind(node))].extend(range(first, first + number))
+        first += number
+    found: list[int] = []
+    for kind in kind_of_stage:
+        found += free[kind][:stage_gpus]
+        del free[kind][:stage_gpus]
+    return tuple(found) if len(found) == stage_gpus * len(kind_of_stage) else None
+
+
+def stages_on(spec: ClusterSpec, kind_of_stage: tuple[int, ...]) -> Iterator[str]:
+    """Which stages run on which kind of node of a pool, one phrase for each run of stages."""
+    names, first = [f"{kind.gpus_per_node} {kind.gpu}" for kind in kinds_of(spec)], 0
+    for kind, same in groupby(kind_of_stage):
+        count = len(list(same))
+        stages = f"stage {first}" if count == 1 else f"stages {first}–{first + count - 1}"
+        yield f"{stages} on nodes of {names[kind]}"
+        first += count
 
 
 def words_of(nodes: tuple[NodeSpec, ...]) -> str:

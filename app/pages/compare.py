@@ -16,12 +16,13 @@ from app.pages.carried import MOST_COMPARED, carried, carry
 from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
 from app.quantities import format_percent, format_usd
 from app.reports.answer import Section, Table
-from app.reports.layout_words import layer_words
+from app.reports.layout_words import UNLIKE, layer_words
 from app.reports.plan_headline import cluster_of, headline, money_text
 from app.requests.uploads import read_plan_upload
 from costmodel.layout import layout_words
 from planner.analysis.link_load import link_load
 from planner.plan import Plan, PlanRequest
+from planner.problem import capacity_of_fullest
 from topology.base.units import format_bytes, format_seconds
 
 NAMES = ("A", "B", "C")
@@ -110,9 +111,12 @@ def one_plan(name: str, plan: Plan) -> None:
     """Memory, links and money of one plan."""
     st.markdown(f"#### {name}")
     st.caption(plain(headline(plan.request)))
+    if plan.kind_of_stage:
+        st.info(f"Not drawn: {UNLIKE}.")
+        return
     cluster = cluster_of(plan.request)
     layers = layer_words(plan.layers_of_stage, plan.layout)
-    draw(memory_bars(plan.estimate.memory_by_stage, cluster.gpu.memory_bytes, layers), f"memory_{name}")
+    draw(memory_bars(plan.estimate.memory_by_stage, capacity_of_fullest(plan), layers), f"memory_{name}")
     loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
     draw(network_map(cluster, loads), f"network_{name}")
     st.caption(plain(money_text(plan.request, plan.estimate)))

@@ -13,13 +13,14 @@ from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_usd
 from app.reports.answer import csv_text
-from app.reports.plan_headline import band_text, chance_text, cluster_of, evidence_text, headline
+from app.reports.plan_headline import band_text, chance_text, evidence_text, headline
 from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
 from costmodel.training.bands import LIKELY
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
+from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
 from topology.base.units import format_bytes, format_seconds
 
@@ -104,7 +105,7 @@ def _speed(plan: Plan) -> tuple[Number, ...]:
 def _cost(plan: Plan) -> tuple[Number, ...]:
     """Memory, money, time to train."""
     estimate, job = plan.estimate, plan.request.job
-    capacity = cluster_of(plan.request).gpu.memory_bytes
+    capacity = capacity_of_fullest(plan)
     low, high = format_bytes(estimate.memory_lower_bytes), format_bytes(estimate.memory_upper_bytes)
     steps = -(-(job.total_tokens or 0) // job.tokens_per_step)
     total = f", {format_usd(steps * estimate.usd_per_step)}" if estimate.usd_per_step else ""

@@ -22,7 +22,7 @@ from app.pages.axes import load_layout
 from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
 from app.quantities import format_like, format_number, format_percent, format_share
-from app.reports.layout_words import layer_words
+from app.reports.layout_words import UNLIKE, layer_words
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
@@ -42,7 +42,7 @@ from planner.analysis.what_if import (
 )
 from planner.explain import Share, runner_up
 from planner.plan import Plan
-from planner.problem import setting_of
+from planner.problem import capacity_of_fullest, setting_of
 from topology.base.units import TERA, format_bytes, format_seconds
 from topology.hardware.gpu import Gpu
 
@@ -66,10 +66,13 @@ MOST_OF_LARGE = 2048
 
 def show_pictures(plan: Plan) -> None:
     """Draw memory and time side by side, and the other questions as tabs."""
+    if plan.kind_of_stage:
+        st.info(f"Not drawn: {UNLIKE}. The numbers above and the files to download are the plan's.")
+        return
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### Does it fit, and which stage is fullest?")
-        capacity = cluster_of(plan.request).gpu.memory_bytes
+        capacity = capacity_of_fullest(plan)
         layers = layer_words(plan.layers_of_stage, plan.layout)
         draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers), "memory")
     with right:

@@ -10,9 +10,12 @@ from app.reports.plan_headline import cluster_of
 from costmodel.layout import LayoutTable, ParallelLayout, layout_words, num_microbatches
 from costmodel.parallel.axes import AXES, STAGE_AXES
 from costmodel.pipeline.schedules import RECORDS
-from planner.plan import Alternative, Plan, PlanRequest, Pool
+from planner.plan import Alternative, Plan, PlanRequest
 from topology.base.units import format_seconds
-from topology.pools import left_out, words_of
+from topology.pools import left_out, stages_on, words_of
+
+UNLIKE = "stages run on unlike kinds of node, each with links and memory of its own"
+"""Why a picture of one kind of GPU is not drawn."""
 
 
 def layout_facts(plan: Plan) -> Facts:
@@ -20,7 +23,7 @@ def layout_facts(plan: Plan) -> Facts:
     request, layout, idle_gpus = plan.request, plan.layout, plan.idle_gpus
     pairs = [
         ("degrees", degrees_text(layout)),
-        ("placement", placement_text(request, layout)),
+        ("placement", _unlike_text(plan) or placement_text(request, layout)),
         ("pipeline", pipeline_text(request, layout)),
         ("sharding", f"{sharding_text(layout)}; {recompute_text(plan)}"),
     ]
@@ -30,14 +33,23 @@ def layout_facts(plan: Plan) -> Facts:
         reason = "using fewer is faster or is all that divides"
         pairs.append(("idle", f"{idle_gpus:,} GPUs: {reason}; money, MFU and tokens/s/GPU count them"))
     if plan.pool is not None:
-        pairs.append(("pool", pool_text(plan.pool, request)))
+        pairs.append(("pool", pool_text(plan)))
     return Facts(title="Layout", pairs=tuple(pairs))
 
 
-def pool_text(pool: Pool, request: PlanRequest) -> str:
-    """Which nodes of a pool are left idle, and the step of every other choice of kinds."""
-    idle = left_out(pool.offered, request.cluster)
-    words = f"{words_of(idle)} left idle" if idle else "every node is used, as the slowest and smallest"
+def _unlike_text(plan: Plan) -> str:
+    """Where the stages run, if not all on the same kind of node; empty else."""
+    return ", ".join(stages_on(plan.request.cluster, plan.kind_of_stage))
+
+
+def pool_text(plan: Plan) -> str:
+    """Which nodes of a pool are left idle, and the step of every other choice of kinds, GPUs all alike."""
+    pool = plan.pool
+    if pool is None:
+        return ""
+    idle = left_out(pool.offered, plan.request.cluster)
+    used = "each as what it is" if plan.kind_of_stage else "as the slowest and smallest"
+    words = f"{words_of(idle)} left idle" if idle else f"every kind of node is used, {used}"
     others = ", ".join(
         f"{part.nodes} {format_seconds(part.step_time_s) if part.step_time_s else 'no plan'}"
         for part in pool.others

@@ -38,9 +38,9 @@ def pictures(plan: Plan) -> tuple[str, ...]:
     from app.reports.layout_words import layer_words
     from costmodel.kernels.saved import calibration_for
     from planner.analysis.schedule import schedule_of
-    from planner.problem import setting_of
+    from planner.problem import capacity_of_fullest
 
-    capacity = setting_of(plan.request).cluster.gpu.memory_bytes
+    capacity = capacity_of_fullest(plan)
     layers = layer_words(plan.layers_of_stage, plan.layout)
     events = schedule_of(plan, calibration_for(plan.request.cluster))
     figures = [memory_bars(plan.estimate.memory_by_stage, capacity, layers), waterfall(plan.estimate)]

@@ -11,10 +11,11 @@ from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from app.reports.layout_words import layout_facts, plan_words
-from app.reports.plan_headline import cluster_of, headline, headline_facts
+from app.reports.plan_headline import headline, headline_facts
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.layout import num_axes
 from planner.plan import Optimality, Plan, to_json
+from planner.problem import capacities_bytes
 from planner.rules.check import check_memory
 from topology.base.units import format_bytes, format_seconds
 
@@ -22,7 +23,7 @@ from topology.base.units import format_bytes, format_seconds
 def plan_answer(plan: Plan) -> Answer:
     """Everything `plan train` says about its plan."""
     sections: list[Section] = [
-        headline_facts(plan.request, plan.estimate),
+        headline_facts(plan),
         layout_facts(plan),
         time_table(plan.estimate),
         memory_table(plan),
@@ -110,7 +111,7 @@ def _ties_text(plan: Plan) -> str:
 def estimate_answer(plan: Plan) -> Answer:
     """Everything about one given layout; the exit code says whether it fits."""
     answer = plan_answer(plan)
-    violation = check_memory(plan.estimate.memory_by_stage, cluster_of(plan.request).gpu.memory_bytes)
+    violation = check_memory(plan.estimate.memory_by_stage, capacities_bytes(plan))
     if violation is None:
         return answer
     lines = Lines(title="Does not fit", lines=(violation.message, violation.hint))

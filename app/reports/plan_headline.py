@@ -8,7 +8,8 @@ from costmodel.estimate import Estimate
 from costmodel.evidence.table import unmeasured
 from costmodel.kernels.precisions import TRAINING
 from costmodel.training.bands import LIKELY
-from planner.plan import FREE, PlanRequest
+from planner.plan import FREE, Plan, PlanRequest
+from planner.problem import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
@@ -24,13 +25,14 @@ def headline(request: PlanRequest) -> str:
     return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}{launched}"
 
 
-def headline_facts(request: PlanRequest, estimate: Estimate) -> Facts:
+def headline_facts(plan: Plan) -> Facts:
     """Step time with its band, throughput, utilisation, memory and money."""
+    request, estimate = plan.request, plan.estimate
     pairs = [
         ("step time", step_text(estimate)),
         ("throughput", throughput_text(request, estimate)),
-        ("MFU", mfu_text(request, estimate)),
-        ("peak memory", memory_text(request, estimate)),
+        ("MFU", mfu_text(request, estimate, mean_peak(plan))),
+        ("peak memory", memory_text(estimate, capacity_of_fullest(plan))),
         *([("evidence", evidence_text(request, estimate))] if estimate.evidence else []),
         ("money, energy", money_text(request, estimate)),
     ]
@@ -62,9 +64,26 @@ def band_text(estimate: Estimate) -> str:
     return f"{low} – {high} {unit}"
 
 
-def mfu_text(request: PlanRequest, estimate: Estimate) -> str:
-    """MFU with the formula that gives it."""
-    peak = cluster_of(request).gpu.peak(TRAINING[request.job.precision].peak)
+def mean_peak(plan: Plan) -> float | None:
+    """Peak of a GPU in the mean over those that are paid for, where stages run on unlike kinds of node."""
+    if not plan.kind_of_stage:
+        return None
+    from topology.builders import build
+    from topology.pools import each_kind
+
+    dtype, kinds = (
+        TRAINING[plan.request.job.precision].peak,
+        [build(x) for x in each_kind(plan.request.cluster)],
+    )
+    counts = [one.num_gpus for one in kinds]
+    if gpus_paid(plan.request, plan.estimate) == plan.layout.num_gpus:
+        counts = [plan.kind_of_stage.count(kind) for kind in range(len(kinds))]
+    return sum(one.gpu.peak(dtype) * n for one, n in zip(kinds, counts, strict=True)) / sum(counts)
+
+
+def mfu_text(request: PlanRequest, estimate: Estimate, peak: float | None = None) -> str:
+    """MFU with the formula that gives it; `peak` is a GPU's, by default that of the cluster's GPU."""
+    peak = peak or cluster_of(request).gpu.peak(TRAINING[request.job.precision].peak)
     num_gpus = gpus_paid(request, estimate)
     step_s = estimate.step_time_s
     flop = f"{estimate.mfu * step_s * num_gpus * peak:.4g}".replace("e+", "e")
@@ -88,9 +107,8 @@ def cluster_of(request: PlanRequest) -> Cluster:
     return build(request.cluster)
 
 
-def memory_text(request: PlanRequest, estimate: Estimate) -> str:
+def memory_text(estimate: Estimate, capacity: float) -> str:
     """Peak memory against the GPU's."""
-    capacity = cluster_of(request).gpu.memory_bytes
     fullest = max(
         range(len(estimate.memory_by_stage)), key=lambda stage: estimate.memory_by_stage[stage].total_bytes
     )

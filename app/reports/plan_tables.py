@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from app.quantities import format_like, format_share
 from app.reports.answer import Table, bar
 from app.reports.layout_words import layer_words
-from app.reports.plan_headline import cluster_of
 from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.memory.stage import MemoryBreakdown
 from planner.plan import Plan
+from planner.problem import capacities_bytes
 from topology.base.units import GIB, format_bytes
 
 _MEMORY_NAMES = ("weights", "gradients", "optimizer", "activations", "buffers", "overhead")
@@ -41,18 +41,18 @@ def time_table(estimate: Estimate) -> Table:
 
 def memory_table(plan: Plan) -> Table:
     """Memory of every stage, beside its layers; neighbouring stages that are equal share a row."""
-    capacity = cluster_of(plan.request).gpu.memory_bytes
+    room = capacities_bytes(plan)
     stages = plan.estimate.memory_by_stage
     layers = layer_words(plan.layers_of_stage, plan.layout)
     cells = [
-        _memory_cells(stages[rank], layers[rank], plan.recompute_of_stage[rank], capacity)
+        _memory_cells(stages[rank], layers[rank], plan.recompute_of_stage[rank], room[rank])
         for rank in range(len(stages))
     ]
     ranges = equal_ranges(cells)
     shown = [ranges[number] for number in _shown(len(ranges), _fullest_range(ranges, stages))]
     hidden = len(ranges) - len(shown)
     return Table(
-        title=f"Memory per stage, GiB of {format_bytes(capacity)}",
+        title=f"Memory per stage, GiB of {' or '.join(map(format_bytes, dict.fromkeys(room)))}",
         columns=("stage", "layers", "recomputed", *_MEMORY_NAMES, "total", "of HBM", ""),
         rows=tuple((_range_name(*ends), *cells[ends[0]]) for ends in shown),
         align="rrr" + "r" * (len(_MEMORY_NAMES) + 2) + "l",

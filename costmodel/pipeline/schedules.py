@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layout import INTERLEAVED_SCHEDULE, PLAIN_SCHEDULE, SCHEDULES, Quantity, Schedule
+from costmodel.layout import (
+    INTERLEAVED_SCHEDULE,
+    PLAIN_SCHEDULE,
+    SCHEDULES,
+    ParallelLayout,
+    Quantity,
+    Schedule,
+)
 from costmodel.pipeline.bubble import ClosedForm, dualpipev_bubble, zb_h1_bubble, zbv_bubble
 from costmodel.pipeline.orders import Pass, gpipe_order, one_forward_one_backward_order, zero_bubble_order
 from costmodel.pipeline.v_schedules import dualpipev_order, zbv_order
@@ -169,3 +176,13 @@ def usual_schedule(virtual_stages: int) -> Schedule:
     ('1f1b', 'interleaved')
     """
     return INTERLEAVED_SCHEDULE if virtual_stages > 1 else PLAIN_SCHEDULE
+
+
+def is_plain(layout: ParallelLayout) -> bool:
+    """Whether stages may run on unlike GPUs: one chunk of 1F1B each, the ranks of a stage side by side.
+
+    >>> is_plain(ParallelLayout(pp=2, dp=2)), is_plain(ParallelLayout(pp=2, dp=2, schedule="gpipe"))
+    (True, False)
+    """
+    active = [axis for axis in layout.axis_order if getattr(layout, axis) > 1]
+    return layout.schedule == PLAIN_SCHEDULE and layout.virtual_stages == 1 and active[:1] == ["pp"]

@@ -10,7 +10,7 @@ Legend: ``n[s,k]`` layers of run ``k`` on rank ``s`` · ``r[s,k]`` recomputed on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,6 +87,60 @@ class StageCosts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnlikeStages:
+    """Costs of one layout whose stages run on unlike GPUs: those of each kind, and the kind of each stage.
+
+    What is a number per rank is read of the stage's own kind; microbatches and sends are the same for all.
+    Only schedules whose closed form holds for unequal ranks have them (1F1B).
+
+    Attributes:
+        kinds: Costs as if every rank were of this kind.
+        kind_of_stage: Kind of every rank.
+    """
+
+    kinds: tuple[StageCosts, ...]
+    kind_of_stage: tuple[int, ...]
+
+    def rows(self, of_kind: Callable[[StageCosts], Vector]) -> Vector:
+        """Rows of an array per rank, each of the rank's own kind."""
+        every = np.stack([of_kind(one) for one in self.kinds])
+        found: Vector = every[np.array(self.kind_of_stage), np.arange(len(self.kind_of_stage))]
+        return found
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Layers of each kind of layer."""
+        return self.kinds[0].runs
+
+    @property
+    def num_microbatches(self) -> int:
+        """Microbatches per step and pipeline."""
+        return self.kinds[0].num_microbatches
+
+    @property
+    def bubble_weight(self) -> float:
+        """Share of the other ranks' time that shows as bubble."""
+        return max(one.bubble_weight for one in self.kinds)
+
+    @property
+    def constant_s(self) -> float:
+        """Seconds of the step that depend on no split."""
+        return max(one.constant_s for one in self.kinds)
+
+    @property
+    def in_flight(self) -> tuple[float, ...]:
+        """Per rank, microbatches whose activations are kept at once."""
+        return self.kinds[0].in_flight
+
+    def of(self, rank: int) -> StageCosts:
+        """Costs of the kind of one rank."""
+        return self.kinds[self.kind_of_stage[rank]]
+
+
+AnyStages = StageCosts | UnlikeStages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageSplit:
     """Layers of each run on each pipeline rank, and how many layers of the rank are recomputed.
 
@@ -106,8 +160,10 @@ def recompute_order(costs: StageCosts) -> tuple[int, ...]:
     return tuple(int(run) for run in np.argsort(-freed / seconds, kind="stable"))
 
 
-def recomputed_layers(costs: StageCosts, split: StageSplit) -> Vector:
+def recomputed_layers(costs: AnyStages, split: StageSplit) -> Vector:
     """Recomputed layers of each run on each rank, shape (ranks, runs)."""
+    if isinstance(costs, UnlikeStages):
+        return costs.rows(lambda one: recomputed_layers(one, split))
     left = np.asarray(split.recompute_of_stage, dtype=float)
     layers = np.asarray(split.layers_of_stage, dtype=float)
     recomputed = np.zeros_like(layers)
@@ -117,8 +173,10 @@ def recomputed_layers(costs: StageCosts, split: StageSplit) -> Vector:
     return recomputed
 
 
-def microbatch_seconds(costs: StageCosts, split: StageSplit) -> Vector:
+def microbatch_seconds(costs: AnyStages, split: StageSplit) -> Vector:
     """Seconds of a microbatch per rank: t_s = Σ_k n[s,k]·layer_s[k] + r[s,k]·recompute_s[k] + fixed_s[s]."""
+    if isinstance(costs, UnlikeStages):
+        return costs.rows(lambda one: microbatch_seconds(one, split))
     layers = np.asarray(split.layers_of_stage, dtype=float)
     return np.asarray(
         layers @ np.asarray(costs.layer_s)
@@ -127,14 +185,16 @@ def microbatch_seconds(costs: StageCosts, split: StageSplit) -> Vector:
     )
 
 
-def tail_seconds(costs: StageCosts, split: StageSplit) -> Vector:
+def tail_seconds(costs: AnyStages, split: StageSplit) -> Vector:
     """Seconds after the last microbatch: u_s = max_j (Σ_k n[s,k]·tail_layer_s[j,k] + tail_fixed_s[j,s])."""
+    if isinstance(costs, UnlikeStages):
+        return costs.rows(lambda one: tail_seconds(one, split))
     layers = np.asarray(split.layers_of_stage, dtype=float)
     forms = layers @ np.asarray(costs.tail_layer_s).T + np.asarray(costs.tail_fixed_s).T
     return np.asarray(forms.max(axis=1))
 
 
-def step_time(costs: StageCosts, split: StageSplit) -> float:
+def step_time(costs: AnyStages, split: StageSplit) -> float:
     """Seconds of one optimizer step.
 
     ``T = M·max_s t_s + β·(Σ_s t_s − max_s t_s) + max_s u_s + constant``: every microbatch passes the slowest
@@ -186,8 +246,10 @@ def stage_bytes(
     return total + working
 
 
-def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
+def memory_of_stages(costs: AnyStages, split: StageSplit) -> Vector:
     """Bytes of each rank: state, activations of the microbatches in flight, and transient buffers."""
+    if isinstance(costs, UnlikeStages):
+        return costs.rows(lambda one: memory_of_stages(one, split))
     return np.asarray(
         stage_bytes(
             static_bytes=costs.static_bytes,
@@ -202,6 +264,9 @@ def memory_of_stages(costs: StageCosts, split: StageSplit) -> Vector:
     )
 
 
-def fits_capacity(costs: StageCosts, split: StageSplit) -> bool:
+def fits_capacity(costs: AnyStages, split: StageSplit) -> bool:
     """Whether every rank stays within its capacity."""
+    if isinstance(costs, UnlikeStages):
+        room = np.array([one.capacity_bytes for one in costs.kinds])[np.array(costs.kind_of_stage)]
+        return bool((memory_of_stages(costs, split) <= room).all())
     return bool((memory_of_stages(costs, split) <= costs.capacity_bytes).all())

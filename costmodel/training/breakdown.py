@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +12,10 @@ from costmodel.estimate import TimeBreakdown
 from costmodel.layout import RECOMPUTES
 from costmodel.pipeline.in_flight import holds_ends
 from costmodel.pipeline.stage_costs import (
+    AnyStages,
     StageCosts,
     StageSplit,
+    UnlikeStages,
     microbatch_seconds,
     recomputed_layers,
     step_time,
@@ -44,11 +47,13 @@ class _PerMicrobatch:
     moving_ep: float
 
 
-def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSplit) -> TimeBreakdown:
+def time_breakdown(
+    features: Sequence[Features], c: Constants, costs: AnyStages, split: StageSplit
+) -> TimeBreakdown:
     """Parts of the step of the only layout of these features, each added up by itself: their sum is the step.
 
     Args:
-        f: Raw times of one layout.
+        features: Raw times of one layout, on each kind of GPU that its stages run on.
         c: Constants.
         costs: What the stage solver saw of it.
         split: Layers and recomputed layers of every rank.
@@ -56,9 +61,11 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
     seconds = microbatch_seconds(costs, split)
     pacing = int(np.argmax(seconds))
     M, total = costs.num_microbatches, step_time(costs, split)
-    part = _pacing_rank(f, c, costs, split, pacing)
+    f, of_pacing = _of_rank(features, costs, pacing)
+    part = _pacing_rank(f, c, of_pacing, split, pacing)
     tail = tail_seconds(costs, split)
-    update = _update_seconds(f, c, split, int(np.argmax(tail)))
+    last = int(np.argmax(tail))
+    update = _update_seconds(_of_rank(features, costs, last)[0], c, split, last)
     dp = M * part.dp + max(0.0, float(tail.max()) - update)
     moving = {axis: M * getattr(part, f"moving_{axis}") for axis in PART_TRANSFERS}
     shown = {axis: M * getattr(part, axis) for axis in moving}
@@ -77,6 +84,13 @@ def time_breakdown(f: Features, c: Constants, costs: StageCosts, split: StageSpl
         host_s=M * part.host + fixed_s,
         hidden_s=_hidden(moving, shown, total),
     )
+
+
+def _of_rank(features: Sequence[Features], costs: AnyStages, rank: int) -> tuple[Features, StageCosts]:
+    """Raw times and costs of the kind of GPU that a rank runs on."""
+    if isinstance(costs, UnlikeStages):
+        return features[costs.kind_of_stage[rank]], costs.of(rank)
+    return features[0], costs
 
 
 def _pacing_rank(

@@ -22,7 +22,7 @@ from costmodel.ops.cuts import ops_of_parts
 from costmodel.ops.layer import forward_flop, model_flop_per_step
 from costmodel.ops.op import OpKind, ShardShape
 from costmodel.pipeline.even_split import even_split
-from costmodel.pipeline.stage_costs import StageCosts, StageSplit, recomputed_layers, step_time
+from costmodel.pipeline.stage_costs import AnyStages, StageCosts, StageSplit, recomputed_layers, step_time
 from costmodel.stack import SoftwareStack
 from costmodel.stack import stack as stack_named
 from costmodel.training.bands import (
@@ -41,7 +41,7 @@ from topology.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
+class Question:
     """What is estimated."""
 
     model: ModelSpec
@@ -103,17 +103,17 @@ def estimate_and_costs(
     order = layer_order(model)
     costs = stage_costs_of(priced, layout, job, runs, cluster.gpu.memory_bytes, order)
     split = split or even_split(runs, layout, order)
-    question = _Question(
+    question = Question(
         model=model, cluster=cluster, job=job, stack=stack, layout=layout, cal=cal,
         paid_gpus=paid_gpus or max(cluster.num_gpus, layout.num_gpus),
     )  # fmt: skip
-    time = time_breakdown(priced.features, c, costs, split)
+    time = time_breakdown([priced.features], c, costs, split)
     memory = rank_memory(priced.pieces, layout, costs, split)
-    return _answer(question, priced.features, costs, split, time, memory), costs
+    return answer(question, priced.features, costs, split, time, memory), costs
 
 
 def rank_memory(
-    pieces: MemoryPieces, layout: ParallelLayout, costs: StageCosts, split: StageSplit
+    pieces: MemoryPieces, layout: ParallelLayout, costs: AnyStages, split: StageSplit
 ) -> tuple[MemoryBreakdown, ...]:
     """Peak memory of every pipeline rank."""
     recomputed, code = recomputed_layers(costs, split), SCHEDULES.index(layout.schedule)
@@ -132,10 +132,10 @@ def rank_memory(
     return tuple(ranks)
 
 
-def _answer(
-    q: _Question,
+def answer(
+    q: Question,
     features: Features,
-    costs: StageCosts,
+    costs: AnyStages,
     split: StageSplit,
     time: TimeBreakdown,
     memory: tuple[MemoryBreakdown, ...],
@@ -184,7 +184,7 @@ def _model_flop(model: ModelSpec, job: TrainingJob) -> float:
     return model_flop_per_step(model, job)
 
 
-def _recomputed_share(q: _Question, costs: StageCosts, split: StageSplit) -> float:
+def _recomputed_share(q: Question, costs: AnyStages, split: StageSplit) -> float:
     """FLOPs repeated over those of a forward pass: whole layers, modules of all, or some products."""
     modules = q.stack.timing.recomputed_modules
     forward, layers, attention, again = _forward_flop(q.model, q.job, modules)
@@ -231,7 +231,7 @@ def _bound_by(time: TimeBreakdown) -> str:
     return f"compute, then {PART_NAMES[overhead]}"
 
 
-def _assumptions(q: _Question) -> tuple[str, ...]:
+def _assumptions(q: Question) -> tuple[str, ...]:
     """What was taken for granted."""
     lines = [
         f"software stack {q.stack.name}: {q.stack.description}",
@@ -255,7 +255,7 @@ def _level_deviation(stack: SoftwareStack) -> float | None:
     return None if stack.measured is None else stack.measured.deviation
 
 
-def _provenance(q: _Question, extrapolated_share: float) -> tuple[str, ...]:
+def _provenance(q: Question, extrapolated_share: float) -> tuple[str, ...]:
     """Where calibrated numbers came from, and what was extrapolated."""
     dtype = linear_dtype(q.job)
     lines = [

@@ -1,19 +1,17 @@
 """The pipeline of a plan as a simulated schedule, for the Gantt chart and the trace.
 
 A stage's time of one microbatch comes from the same costs that the planner split, under the calibration of
-the plan's cluster; `planner.search.simulate.chunk_seconds` shares it among forward and backward.
+the plan's cluster; `costmodel.pipeline.simulate.chunk_seconds` shares it among forward and backward.
 """
 
 from __future__ import annotations
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import num_microbatches
+from costmodel.pipeline.simulate import chunk_seconds
 from costmodel.pipeline.simulator import Event, StageSeconds, simulate_step
-from costmodel.training.stages import stage_costs
-from planner.plan import Plan, stack_of
-from planner.problem import split_of
-from planner.search.simulate import chunk_seconds
-from topology.builders import build
+from planner.plan import Plan
+from planner.problem import estimate_split, setting_of, split_of
 
 MOST_SHOWN_MICROBATCHES = 24
 """Beyond this, a schedule repeats itself: a picture of more shows less."""
@@ -39,13 +37,6 @@ def schedule_of(
 def stage_seconds(plan: Plan, cal: Calibration) -> StageSeconds:
     """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order."""
     request = plan.request
-    costs = stage_costs(
-        request.model,
-        build(request.cluster),
-        request.job,
-        stack_of(request),
-        plan.layout,
-        cal,
-    )
     split = split_of(request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
+    _, costs = estimate_split(setting_of(request), plan, plan.layout, cal, split)
     return chunk_seconds(costs, plan.layout, split)

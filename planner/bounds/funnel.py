@@ -105,8 +105,13 @@ def compute_times(setting: Setting, shards: LayoutTable, cal: Calibration) -> Mi
 
     Kernels differ by how context is exchanged (a ring computes in chunks), so every exchange is tried.
     """
+    return _times(setting, *compute_seconds(setting, shards, cal))
+
+
+def compute_seconds(setting: Setting, shards: LayoutTable, cal: Calibration) -> tuple[Vector, Vector]:
+    """Seconds of a microbatch of `compute_times` per layer of each run, and of both ends."""
     alone = replace(shards, dp=np.maximum(1, setting.job.global_batch_size // shards.microbatch_size))
-    return _times(setting, *_best_seconds(setting, alone, cal, transfers=False))
+    return _best_seconds(setting, alone, cal, transfers=False)
 
 
 def best_placement_times(setting: Setting, table: LayoutTable, cal: Calibration) -> MicrobatchTimes:
@@ -116,13 +121,19 @@ def best_placement_times(setting: Setting, table: LayoutTable, cal: Calibration)
     ranks next to each other; every other order only spreads one of them further. On a fabric where that may
     be faster (`neighbours_are_best`) collectives are free.
     """
+    return _times(setting, *best_placement_seconds(setting, table, cal))
+
+
+def best_placement_seconds(setting: Setting, table: LayoutTable, cal: Calibration) -> tuple[Vector, Vector]:
+    """Seconds of a microbatch of `best_placement_times` per layer of each run, and of both ends."""
     single = num_microbatches(table, setting.job) == 1
     replicas = np.where(single, table.dp, _fewest_replicas(table))
     keys = [*(getattr(table, axis) for axis in LAYER_AXES), table.microbatch_size, replicas]
     first, shard_of = distinct_rows([*keys, table.sequence_parallel.astype(np.int64)])
     shards = replace(table.take(first), dp=replicas[first])
     transfers = neighbours_are_best(setting, cal)
-    return _times(setting, *_best_seconds(setting, shards, cal, transfers=transfers)).take(shard_of)
+    layers, ends = _best_seconds(setting, shards, cal, transfers=transfers)
+    return layers[:, shard_of], ends[shard_of]
 
 
 def neighbours_are_best(setting: Setting, cal: Calibration) -> bool:

@@ -87,7 +87,7 @@ def _equal_pipelines(pp: npt.NDArray[np.int64], index: Index) -> Iterator[Index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ranks(Columns):
+class RankLimits(Columns):
     """What limits the layers of some kinds on each rank, all at the least cost of any of these kinds.
 
     Arrays have the shape (P, layouts) or (layouts,). In t seconds a rank takes n layers and recomputes r ≤ n,
@@ -117,7 +117,7 @@ def _rank_bounds(
     forms = np.einsum("k,jkn->jn", counts, costs.tail_layer_s) + costs.tail_first_s + costs.tail_last_s
     rest = beta * total + (forms / P).max(axis=0) + costs.constant_s
     weight = np.maximum(M - beta, 1e-12)
-    ranks, need = _rank_limits(setting, priced, counts, kinds), float(counts[kinds].sum())
+    ranks, need = rank_limits(setting, priced, counts, kinds), float(counts[kinds].sum())
     low, high = total / P, np.maximum((cutoff_s * (1 + ROUNDING) - rest) / weight, total / P)
     bounds = np.full(len(low), np.inf)
     possible = np.flatnonzero(_enough(ranks, high, need))
@@ -153,19 +153,26 @@ def _layers_allowed(table: LayoutTable, counts: Vector) -> tuple[Vector, Vector]
     return least, most
 
 
-def _enough(ranks: _Ranks, seconds: Vector, need: float) -> npt.NDArray[np.bool_]:
+def _enough(ranks: RankLimits, seconds: Vector, need: float) -> npt.NDArray[np.bool_]:
     """Whether ranks of at most this many seconds can take all layers, each within its least and most."""
-    t = np.maximum(seconds * (1 + ROUNDING) - ranks.fixed_s, -1.0)
-    timed = t / ranks.layer_s
-    paced = (t + ranks.owed_s) / ranks.paced_layer_s
-    partly = np.where(ranks.frees, np.minimum(np.minimum(paced, ranks.most_partly), timed), -1.0)
-    taken = np.floor(np.maximum(np.minimum(timed, ranks.most_kept), partly) * (1 + ROUNDING) + ROUNDING)
+    taken = layers_taken(ranks, seconds)
     return np.asarray(
         (taken >= ranks.least).all(axis=0) & (np.minimum(taken, ranks.most).sum(axis=0) >= need)
     )
 
 
-def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[int]) -> _Ranks:
+def layers_taken(ranks: RankLimits, seconds: Vector) -> Vector:
+    """Layers that every rank can take at most in this many seconds and within its memory; (P, layouts)."""
+    t = np.maximum(seconds * (1 + ROUNDING) - ranks.fixed_s, -1.0)
+    timed = t / ranks.layer_s
+    paced = (t + ranks.owed_s) / ranks.paced_layer_s
+    partly = np.where(ranks.frees, np.minimum(np.minimum(paced, ranks.most_partly), timed), -1.0)
+    return np.asarray(
+        np.floor(np.maximum(np.minimum(timed, ranks.most_kept), partly) * (1 + ROUNDING) + ROUNDING)
+    )
+
+
+def rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[int]) -> RankLimits:
     """Limits of the layers of these kinds on every rank."""
     table, costs, pieces = priced.table, priced.costs, priced.pieces
     stage = np.arange(int(table.pp[0]))[:, None]
@@ -185,7 +192,7 @@ def _rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[i
     with np.errstate(divide="ignore", invalid="ignore"):
         most_partly = recompute_room / (layer_bytes - freed_bytes)
     least, most = _layers_allowed(table, counts)
-    return _Ranks(
+    return RankLimits(
         layer_s=layer_s,
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
         most_kept=room / layer_bytes,

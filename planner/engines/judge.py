@@ -15,11 +15,10 @@ import numpy as np
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
-from costmodel.training.estimate import estimate_and_costs
 from planner.engines.contract import Contract, Reading
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
-from planner.problem import setting_of, split_of
+from planner.problem import capacity_of_fullest, estimate_split, setting_of, split_of
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_bytes, format_seconds
@@ -62,9 +61,8 @@ def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) ->
         layers = told.get("split.layers", plan.layers_of_stage)
         again = told.get("split.recompute", plan.recompute_of_stage)
         split = split_of(model, layout, tuple(layers), tuple(again))
-        now, _ = estimate_and_costs(
-            model, setting.cluster, job, told_stack(profile, told), layout, cal, split
-        )
+        heard = replace(setting, model=model, job=job, stack=told_stack(profile, told))
+        now, _ = estimate_split(heard, plan, layout, cal, split)
     except (InputError, ValueError, IndexError, ZeroDivisionError):
         return Verdict(
             differs=differs,
@@ -154,7 +152,7 @@ def cost(plan: Plan, verdict: Verdict) -> str:
     here = f"{format_seconds(now.step_time_s)} a step in {format_bytes(now.peak_memory_bytes)}"
     if verdict.step_time_s is None or verdict.peak_memory_bytes is None:
         return f"the plan takes {here}, what is left of it is no layout of the model"
-    capacity = setting_of(plan.request).cluster.gpu.memory_bytes
+    capacity = capacity_of_fullest(plan)
     of = f" of {format_bytes(capacity)}, out of memory" if verdict.peak_memory_bytes > capacity else ""
     there = f"{format_seconds(verdict.step_time_s)} in {format_bytes(verdict.peak_memory_bytes)}{of}"
     return f"the plan takes {here}, the nearest {there}"

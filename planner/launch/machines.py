@@ -9,6 +9,7 @@ from planner.engines.quoting import slug
 from planner.launch.makers import Maker, maker_of
 from planner.plan import Plan
 from planner.problem import setting_of
+from planner.structure import require_alike
 from topology.base.errors import InputError
 
 
@@ -35,6 +36,7 @@ class PlanMachines:
 
 def machines_of(plan: Plan) -> PlanMachines:
     """How many hosts the plan's ranks fill, and how many GPUs of each."""
+    require_alike(plan, "launch files are written for")
     spec = plan.request.cluster.nodes[0]
     per_node = min(spec.gpus_per_node, plan.layout.num_gpus)
     if plan.layout.num_gpus % per_node:

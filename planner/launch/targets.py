@@ -15,6 +15,7 @@ from planner.launch.slurm import export_slurm
 from planner.plan import Plan
 from planner.problem import setting_of, tables_of
 from topology.base.names import resolve
+from topology.pools import stages_on
 
 OTHERS: Mapping[str, Callable[[Plan], Exported]] = {
     "slurm": export_slurm,
@@ -56,7 +57,7 @@ def told(
     files = form.render(plan, write(contract, facts), environment)
     reading = read(contract, form.parse(files, contract), plan.layout.num_gpus)
     verdict = judge(plan, contract, reading, cal or tables_of(plan))
-    notes = form.notes(plan)
+    notes = (*form.notes(plan), *_places(plan))
     if is_the_plan(plan, verdict):
         return files, notes
     if not nearest:
@@ -65,3 +66,12 @@ def told(
         f"not the plan's: {name} = {there}, planned {said}" for name, said, there in verdict.differs
     )
     return files, (*notes, *differs, cost(plan, verdict))
+
+
+def _places(plan: Plan) -> tuple[str, ...]:
+    """Where ranks have to be that flags cannot say: nodes of one kind follow each other as stages do."""
+    if not plan.kind_of_stage:
+        return ()
+    stages = ", ".join(stages_on(plan.request.cluster, plan.kind_of_stage))
+    ranks = plan.layout.stage_ranks
+    return (f"number the nodes so that ranks are in the order of stages, {ranks} a stage: {stages}",)

@@ -7,7 +7,7 @@ Each rule is written once, over columns: `legal` judges a table of layouts, `che
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -114,17 +114,22 @@ def _open_choices(rule: Rule, pins: Mapping[str, Any]) -> Iterator[dict[str, Any
 
 
 def check_memory(
-    memory_by_stage: tuple[MemoryBreakdown, ...], capacity_bytes: float, headroom: float = 0.0
+    memory_by_stage: tuple[MemoryBreakdown, ...],
+    capacity_bytes: float | Sequence[float],
+    headroom: float = 0.0,
 ) -> Violation | None:
     """Explain the stage that does not fit, part by part; None when all fit.
 
     Args:
         memory_by_stage: What each stage needs.
-        capacity_bytes: A GPU's memory.
+        capacity_bytes: A GPU's memory, or that of every stage's.
         headroom: Share of it to leave free.
     """
     totals = [memory.total_bytes for memory in memory_by_stage]
-    stage, budget = int(np.argmax(totals)), capacity_bytes * (1 - headroom)
+    room = np.broadcast_to(np.asarray(capacity_bytes, dtype=np.float64), len(totals))
+    stage = int(np.argmax(totals / room))
+    capacity_bytes = float(room[stage])
+    budget = capacity_bytes * (1 - headroom)
     if totals[stage] <= budget:
         return None
     parts = [f.name for f in fields(MemoryBreakdown) if getattr(memory_by_stage[stage], f.name) > 0]

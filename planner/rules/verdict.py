@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from costmodel.stack import stack
 from planner.plan import Plan
+from planner.problem import capacities_bytes
 from planner.rules.check import check, check_memory
 from planner.rules.rule import Violation
+from planner.structure import require_alike
 from topology.base.errors import NoFeasiblePlanError
 from topology.builders import build
 
@@ -19,11 +21,11 @@ def require_legal(plan: Plan) -> Plan:
 
 
 def require_room(plan: Plan) -> Plan:
-    """The plan itself; one whose peak is more than a GPU has is an error."""
-    found = check_memory(plan.estimate.memory_by_stage, build(plan.request.cluster).gpu.memory_bytes)
+    """The plan itself; one whose peak is more than a GPU has, or that cannot be run here, is an error."""
+    found = check_memory(plan.estimate.memory_by_stage, capacities_bytes(plan))
     if found is not None:
         raise illegal((found,))
-    return plan
+    return require_alike(plan, "what runs here takes")
 
 
 def broken_rules(plan: Plan) -> tuple[Violation, ...]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from costmodel.estimate import Estimate
 from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable
+from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
 from planner.bounds.priced import Priced, price
 from planner.bounds.ranks import plain_bounds, variant_bounds
@@ -28,7 +29,6 @@ from planner.search.candidates import (
     seed_choice,
     shape_of,
 )
-from planner.search.simulate import simulated_step_s
 from planner.search.state import Search
 from planner.space.unfold import shardings
 from topology.base.units import format_bytes
@@ -52,6 +52,8 @@ def alternatives(done: Search, best: Choice, full: Estimate, count: int) -> tupl
         full: its estimate.
         count: plans to show in all.
     """
+    if count <= 1:
+        return ()
     others = [
         found
         for found in best_splits(done, count)

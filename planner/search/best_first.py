@@ -31,6 +31,7 @@ from planner.bounds.funnel import (
     smallest_memory,
     step_bound,
 )
+from planner.bounds.objective import goal_of
 from planner.bounds.priced import Priced, price, price_any_sharding
 from planner.bounds.ranks import plain_bounds, variant_bounds
 from planner.plan import PlanRequest
@@ -48,7 +49,6 @@ from planner.search.candidates import (
     settled,
     shape_of,
 )
-from planner.search.objective import goal_of
 from planner.search.state import Progress, Search
 from planner.space.columns import Draft, Integers
 from planner.space.degrees import (

@@ -19,23 +19,23 @@ from costmodel.models.spec import layer_order, layer_runs
 from costmodel.parallel.axes import RANK_AXES
 from costmodel.pipeline.even_split import even_split
 from costmodel.pipeline.schedules import usual_schedule
+from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from costmodel.stack import SoftwareStack
 from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs
+from planner.bounds.objective import goal_of
 from planner.engines.contracts import recomputes_of
 from planner.plan import Optimality, Plan, PlanRequest, Recomputes
 from planner.problem import setting_of
 from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import decidable, named, recomputed_whole
-from planner.search.objective import goal_of
 from planner.search.origin import origin_of
 from planner.search.placement import place
 from planner.search.pool import best_part
 from planner.search.search import pin_notes
-from planner.search.simulate import simulated_step_s
 from planner.stages.integer_program import StageSolution, solve_stages
 from topology.base.errors import InputError
 from topology.pools import kinds_of

@@ -15,13 +15,13 @@ import numpy as np
 
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
+from planner.bounds.objective import Goal
 from planner.bounds.priced import price
 from planner.bounds.ranks import plain_bounds
 from planner.plan import PlanRequest
 from planner.problem import Setting
 from planner.rules.check import parse_pins
 from planner.search.candidates import candidate, decide
-from planner.search.objective import Goal
 from planner.search.search import PROVEN_GAP
 from planner.space.degrees import combinations
 from planner.space.unfold import eased, pipelines, placements, shardings, variants

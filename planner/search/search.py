@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
 from planner.plan import Optimality, Plan, PlanRequest
 from planner.search.alternatives import alternatives
@@ -17,8 +18,7 @@ from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
 from planner.search.origin import origin_of
 from planner.search.placement import place
-from planner.search.pool import best_part
-from planner.search.simulate import simulated_step_s
+from planner.search.pool import best_of_pool
 from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
@@ -34,7 +34,8 @@ def search(
 ) -> Plan | Infeasible:
     """Find the best plan for a request, with a certificate, or say why there is none.
 
-    Where nodes differ, some kinds may be left idle: every choice of kinds is searched.
+    Where nodes differ, some kinds may be left idle and stages may run on unlike kinds: every choice of kinds
+    is searched.
 
     The clock of `search_time_s` starts when the hierarchy of the cluster is known: deriving it from the graph
     is no part of the search.
@@ -46,7 +47,10 @@ def search(
     """
     tables = cal or load_calibration()
     if len(kinds_of(request.cluster)) > 1:
-        return best_part(request, lambda part: _search(part, tables, progress))
+        answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
+        if isinstance(answer, Infeasible):
+            return replace(answer, request=replace(answer.request, top=request.top))
+        return answer
     return _search(request, tables, progress)
 
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.bounds.funnel import ROUNDING
+from planner.bounds.objective import Goal
 from planner.problem import Setting
 from planner.search.candidates import Candidate, Choice, safety
-from planner.search.objective import Goal
 from planner.space.dismissals import Dismissals
 
 Vector = npt.NDArray[np.float64]

@@ -10,24 +10,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
+from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.estimate import estimate_and_costs
-from planner.plan import Plan
-from planner.problem import Setting, setting_of, split_of
+from planner.bounds.objective import goal_of
+from planner.plan import Plan, PlanRequest
+from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
 from planner.rules.check import check
-from planner.search.objective import goal_of
 from planner.search.origin import digest
 from planner.search.placement import place
 from planner.search.pool import part_request
 from planner.search.rederive import Progress, Rederived, rederive
-from planner.search.simulate import simulated_step_s
+from planner.search.unlike import rederive_unlike
+from planner.search.unlike_plan import mesh_unlike
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
 from planner.structure import EQUAL, Claim, close, same, structure_claims, within
 from topology.base.decode import unstructure
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
-from topology.pools import parts_of, words_of
+from topology.pools import kinds_of, parts_of, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,9 @@ def verify(
 def in_place(plan: Plan, setting: Setting) -> Claim:
     """Whether ranks are where the estimate takes them to be."""
     x = plan.layout
+    if plan.kind_of_stage:
+        there = plan.mesh == mesh_unlike(setting, x, plan.kind_of_stage)
+        return same("ranks in their places, each stage on nodes of its kind", there, found=True)
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
     there = plan.mesh == in_order or plan.mesh == place(setting, x)[0]
     return same("ranks in their places", there, found=True)
@@ -94,9 +100,7 @@ def estimate_anew(plan: Plan, setting: Setting, cal: Calibration) -> Plan:
         split_of(plan.request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage),
     )
     rented = plan.layout.num_gpus if goal_of(plan.request).rents_what_it_uses else None
-    now, costs = estimate_and_costs(
-        s.model, s.cluster, s.job, s.stack, plan.layout, cal, split, paid_gpus=rented
-    )
+    now, costs = estimate_split(s, plan, plan.layout, cal, split, paid_gpus=rented)
     played_s = simulated_step_s(costs, plan.layout, split)
     return replace(plan, estimate=now, simulated_s=played_s, provenance=now.provenance)
 
@@ -131,7 +135,18 @@ def _estimate(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     unsaid = [text for text in now.assumptions if text not in plan.assumptions]
     yield same("assumptions left out", "; ".join(unsaid) or "none", "none")
     yield same("provenance", "; ".join(plan.provenance), "; ".join(now.provenance))
-    yield _fits(plan, now.peak_memory_bytes, s.memory_budget_bytes)
+    yield _fits(plan, *_fullest(plan, now, s))
+
+
+def _fullest(plan: Plan, now: Estimate, s: Setting) -> tuple[float, float]:
+    """Peak memory of a stage and what its GPU has for it, of the stage where the latter is scarcest."""
+    if not plan.kind_of_stage:
+        return now.peak_memory_bytes, s.memory_budget_bytes
+    budgets = [replace(s, cluster=one).memory_budget_bytes for one in kinds_of_setting(plan.request).each]
+    stages = zip(now.memory_by_stage, plan.kind_of_stage, strict=True)
+    return max(
+        ((memory.total_bytes, budgets[kind]) for memory, kind in stages), key=lambda pair: pair[0] / pair[1]
+    )
 
 
 def _fits(plan: Plan, peak: float, budget: float) -> Claim:
@@ -262,6 +277,25 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
         holds = found.bound_s >= bound_s * (1 - PROVEN_GAP)
         name = f"bound on {words_of(part.nodes)}"
         yield Claim(name=name, holds=holds, claimed=format_seconds(bound_s), found=words)
+    yield from _unlike_parts(plan, asked, cal, progress)
+
+
+def _unlike_parts(plan: Plan, asked: PlanRequest, cal: Calibration, progress: Progress) -> Iterator[Claim]:
+    """Whether no pipeline with stages on unlike kinds of node of the pool beats the bound."""
+    goal, gpus, bound_s = goal_of(plan.request), plan.layout.num_gpus, plan.optimality.bound_s
+    for part in parts_of(asked.cluster):
+        if len(kinds_of(part)) == 1:
+            continue
+        progress(f"stages on unlike kinds of {words_of(part.nodes)}")
+        score = goal.shortened(float(goal.score(gpus, bound_s)), PROVEN_GAP)
+        found = rederive_unlike(part_request(asked, part, goal), cal, score)
+        if found is None:
+            continue
+        words = format_seconds(bound_s)
+        if found.best is not None:
+            words = f"{format_seconds(found.best.step_time_s)} by {found.best.layout}"
+        name = f"bound of stages on unlike kinds of {words_of(part.nodes)}"
+        yield Claim(name=name, holds=found.best is None, claimed=format_seconds(bound_s), found=words)
 
 
 def _pins_of(layout: ParallelLayout, setting: Setting) -> dict[str, object]:

@@ -131,7 +131,7 @@ def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
     for slowest in np.unique(tables.seconds[np.isfinite(tables.seconds)]):
         for tail in np.unique(tables.tails[np.isfinite(tables.tails)]):
             allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
-            path = _path(tables, np.where(allowed, tables.seconds, np.inf))
+            path = path_of(tables, np.where(allowed, tables.seconds, np.inf))
             if path:
                 split = split_of_path(tables, path)
                 if step_time(costs, split) < best_s:
@@ -162,7 +162,7 @@ def rank_tables(
     else:
         consumed = np.array(counts_before(in_order(costs.runs, costs.order)))
         counts = consumed[:, None, :] - consumed[np.maximum(before, 0)]
-    chosen = recompute or (lambda held: _fewest_recomputed(costs, held, SPARE_BYTES))
+    chosen = recompute or (lambda held: fewest_recomputed(costs, held, SPARE_BYTES))
     recomputed, recompute_s, possible = chosen(counts)
     seconds = counts @ np.asarray(costs.layer_s) + recompute_s + np.asarray(costs.fixed_s)[:, None, None]
     forms = zip(costs.tail_layer_s, costs.tail_fixed_s, strict=True)
@@ -178,7 +178,7 @@ def rank_tables(
     )
 
 
-def _fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) -> Recomputed:
+def fewest_recomputed(costs: StageCosts, counts: Integers, spare_bytes: float) -> Recomputed:
     """Fewest layers each rank must recompute to fit, their seconds, and whether they suffice: (P, A, W)."""
     held = np.asarray(costs.in_flight)[:, None, None]
     fixed = np.asarray(costs.fixed_bytes)[:, None, None]
@@ -222,7 +222,7 @@ def bound_tables(
     beyond = later[len(values) - 1] if len(later) >= len(values) else math.inf
     bounds, paths = [(M - beta) * beyond + beta * total] if np.isfinite(beyond) else [], []
     for value in values:
-        path = _path(tables, _evened(tables, value))
+        path = path_of(tables, _evened(tables, value))
         paths.append(path)
         bounds.append((M - beta) * value + beta * least_of(tables, _capped(tables, value), np.add))
     return min(bounds) + tail + costs.constant_s, paths
@@ -277,7 +277,7 @@ def _start(tables: RankTables) -> tuple[Floats, Floats]:
     return padded[choices:], before
 
 
-def _path(tables: RankTables, values: Floats) -> list[int]:
+def path_of(tables: RankTables, values: Floats) -> list[int]:
     """Choices of every rank that consume all layers with the least sum of values; empty when impossible."""
     (reached, before), choices = _start(tables), []
     for rank in values:
@@ -316,7 +316,7 @@ def consecutive_split(
     None if no recomputation makes it fit into the capacity and `spare_bytes` more.
     """
     rows = runs_of_ranks(chunk_ranks, chunk_layers, costs.runs, costs.order)
-    recomputed, _, possible = _fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
+    recomputed, _, possible = fewest_recomputed(costs, np.array(rows)[:, None, :], spare_bytes)
     ranks = range(costs.num_ranks)
     if not all(possible[s, s, 0] for s in ranks):
         return None

@@ -133,7 +133,7 @@ def _of_ranks(costs: StageCosts, recomputes: Recomputes, free: StageBound) -> St
 
 def _tables(costs: StageCosts, width: int, *, timed: int, kept: int) -> RankTables:
     """What each rank's choices cost where every chunk recomputes so many layers."""
-    return rank_tables(costs, width, functools.partial(_first, costs, timed=timed, kept=kept))
+    return rank_tables(costs, width, functools.partial(first_recomputed, costs, timed=timed, kept=kept))
 
 
 def _fits(costs: StageCosts, count: int, width: int) -> bool:
@@ -176,7 +176,7 @@ def _floor(costs: StageCosts, tables: RankTables) -> float:
     return (M - beta) * slowest + beta * total + tail + costs.constant_s
 
 
-def _first(costs: StageCosts, counts: Integers, *, timed: int, kept: int) -> Recomputed:
+def first_recomputed(costs: StageCosts, counts: Integers, *, timed: int, kept: int) -> Recomputed:
     """Every choice with its first layers recomputed, so many for its seconds and so many for its memory."""
     seconds = _by_run(costs, counts, timed) @ np.asarray(costs.recompute_s)
     again = _by_run(costs, counts, kept)

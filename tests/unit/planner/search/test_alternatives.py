@@ -10,11 +10,11 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit
 from costmodel.training.bands import tie_ratio
+from planner.bounds.objective import goal_of
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.search.alternatives import difference
 from planner.search.candidates import Choice
-from planner.search.objective import goal_of
 from planner.search.search import search
 from planner.search.state import Search
 from topology.base.units import GIB

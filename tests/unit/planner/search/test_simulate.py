@@ -9,10 +9,10 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout, Schedule
 from costmodel.models.catalog import model
 from costmodel.pipeline.even_split import even_split
+from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.pipeline.stage_costs import StageCosts, StageSplit, step_time
 from costmodel.stack import stack
 from costmodel.training.stages import stage_costs
-from planner.search.simulate import simulated_step_s
 from topology.builders import default_cluster
 
 CAL = load_calibration()

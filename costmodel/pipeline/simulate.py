@@ -10,8 +10,9 @@ from __future__ import annotations
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from costmodel.pipeline.stage_costs import (
-    StageCosts,
+    AnyStages,
     StageSplit,
+    UnlikeStages,
     microbatch_seconds,
     recomputed_layers,
     step_time,
@@ -23,7 +24,7 @@ SIMULATED_ROUNDS = 3
 """Microbatches played, in multiples of the ranks: one round fills, one is steady, one drains."""
 
 
-def simulated_step_s(costs: StageCosts, layout: ParallelLayout, split: StageSplit) -> float:
+def simulated_step_s(costs: AnyStages, layout: ParallelLayout, split: StageSplit) -> float:
     """Seconds of one step by event simulation, gradients, optimizer and sends as in the closed form.
 
     Args:
@@ -41,12 +42,20 @@ def simulated_step_s(costs: StageCosts, layout: ParallelLayout, split: StageSpli
     return makespan_s + (M - played) * slowest + tail_s + costs.constant_s
 
 
-def chunk_seconds(costs: StageCosts, layout: ParallelLayout, split: StageSplit) -> StageSeconds:
+def chunk_seconds(costs: AnyStages, layout: ParallelLayout, split: StageSplit) -> StageSeconds:
     """Forward, input-gradient and weight-gradient seconds of every virtual stage, in model order.
 
     Recomputation lengthens the half of the backward that the previous stage waits for. A rank's seconds are
     shared by its chunks in proportion to their layers.
     """
+    if isinstance(costs, UnlikeStages):
+        kinds = [chunk_seconds(one, layout, split) for one in costs.kinds]
+        own = list(enumerate(costs.kind_of_stage))
+        return StageSeconds(
+            forward_s=tuple(kinds[kind].forward_s[stage] for stage, kind in own),
+            input_s=tuple(kinds[kind].input_s[stage] for stage, kind in own),
+            weight_s=tuple(kinds[kind].weight_s[stage] for stage, kind in own),
+        )
     recomputed = recomputed_layers(costs, split) @ costs.recompute_s
     whole = microbatch_seconds(costs, split) - recomputed
     owners = ranks_of_chunks(layout)

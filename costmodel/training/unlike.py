@@ -1,0 +1,161 @@
+"""Layouts whose pipeline stages run on unlike GPUs: costs by kind of node, and the estimate of one of them.
+
+A stage computes, sums gradients and gathers parameters on the nodes of its own kind. What crosses stages
+(hidden states, gradients of tied embeddings) goes at the pace of the cluster of all kinds, whose links are
+the slowest of each; stragglers are counted over as many nodes as its smallest would make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodel.estimate import Estimate
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import Calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.memory.stage import MemoryBreakdown, memory_pieces
+from costmodel.models.spec import ModelSpec, layer_order, layer_runs
+from costmodel.ops.shards import unique_shards
+from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages
+from costmodel.stack import SoftwareStack
+from costmodel.training.breakdown import time_breakdown
+from costmodel.training.constants import Constants, default_constants
+from costmodel.training.estimate import Question, answer, rank_memory
+from costmodel.training.priced import BLOCK_ROWS, Priced, blocks
+from costmodel.training.raw_times import Features, features_of, ops_of_parts
+from costmodel.training.stages import stage_costs_of
+from costmodel.training.step_time import CostColumns, compose
+from topology.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinds:
+    """A cluster whose nodes differ, and the cluster that the nodes of each kind make."""
+
+    together: Cluster
+    each: tuple[Cluster, ...]
+
+
+def price_unlike(
+    model: ModelSpec,
+    kinds: Kinds,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    table: LayoutTable,
+    cal: Calibration,
+    *,
+    constants: Constants | None = None,
+) -> tuple[Priced, ...]:
+    """Time and memory of layouts on each kind of node, as a stage of that kind would have them."""
+    c, ops = constants or default_constants(), ops_of_parts(model, job, stack, unique_shards(table, job)[0])
+    shared = features_of(model, kinds.together, job, stack, table, cal, ops=ops)
+    pieces = memory_pieces(model, job, stack, table, ops=ops)
+    found = []
+    for cluster in kinds.each:
+        own = _joined(features_of(model, cluster, job, stack, table, cal, ops=ops), shared)
+        costs = CostColumns.concat([compose(own.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
+        found.append(Priced(table=table, features=own, costs=costs, pieces=pieces))
+    return tuple(found)
+
+
+def _joined(own: Features, shared: Features) -> Features:
+    """Raw times of one kind, with what crosses stages as it is between all kinds."""
+    return replace(
+        own,
+        send_s=shared.send_s,
+        send_s_per_byte=shared.send_s_per_byte,
+        traffic=replace(own.traffic, tied_s=shared.traffic.tied_s),
+        layout_numbers=replace(own.layout_numbers, nodes=shared.layout_numbers.nodes),
+    )
+
+
+def unlike_costs(
+    priced: Sequence[Priced],
+    layout: ParallelLayout,
+    model: ModelSpec,
+    job: TrainingJob,
+    capacities_bytes: Sequence[float],
+    kind_of_stage: tuple[int, ...],
+) -> UnlikeStages:
+    """Costs of the only layout that was priced, whose stages run on these kinds of these capacities."""
+    runs, order = [run.count for run in layer_runs(model)], layer_order(model)
+    each = zip(priced, capacities_bytes, strict=True)
+    costs = tuple(stage_costs_of(one, layout, job, runs, capacity, order) for one, capacity in each)
+    return UnlikeStages(kinds=costs, kind_of_stage=kind_of_stage)
+
+
+def estimate_unlike(
+    model: ModelSpec,
+    kinds: Kinds,
+    job: TrainingJob,
+    stack: SoftwareStack,
+    layout: ParallelLayout,
+    cal: Calibration,
+    split: StageSplit,
+    kind_of_stage: tuple[int, ...],
+    *,
+    paid_gpus: int | None = None,
+) -> tuple[Estimate, UnlikeStages]:
+    """The estimate of a layout whose stages run on these kinds of node, and the costs of its stages."""
+    c, table = default_constants(), LayoutTable.from_rows([layout])
+    priced = price_unlike(model, kinds, job, stack, table, cal, constants=c)
+    capacities = [one.gpu.memory_bytes for one in kinds.each]
+    costs = unlike_costs(priced, layout, model, job, capacities, kind_of_stage)
+    time = time_breakdown([one.features for one in priced], c, costs, split)
+    memory = rank_memory(priced[0].pieces, layout, costs, split)
+    paid = paid_gpus or kinds.together.num_gpus
+    used, answers = sorted(set(kind_of_stage)), []
+    for kind in used:
+        of_kind = tuple(one for one, its in zip(memory, kind_of_stage, strict=True) if its == kind)
+        question = Question(
+            model=model,
+            cluster=kinds.each[kind],
+            job=job,
+            stack=stack,
+            layout=layout,
+            cal=cal,
+            paid_gpus=paid,
+        )
+        answers.append(answer(question, priced[kind].features, costs, split, time, of_kind))
+    stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
+    rented = paid == layout.num_gpus
+    paid_share = stages if rented else [
+        kinds.each[kind].num_gpus / kinds.together.num_gpus for kind in used
+    ]  # fmt: skip
+    return _together(answers, memory, stages, paid_share), costs
+
+
+def _together(
+    answers: Sequence[Estimate],
+    memory: tuple[MemoryBreakdown, ...],
+    stages: Sequence[float],
+    paid: Sequence[float],
+) -> Estimate:
+    """One estimate of those by kind: the widest band, the fullest stage, peaks and power of all GPUs.
+
+    Args:
+        answers: per kind, the step as if all GPUs were of that kind, with the memory of its stages.
+        memory: of every stage.
+        stages: share of the stages on each kind.
+        paid: share of the GPUs that are paid for of each kind.
+    """
+    widest = max(answers, key=lambda one: one.upper_s)
+    fullest = max(answers, key=lambda one: one.peak_memory_bytes)
+    mfu = 1 / sum(share / one.mfu for share, one in zip(paid, answers, strict=True))
+    return replace(
+        widest,
+        memory_by_stage=memory,
+        peak_memory_bytes=fullest.peak_memory_bytes,
+        memory_lower_bytes=fullest.memory_lower_bytes,
+        memory_upper_bytes=fullest.memory_upper_bytes,
+        out_of_memory_chance=max(one.out_of_memory_chance for one in answers),
+        mfu=mfu,
+        hfu=mfu * answers[0].hfu / answers[0].mfu,
+        wh_per_step=sum(share * one.wh_per_step for share, one in zip(stages, answers, strict=True)),
+        wh_per_billion_tokens=sum(
+            share * one.wh_per_billion_tokens for share, one in zip(stages, answers, strict=True)
+        ),
+        assumptions=tuple(dict.fromkeys(text for one in answers for text in one.assumptions)),
+        provenance=tuple(dict.fromkeys(text for one in answers for text in one.provenance)),
+    )

@@ -1,0 +1,99 @@
+"""Bounds of layouts whose stages run on unlike kinds of node: what no arrangement of the kinds can beat.
+
+Legend: ``P`` stages, ``M`` microbatches, ``θ`` seconds of a microbatch on the slowest stage, ``ρ`` seconds of
+a layer on a kind over those on the first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from planner.bounds.funnel import ROUNDING
+from planner.bounds.priced import Priced
+from planner.bounds.ranks import layers_taken, rank_limits
+from planner.problem import Setting
+from planner.stages.unlike import NONE_FITS, arrangements
+
+Vector = npt.NDArray[np.float64]
+
+HALVINGS = 7
+"""Steps in which the slowest stage of a layout is narrowed down."""
+LONGEST = 64.0
+"""Multiple of its least time up to which the slowest stage is looked for."""
+
+
+def slowness(layers: Sequence[Vector]) -> list[Vector]:
+    """ρ: seconds of a layer on each kind over those on the first, of the run where it is least."""
+    return [(one / layers[0]).min(axis=0) for one in layers]
+
+
+def most_rate(slower: Sequence[Vector], caps: Sequence[Any], pp: Any) -> Vector:
+    """The most that `pp` stages get through, each kind having at least one: the fastest first.
+
+    Every order of filling is feasible and the order of speed is the best of them, so the most is the maximum.
+    """
+    rates = []
+    for order in itertools.permutations(range(len(caps))):
+        left, rate = pp - len(caps), 0.0
+        for kind in order:
+            extra = np.clip(left, 0, caps[kind] - 1)
+            rate, left = rate + (1 + extra) / slower[kind], left - extra
+        rates.append(rate)
+    return np.asarray(np.max(rates, axis=0))
+
+
+def arranged_bounds(
+    settings: Sequence[Setting],
+    priced: Sequence[Priced],
+    counts: Vector,
+    *,
+    rest: Vector,
+    least: Vector,
+    cutoff_s: Vector,
+) -> Vector:
+    """Seconds that no arrangement of each layout beats, by whole layers within the memory of each stage.
+
+    The least time of the slowest stage is halved towards; infinite where the score to beat allows none.
+
+    Args:
+        settings: the question of each kind of node alone.
+        priced: layouts of as many stages of as many GPUs, on each kind.
+        counts: layers of each run.
+        rest: per layout, what a step takes beside the slowest stage, at least.
+        least: per layout, seconds of the slowest stage, at least.
+        cutoff_s: per layout, the step that it has to stay below to matter.
+    """
+    table = priced[0].table
+    caps = tuple(int(setting.cluster.num_gpus // table.stage_ranks[0]) for setting in settings)
+    kinds, ends = arrangements(int(table.pp[0]), caps)
+    largest = [int(counts.argmax())]
+    limits = [
+        rank_limits(setting, one, counts, largest) for setting, one in zip(settings, priced, strict=True)
+    ]
+
+    def works(seconds: Vector) -> npt.NDArray[np.bool_]:
+        before = []
+        for one in limits:
+            taken = np.minimum(layers_taken(one, seconds), one.most)
+            taken = np.where(taken >= one.least, taken, NONE_FITS)
+            before.append(np.concatenate([np.zeros((1, len(rest))), np.cumsum(taken, axis=0)]))
+        every = np.stack(before)
+        sums = sum(
+            every[kinds[:, i], ends[:, i + 1]] - every[kinds[:, i], ends[:, i]] for i in range(len(caps))
+        )
+        return np.asarray((sums >= counts[largest].sum()).any(axis=0))
+
+    M = priced[0].costs.num_microbatches
+    longest = np.where(M > 1, (cutoff_s - rest) / np.maximum(M - 1, 1), np.inf)
+    low, high = least.copy(), np.maximum(np.minimum(longest, least * LONGEST), least)
+    possible = works(high) | (longest > least * LONGEST)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        enough = works(middle)
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(possible, ((M - 1) * low + rest) * (1 - ROUNDING), np.inf)

@@ -1,0 +1,132 @@
+"""Stages on unlike kinds of node, judged by every layout, arrangement, split and recomputation one by one."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.models.catalog import model
+from costmodel.models.spec import layer_runs
+from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages, fits_capacity, step_time
+from costmodel.training.unlike import price_unlike, unlike_costs
+from planner.engines.contracts import recomputes_of
+from planner.plan import Plan, PlanRequest
+from planner.problem import Setting, kinds_of_setting, setting_of
+from planner.search.search import search
+from planner.search.unlike import search_unlike
+from tests.oracle.planner.search.plain_enumeration import every_layout
+from tests.oracle.planner.search.plain_splits import every_split
+from topology.builders import machine_node
+from topology.hardware.datasheets import machines
+from topology.spec import ClusterSpec, TierSpec
+
+CAL = load_calibration()
+SLACK = 1e-6
+"""The documented rounding of seconds."""
+
+
+def small_pool(counts: tuple[tuple[str, int, int], ...]) -> ClusterSpec:
+    """Nodes of a machine, so many of so many GPUs, in this order."""
+    nodes = tuple(machine_node(machines()[name], count, gpus_per_node=gpus) for name, count, gpus in counts)
+    return ClusterSpec(name="small", nodes=nodes, tiers=(TierSpec(name="leaf", nodes_per_unit=32),))
+
+
+def cases() -> Iterator[PlanRequest]:
+    """Pools of at most six GPUs, models of at most four layers, memory from roomy to scarce."""
+    r = Random(14)
+    pools = [
+        (("dgx-h100", 1, 2), ("dgx-a100", 1, 2)),
+        (("dgx-a100-40gb", 1, 2), ("dgx-h100", 2, 2)),
+        (("dgx-h100", 1, 4), ("dgx-a100-40gb", 1, 2)),
+        (("dgx-h100", 3, 1), ("dgx-a100", 3, 1)),
+    ]
+    for number in range(8):
+        big = r.random() < 0.5
+        shape = model("llama-3.1-8b" if big else "llama-3.2-1b")
+        layers = r.choice([2, 3, 4])
+        yield PlanRequest(
+            model=replace(shape, num_layers=layers),
+            cluster=small_pool(pools[number % len(pools)]),
+            job=TrainingJob(sequence_length=r.choice([4096, 16384]), global_batch_size=r.choice([4, 8])),
+            memory_headroom=r.choice([0.05, 0.6, 0.75]),
+            pins={"cp": 1, "microbatch_size": r.choice([1, 2])},
+            engine=r.choice(["any", "megatron"]) if not big else "any",
+        )
+
+
+def plain_best(request: PlanRequest) -> float:
+    """The shortest step of any layout whose stages follow each other on unlike kinds, by looking at all."""
+    s, kinds = setting_of(request), kinds_of_setting(request)
+    budgets = [one.gpu.memory_bytes * (1 - s.memory_headroom) for one in kinds.each]
+    pins = {**request.pins, "schedule": "1f1b", "virtual_stages": 1}
+    best = math.inf
+    for layout in every_layout(s, pins) or []:
+        outer = next((axis for axis in layout.axis_order if getattr(layout, axis) > 1), "")
+        if layout.pp < 2 or outer != "pp":
+            continue
+        priced = price_unlike(s.model, kinds, s.job, s.stack, LayoutTable.from_rows([layout]), CAL)
+        for first, stages in itertools.product((0, 1), range(1, layout.pp)):
+            of_stage = (first,) * stages + (1 - first,) * (layout.pp - stages)
+            needed = [of_stage.count(kind) * layout.stage_ranks for kind in (0, 1)]
+            if all(need <= one.num_gpus for need, one in zip(needed, kinds.each, strict=True)):
+                costs = unlike_costs(priced, layout, s.model, s.job, budgets, of_stage)
+                best = min([best, *_steps(s, costs, layout)])
+    return best
+
+
+def _steps(s: Setting, costs: UnlikeStages, layout: ParallelLayout) -> Iterator[float]:
+    """Steps of every split that fits."""
+    runs = tuple(run.count for run in layer_runs(s.model))
+    for rows in every_split(runs, layout.pp, 1):
+        for again in _recomputations(s, layout, [sum(row) for row in rows]):
+            split = StageSplit(layers_of_stage=rows, recompute_of_stage=again)
+            if fits_capacity(costs, split):
+                yield step_time(costs, split)
+
+
+def _recomputations(s: Setting, layout: ParallelLayout, held: list[int]) -> Iterator[tuple[int, ...]]:
+    """Numbers of recomputed layers of every stage that the engine can be told."""
+    if layout.recompute != "full":
+        yield (0,) * len(held)
+    elif recomputes_of(s.engine) == "per-rank":
+        yield from itertools.product(*(range(count + 1) for count in held))
+    else:
+        yield from (tuple(min(n, count) for count in held) for n in range(max(held) + 1))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_stages_of_unlike_kinds_are_the_best_of_all(number: int) -> None:
+    """The search finds the shortest step that enumeration finds, with nothing to beat and with a score."""
+    request = next(itertools.islice(cases(), number, None))
+    best_s = plain_best(request)
+    done = search_unlike(request, CAL, math.inf)
+    assert done is not None
+    found_s = done.best.step_time_s if done.best is not None else math.inf
+    assert found_s == (pytest.approx(best_s, rel=SLACK) if math.isfinite(best_s) else math.inf)
+    if math.isfinite(best_s):
+        again = search_unlike(request, CAL, best_s * 1.0001)
+        assert again is not None
+        assert again.best is not None
+        assert again.best.step_time_s == pytest.approx(best_s, rel=SLACK)
+        none = search_unlike(request, CAL, best_s * 0.9999)
+        assert none is not None
+        assert none.best is None
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_the_plan_of_a_pool_is_the_best_of_all(number: int) -> None:
+    """The whole answer is no slower than any arrangement, and says that it is proven."""
+    request = next(itertools.islice(cases(), number, None))
+    found, best_s = search(request, CAL), plain_best(request)
+    if isinstance(found, Plan):
+        assert found.estimate.step_time_s <= best_s * (1 + SLACK)
+        assert found.optimality.status == "proven"
+        assert found.optimality.bound_s <= best_s * (1 + SLACK)
+    else:
+        assert math.isinf(best_s)

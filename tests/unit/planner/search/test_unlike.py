@@ -1,0 +1,158 @@
+"""Plans whose stages run on unlike kinds of node: what they say, who checks them, who refuses them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from costmodel.job import TrainingJob
+from costmodel.kernels.tables import load_calibration
+from costmodel.layout import ParallelLayout
+from costmodel.models.catalog import model
+from costmodel.models.spec import layer_order, layer_runs
+from costmodel.pipeline.even_split import even_split
+from costmodel.stack import stack
+from costmodel.training.estimate import estimate
+from costmodel.training.unlike import Kinds, estimate_unlike
+from planner.explain import explain
+from planner.launch.machines import machines_of
+from planner.launch.targets import export_plan
+from planner.plan import Plan, PlanRequest, from_json, to_json
+from planner.rules.verdict import require_room
+from planner.search.search import search
+from planner.search.unlike import search_unlike
+from planner.search.verified import verified
+from planner.search.verify import verify
+from planner.structure import structure_claims
+from tests.unit.topology.test_pools import pool
+from topology.base.errors import InputError
+from topology.builders import build
+from topology.pools import each_kind
+from topology.spec import ClusterSpec
+
+CAL = load_calibration()
+TWO = pool(("dgx-h100", 1), ("dgx-a100", 1))
+
+
+def request(cluster: ClusterSpec, **changes: object) -> PlanRequest:
+    """A question with few layouts: layers differ in nothing, a pipeline of two stages."""
+    asked = PlanRequest(
+        model=replace(model("llama-3.1-8b"), num_layers=12),
+        cluster=cluster,
+        job=TrainingJob(sequence_length=8192, global_batch_size=128),
+        pins={"cp": 1, "tp": 1, "pp": 2, "microbatch_size": 1},
+    )
+    return replace(asked, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found() -> Plan:
+    """The best plan of one node of each kind."""
+    plan = search(request(TWO), CAL)
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def test_stages_of_both_kinds_are_faster_than_either(found: Plan) -> None:
+    """The faster kind holds more layers, the step is shorter than of any part, and it is proven."""
+    layers = dict(zip(found.kind_of_stage, found.layers_of_stage, strict=True))
+    assert layers[0] > layers[1] > 0
+    assert found.pool is not None
+    steps = [part.step_time_s for part in found.pool.others if part.step_time_s is not None]
+    assert found.estimate.step_time_s < min(steps)
+    assert found.optimality.status == "proven"
+    assert "each planned for as what it is" in found.assumptions[0]
+
+
+def test_the_plan_holds_after_a_round_through_json(found: Plan) -> None:
+    """Every claim is derived anew: the estimate of each stage on its kind, the bound on every choice of kinds."""
+    again = from_json(to_json(found))
+    assert again == found
+    claims = verify(again, CAL).claims
+    assert [claim.name for claim in claims if not claim.holds] == []
+    assert any(claim.name.startswith("bound of stages on unlike kinds") for claim in claims)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"kind_of_stage": (0, 0)}, "kinds of node of the stages"),
+        ({"kind_of_stage": (0, 1, 0)}, "stages with a kind of node"),
+        ({"kind_of_stage": (0, 7)}, "kinds of node of the stages"),
+    ],
+)
+def test_kinds_that_are_not_there_are_found_out(found: Plan, changes: dict[str, object], name: str) -> None:
+    """Stages without a kind, or of a kind that the cluster does not have, do not fit together."""
+    wrong = [claim.name for claim in structure_claims(replace(found, **changes)) if not claim.holds]  # type: ignore[arg-type]
+    assert name in wrong
+
+
+def test_swapped_kinds_are_found_out(found: Plan) -> None:
+    """The same layers on the other kinds are not where the ranks are."""
+    swapped = replace(found, kind_of_stage=found.kind_of_stage[::-1], origin=None)
+    with pytest.raises(InputError, match="in their places"):
+        verified(swapped, "swapped")
+
+
+def test_a_slower_arrangement_that_calls_itself_best_is_found_out(found: Plan) -> None:
+    """The best part, with the proof of the pool but no stages on unlike kinds, is beaten by them."""
+    alone = search(request(pool(("dgx-h100", 1))), CAL)
+    assert isinstance(alone, Plan)
+    assert found.pool is not None
+    part = next(part for part in each_kind(TWO) if part.nodes == alone.request.cluster.nodes)
+    lying = replace(alone, request=replace(alone.request, cluster=part), origin=None, pool=found.pool)
+    wrong = [claim.name for claim in verify(lying, CAL).claims if not claim.holds]
+    assert any(name.startswith("bound of stages on unlike kinds") for name in wrong)
+
+
+def test_equal_kinds_estimate_as_one() -> None:
+    """Two kinds that differ by nothing that takes time have the estimate of one kind."""
+    spec = pool(("dgx-h100", 2))
+    other = replace(spec.nodes[0], count=1, nic_latency_s=spec.nodes[0].nic_latency_s * (1 + 1e-13))
+    unlike = replace(spec, nodes=(replace(spec.nodes[0], count=1), other))
+    layout = ParallelLayout(tp=8, pp=2, sequence_parallel=True)
+    asked, profile = request(spec), stack("megatron-core")
+    split = even_split([r.count for r in layer_runs(asked.model)], layout, layer_order(asked.model))
+    kinds = Kinds(together=build(unlike), each=tuple(build(part) for part in each_kind(unlike)))
+    one = estimate(asked.model, build(spec), asked.job, profile, layout, CAL, split)
+    two, _ = estimate_unlike(asked.model, kinds, asked.job, profile, layout, CAL, split, (0, 1))
+    for name in ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes", "mfu", "hfu", "wh_per_step"):
+        assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
+
+
+def test_parts_of_the_step_sum(found: Plan) -> None:
+    """The breakdown of the pacing stage, the bubble of all and the tail of the longest make up the step."""
+    assert found.estimate.time.total_s == pytest.approx(found.estimate.step_time_s, rel=1e-9)
+
+
+def test_flags_are_read_back_on_the_same_nodes() -> None:
+    """Megatron is told unequal stages by a layout string, and which nodes the ranks of a stage are on."""
+    plan = search(request(TWO, engine="megatron"), CAL)
+    assert isinstance(plan, Plan)
+    assert plan.kind_of_stage
+    told = export_plan(plan, "megatron")
+    assert "pipeline-model-parallel-layout" in told.text
+    assert any("in the order of stages" in note for note in told.notes)
+
+
+def test_what_cannot_carry_unlike_stages_refuses_them(found: Plan) -> None:
+    """Launch files and what runs here know GPUs planned for alike."""
+    with pytest.raises(InputError, match="only plans whose GPUs are all planned for alike"):
+        machines_of(found)
+    with pytest.raises(InputError, match="only plans whose GPUs are all planned for alike"):
+        require_room(found)
+    assert explain(found, CAL).what_if == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "memory"},
+        {"pins": {"schedule": "interleaved"}},
+        {"stack": "meshplan", "engine": "meshplan"},
+        {"stack": "meshplan"},
+    ],
+)
+def test_where_unlike_stages_are_not_offered(changes: dict[str, object]) -> None:
+    """Not under schedules whose closed form wants equal ranks, nor for what cannot run them."""
+    assert search_unlike(request(TWO, **changes), CAL, math.inf) is None
