@@ -16,14 +16,14 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, memory_pieces
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
-from costmodel.ops.shards import unique_shards
+from costmodel.ops.cuts import cuts_of
 from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages
 from costmodel.stack import SoftwareStack
 from costmodel.training.breakdown import time_breakdown
 from costmodel.training.constants import Constants, default_constants
 from costmodel.training.estimate import Question, answer, rank_memory
 from costmodel.training.priced import BLOCK_ROWS, Priced, blocks
-from costmodel.training.raw_times import Features, features_of, ops_of_parts
+from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import CostColumns, compose
 from topology.cluster import Cluster
@@ -48,12 +48,12 @@ def price_unlike(
     constants: Constants | None = None,
 ) -> tuple[Priced, ...]:
     """Time and memory of layouts on each kind of node, as a stage of that kind would have them."""
-    c, ops = constants or default_constants(), ops_of_parts(model, job, stack, unique_shards(table, job)[0])
-    shared = features_of(model, kinds.together, job, stack, table, cal, ops=ops)
-    pieces = memory_pieces(model, job, stack, table, ops=ops)
+    c, cuts = constants or default_constants(), cuts_of(model, job, stack, table)
+    shared = features_of(model, kinds.together, job, stack, table, cal, cuts=cuts)
+    pieces = memory_pieces(model, job, stack, table, cuts=cuts)
     found = []
     for cluster in kinds.each:
-        own = _joined(features_of(model, cluster, job, stack, table, cal, ops=ops), shared)
+        own = _joined(features_of(model, cluster, job, stack, table, cal, cuts=cuts), shared)
         costs = CostColumns.concat([compose(own.take(rows), c) for rows in blocks(len(table), BLOCK_ROWS)])
         found.append(Priced(table=table, features=own, costs=costs, pieces=pieces))
     return tuple(found)
