@@ -35,10 +35,11 @@ from executor.training.settings import (
 )
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan, from_json, to_json
-from planner.rank_map import hosts_by_rank
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.builders import build
+from topology.fabric.seats import hosts_by_rank
 
 PLAN_FILE = "plan.json"
 MEETINGS = ".meetings"
@@ -155,7 +156,8 @@ def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> Ru
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
     nodes, folder = nodes_of_slurm(os.environ), Path(settings.folder)
     if nodes.count > 1:
-        hosts = hosts_by_rank(plan, ranks_per_node(plan.layout.num_gpus, nodes.count))
+        each = ranks_per_node(plan.layout.num_gpus, nodes.count)
+        hosts = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, each)
         nodes = placed(nodes, hosts, os.environ)
     environment = environment_of_ranks(
         os.environ,

@@ -42,9 +42,9 @@ from planner.launch.schedulers import accelerators
 from planner.launch.targets import told
 from planner.plan import Plan, to_json
 from planner.problem import setting_of, tables_of
-from planner.rank_map import rank_map
 from topology.base.errors import InputError
 from topology.base.names import resolve
+from topology.fabric.seats import seats
 
 
 def bundle(
@@ -148,7 +148,7 @@ def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
     named = ",host" if order.hosts else ""
     rows = [
         f"{one.rank},{one.rank // where.gpus_per_node},{one.node},{one.gpu}" + (named and f",{one.host}")
-        for one in rank_map(plan)
+        for one in seats(plan.mesh, setting_of(plan.request).cluster.spec)
     ]
     return "\n".join([f"rank,node_rank,node_of_cluster,gpu_of_node{named}", *rows]) + "\n"
 

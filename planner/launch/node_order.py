@@ -16,11 +16,11 @@ from costmodel.training.estimate import estimate_and_costs
 from planner.launch.machines import PlanMachines
 from planner.plan import Plan, stack_of
 from planner.problem import setting_of, split_of
-from planner.rank_map import hosts_by_rank, nodes_by_rank
 from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_seconds
 from topology.fabric.hierarchy import Hierarchy
+from topology.fabric.seats import hosts_by_rank, nodes_by_rank
 
 ANY = "any"
 """The value of HOSTS that takes the launcher's own order."""
@@ -76,8 +76,9 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     Raises:
         InputError: ranks of one node are not the GPUs of one host, in order.
     """
-    spec, setting = plan.request.cluster, setting_of(plan.request)
-    hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan, where.gpus_per_node)
+    setting = setting_of(plan.request)
+    spec = setting.cluster.spec
+    hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.gpus_per_node)
     host = spec.nodes[0].gpus_per_node
     shared = [level.unit_gpus // host for level in hierarchy.levels if level.unit_gpus > host]
     innermost = min(shared, default=1)
@@ -92,7 +93,7 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     return NodeOrder(
         nodes=nodes,
         listed=lists_hosts and len(nodes) > 1,
-        hosts=hosts_by_rank(plan, where.gpus_per_node),
+        hosts=hosts_by_rank(plan.mesh, spec, where.gpus_per_node),
         together=min(innermost, len(nodes)),
         step_time_s=plan.estimate.step_time_s,
         apart_s=step(host) if shared else plan.estimate.step_time_s,

@@ -16,12 +16,13 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from planner.launch.bundle import bundle
 from planner.plan import Plan, PlanRequest, to_json
-from planner.rank_map import rank_map
 from planner.rules.check import parse_pins
 from planner.search.given_layout import plan_of_layout
 from tests.executor.conftest import TINY
 from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
+from topology.builders import build
 from topology.discover.cluster import discover, facts_of
+from topology.fabric.seats import seats
 from topology.spec import ClusterSpec
 
 TREE = """SwitchName=top Switches=s[1-2]
@@ -78,7 +79,7 @@ def planned(gpus_per_node: int, engine: str) -> Plan:
 
 def seats_of(plan: Plan) -> list[list[object]]:
     """Rank, host and GPU of the host, as the plan has them."""
-    return [[seat.rank, seat.host, seat.gpu] for seat in rank_map(plan)]
+    return [[seat.rank, seat.host, seat.gpu] for seat in seats(plan.mesh, build(plan.request.cluster).spec)]
 
 
 def test_a_plan_says_the_host_of_each_rank() -> None:
@@ -131,4 +132,4 @@ wait "$launcher" || {{ cat "said-$HOST_NAME"; exit 1; }}
     code, said = on_hosts(HOSTS, ["bash", "-c", command], tmp_path, job)
     assert code == 0, said
     sat = [(tmp_path / f"seat-{rank}").read_text().strip() for rank in range(4)]
-    assert sat == [seat.host for seat in rank_map(plan)]
+    assert sat == [host for _, host, _ in seats_of(plan)]
