@@ -186,7 +186,11 @@ def _tiers(spec: ClusterSpec) -> Iterator[str]:
             yield f"{path}.oversubscription = {tier.oversubscription:g}, must be at least 1 (in over out)"
         if tier.units is not None:
             yield from _uneven(spec, i)
-        elif tier.nodes_per_unit % max(1, previous) and not any(below.units for below in spec.tiers[:i]):
+        elif (
+            tier.nodes_per_unit % max(1, previous)
+            and tier.nodes_per_unit < spec.num_nodes  # one that joins all of them cuts none
+            and not any(below.units for below in spec.tiers[:i])
+        ):
             yield f"{path}.nodes_per_unit = {tier.nodes_per_unit}, must be a multiple of {previous}"
         previous = tier.nodes_per_unit
 

@@ -13,12 +13,12 @@ from typing import Any
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.training.estimate import estimate_and_costs
+from planner.placement.nodes import place
 from planner.plan import Plan
 from planner.problem import Setting, setting_of, split_of
 from planner.rules.check import check
 from planner.search.objective import goal_of
 from planner.search.origin import digest
-from planner.search.placement import place
 from planner.search.pool import part_request
 from planner.search.rederive import Progress, Rederived, rederive
 from planner.search.simulate import simulated_step_s
@@ -73,7 +73,7 @@ def in_place(plan: Plan, setting: Setting) -> Claim:
     """Whether ranks are where the estimate takes them to be."""
     x = plan.layout
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
-    there = plan.mesh == in_order or plan.mesh == place(setting, x)[0]
+    there = plan.mesh == in_order or plan.mesh == place(setting, x)
     return same("ranks in their places", there, found=True)
 
 
