@@ -63,7 +63,9 @@ the driver, the engine's release, and between nodes the rate of the cards (`/sys
 sockets only where that is named (`NUMA_BINDING=node` for torchrun).
 
 Which node a rank is on is part of the plan. Where hosts differ by what they share (racks of a scale-up
-domain, leaves that lose bandwidth) the step is priced in the worst order too. If it stays the same, the
+domain, leaves that lose bandwidth) the step is priced in the worst order too. Where the allocation that
+was read names its hosts, `hosts` holds them and `ranks.csv` the host of each rank: every node is where the
+plan has it. Elsewhere what an order is worth decides. If the step stays the same, the
 README says that any order will do. If not, `HOSTS` names a file with the hosts in the order of `node_rank`,
 one a line: each node looks up its own name in it, whatever number the launcher gave it, and without it
 nothing starts (`HOSTS=any` takes the launcher's order). Under Kubernetes Kueue keeps the blocks that the

@@ -59,6 +59,8 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
+        for node in facts["spec"]["nodes"]:
+            del node["hosts"]  # which decide no plan
         for tier in facts["spec"]["tiers"]:
             if tier["units"] is None:  # as it was before units could differ
                 del tier["units"]

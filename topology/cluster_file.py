@@ -67,7 +67,7 @@ def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
         cause = f"its nodes have {node.gpus_per_node} GPUs, and {num_gpus} is not a multiple"
         closest = max(1, round(num_gpus / node.gpus_per_node)) * node.gpus_per_node
         raise InputError(f"cluster {spec.name!r} cannot have {num_gpus} GPUs", cause, f"use --gpus {closest}")
-    return replace(spec, nodes=(replace(node, count=num_gpus // node.gpus_per_node),))
+    return replace(spec, nodes=(node.times(num_gpus // node.gpus_per_node),))
 
 
 def to_toml(spec: ClusterSpec) -> str:

@@ -133,7 +133,7 @@ def left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
 
 
 def _kind(node: NodeSpec) -> NodeSpec:
-    return replace(node, count=1, name="", switch="")
+    return replace(node, count=1, name="", switch="", hosts=())
 
 
 def _few(kinds: list[NodeSpec]) -> Iterator[tuple[NodeSpec, ...]]:

@@ -4,7 +4,8 @@ A fabric is given either by `tiers` (regular leaf-spine-core, rail-optimised or 
 (a named tree, for fabrics that are not regular), never by both.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from topology.hardware.gpu import Gpu
 
@@ -18,7 +19,8 @@ class NodeSpec:
 
     `nodes_per_domain` hosts share one scale-up domain (18 trays of 4 in an NVL72 rack, else 1).
     `host_bandwidth_bytes_per_s` is a GPU's own path to the host and its NIC (PCIe or C2C).
-    `switch` names the leaf the nodes hang on when the cluster lists `switches`.
+    `switch` names the leaf the nodes hang on when the cluster lists `switches`. `hosts` are the names of the
+    nodes in order, where they are known.
     """
 
     gpu: str
@@ -34,6 +36,11 @@ class NodeSpec:
     nic_latency_s: float = 0.0
     name: str = ""
     switch: str = ""
+    hosts: tuple[str, ...] = ()
+
+    def times(self, count: int) -> "NodeSpec":
+        """Return so many of these nodes: the first of those that have names, no names for more of them."""
+        return replace(self, count=count, hosts=self.hosts[:count] if count <= self.count else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +91,12 @@ class ClusterSpec:
     def num_nodes(self) -> int:
         """Return the number of nodes (hosts)."""
         return sum(node.count for node in self.nodes)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the name of every host in order, none unless all of them have one.
+
+        An entry of one node without a host of its own is known by its name.
+        """
+        names = [node.hosts or ((node.name,) if node.count == 1 and node.name else ()) for node in self.nodes]
+        return tuple(chain.from_iterable(names)) if all(names) else ()

@@ -1,6 +1,7 @@
 """What a cluster description must satisfy before it is built; all violations are found, not only one."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -18,6 +19,7 @@ MOST_MESH_GPUS = 64
 """GPUs with a link from each to every other; none has more than 36 links."""
 MOST_DOMAIN_GPUS = 2**14
 """GPUs of a scale-up domain, which is drawn in full; the largest announced have 15,488 (Atlas 960)."""
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 MOST_TIERS = 16
 """Tiers of switches, or the depth of a tree of them; a million GPUs need four."""
 MOST_SWITCHES = 10_000
@@ -83,6 +85,11 @@ def _node(node: NodeSpec, path: str) -> Iterator[str]:
         scaleup_latency_s=node.scaleup_latency_s,
         nic_latency_s=node.nic_latency_s,
     )
+    if node.hosts and len(node.hosts) != node.count:
+        yield f"{path}.hosts has {len(node.hosts)} names, must be count = {node.count} of them"
+    wrong = next((name for name in node.hosts if HOST_NAME.fullmatch(name) is None), None)
+    if wrong is not None:
+        yield f"{path}.hosts has {shown(wrong)}, which is no host's name"
     yield from _at_most(path, "gpus_per_node", node.gpus_per_node, MOST_NODE_GPUS)
     yield from _at_most(path, "nics_per_node", node.nics_per_node, MOST_NODE_NICS)
     in_domain = node.gpus_per_node * node.nodes_per_domain
@@ -120,6 +127,7 @@ def _whole(spec: ClusterSpec) -> Iterator[str]:
         yield from _not_negative("top level", usd_per_gpu_hour=spec.usd_per_gpu_hour)
     for kind, names in (
         ("node", [node.name for node in spec.nodes if node.name]),
+        ("host", [host for node in spec.nodes for host in node.hosts]),
         ("switch", [switch.name for switch in spec.switches]),
         ("GPU type", [gpu.name for gpu in spec.gpus]),
         ("tier", [tier.name for tier in spec.tiers]),
@@ -178,7 +186,11 @@ def _tiers(spec: ClusterSpec) -> Iterator[str]:
             yield f"{path}.oversubscription = {tier.oversubscription:g}, must be at least 1 (in over out)"
         if tier.units is not None:
             yield from _uneven(spec, i)
-        elif tier.nodes_per_unit % max(1, previous) and not any(below.units for below in spec.tiers[:i]):
+        elif (
+            tier.nodes_per_unit % max(1, previous)
+            and tier.nodes_per_unit < spec.num_nodes  # one that joins all of them cuts none
+            and not any(below.units for below in spec.tiers[:i])
+        ):
             yield f"{path}.nodes_per_unit = {tier.nodes_per_unit}, must be a multiple of {previous}"
         previous = tier.nodes_per_unit
 

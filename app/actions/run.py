@@ -204,7 +204,7 @@ def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
     node = cluster.nodes[0]
     if len(cluster.nodes) == 1 and not cluster.switches and 0 < num_gpus < node.gpus_per_node:
         nics = max(1, node.nics_per_node * num_gpus // node.gpus_per_node)
-        part = replace(node, count=1, gpus_per_node=num_gpus, nics_per_node=nics)
+        part = replace(node.times(1), gpus_per_node=num_gpus, nics_per_node=nics)
         return replace(cluster, nodes=(part,))
     try:
         return resized(cluster, num_gpus)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from topology.base.errors import InputError
 
@@ -49,6 +49,37 @@ def nodes_of_slurm(environment: Mapping[str, str]) -> Nodes:
         _whole(environment, f"SLURM_{word}", default=0) for word in ("JOB_ID", "STEP_ID", "RESTART_COUNT")
     ]
     return Nodes(count=count, rank=rank, launch=".".join(map(str, parts)))
+
+
+def placed(nodes: Nodes, hosts: Sequence[str], environment: Mapping[str, str]) -> Nodes:
+    """The rank that a plan gives this machine: the place of its name among the plan's hosts.
+
+    Slurm numbers nodes by their names' order. Where the plan has no names, or ``HOSTS=any`` says so, its
+    number stands.
+
+    Args:
+        nodes: the machines as Slurm numbers them.
+        hosts: names by the plan's rank of their node, none where its cluster has none.
+        environment: where Slurm and the user say what this machine is called.
+    """
+    if nodes.count == 1 or not hosts or environment.get("HOSTS") == "any":
+        return nodes
+    mine = names_here(environment)
+    found = [rank for rank, host in enumerate(hosts) if {host, host.partition(".")[0]} & mine]
+    if len(hosts) != nodes.count or len(found) != 1:
+        cause = f"the plan has ranks on {len(hosts)} hosts, {', '.join(hosts[:4])}…; this is "
+        raise InputError(
+            what="the plan is for other hosts than the job's",
+            cause=f"{cause}{', '.join(sorted(mine))}, one of {nodes.count}",
+            fix="plan anew on this job's allocation, or set HOSTS=any to take Slurm's order of nodes",
+        )
+    return replace(nodes, rank=found[0])
+
+
+def names_here(environment: Mapping[str, str]) -> set[str]:
+    """What this machine may be called: by the user, by Slurm, by itself; also without its domain."""
+    full = {environment.get("NODE_NAME", ""), environment.get("SLURMD_NODENAME", ""), socket.gethostname()}
+    return {name for one in full - {""} for name in (one, one.partition(".")[0])}
 
 
 def repeated_counts(name: str, text: str) -> tuple[int, ...]:

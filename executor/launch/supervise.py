@@ -20,7 +20,7 @@ from pathlib import Path
 
 from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, run_team
 from executor.launch.environment import check_named, environment_of_ranks
-from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm
+from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm, placed
 from executor.launch.run_lock import cannot_write, held
 from executor.training.manifest import read_key
 from executor.training.settings import (
@@ -38,6 +38,8 @@ from planner.plan import Plan, from_json, to_json
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_text
 from topology.base.errors import InputError
+from topology.builders import build
+from topology.fabric.seats import hosts_by_rank
 
 PLAN_FILE = "plan.json"
 MEETINGS = ".meetings"
@@ -153,6 +155,10 @@ class Supervision:
 def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> RunStatus:
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
     nodes, folder = nodes_of_slurm(os.environ), Path(settings.folder)
+    if nodes.count > 1:
+        each = ranks_per_node(plan.layout.num_gpus, nodes.count)
+        hosts = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, each)
+        nodes = placed(nodes, hosts, os.environ)
     environment = environment_of_ranks(
         os.environ,
         interface=listening_interface(nodes, settings.interface),

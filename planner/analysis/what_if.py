@@ -105,7 +105,7 @@ def resized_cluster(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
 
     node = spec.nodes[0]
     if len(spec.nodes) == 1 and num_gpus < node.gpus_per_node and node.gpus_per_node % num_gpus == 0:
-        return replace(spec, nodes=(replace(node, count=1, gpus_per_node=num_gpus, nics_per_node=num_gpus),))
+        return replace(spec, nodes=(replace(node.times(1), gpus_per_node=num_gpus, nics_per_node=num_gpus),))
     return resized(spec, num_gpus)
 
 

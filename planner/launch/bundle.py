@@ -24,6 +24,7 @@ from planner.launch.entries import ENTRIES, Entry
 from planner.launch.machines import PlanMachines, machines_of, title_of
 from planner.launch.makers import image_of
 from planner.launch.node_order import (
+    ANY,
     BLOCKS,
     HOSTS,
     HOSTS_ARE,
@@ -42,6 +43,7 @@ from planner.plan import Plan, to_json
 from planner.problem import setting_of, tables_of
 from topology.base.errors import InputError
 from topology.base.names import resolve
+from topology.fabric.seats import seats
 
 
 def bundle(
@@ -136,13 +138,13 @@ def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
 
 
 def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
-    """Rank, node of the cluster, GPU of the node: the placement that was estimated."""
-    each = where.gpus_per_node
+    """Rank, node of the cluster, GPU of the node, name of the host: the placement that was estimated."""
+    named = ",host" if order.hosts else ""
     rows = [
-        f"{rank},{rank // each},{order.nodes[rank // each]},{rank % each}"
-        for rank in range(plan.layout.num_gpus)
+        f"{one.rank},{one.rank // where.gpus_per_node},{one.node},{one.gpu}" + (named and f",{one.host}")
+        for one in seats(plan.mesh, setting_of(plan.request).cluster.spec)
     ]
-    return "\n".join(["rank,node_rank,node_of_cluster,gpu_of_node", *rows]) + "\n"
+    return "\n".join([f"rank,node_rank,node_of_cluster,gpu_of_node{named}", *rows]) + "\n"
 
 
 def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
@@ -162,10 +164,16 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
         *asks(order),
         'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
         "export MASTER_ADDR",
+        "told=()",
+        f'if [ "${{HOSTS:-{ANY}}}" != {ANY} ]; then',
+        '  export SLURM_HOSTFILE="hosts-$SLURM_JOB_ID"  # Slurm numbers its tasks in this order too',
+        '  awk \'$1 ~ "^[^#]" { print $1 }\' "$HOSTS" > "$SLURM_HOSTFILE"',
+        "  told=(--distribution=arbitrary)",
+        "fi",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
         # its own binding would keep all ranks of a node on the cores of one task
-        "exec srun --kill-on-bad-exit=1 --cpu-bind=none \\",
-        '  bash -c \'NODE_RANK="$SLURM_NODEID" exec bash start.sh "$@"\' start "$@"',
+        'exec srun --kill-on-bad-exit=1 --cpu-bind=none ${told[@]+"${told[@]}"} \\',
+        '  bash -c \'NODE_RANK="$SLURM_PROCID" exec bash start.sh "$@"\' start "$@"',
     ]
     return {"train.sbatch": "\n".join(lines) + "\n"}
 

@@ -8,11 +8,8 @@ the step stays the plan's, every order is as good, and no launcher need be told.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from costmodel.kernels.tables import Calibration
 from costmodel.training.estimate import estimate_and_costs
@@ -23,8 +20,8 @@ from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_seconds
 from topology.fabric.hierarchy import Hierarchy
+from topology.fabric.seats import hosts_by_rank, nodes_by_rank
 
-HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ANY = "any"
 """The value of HOSTS that takes the launcher's own order."""
 
@@ -79,8 +76,9 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     Raises:
         InputError: ranks of one node are not the GPUs of one host, in order.
     """
-    spec, setting = plan.request.cluster, setting_of(plan.request)
-    hierarchy, nodes = setting.cluster.hierarchy, _nodes(plan, where)
+    setting = setting_of(plan.request)
+    spec = setting.cluster.spec
+    hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.gpus_per_node)
     host = spec.nodes[0].gpus_per_node
     shared = [level.unit_gpus // host for level in hierarchy.levels if level.unit_gpus > host]
     innermost = min(shared, default=1)
@@ -95,7 +93,7 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     return NodeOrder(
         nodes=nodes,
         listed=lists_hosts and len(nodes) > 1,
-        hosts=_hosts(plan, nodes),
+        hosts=hosts_by_rank(plan.mesh, spec, where.gpus_per_node),
         together=min(innermost, len(nodes)),
         step_time_s=plan.estimate.step_time_s,
         apart_s=step(host) if shared else plan.estimate.step_time_s,
@@ -107,29 +105,6 @@ def _cut(hierarchy: Hierarchy, unit_gpus: int) -> Hierarchy:
     """The hierarchy with no boundary around more GPUs than this: what is outside is as far as can be."""
     levels = tuple(replace(one, unit_gpus=min(one.unit_gpus, unit_gpus)) for one in hierarchy.levels)
     return replace(hierarchy, gpus_per_node=min(hierarchy.gpus_per_node, unit_gpus), levels=levels)
-
-
-def _nodes(plan: Plan, where: PlanMachines) -> tuple[int, ...]:
-    """Node of the cluster by node rank."""
-    per_node = plan.request.cluster.nodes[0].gpus_per_node
-    gpus = np.asarray(plan.mesh.gpu_of_rank).reshape(where.nodes, where.gpus_per_node)
-    wrong = np.flatnonzero(
-        (gpus != gpus[:, :1] // per_node * per_node + np.arange(where.gpus_per_node)).any(1)
-    )
-    if wrong.size:
-        raise InputError(
-            what="a launcher starts the ranks of a node on the GPUs of one host, in order",
-            cause=f"node {wrong[0]} of the plan has GPUs {', '.join(map(str, gpus[wrong[0]][:8]))}",
-            fix="plan anew: the search places whole hosts",
-        )
-    return tuple(int(first) // per_node for first in gpus[:, 0])
-
-
-def _hosts(plan: Plan, nodes: tuple[int, ...]) -> tuple[str, ...]:
-    """Names of the hosts; none unless the cluster has one for each of its nodes."""
-    names = [node.name for node in plan.request.cluster.nodes]
-    alone = all(node.count == 1 and HOST_NAME.fullmatch(node.name) for node in plan.request.cluster.nodes)
-    return tuple(names[node] for node in nodes) if alone and len(set(names)) == len(names) else ()
 
 
 HOSTS, BLOCKS = "hosts", "blocks"
@@ -169,10 +144,10 @@ def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[st
 
 def asks(order: NodeOrder) -> list[str]:
     """Shell lines that stop where nobody says which hosts the plan's nodes are, though it matters."""
+    if order.hosts:  # also where another order were as good: ranks sit where the plan says they do
+        return [f'export HOSTS="${{HOSTS:-{HOSTS_FILE}}}"']
     if not (order.matters or order.listed):
         return []
-    if order.hosts:
-        return [f'export HOSTS="${{HOSTS:-{HOSTS_FILE}}}"']
     if order.listed:
         by_name = f'[ "$HOSTS" != {ANY} ] || {{ echo "hosts: the engine is told each by name" >&2; exit 1; }}'
         return [f': "${{HOSTS:?name a {HOSTS_ARE}}}"; export HOSTS', by_name]
@@ -199,7 +174,7 @@ if [ "${{HOSTS:-{any}}}" != {any} ]; then
     case "$mine" in *" $name "*) NODE_RANK=$rank ;; esac
     rank=$((rank + 1))
   done
-  [ -n "$NODE_RANK" ] || {{ echo "hosts: this node,$mine, is none of $HOSTS" >&2; exit 1; }}
+  [ -n "$NODE_RANK" ] || {{ echo "hosts: this node,$mine, is none of $HOSTS{unless}" >&2; exit 1; }}
   [ "$rank" -eq {nodes} ] || {{ echo "hosts: a host is twice in $HOSTS" >&2; exit 1; }}
 fi
 """
@@ -210,6 +185,7 @@ def lookup(order: NodeOrder, launcher: str) -> dict[str, str]:
     if KEEPS[launcher] != HOSTS:
         return {}
     asked = "".join(f"\n{line}" for line in asks(order))
-    text = _LOOKUP.format(asked=asked, why=order.why, any=ANY, nodes=len(order.nodes))
+    unless = "" if order.listed else f"; HOSTS={ANY} takes the order of the launcher"
+    text = _LOOKUP.format(asked=asked, why=order.why, any=ANY, nodes=len(order.nodes), unless=unless)
     known = {HOSTS_FILE: "\n".join(order.hosts) + "\n"} if order.hosts else {}
     return {"hosts.sh": text, **known}

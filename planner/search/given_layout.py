@@ -27,13 +27,14 @@ from costmodel.training.estimate import estimate
 from costmodel.training.stages import stage_costs
 from planner.bounds.objective import goal_of
 from planner.engines.contracts import recomputes_of
+from planner.placement.cost import placement_words
+from planner.placement.nodes import place
 from planner.plan import Optimality, Plan, PlanRequest, Recomputes
 from planner.problem import setting_of
 from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import decidable, named, recomputed_whole
 from planner.search.origin import origin_of
-from planner.search.placement import place
 from planner.search.pool import best_part
 from planner.search.search import pin_notes
 from planner.stages.integer_program import StageSolution, solve_stages
@@ -74,7 +75,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     layout = named(asked, split)
     answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
     seconds = step_time(costs, split)
-    ranks, placement_notes = place(setting, layout)
+    ranks = place(setting, layout)
     return Plan(
         request=request,
         layout=layout,
@@ -99,7 +100,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
             *_filled(request.pins, layout),
             *pin_notes(request.pins, request.model.num_layers, sum(split.recompute_of_stage)),
             *answer.assumptions,
-            *placement_notes,
+            *placement_words(setting, layout, ranks, answer),
         ),
         provenance=answer.provenance,
         origin=origin_of(request, cal),

@@ -154,7 +154,7 @@ def _more_gpus(request: PlanRequest, least_times: float = 2.0) -> Candidates:
 
 def _more_nodes(spec: ClusterSpec, times: int) -> ClusterSpec:
     (node,) = spec.nodes
-    return replace(spec, nodes=(replace(node, count=node.count * times),))
+    return replace(spec, nodes=(node.times(node.count * times),))
 
 
 def _larger_gpu(request: PlanRequest) -> Candidates:

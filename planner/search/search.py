@@ -10,6 +10,8 @@ from dataclasses import replace
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
+from planner.placement.cost import placement_words
+from planner.placement.nodes import place
 from planner.plan import Optimality, Plan, PlanRequest
 from planner.search.alternatives import alternatives
 from planner.search.best_first import explore
@@ -17,7 +19,6 @@ from planner.search.candidates import Choice, estimate_of, layers_of_stage
 from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
 from planner.search.origin import origin_of
-from planner.search.placement import place
 from planner.search.pool import best_of_pool
 from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
@@ -77,7 +78,8 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
     full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
-    mesh, placement_notes = place(done.setting, best.layout)
+    ranks = place(done.setting, best.layout)
+    placed = placement_words(done.setting, best.layout, ranks, full)
     layers, recomputed = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
     notes = pin_notes(done.pins, layers, recomputed)
     idle = done.setting.cluster.num_gpus - best.layout.num_gpus
@@ -86,14 +88,14 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         layout=best.layout,
         layers_of_stage=layers_of_stage(best),
         recompute_of_stage=best.split.recompute_of_stage,
-        mesh=mesh,
+        mesh=ranks,
         estimate=full,
         alternatives=others,
         optimality=certificate(done, best, bound_bytes, within_s),
         search_time_s=time.perf_counter() - started,
         idle_gpus=idle,
         simulated_s=simulated_step_s(best.costs, best.layout, best.split),
-        assumptions=(*full.assumptions, *placement_notes, *notes),
+        assumptions=(*full.assumptions, *placed, *notes),
         provenance=full.provenance,
         origin=origin_of(request, done.cal),
     )

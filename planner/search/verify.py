@@ -16,11 +16,11 @@ from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.estimate import estimate_and_costs
 from planner.bounds.objective import goal_of
+from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
 from planner.rules.check import check
 from planner.search.origin import digest
-from planner.search.placement import place
 from planner.search.pool import part_request
 from planner.search.rederive import Progress, Rederived, rederive
 from planner.search.unlike import rederive_unlike
@@ -79,7 +79,7 @@ def in_place(plan: Plan, setting: Setting) -> Claim:
         there = plan.mesh == mesh_unlike(setting, x, plan.kind_of_stage)
         return same("ranks in their places, each stage on nodes of its kind", there, found=True)
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
-    there = plan.mesh == in_order or plan.mesh == place(setting, x)[0]
+    there = plan.mesh == in_order or plan.mesh == place(setting, x)
     return same("ranks in their places", there, found=True)
 
 

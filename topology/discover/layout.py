@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby, islice, pairwise
 
 from topology.base.errors import InputError, shown
 from topology.discover.fabric import TierFacts, tier_name
 from topology.discover.places import Place, domains_of, sizes
 from topology.hardware.datasheets import machines
 from topology.spec import NodeSpec, TierSpec
-from topology.spec_rules import MOST_TIERS
+from topology.spec_rules import HOST_NAME, MOST_TIERS
 
 
 def one_fabric_of(places: Sequence[Place]) -> tuple[tuple[Place, ...], tuple[str, ...]]:
@@ -85,7 +85,10 @@ def node_entries(
             entries[-1] = replace(last, count=last.count + node.count)
         else:
             entries.append(node)
-    return tuple(entries)
+    if not all(place.is_host and HOST_NAME.fullmatch(place.name) for place in places):
+        return tuple(entries)
+    names = iter([place.name for place in places])
+    return tuple(replace(entry, hosts=tuple(islice(names, entry.count))) for entry in entries)
 
 
 def tiers_of(

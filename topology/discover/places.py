@@ -19,7 +19,8 @@ MOST_NAMED = 8
 class Place:
     """One host. `path` names the units it is in from the outermost in; a unit is known by its whole path.
 
-    `domain` is the scale-up domain (one NVSwitch); `machine` the type its source names.
+    `domain` is the scale-up domain (one NVSwitch); `machine` the type its source names; `is_host` whether
+    `name` is what the host answers to, and not an instance's id or our own number.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Place:
     gpus: int | None = None
     gpu: str = ""
     machine: str = ""
+    is_host: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

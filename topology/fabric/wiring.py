@@ -79,7 +79,8 @@ def in_tree_order(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
 
 def _domains(nodes: Sequence[NodeSpec]) -> Iterator[Domain]:
     host = gpu = 0
-    for node in nodes:
+    for named in nodes:
+        node = replace(named, hosts=())  # equal units are drawn once, whatever their hosts are called
         for start in range(0, node.count, node.nodes_per_domain):
             hosts = min(node.nodes_per_domain, node.count - start)
             yield Domain(node=node, hosts=hosts, first_host=host, first_gpu=gpu)

@@ -12,7 +12,7 @@ import pytest
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from executor.launch.environment import check_named, environment_of_ranks, import_path
-from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, nodes_of_slurm
+from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, nodes_of_slurm, placed
 from executor.launch.run_lock import LOCK_FILE, held
 from planner.plan import Plan, to_json
 from topology.base.errors import InputError
@@ -60,6 +60,17 @@ def test_counts_by_node_that_slurm_does_not_write_are_named(value: str) -> None:
     """As any other variable."""
     with pytest.raises(InputError, match="SLURM_STEP_TASKS_PER_NODE cannot be read"):
         nodes_of_slurm({**JOB, "SLURM_STEP_TASKS_PER_NODE": value})
+
+
+def test_a_node_has_the_rank_of_its_place_in_the_plan() -> None:
+    """By its name, whatever Slurm numbers it; a job of other hosts is refused unless its order is taken."""
+    second, hosts = nodes_of_slurm(JOB), ("node9.cluster", "node10")
+    here = JOB | {"SLURMD_NODENAME": "node9"}
+    assert placed(second, hosts, here) == Nodes(count=2, rank=0, launch="7.0.0")
+    assert placed(second, (), here) == placed(second, hosts, here | {"HOSTS": "any"}) == second
+    for wrong in (("node1", "node2"), ("node9", "node9.b"), ("node9", "node10", "node11")):
+        with pytest.raises(InputError, match="other hosts than the job's"):
+            placed(second, wrong, here)
 
 
 def test_a_rank_beyond_the_nodes_is_named() -> None:

@@ -73,7 +73,7 @@ def from_aws(document: Tree) -> FabricFacts:
             Place(
                 name=name, path=tuple(word(node) for node in nodes), domain=block if spans else "",
                 gpus=machine.gpus_per_node if machine else None, gpu=machine.gpu if machine else "",
-                machine=kind,
+                machine=kind, is_host=False,
             )
         )  # fmt: skip
     return fabric_of(
@@ -99,8 +99,11 @@ def from_oracle(document: Tree) -> FabricFacts:
         )
         domain = next((found[key] for key in _ORACLE_DOMAIN if found.get(key)), "")
         places.append(
-            Place(name=name or f"host-{number}", path=path, domain=domain, machine=found.get("shape", ""))
-        )
+            Place(
+                name=name or f"host-{number}", path=path, domain=domain, machine=found.get("shape", ""),
+                is_host="hostname" in found or "displayname" in found,
+            )
+        )  # fmt: skip
     return fabric_of(source="OCI RDMA topology", places=places, figures=_figures(places, "OCI topology data"))
 
 

@@ -158,9 +158,10 @@ def test_without_hosts_nothing_starts_where_the_order_matters(tmp_path: Path) ->
 
 SRUN = """#!/bin/bash
 # a stand-in for a cluster: two of its nodes, numbered by name
+echo "$*" > srun-words
 while [ "$1" != bash ]; do shift; done
-SLURM_NODEID=0 SLURMD_NODENAME=tray-20 "$@"
-SLURM_NODEID=1 SLURMD_NODENAME=tray-03 "$@"
+SLURM_PROCID=0 SLURMD_NODENAME=tray-20 "$@"
+SLURM_PROCID=1 SLURMD_NODENAME=tray-03 "$@"
 """
 MPIRUN = """#!/bin/bash
 # a stand-in for a cluster: what -x does not name is not sent to its nodes
@@ -183,9 +184,14 @@ def test_launchers_start_ranks_where_they_were_planned(
     for name, text in {"srun": stub, "mpirun": stub, "scontrol": "#!/bin/bash\necho tray-20\n"}.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    slurm = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_JOB_NODELIST": "tray-[00-35]"}
+    slurm = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_JOB_NODELIST": "tray-[00-35]", "SLURM_JOB_ID": "7"}
     named = dict.fromkeys(("MEGATRON_LM", "DATA_PATH"), "x")
     assert said(folder, ["bash", call], HOSTS="mine", **slurm, **named)[:2] == (0, "20 tray-00\n3 tray-00")
+    if launcher == "slurm":  # which numbers its tasks alike
+        assert (folder / "hosts-7").read_text().split() == [f"tray-{index:02}" for index in range(36)]
+        assert "--distribution=arbitrary" in (folder / "srun-words").read_text()
+        said(folder, ["bash", call], HOSTS="any", **slurm, **named)
+        assert "--distribution" not in (folder / "srun-words").read_text()
     code, out, errors = said(folder, ["bash", call], **slurm)
     assert (code != 0, out, "HOSTS" in errors) == (True, "", True)
 
@@ -214,7 +220,7 @@ def test_hosts_that_the_cluster_names_are_written(tmp_path: Path) -> None:
     assert (order.nodes, order.hosts, order.matters) == ((2, 3, 4, 5), ("gpu2", "gpu3", "gpu4", "gpu5"), True)
     folder = written(tmp_path, plan, "torchrun")
     assert (folder / "hosts").read_text().split() == list(order.hosts)
-    assert (folder / "ranks.csv").read_text().splitlines()[-1] == "31,3,5,7"
+    assert (folder / "ranks.csv").read_text().splitlines()[-1] == "31,3,5,7,gpu5"
     assert said(folder, ["bash", "start.sh"], NODE_NAME="gpu4")[:2] == (0, "2 gpu2")
 
 

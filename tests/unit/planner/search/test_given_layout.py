@@ -7,10 +7,11 @@ from costmodel.kernels.measurement import Measurement
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from planner.analysis.schedule import stage_seconds
+from planner.placement.cost import placement_words
+from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.search.given_layout import plan_of_layout
-from planner.search.placement import place
 from planner.search.search import search
 from topology.builders import default_cluster
 from topology.spec import ClusterSpec, SwitchSpec
@@ -64,10 +65,11 @@ def test_a_given_layout_on_an_irregular_fabric_says_where_its_ranks_run() -> Non
     pins = {**PINS, "tp": 8}
     given = plan_of_layout(replace(REQUEST, cluster=cluster, pins=pins), load_calibration())
     assert isinstance(given, Plan)
-    chosen, notes = place(setting_of(given.request), given.layout)
-    assert given.mesh == chosen
-    assert notes[0].startswith("the fabric is not symmetric")
-    assert notes[0] in given.assumptions
+    setting = setting_of(given.request)
+    assert given.mesh == place(setting, given.layout)
+    notes = placement_words(setting, given.layout, given.mesh, given.estimate)
+    assert notes[0].startswith("ranks are not on GPUs in order")
+    assert set(notes) <= set(given.assumptions)
 
 
 def test_a_schedule_is_timed_by_the_calibration_it_is_given() -> None:

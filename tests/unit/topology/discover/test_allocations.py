@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -340,3 +341,24 @@ def test_host_expressions_are_written_out_as_slurm_does(shared_dir: Path) -> Non
                 hosts_in(row["expression"])
         else:
             assert len(hosts_in(row["expression"])) == int(row["count"])
+
+
+def test_hosts_keep_their_names() -> None:
+    """In the order of the tree; an instance's id is no name that a host answers to."""
+    tree = "SwitchName=s0 Switches=s[1-2]\nSwitchName=s1 Nodes=n9,n2\nSwitchName=s2 Nodes=n10,n1\n"
+    spec = discover([facts_of(tree, "t")], gpu="h100-sxm").spec
+    assert spec.hosts == ("n9", "n2", "n10", "n1")
+    assert spec.nodes[0].times(3).hosts == ("n9", "n2", "n10")
+    assert spec.nodes[0].times(8).hosts == discover([facts_of(AWS, "a")]).spec.hosts == ()
+    assert (
+        build(spec).fingerprint()
+        == build(replace(spec, nodes=(replace(spec.nodes[0], hosts=()),))).fingerprint()
+    )
+
+
+@pytest.mark.parametrize("hosts", [("n1",), ("n1", "n1"), ("n1", "a b")])
+def test_names_of_hosts_are_one_for_each(hosts: tuple[str, ...]) -> None:
+    """Other numbers of them, one twice and what is no name are refused."""
+    spec = discover([facts_of("n[1-2]", "hosts.txt")], gpu="h100-sxm").spec
+    with pytest.raises(InputError, match="host"):
+        build(replace(spec, nodes=(replace(spec.nodes[0], hosts=hosts),)))

@@ -1,0 +1,1 @@
+"""Which nodes the ranks of a layout are on, and what that costs."""

@@ -1,0 +1,154 @@
+"""What the order of nodes costs an axis, and which allocation would cost less.
+
+The search prices an axis on units that are all alike, the common part of those that differ. Where no group
+of the axis spans units of a level, as placed, it does not cross that level: its rate is that of the levels
+that remain. Seconds scale with the rate; of those hidden under compute nothing is gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.estimate import Estimate
+from costmodel.layout import LayoutTable, ParallelLayout
+from costmodel.parallel.axes import AXES, PARTS, Traffic
+from costmodel.training.rank_strides import axis_strides
+from planner.placement.nodes import run_sizes
+from planner.problem import Setting
+from topology.base.units import format_bandwidth, format_seconds
+from topology.fabric.hierarchy import Hierarchy, all_to_all_bandwidth, p2p_bandwidth, ring_bandwidth
+from topology.fabric.mesh import Mesh
+from topology.fabric.packing import least_spanning, spanning, units_of_hosts
+
+SHOWN_SHARE = 1e-3
+"""Of a step; less is not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisPlaced:
+    """Groups of an axis that span units of a level, and what they cost.
+
+    `in_order` counts runs of groups in the order of the nodes, `placed` as the plan has them, `least` those
+    of any placement, all of `groups`. `gained_s` of a step is what the placement saves at most, `torn_s`
+    what the groups that still span units take beyond those that do not. Rates are bytes/s of a GPU.
+    """
+
+    axis: str
+    level: str
+    hosts: int
+    groups: int
+    in_order: int
+    placed: int
+    least: int
+    gained_s: float
+    torn_s: float
+    torn_bytes_per_s: float
+    whole_bytes_per_s: float
+
+
+def axes_placed(
+    setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
+) -> tuple[AxisPlaced, ...]:
+    """Every axis whose groups span units of a level that could hold them."""
+    spec, h = setting.cluster.spec, setting.cluster.hierarchy
+    host = spec.nodes[0].gpus_per_node
+    if spec.num_nodes == 1 or any(node.gpus_per_node != host for node in spec.nodes):
+        return ()
+    order = np.asarray(ranks.gpu_of_rank)[::host] // host
+    outer = h.levels[len(h.levels) - sum(level.unit_gpus >= h.gpus_per_node for level in h.levels) :]
+    levels = list(zip(outer, units_of_hosts(spec), strict=False))
+    found = []
+    for axis, size in run_sizes(layout, host).items():
+        fits = {level.name: int(np.bincount(units).max()) >= size for level, units in levels}
+        counts = {
+            level.name: (spanning(np.arange(len(order)), units, size), spanning(order, units, size), units)
+            for level, units in levels
+        }
+        inside = [level.name for level, _ in levels if fits[level.name]]
+        worst = next((name for name in inside if counts[name][0] or counts[name][1]), None)
+        if worst is None or axis not in AXES or AXES[axis].part not in PARTS:
+            continue
+        before, now, units = counts[worst]
+        rates = [
+            _rate(h, layout, axis, (name for name in inside if not torn[name]))
+            for torn in (
+                {name: counts[name][0] for name in inside},
+                {name: counts[name][1] for name in inside},
+                dict.fromkeys(inside, 0),
+            )
+        ]
+        first, second, best = (_seconds(h, layout, axis, estimate, rate) for rate in rates)
+        found.append(
+            AxisPlaced(
+                axis=axis,
+                level="scale-up domain" if worst == levels[0][0].name else worst,
+                hosts=size,
+                groups=len(order) // size,
+                in_order=before,
+                placed=now,
+                least=least_spanning(units, size, len(order)),
+                gained_s=max(0.0, first - second),
+                torn_s=max(0.0, second - best),
+                torn_bytes_per_s=rates[1],
+                whole_bytes_per_s=rates[2],
+            )
+        )
+    return tuple(found)
+
+
+def placement_words(
+    setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
+) -> tuple[str, ...]:
+    """What should be said about the places of ranks, one sentence each."""
+    words = []
+    moved = np.asarray(ranks.gpu_of_rank) != np.arange(ranks.num_ranks)
+    if moved.any():
+        words.append("ranks are not on GPUs in order: the order of nodes has fewer groups that span units")
+    for one in axes_placed(setting, layout, ranks, estimate):
+        blocks = f"{AXES[one.axis].label.lower()} groups: of {one.groups:,} blocks of {one.hosts:,} nodes"
+        proof = "the least" if one.placed == one.least else f"at least {one.least:,} of any placement"
+        told = f"{blocks}, {one.in_order:,} span several {one.level}s in the order of nodes, "
+        told += f"{one.placed:,} as placed ({proof})"
+        if one.gained_s > SHOWN_SHARE * estimate.step_time_s:
+            told += f"; the placement saves up to {format_seconds(one.gained_s)} a step"
+        if one.placed and one.torn_s > SHOWN_SHARE * estimate.step_time_s:
+            rates = f"{format_bandwidth(one.torn_bytes_per_s)} instead of"
+            told += f"; a block that spans two gets {rates} {format_bandwidth(one.whole_bytes_per_s)}, up to "
+            told += f"{format_seconds(one.torn_s)} a step: {asked_for(one.hosts)}"
+        elif not one.gained_s > SHOWN_SHARE * estimate.step_time_s:
+            continue
+        words.append(told)
+    return tuple(words)
+
+
+def asked_for(hosts: int) -> str:
+    """The allocation without torn blocks, in the words of schedulers."""
+    kueue = f"kueue.x-k8s.io/podset-slice-size: {hosts}"
+    return f"ask for nodes that share one by {hosts} (Slurm --segment={hosts}; Kueue {kueue})"
+
+
+def _rate(h: Hierarchy, layout: ParallelLayout, axis: str, whole: Iterable[str]) -> float:
+    """Bytes/s of an axis whose groups span no units of these levels."""
+    names = set(whole)
+    levels = tuple(level for level in h.levels if level.name not in names)
+    inside = any(level.name in names and level.unit_gpus == h.gpus_per_node for level in h.levels)
+    where = replace(h, levels=levels, gpus_per_node=h.num_gpus if inside else h.gpus_per_node)
+    size = np.array([int(getattr(layout, AXES[axis].members))])
+    stride: NDArray[np.int64] = axis_strides(LayoutTable.from_rows([layout]))[AXES[axis].group][:1]
+    if AXES[axis].traffic is Traffic.NEXT:
+        return float(p2p_bandwidth(where, stride, size)[0])
+    swaps_heads = axis == "cp" and layout.cp_kind == "ulysses"
+    ring = AXES[axis].traffic is Traffic.RING and not swaps_heads
+    return float((ring_bandwidth if ring else all_to_all_bandwidth)(where, size, stride)[0])
+
+
+def _seconds(h: Hierarchy, layout: ParallelLayout, axis: str, estimate: Estimate, rate: float) -> float:
+    """Exposed seconds of an axis at another rate than it was priced at."""
+    part = AXES[axis].part
+    shown = float(getattr(estimate.time, f"{part}_s"))
+    busy = shown + estimate.time.hidden_s.get(part, 0.0)
+    return max(0.0, shown - busy * (1 - _rate(h, layout, axis, ()) / rate))

@@ -1,0 +1,54 @@
+"""Where ranks sit: host and GPU of the host of each, and the hosts by the rank of their node."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.base.errors import InputError
+from topology.fabric.mesh import Mesh
+from topology.spec import ClusterSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """One rank: node of the cluster, from 0, its name where the cluster has one, and GPU of that node."""
+
+    rank: int
+    node: int
+    host: str
+    gpu: int
+
+
+def seats(mesh: Mesh, spec: ClusterSpec) -> tuple[Seat, ...]:
+    """Return the seat of every rank on a cluster as it was built."""
+    first, gpus, names = _first_gpus(spec), np.asarray(mesh.gpu_of_rank), spec.hosts
+    nodes = np.searchsorted(first, gpus, side="right") - 1
+    return tuple(
+        Seat(rank=rank, node=int(node), host=names[node] if names else "", gpu=int(gpu - first[node]))
+        for rank, (node, gpu) in enumerate(zip(nodes, gpus, strict=True))
+    )
+
+
+def nodes_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int) -> tuple[int, ...]:
+    """Return the node of the cluster by node rank; `per_node` ranks are the first GPUs of one, in order."""
+    gpus, first = np.asarray(mesh.gpu_of_rank).reshape(-1, per_node), _first_gpus(spec)
+    nodes = np.searchsorted(first, gpus[:, 0], side="right") - 1
+    wrong = np.flatnonzero((gpus != first[nodes][:, None] + np.arange(per_node)).any(1))
+    if wrong.size:
+        what = "a launcher starts the ranks of a node on the GPUs of one host, in order"
+        cause = f"node {wrong[0]} of the plan has GPUs {', '.join(map(str, gpus[wrong[0]][:8]))}"
+        raise InputError(what, cause, "plan anew: the search places whole hosts")
+    return tuple(map(int, nodes))
+
+
+def hosts_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int) -> tuple[str, ...]:
+    """Return the names of the hosts by node rank; none unless the cluster has one for each of its nodes."""
+    names = spec.hosts
+    return tuple(names[node] for node in nodes_by_rank(mesh, spec, per_node)) if names else ()
+
+
+def _first_gpus(spec: ClusterSpec) -> NDArray[np.int64]:
+    """Return the first GPU of every node."""
+    sizes = np.repeat([node.gpus_per_node for node in spec.nodes], [node.count for node in spec.nodes])
+    return np.asarray(np.cumsum(sizes) - sizes, dtype=np.int64)
