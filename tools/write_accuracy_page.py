@@ -117,6 +117,15 @@ def other_table(kinds: Sequence[Sequence[RunResult]]) -> str:
     return "\n".join([*head, *lines])
 
 
+def ranking_table(kinds: Sequence[Sequence[RunResult]]) -> str:
+    """How layouts are ranked within jobs, by what the constants were fitted without."""
+    lines = ["| constants | jobs | Spearman, mean | regret, mean % |", "|---|---:|---:|---:|"]
+    for words, kind in zip((*WORDS.values(), "as shipped"), kinds, strict=True):
+        s = summarise(kind)[-1]
+        lines.append(f"| {words} | {s.ranked_jobs} | {s.rank_correlation:.3f} | {percent(s.top1_regret)} |")
+    return "\n".join(lines)
+
+
 def anchoring_table() -> str:
     """Errors of unseen sources under anchors of a few of their runs."""
     from benchmarks.bench_accuracy import errors_anchored_by
@@ -225,6 +234,7 @@ def page(kinds: Sequence[Sequence[RunResult]], residuals: Sequence[Residual], he
     parts = {
         "step_time": step_time_table(kinds),
         "other": other_table(kinds),
+        "ranking": ranking_table(kinds),
         "coverage": coverage_table(residuals, held),
         "terms": terms_text(),
         "tie": percent(tie_ratio() - 1),
@@ -255,7 +265,10 @@ def readme_table(kinds: Sequence[Sequence[RunResult]]) -> str:
         pools = [summarise([r for r in kind if belongs(r)])[-1] for kind in kinds]
         cells = [" / ".join(percent(e) for e in (p.median_error, p.mean_error, p.p90_error)) for p in pools]
         lines.append(f"| {name} | {pools[0].timed:,} | " + " | ".join(cells) + " |")
-    memory = summarise(kinds[-1])[-1]
+    everything = [summarise(kind)[-1] for kind in kinds]
+    memory = everything[-1]
+    ranks = (f"{s.rank_correlation:.2f} / {percent(s.top1_regret)}" for s in everything)
+    lines.append(f"| ranking of {memory.ranked_jobs} jobs: Spearman / regret | | " + " | ".join(ranks) + " |")
     said = (
         f"Peak memory of {memory.memory_rows} runs: {percent(memory.memory_median_error)} % in the median, "
         f"{percent(memory.memory_p90_error)} % at p90. By source: [docs/accuracy.md](docs/accuracy.md)."

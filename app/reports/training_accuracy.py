@@ -86,6 +86,8 @@ def accuracy_headline(everything: Summary) -> str:
             f"; step time off by {percent(everything.median_error)} % (median), "
             f"{percent(everything.mean_error)} % (mean), {percent(everything.p90_error)} % (p90)"
         )
+    if everything.ranked_jobs:
+        text += f"; layouts ranked {everything.rank_correlation:.2f} (Spearman)"
     if everything.memory_rows:
         text += f"; peak memory by {percent(everything.memory_median_error)} % (median)"
     return text
@@ -112,7 +114,10 @@ def error_table(summaries: Sequence[Summary], by: str) -> Table:
         )
         for summary in summaries
     )
-    note = "bias: median signed; in band: share in the 80 % band; rank, regret: jobs of four layouts or more"
+    note = (
+        "bias: median signed; in band: share in the 80 % band; "
+        "rank, regret: mean Spearman, and slow-down of the layout predicted best, in jobs of 3 layouts or more"
+    )
     return Table(title="Error by group, %", columns=(by, *_HEADS), rows=rows, note=note)
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.accuracy.ranking import JOB_COLUMNS, LAYOUT_COLUMNS, ranked_jobs
 from costmodel.accuracy.training_runs import TrainingRun, read_runs
 from costmodel.evidence.keys import Footing, footing
 from costmodel.evidence.table import evidence_for
@@ -222,24 +223,8 @@ def _result(
     )
 
 
-JOB_COLUMNS = (
-    "source",
-    "gpu",
-    "framework",
-    "model",
-    "precision",
-    "num_gpus",
-    "global_batch_size",
-    "sequence_length",
-)
-"""Rows that agree in these are layouts of one job."""
-
-GROUP_COLUMNS = (
-    *JOB_COLUMNS, "num_layers", "hidden_size", "num_attention_heads", "num_experts",
-    "tp", "pp", "cp", "ep", "dp", "virtual_stages", "schedule", "zero_stage", "microbatch_size", "recompute",
-    "flash_attention", "recompute_modules", "cuda_graph_scope", "dispatcher", "moe_a2a_overlap",
-    "offload_layers",
-)  # fmt: skip
+GROUP_COLUMNS = (*JOB_COLUMNS, *LAYOUT_COLUMNS, "recompute_modules", "cuda_graph_scope", "dispatcher",
+    "moe_a2a_overlap", "offload_layers")  # fmt: skip
 """Columns that results can be grouped by."""
 
 
@@ -268,7 +253,7 @@ class Summary:
         oom_flagged: How many of those the model warned about.
         false_alarms: Rows that fitted and were flagged.
         coverage: Share of step times inside the 80 % band.
-        rank_correlation: Median Spearman correlation within jobs of at least four layouts.
+        rank_correlation: Mean Spearman correlation within jobs of at least three layouts.
         top1_regret: Mean slow-down of the predicted best layout over the measured best in those jobs.
         ranked_jobs: How many such jobs there are.
     """
@@ -293,9 +278,6 @@ class Summary:
     ranked_jobs: int
 
 
-FEWEST_LAYOUTS = 4  # a job needs this many layouts for a rank correlation to say something
-
-
 def summarise(results: Sequence[RunResult], *, by: str | Sequence[str] | None = None) -> list[Summary]:
     """Errors by the values of one or several columns, in order of appearance, and of all rows last."""
     names = (by,) if isinstance(by, str) else tuple(by or ())
@@ -314,7 +296,7 @@ def _summary(name: str, results: Sequence[RunResult]) -> Summary:
         for r in results
         if r.lower_s is not None and r.upper_s is not None and r.measured_step_time_s is not None
     ]
-    ranks = [(_spearman(*pair), _regret(*pair)) for pair in _jobs(results)]
+    jobs = ranked_jobs([(r.group, r.measured_step_time_s, r.predicted_step_time_s) for r in results])
     return Summary(
         group=name,
         rows=len(results),
@@ -331,50 +313,12 @@ def _summary(name: str, results: Sequence[RunResult]) -> Summary:
         oom_flagged=sum(r.out_of_memory and r.flagged for r in results),
         false_alarms=sum(r.flagged and not r.out_of_memory for r in results),
         coverage=float(np.mean(inside)) if inside else math.nan,
-        rank_correlation=_quantile(np.array([rank for rank, _ in ranks]), 0.5),
-        top1_regret=float(np.mean([regret for _, regret in ranks])) if ranks else math.nan,
-        ranked_jobs=len(ranks),
+        rank_correlation=float(np.mean([job.spearman for job in jobs])) if jobs else math.nan,
+        top1_regret=float(np.mean([job.regret for job in jobs])) if jobs else math.nan,
+        ranked_jobs=len(jobs),
     )
 
 
 def _quantile(values: NDArray[np.float64], share: float) -> float:
     """Quantile, NaN of nothing."""
     return float(np.quantile(values, share)) if len(values) else math.nan
-
-
-def _jobs(results: Sequence[RunResult]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Measured and predicted times of every job with enough layouts to rank."""
-    jobs: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
-    for result in results:
-        if result.error is not None:
-            jobs[tuple(result.group[name] for name in JOB_COLUMNS)].append(result)
-    pairs = [
-        (
-            np.array([r.measured_step_time_s for r in members], dtype=np.float64),
-            np.array([r.predicted_step_time_s for r in members], dtype=np.float64),
-        )
-        for members in jobs.values()
-        if len(members) >= FEWEST_LAYOUTS
-    ]
-    return [
-        (measured, predicted)
-        for measured, predicted in pairs
-        if np.ptp(measured) > 0 and np.ptp(predicted) > 0
-    ]
-
-
-def _spearman(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Rank correlation; equal values share the mean of their ranks."""
-    return float(np.corrcoef(_ranks(measured), _ranks(predicted))[0, 1])
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from zero, ties averaged."""
-    ordered = np.sort(values)
-    below, upto = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
-    return np.asarray((below + upto - 1) / 2, dtype=np.float64)
-
-
-def _regret(measured: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
-    """Slow-down of the layout predicted best over the one measured best."""
-    return float(measured[int(np.argmin(predicted))] / measured.min() - 1)
