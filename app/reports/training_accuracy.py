@@ -116,7 +116,7 @@ def error_table(summaries: Sequence[Summary], by: str) -> Table:
     )
     note = (
         "bias: median signed; in band: share in the 80 % band; "
-        "rank, regret: mean Spearman, and slow-down of the layout predicted best, in jobs of 3 layouts or more"
+        "rank: mean Spearman of jobs of 3 layouts or more; regret: slow-down by the one predicted best"
     )
     return Table(title="Error by group, %", columns=(by, *_HEADS), rows=rows, note=note)
 
