@@ -249,10 +249,17 @@ def serving_pins(settings: tuple[str, ...]) -> dict[str, int]:
 
 
 def _time(text: str | None, flag: str) -> float | None:
-    """A positive time, or none."""
+    """A positive time with its unit, or none: a bare 1000 is seconds to some and milliseconds to others."""
     if text is None:
         return None
     value = parse_seconds(text)
+    number = text.strip()
+    if not number[-1].isalpha():
+        raise InputError(
+            what=f"{flag} {number} has no unit",
+            cause=f"it could be {number} seconds or {number} milliseconds",
+            fix=f"write {flag} {number}ms, or {flag} {number}s",
+        )
     if value <= 0:
         raise InputError(
             what=f"{flag} {text} is not possible",
