@@ -240,5 +240,7 @@ def _commands(plan: ServingPlan) -> Facts:
     """Commands to start and to check it; the manifest is long and goes to a file."""
     pairs = tuple((name, text) for name, text in (plan.commands or {}).items() if name != "kubernetes")
     return Facts(
-        title="Commands", pairs=(*pairs, ("kubernetes", "plan serve … --manifest FILE writes the manifest"))
+        title="Commands",
+        pairs=(*pairs, ("folder", "plan serve … --save-dir DIR writes scripts and the Kubernetes manifest")),
+        copied=True,
     )

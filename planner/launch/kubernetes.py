@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from planner.launch.multi_node import nodes_of
 from planner.serving.plan import PoolPlan, ServingPlan
 
 PORT = 8000
@@ -46,7 +45,7 @@ class Workload:
 def manifest(plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = ()) -> str:
     """The documents of a plan, or three lines that say why there are none."""
     engine = plan.request.engine
-    if engine in _SEVERAL_NODES and any(nodes_of(plan, one.pool) > 1 for one in workloads):
+    if engine in _SEVERAL_NODES and any(plan.nodes_of(one.pool) > 1 for one in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
     maps = [_options_map(plan, one) for one in workloads if one.options]
@@ -77,7 +76,7 @@ def _name(plan: ServingPlan, workload: Workload) -> str:
 
 def _workload(plan: ServingPlan, workload: Workload) -> str:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
-    nodes, pool = nodes_of(plan, workload.pool), workload.pool
+    nodes, pool = plan.nodes_of(workload.pool), workload.pool
     if nodes > 1:
         workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
     container = _container(plan, workload, -(-pool.layout.num_gpus // nodes))
@@ -200,7 +199,7 @@ def _indented(text: str, spaces: int) -> str:
 def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
-    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if nodes_of(plan, front.pool) > 1 else ""
+    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if plan.nodes_of(front.pool) > 1 else ""
     selector = f"{{app: {_app(plan)}, pool: {front.role or 'all'}{leader}}}"
     return _SERVICE.format(name=_app(plan), selector=selector, port=PORT)
 

@@ -53,7 +53,7 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--ttft", "1000"), 2, "write --ttft 1000ms, or --ttft 1000s"),
         (("--model", "70b", "--gpus", "8", "--tpot", "5."), 2, "--tpot 5. has no unit"),
         (("--model", "405b", "--gpus", "2"), 1, "does not fit"),
-        (("--model", "70b", "--gpus", "8", "--rate", "900/s"), 1, "capacity"),
+        (("--model", "70b", "--gpus", "8", "--rate", "900/s"), 1, "they serve"),
         (("--model", "70b", "--gpus", "8", "--rate", "0/s"), 2, "positive rate"),
         (("--model", "70b", "--gpus", "8", "--rate", "-3/s"), 2, "rate"),
         (
@@ -126,3 +126,25 @@ def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "all arrivals are at one moment (rows: 1)" in done.stderr
     assert "inf" not in done.stderr
+
+
+def test_commands_are_printed_on_one_line_each() -> None:
+    """A command that wraps cannot be copied: what is printed is what the document says, whatever the width."""
+    question = (
+        "--model",
+        "70b",
+        "--gpus",
+        "8",
+        "--gpu",
+        "h100-sxm",
+        "--mode",
+        "disaggregated",
+        "--input",
+        "4000",
+    )
+    printed = serve(*question)
+    told = json.loads(serve(*question, "--json").stdout)["commands"]
+    lines = [line.strip() for line in printed.stdout.splitlines()]
+    for name in ("serve (prefill)", "serve (decode)", "router", "benchmark"):
+        assert len(told[name]) > 110
+        assert any(line.endswith(f" {told[name]}") for line in lines)

@@ -8,7 +8,7 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.launch.vllm_sglang import commands
+from planner.deployment.vllm_sglang import commands
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster
@@ -81,7 +81,8 @@ def test_a_worker_over_two_nodes_of_the_others_is_refused_in_three_lines(engine:
 
 
 def test_two_pools_name_the_router_that_they_need() -> None:
-    """Beside the commands and at the head of the manifest."""
+    """It is one of the commands, and the head of the manifest, which does not start it, names it."""
     found = written("sglang", {"tp": 4}, mode="disaggregated")
-    assert "sglang_router.launch_router --pd-disaggregation" in found["notes"]
-    assert found["kubernetes"].startswith(f"# {found['notes']}")
+    assert found["router"].startswith("python -m sglang_router.launch_router ")
+    router = "python -m sglang_router.launch_router --pd-disaggregation"
+    assert found["kubernetes"].startswith(f"# a router is needed in front of both pools: {router}\n")

@@ -14,7 +14,7 @@ from costmodel.serving.deployment import stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulator import simulate
-from planner.launch.vllm_sglang import commands
+from planner.deployment.vllm_sglang import commands
 from planner.serving.answer import chance_kept
 from planner.serving.board import enumerate_options, lower
 from planner.serving.capacity import best_chunk, capacity_per_s, load_at, meets

@@ -9,7 +9,7 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.launch.vllm_sglang import checkpoint, commands
+from planner.deployment.vllm_sglang import checkpoint, commands
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster
@@ -35,6 +35,8 @@ DOCUMENTED = {
         "--mem-fraction-static",
         # docs.sglang.io, Multi-Node Deployment
         "--nnodes", "--node-rank", "--dist-init-addr",
+        # docs.sglang.io, PD Disaggregation
+        "--disaggregation-bootstrap-port",
     },
     # nvidia.github.io/TensorRT-LLM, commands/trtllm-serve
     "trtllm": {
@@ -83,6 +85,11 @@ def planned(engine: str, case: str, **changes: object) -> ServingPlan:
     return plan
 
 
+def first(found: Mapping[str, str]) -> str:
+    """The command that starts the first server."""
+    return servers_of(found)[0]
+
+
 def servers_of(found: Mapping[str, str]) -> list[str]:
     """The commands that start servers."""
     return [text for name, text in found.items() if name == "serve" or name.startswith("serve (")]
@@ -108,10 +115,11 @@ def fields(yaml: str) -> set[str]:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_servers_and_clients_are_given_documented_flags_alone(engine: str, case: str) -> None:
     """Every flag of every command is in the engine's reference, and every command has some."""
-    found = commands(planned(engine, case))
+    plan = planned(engine, case)
+    found = commands(plan)
     servers = servers_of(found)
-    several = case == "two pools" or ("two nodes" in case and engine != "trtllm")
-    assert len(servers) == (2 if several else 1)
+    workers = sum(pool.workers for _, pool in plan.pools)
+    assert len(servers) == (2 if "two nodes" in case and engine != "trtllm" else workers)
     for text in servers:
         assert flags(text)
         assert flags(text) - DOCUMENTED[engine] == set()
@@ -151,7 +159,7 @@ def test_every_node_of_attention_ranks_is_told_which_of_them_it_runs() -> None:
 
 def test_trtllm_over_two_nodes_is_launched_once_with_a_task_a_gpu() -> None:
     """`srun` starts all ranks; trtllm-llmapi-launch hands the first one the server."""
-    words = shlex.split(commands(planned("trtllm", "stages on two nodes"))["serve"])
+    words = shlex.split(first(commands(planned("trtllm", "stages on two nodes"))))
     assert words[:3] == ["srun", "-N", "2"]
     assert words[words.index("--ntasks") + 1] == "16"
     assert words[words.index("trtllm-llmapi-launch") + 1] == "trtllm-serve"
@@ -186,7 +194,7 @@ def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, cas
     plan = planned(engine, case)
     found = commands(plan)
     name, quantization = CHECKPOINTS[case][engine == "trtllm"]
-    words = shlex.split(found["serve"])
+    words = shlex.split(first(found))
     assert name.format(checkpoint(plan.request.model).removeprefix("meta-llama/")) in words
     said = words[words.index("--quantization") + 1] if "--quantization" in words else None
     assert said == quantization
@@ -196,7 +204,7 @@ def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, cas
 def test_draft_tokens_are_speculated_by_the_server_too() -> None:
     """What the plan counts on is started; what it leaves out is said."""
     plan = planned("vllm", "quantised at load", draft_tokens=3, acceptance=0.7)
-    words = shlex.split(commands(plan)["serve"])
+    words = shlex.split(first(commands(plan)))
     assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 3
     assert any("3 draft tokens" in one and "not modelled" in one for one in plan.assumptions)
     other = commands(planned("sglang", "quantised at load", draft_tokens=3, acceptance=0.7))
@@ -212,11 +220,11 @@ def value(command: str, flag: str) -> int:
 def test_sglang_divides_its_prompt_chunk_by_the_attention_ranks() -> None:
     """So the flag is the budget of a rank times their number (`enable_dp_attention` in ServerArgs)."""
     plan = planned("sglang", "attention ranks")
-    assert value(commands(plan)["serve"], "--chunked-prefill-size") == 8 * plan.decode.token_budget
+    assert value(first(commands(plan)), "--chunked-prefill-size") == 8 * plan.decode.token_budget
 
 
 def test_the_batch_of_trtllm_serve_is_that_of_an_attention_rank() -> None:
     """The replica's batch is shared by its eight ranks."""
     plan = planned("trtllm", "attention ranks")
     assert plan.decode.max_batch > 8
-    assert value(commands(plan)["serve"], "--max_batch_size") == -(-plan.decode.max_batch // 8)
+    assert value(first(commands(plan)), "--max_batch_size") == -(-plan.decode.max_batch // 8)
