@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from planner.serving.plan import PoolPlan, ServingPlan
 
 PORT = 8000
+NO_MANIFEST = "# no manifest"
 OPTIONS_DIRECTORY = "/etc/server-options"
 _IMAGES = {
     "vllm": "vllm/vllm-openai:latest",
@@ -58,7 +59,7 @@ def _refusal(plan: ServingPlan) -> str:
     """Why a worker over several nodes of this engine has no manifest."""
     engine = plan.request.engine
     return (
-        f"# no manifest: a worker of this plan spans nodes of {plan.gpus_per_node} GPUs\n"
+        f"{NO_MANIFEST}: a worker of this plan spans nodes of {plan.gpus_per_node} GPUs\n"
         f"# {engine} {_SEVERAL_NODES[engine]}\n"
         f"# start it by the commands of the plan, or pin a layout of at most {plan.gpus_per_node} GPUs\n"
     )

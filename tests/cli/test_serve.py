@@ -148,3 +148,17 @@ def test_commands_are_printed_on_one_line_each() -> None:
     for name in ("serve (prefill)", "serve (decode)", "router", "benchmark"):
         assert len(told[name]) > 110
         assert any(line.endswith(f" {told[name]}") for line in lines)
+
+
+def test_a_folder_that_starts_the_fleet_is_written_into_an_empty_one(tmp_path: Path) -> None:
+    """Scripts, load test and README; a second time the files of the first are not mixed with."""
+    question = ("--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "500", "--output", "50")
+    folder = tmp_path / "fleet"
+    assert serve(*question, "--save-dir", str(folder)).returncode == 0
+    assert {"node0.sh", "loadtest.sh", "README.md", "plan.json", "kubernetes.yaml"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert "--random-input-len 500" in (folder / "loadtest.sh").read_text(encoding="utf-8")
+    again = serve(*question, "--save-dir", str(folder))
+    assert again.returncode == 2
+    assert "there are files in it" in again.stderr

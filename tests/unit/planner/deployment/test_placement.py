@@ -3,50 +3,12 @@
 import re
 import shlex
 from collections import Counter
-from dataclasses import replace
-from functools import cache
 
 import pytest
 
-from costmodel.job import ServingJob
-from costmodel.kernels.tables import load_calibration
-from costmodel.models.catalog import model
-from costmodel.serving.deployment import ServingLayout
 from planner.deployment.placement import nodes_of, servers_of
 from planner.deployment.vllm_sglang import commands, option_files, router, server_commands
-from planner.serving.plan import ServingPlan, ServingRequest
-from planner.serving.search import search_serving
-from topology.builders import default_cluster
-
-
-@cache
-def planned(engine: str) -> ServingPlan:
-    """Two pools on eight GPUs."""
-    job = ServingJob(input_tokens=1000, output_tokens=200)
-    request = ServingRequest(
-        model=model("8b"), job=job, gpu="h100-sxm", num_gpus=8, engine=engine, modes=("disaggregated",),
-        pins={"tp": 2, "pp": 1},
-    )  # fmt: skip
-    found = search_serving(load_calibration(), request, default_cluster("h100-sxm", 8).hierarchy)
-    assert isinstance(found, ServingPlan)
-    return found
-
-
-def resized(engine: str, prefill: tuple[int, int] | None, decode: tuple[int, int]) -> ServingPlan:
-    """That plan with other pools: workers and their tensor-parallel degree."""
-    plan = planned(engine)
-    pool = plan.decode
-
-    def of(size: tuple[int, int] | None) -> object:
-        return size and replace(pool, workers=size[0], layout=ServingLayout(tp=size[1]))
-
-    return replace(plan, prefill=of(prefill), decode=of(decode))  # type: ignore[arg-type]  # no pool is None
-
-
-SIZES = [
-    (None, (1, 8)), (None, (3, 2)), (None, (20, 2)), (None, (3, 16)), ((1, 4), (1, 4)), ((3, 2), (2, 8)),
-    ((5, 3), (3, 4)), ((2, 1), (1, 16)),
-]  # fmt: skip
+from tests.unit.planner.deployment.fleets import SIZES, resized
 
 
 @pytest.mark.parametrize(("prefill", "decode"), SIZES)
