@@ -4,7 +4,7 @@ The engine's servers in their places, the router in front of them, the client th
 Kubernetes manifest.
 
 Only flags that the engines document are written (vLLM `vllm serve --help`, SGLang server arguments,
-TensorRT-LLM `trtllm-serve`), and only those that differ from the defaults.
+TensorRT-LLM `trtllm-serve`). Defaults that cost nothing are kept: every engine caches prefixes.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
 
 def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     """`vllm serve`."""
-    layout, job = pool.layout, plan.request.job
+    layout = pool.layout
     words = ["vllm", "serve", served_checkpoint(plan), "--port", str(port)]
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
@@ -197,7 +197,6 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", str(_longest(plan))]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
-    words += ["--no-enable-prefix-caching"] if job.cached_share == 0 else ["--enable-prefix-caching"]
     words += _speculation(plan)
     if role:
         words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
@@ -219,7 +218,6 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
     words += ["--context-length", str(_longest(plan)), *_quantization(plan)]
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
-    words += ["--disable-radix-cache"] if plan.request.job.cached_share == 0 else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
     return words
@@ -246,7 +244,6 @@ def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
     """The YAML of what `trtllm-serve` has no flag for: attention ranks, the cache, and its transfer."""
     lines = ["enable_attention_dp: true"] if pool.layout.attention_dp > 1 else []
     cache = ["  dtype: fp8"] if plan.kv_dtype == "fp8" else []
-    cache += ["  enable_block_reuse: false"] if plan.request.job.cached_share == 0 else []
     lines += ["kv_cache_config:", *cache] if cache else []
     lines += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
     lines += ["disable_overlap_scheduler: true"] if role == "prefill" else []

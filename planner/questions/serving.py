@@ -158,6 +158,12 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
     ]
     if len(given) > 1:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
+    if flags.draft_tokens and not flags.acceptance:
+        raise InputError(
+            what="speculation without a share of drafts accepted speeds nothing up",
+            cause=f"--draft-tokens {flags.draft_tokens}, and --acceptance is missing",
+            fix="add for example --acceptance 0.7, as the engine's metrics show it",
+        )
     lengths = _lengths(flags, trace)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
     if trace is not None and rate == float("inf"):

@@ -21,7 +21,7 @@ DOCUMENTED = {
     "vllm": {
         "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
         "--enable-expert-parallel", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
-        "--quantization", "--kv-cache-dtype", "--enable-prefix-caching", "--no-enable-prefix-caching",
+        "--quantization", "--kv-cache-dtype",
         "--kv-transfer-config", "--gpu-memory-utilization", "--speculative-config",
         # docs.vllm.ai, Parallelism and Scaling; Data Parallel Deployment
         "--nnodes", "--node-rank", "--master-addr", "--headless", "--data-parallel-size-local",
@@ -31,7 +31,7 @@ DOCUMENTED = {
     "sglang": {
         "--model-path", "--port", "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size",
         "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
-        "--kv-cache-dtype", "--disable-radix-cache", "--disaggregation-mode", "--disaggregation-transfer-backend",
+        "--kv-cache-dtype", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--mem-fraction-static",
         # docs.sglang.io, Multi-Node Deployment
         "--nnodes", "--node-rank", "--dist-init-addr",
@@ -52,10 +52,34 @@ DOCUMENTED = {
         "--metric-percentiles",
     },
 }  # fmt: skip
+DOCUMENTED_ROUTERS = {
+    # github.com/vllm-project/router, README
+    "vllm": {
+        "--host",
+        "--port",
+        "--policy",
+        "--worker-urls",
+        "--vllm-pd-disaggregation",
+        "--prefill",
+        "--decode",
+    },
+    # docs.sglang.io, SGLang Router; PD Disaggregation
+    "sglang": {
+        "--host",
+        "--port",
+        "--policy",
+        "--worker-urls",
+        "--pd-disaggregation",
+        "--prefill",
+        "--decode",
+    },
+    # nvidia.github.io/TensorRT-LLM, Disaggregated Serving; nginx(8) has none of two hyphens
+    "trtllm": set(),
+}
 # nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig
 DOCUMENTED_OPTIONS = {
     "enable_attention_dp", "disable_overlap_scheduler", "kv_cache_config", "kv_cache_config.dtype",
-    "kv_cache_config.enable_block_reuse", "cache_transceiver_config", "cache_transceiver_config.backend",
+    "cache_transceiver_config", "cache_transceiver_config.backend",
 }  # fmt: skip
 CASES = {
     "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),
@@ -123,6 +147,7 @@ def test_servers_and_clients_are_given_documented_flags_alone(engine: str, case:
     for text in servers:
         assert flags(text)
         assert flags(text) - DOCUMENTED[engine] == set()
+    assert flags(found.get("router", "")) - DOCUMENTED_ROUTERS[engine] == set()
     assert flags(found["benchmark"]) - DOCUMENTED["benchmark"] == set()
 
 

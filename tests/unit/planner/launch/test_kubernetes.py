@@ -43,12 +43,15 @@ def test_servers_in_pods_listen_on_every_address(engine: str) -> None:
 
 def test_the_options_file_of_a_container_is_mounted_where_its_command_looks() -> None:
     """The ConfigMap holds the text that is printed beside the command."""
-    found = written("trtllm", {"tp": 4})
-    (words,) = started(found["kubernetes"])
+    found = written("trtllm", {"tp": 4}, mode="disaggregated")
+    words, _decode = started(found["kubernetes"])
     path = words[words.index("--extra_llm_api_options") + 1]
     directory, _, file = path.rpartition("/")
     assert f"mountPath: {directory}}}" in found["kubernetes"]
-    assert re.search(r"configMap: \{name: (\S+)\}", found["kubernetes"]).group(1) == "llama-3-1-70b-options"  # type: ignore[union-attr]  # fails then
+    assert (
+        re.search(r"configMap: \{name: (\S+)\}", found["kubernetes"]).group(1)
+        == "llama-3-1-70b-prefill-options"
+    )  # type: ignore[union-attr]  # fails then
     block = found["kubernetes"].partition(f"  {file}: |\n")[2].partition("---")[0]
     assert [line.removeprefix("    ") for line in block.splitlines()] == found[file].splitlines()
 
