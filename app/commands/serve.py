@@ -28,6 +28,14 @@ def command(
     manifest: Annotated[
         Path | None, typer.Option("--manifest", help="Write the Kubernetes manifest here.")
     ] = None,
+    save_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--save-dir",
+            help="Write a folder that starts the fleet: scripts, router, load test.",
+            metavar="DIR",
+        ),
+    ] = None,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -55,6 +63,8 @@ def command(
         note(text)
     if manifest is not None:
         write_manifest(plan, manifest)
+    if save_dir is not None:
+        write_deployment(plan, save_dir)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
 
 
@@ -74,6 +84,14 @@ def write_manifest(plan: ServingPlan, path: Path) -> None:
     from app.reports.answer import write_file
 
     write_file(path, (plan.commands or {})["kubernetes"])
+
+
+def write_deployment(plan: ServingPlan, path: Path) -> None:
+    """Write the folder that starts a fleet."""
+    from app.reports.answer import write_folder
+    from planner.deployment.folder import folder
+
+    write_folder(path, folder(plan))
 
 
 def split_output(text: str | None) -> tuple[str | None, Path | None]:

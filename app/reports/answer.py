@@ -38,10 +38,11 @@ _NARROWEST = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Named values, one a line."""
+    """Named values, one a line; those that are `copied` into a shell or a file are never wrapped."""
 
     title: str
     pairs: tuple[tuple[str, str], ...]
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +236,11 @@ def _screen_facts(section: Facts, width: int, *, colour: bool) -> list[str]:
     lines = []
     for name, value in section.pairs:
         head = _paint(f"  {name:<{column}}", _DIM, colour=colour)
-        wrapped = _wrapped(value, width, first=" " * (column + 2), rest=" " * (column + 2)) or [""]
+        start = " " * (column + 2)
+        if section.copied:
+            wrapped = [start + line for line in value.splitlines()] or [""]
+        else:
+            wrapped = _wrapped(value, width, first=start, rest=start) or [""]
         lines.append(head + wrapped[0].lstrip(" "))
         lines += wrapped[1:]
     return lines

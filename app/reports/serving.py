@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
+from planner.serving.headroom import breaks
 from planner.serving.plan import Percentiles, PoolPlan, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
 
@@ -174,6 +175,7 @@ def _throughput(plan: ServingPlan) -> Facts:
     batch, queue = three_digits(estimate.mean_batch), three_digits(estimate.mean_queue)
     pairs = [
         ("requests", f"{rate}/s, goodput {kept}/s"),
+        *_headroom(plan),
         ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU"),
         ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
         ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
@@ -187,6 +189,16 @@ def _throughput(plan: ServingPlan) -> Facts:
         per_million = f"{inputs} per million input and {outputs} per million output tokens"
         pairs.append(("cost", f"{hour} an hour, {query} per query, {per_million}"))
     return Facts(title="Throughput and cost", pairs=tuple(pairs))
+
+
+def _headroom(plan: ServingPlan) -> list[tuple[str, str]]:
+    """What the fleet serves at most, and what breaks above; nothing where no size was given."""
+    found = plan.estimate.headroom
+    if found is None:
+        return []
+    served, failed = three_digits(found.served_per_s), three_digits(found.failed_per_s)
+    what = breaks(found.broken, plan.request.job.percentile)
+    return [("capacity", f"serves {served}/s; at {failed}/s {what}")]
 
 
 def _fleets(plan: ServingPlan) -> Table:
@@ -228,5 +240,7 @@ def _commands(plan: ServingPlan) -> Facts:
     """Commands to start and to check it; the manifest is long and goes to a file."""
     pairs = tuple((name, text) for name, text in (plan.commands or {}).items() if name != "kubernetes")
     return Facts(
-        title="Commands", pairs=(*pairs, ("kubernetes", "plan serve … --manifest FILE writes the manifest"))
+        title="Commands",
+        pairs=(*pairs, ("folder", "plan serve … --save-dir DIR writes scripts and the Kubernetes manifest")),
+        copied=True,
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
-from planner.launch.vllm_sglang import commands
+from planner.deployment.vllm_sglang import commands
 from planner.questions.serving import Asked
 from planner.serving.plan import (
     FleetSummary,

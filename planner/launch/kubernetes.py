@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from planner.launch.makers import maker_of
-from planner.launch.multi_node import nodes_of
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.hardware.datasheets import sheet_named
 
 PORT = 8000
+NO_MANIFEST = "# no manifest"
 OPTIONS_DIRECTORY = "/etc/server-options"
 _IMAGES = {
     "vllm": "vllm/vllm-openai:latest",
@@ -48,7 +48,7 @@ class Workload:
 def manifest(plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = ()) -> str:
     """The documents of a plan, or three lines that say why there are none."""
     engine = plan.request.engine
-    if engine in _SEVERAL_NODES and any(nodes_of(plan, one.pool) > 1 for one in workloads):
+    if engine in _SEVERAL_NODES and any(plan.nodes_of(one.pool) > 1 for one in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
     maps = [_options_map(plan, one) for one in workloads if one.options]
@@ -61,7 +61,7 @@ def _refusal(plan: ServingPlan) -> str:
     """Why a worker over several nodes of this engine has no manifest."""
     engine = plan.request.engine
     return (
-        f"# no manifest: a worker of this plan spans nodes of {plan.gpus_per_node} GPUs\n"
+        f"{NO_MANIFEST}: a worker of this plan spans nodes of {plan.gpus_per_node} GPUs\n"
         f"# {engine} {_SEVERAL_NODES[engine]}\n"
         f"# start it by the commands of the plan, or pin a layout of at most {plan.gpus_per_node} GPUs\n"
     )
@@ -79,7 +79,7 @@ def _name(plan: ServingPlan, workload: Workload) -> str:
 
 def _workload(plan: ServingPlan, workload: Workload) -> str:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
-    nodes, pool = nodes_of(plan, workload.pool), workload.pool
+    nodes, pool = plan.nodes_of(workload.pool), workload.pool
     if nodes > 1:
         workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
     container = _container(plan, workload, -(-pool.layout.num_gpus // nodes))
@@ -203,7 +203,7 @@ def _indented(text: str, spaces: int) -> str:
 def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
-    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if nodes_of(plan, front.pool) > 1 else ""
+    leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if plan.nodes_of(front.pool) > 1 else ""
     selector = f"{{app: {_app(plan)}, pool: {front.role or 'all'}{leader}}}"
     return _SERVICE.format(name=_app(plan), selector=selector, port=PORT)
 

@@ -158,6 +158,12 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
     ]
     if len(given) > 1:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
+    if flags.draft_tokens and not flags.acceptance:
+        raise InputError(
+            what="speculation without a share of drafts accepted speeds nothing up",
+            cause=f"--draft-tokens {flags.draft_tokens}, and --acceptance is missing",
+            fix="add for example --acceptance 0.7, as the engine's metrics show it",
+        )
     lengths = _lengths(flags, trace)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
     if trace is not None and rate == float("inf"):
@@ -249,10 +255,17 @@ def serving_pins(settings: tuple[str, ...]) -> dict[str, int]:
 
 
 def _time(text: str | None, flag: str) -> float | None:
-    """A positive time, or none."""
+    """A positive time with its unit, or none: a bare 1000 is seconds to some and milliseconds to others."""
     if text is None:
         return None
     value = parse_seconds(text)
+    number = text.strip()
+    if not number[-1].isalpha():
+        raise InputError(
+            what=f"{flag} {number} has no unit",
+            cause=f"it could be {number} seconds or {number} milliseconds",
+            fix=f"write {flag} {number}ms, or {flag} {number}s",
+        )
     if value <= 0:
         raise InputError(
             what=f"{flag} {text} is not possible",

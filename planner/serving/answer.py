@@ -21,6 +21,7 @@ from planner.serving.capacity import after_warm_up
 from planner.serving.evidence import fleet_evidence
 from planner.serving.fleet import FleetRun
 from planner.serving.plan import (
+    Headroom,
     LimitCheck,
     Percentiles,
     PoolPlan,
@@ -48,6 +49,7 @@ def plan_of_fleet(
     optimality: ServingOptimality,
     runners_up: Sequence[FleetRunnerUp],
     without_stages: FleetRun | None = None,
+    headroom: Headroom | None = None,
     search_time_s: float,
 ) -> ServingPlan:
     """Write the plan of a simulated fleet."""
@@ -62,7 +64,7 @@ def plan_of_fleet(
         num_gpus=run.num_gpus,
         idle_gpus=(request.num_gpus or run.num_gpus) - run.num_gpus,
         gpus_per_node=hierarchy.gpus_per_host,
-        estimate=estimate_fleet(cal, request, hierarchy, run),
+        estimate=estimate_fleet(cal, request, hierarchy, run, headroom),
         alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
         evidence=_evidence(run, without_stages),
@@ -91,7 +93,11 @@ def _evidence(run: FleetRun, plain: FleetRun | None) -> ServingEvidence:
 
 
 def estimate_fleet(
-    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, run: FleetRun
+    cal: Calibration,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    run: FleetRun,
+    headroom: Headroom | None = None,
 ) -> ServingEstimate:
     """What the fleet does under its load, in latencies, rates, money and energy."""
     simulation, job = run.simulation, request.job
@@ -110,7 +116,7 @@ def estimate_fleet(
     bands = fleet_evidence(run)
     return ServingEstimate(
         request_rate_per_s=rate,
-        capacity_requests_per_s=rate,
+        capacity_requests_per_s=headroom.served_per_s if headroom is not None else rate,
         output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
         tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
         ttft=_percentiles(ttft, bands.ttft),
@@ -130,6 +136,7 @@ def estimate_fleet(
         bound_by=bound_by(run, parts, mean_batch=batch),
         step_parts_s=parts,
         limits=_limits(request, bands, ttft, tpot, whole),
+        headroom=headroom,
     )
 
 

@@ -69,16 +69,25 @@ def meets(option: Option, simulation: Simulation) -> bool:
 
     And the queue does not grow without end.
     """
+    return not broken_limits(option, simulation, phase=option.phase)
+
+
+def broken_limits(option: Option, simulation: Simulation, *, phase: str) -> tuple[str, ...]:
+    """The limits of a phase that the job's percentile breaks: ttft, tpot, end_to_end, or a growing queue."""
     job, steady = option.job, after_warm_up(simulation)
     limits = []
-    if option.phase != OUTPUT_ONLY and job.ttft_s is not None:
-        limits.append((simulation.ttft_s[steady], job.ttft_s))
-    if option.phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
-        limits.append((simulation.tpot_s[steady], job.tpot_s))
-    if option.phase == WHOLE and job.end_to_end_s is not None:
-        limits.append((simulation.end_to_end_s[steady], job.end_to_end_s))
-    kept = all(float(np.nanpercentile(values, job.percentile)) <= limit for values, limit in limits)
-    return kept and is_stable(simulation)
+    if phase != OUTPUT_ONLY and job.ttft_s is not None:
+        limits.append(("ttft", simulation.ttft_s, job.ttft_s))
+    if phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
+        limits.append(("tpot", simulation.tpot_s, job.tpot_s))
+    if phase == WHOLE and job.end_to_end_s is not None:
+        limits.append(("end_to_end", simulation.end_to_end_s, job.end_to_end_s))
+    found = [
+        name
+        for name, values, limit in limits
+        if not float(np.nanpercentile(values[steady], job.percentile)) <= limit
+    ]
+    return (*found, *(() if is_stable(simulation) else ("queue",)))
 
 
 def after_warm_up(simulation: Simulation) -> slice:

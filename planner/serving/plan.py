@@ -96,12 +96,26 @@ class LimitCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """The highest rate that a fleet was found to serve, requests a second, and what breaks above it.
+
+    `broken` names limits (ttft, tpot, end_to_end) and "queue" where waiting grows without end, at the rate
+    `failed_per_s`.
+    """
+
+    served_per_s: float
+    failed_per_s: float
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
     """What the fleet does under its load.
 
     Rates are of the whole fleet, `utilisation` and queues of one replica. `capacity_requests_per_s` is the
-    highest rate that was simulated within the limits: the rate asked for, where one was. `limits` has the
-    limits that were asked for, by ttft, tpot and end_to_end.
+    highest rate that was simulated within the limits: the rate asked for, where one was, or that of
+    `headroom`, which a fleet of a given size has. `limits` has the limits that were asked for, by ttft, tpot
+    and end_to_end.
     """
 
     request_rate_per_s: float
@@ -125,6 +139,7 @@ class ServingEstimate:
     bound_by: str
     step_parts_s: Mapping[str, float]
     limits: Mapping[str, LimitCheck] = field(default_factory=dict)
+    headroom: Headroom | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +244,19 @@ class ServingPlan:
         """The document that `plan serve --json` prints, as dicts, lists, texts and numbers."""
         document: dict[str, Any] = json.loads(serving_to_json(self))
         return document
+
+    @property
+    def pools(self) -> tuple[tuple[str, PoolPlan], ...]:
+        """The pools with their role ("" when there is only one)."""
+        return (
+            (("", self.decode),)
+            if self.prefill is None
+            else (("prefill", self.prefill), ("decode", self.decode))
+        )
+
+    def nodes_of(self, pool: PoolPlan) -> int:
+        """Nodes that one worker of a pool spans."""
+        return -(-pool.layout.num_gpus // self.gpus_per_node)
 
     @property
     def label(self) -> str:

@@ -96,7 +96,7 @@ def build_option(
     broken = _broken_limit(least_latency(times, job, deployment.stack, budgets), job, phase)
     if broken is not None:
         return broken
-    most = largest_batch(times, job, batch)
+    most = batch if phase == PROMPT_ONLY else largest_batch(times, job, batch)
     schedulers = tuple(
         _scheduler(deployment.stack, budget, most, capacity)
         for budget, capacity in zip(budgets, capacities, strict=True)

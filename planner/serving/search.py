@@ -12,6 +12,7 @@ Among fleets of as many GPUs the one with the widest latency margin is proposed.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import serving_stack, serving_stacks
@@ -23,12 +24,14 @@ from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_without_stages
 from planner.serving.fleet import FleetRun, run_fleet
+from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
 from planner.serving.infeasible import infeasible_fleet
 from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
 from topology.base.errors import InputError
+from topology.base.units import three_digits
 from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
@@ -48,7 +51,7 @@ def search_serving(
     closed = request.job.concurrency is not None and request.job.request_rate_per_s is None
     found = _search_closed(request, board) if closed else _search_open(request, board, trace)
     if found is None:
-        return _no_fleet(request, board)
+        return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
     run, optimality, losers = found
 
     def best_of(part: Board) -> FleetRun | None:
@@ -58,6 +61,7 @@ def search_serving(
         return _smallest_or_fastest(request, part, trace) if part.options else None
 
     plain = best_without_stages(run, board, best_of)
+    sized = request.num_gpus is not None and not closed and trace is None
     return plan_of_fleet(
         cal,
         request,
@@ -66,6 +70,7 @@ def search_serving(
         optimality=optimality,
         runners_up=losers,
         without_stages=plain,
+        headroom=headroom_of(run) if sized else None,
         search_time_s=time.perf_counter() - started,
     )
 
@@ -176,17 +181,30 @@ def fleet_certificate(
     )
 
 
-def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
+def _fastest(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy) -> FleetRun | None:
+    """What a fleet of a given size serves at most: the same question without its rate."""
+    if request.num_gpus is None or request.job.request_rate_per_s is None:
+        return None
+    free = replace(request, job=replace(request.job, request_rate_per_s=None))
+    return _smallest_or_fastest(free, enumerate_options(cal, free, hierarchy), None)
+
+
+def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -> ServingInfeasible:
     """Options exist, but not enough of them fit the fleet: overload, or limits that break under load."""
-    best = select_fleet(
-        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_FLEET_GPUS, rate_per_s=None
-    )
-    capacity = best.rate_per_s if best is not None else 0.0
-    bounded = "" if best is not None and best.counts.keys() <= board.measured else "at most "
     job = request.job
+    if fastest is not None and job.request_rate_per_s is not None:
+        capacity = min(fastest.request_rate_per_s, job.request_rate_per_s)
+        cause = f"they serve {three_digits(capacity)}/s ({fleet_label(fastest)})"
+        what_breaks = broken_at(at_rate(fastest, job.request_rate_per_s))
+        cause += f"; at {three_digits(job.request_rate_per_s)}/s {what_breaks}" if what_breaks else ""
+    else:
+        capacity, measured = _ceiling_per_s(request, board)
+        cause = (
+            f"their capacity within the limits is {'' if measured else 'at most '}{capacity:.3g} requests/s"
+        )
     size = f"{request.num_gpus}" if request.num_gpus else f"up to {MOST_FLEET_GPUS}"
     asked = (
-        f"{job.request_rate_per_s:.3g} requests/s"
+        f"{three_digits(job.request_rate_per_s)} requests/s"
         if job.request_rate_per_s
         else f"{job.concurrency} concurrent requests"
         if job.concurrency
@@ -194,10 +212,18 @@ def _no_fleet(request: ServingRequest, board: Board) -> ServingInfeasible:
     )
     return ServingInfeasible(
         what=f"{size} × {request.gpu} cannot serve {asked} within the limits",
-        cause=f"their capacity within the limits is {bounded}{capacity:.3g} requests/s",
+        cause=cause,
         fix="use more GPUs, relax --ttft or --tpot, or ask for a lower rate",
         capacity_requests_per_s=capacity,
     )
+
+
+def _ceiling_per_s(request: ServingRequest, board: Board) -> tuple[float, bool]:
+    """What no fleet of the board is found to serve more of, and whether it was simulated."""
+    best = select_fleet(
+        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_FLEET_GPUS, rate_per_s=None
+    )
+    return (0.0, False) if best is None else (best.rate_per_s, best.counts.keys() <= board.measured)
 
 
 def replica_capacity_per_s(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy) -> float:

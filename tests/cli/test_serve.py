@@ -50,8 +50,10 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
     ("arguments", "code", "words"),
     [
         (("--model", "70b", "--gpus", "8", "--ttft", "10ms"), 1, "best achievable"),
+        (("--model", "70b", "--gpus", "8", "--ttft", "1000"), 2, "write --ttft 1000ms, or --ttft 1000s"),
+        (("--model", "70b", "--gpus", "8", "--tpot", "5."), 2, "--tpot 5. has no unit"),
         (("--model", "405b", "--gpus", "2"), 1, "does not fit"),
-        (("--model", "70b", "--gpus", "8", "--rate", "900/s"), 1, "capacity"),
+        (("--model", "70b", "--gpus", "8", "--rate", "900/s"), 1, "they serve"),
         (("--model", "70b", "--gpus", "8", "--rate", "0/s"), 2, "positive rate"),
         (("--model", "70b", "--gpus", "8", "--rate", "-3/s"), 2, "rate"),
         (
@@ -69,6 +71,7 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--rate", "1/s", "--concurrency", "4"), 2, "two loads"),
         (("--model", "70b", "--gpus", "8", "--weights", "fp3"), 2, "unknown --weights"),
         (("--model", "70b", "--gpus", "8", "--autoscale"), 2, "--trace is missing"),
+        (("--model", "70b", "--gpus", "8", "--draft-tokens", "5"), 2, "--acceptance is missing"),
         (("--gpus", "8"), 2, "no model was named"),
     ],
 )
@@ -124,3 +127,39 @@ def test_a_trace_of_one_request_has_no_rate(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "all arrivals are at one moment (rows: 1)" in done.stderr
     assert "inf" not in done.stderr
+
+
+def test_commands_are_printed_on_one_line_each() -> None:
+    """A command that wraps cannot be copied: what is printed is what the document says, whatever the width."""
+    question = (
+        "--model",
+        "70b",
+        "--gpus",
+        "8",
+        "--gpu",
+        "h100-sxm",
+        "--mode",
+        "disaggregated",
+        "--input",
+        "4000",
+    )
+    printed = serve(*question)
+    told = json.loads(serve(*question, "--json").stdout)["commands"]
+    lines = [line.strip() for line in printed.stdout.splitlines()]
+    for name in ("serve (prefill)", "serve (decode)", "router", "benchmark"):
+        assert len(told[name]) > 110
+        assert any(line.endswith(f" {told[name]}") for line in lines)
+
+
+def test_a_folder_that_starts_the_fleet_is_written_into_an_empty_one(tmp_path: Path) -> None:
+    """Scripts, load test and README; a second time the files of the first are not mixed with."""
+    question = ("--model", "8b", "--gpus", "2", "--gpu", "h100-sxm", "--input", "500", "--output", "50")
+    folder = tmp_path / "fleet"
+    assert serve(*question, "--save-dir", str(folder)).returncode == 0
+    assert {"node0.sh", "loadtest.sh", "README.md", "plan.json", "kubernetes.yaml"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert "--random-input-len 500" in (folder / "loadtest.sh").read_text(encoding="utf-8")
+    again = serve(*question, "--save-dir", str(folder))
+    assert again.returncode == 2
+    assert "there are files in it" in again.stderr

@@ -8,7 +8,7 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.launch.vllm_sglang import commands
+from planner.deployment.vllm_sglang import commands
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.base.errors import InputError
@@ -62,12 +62,15 @@ def test_an_engine_without_software_for_the_gpu_is_refused() -> None:
 
 def test_the_options_file_of_a_container_is_mounted_where_its_command_looks() -> None:
     """The ConfigMap holds the text that is printed beside the command."""
-    found = written("trtllm", {"tp": 4})
-    (words,) = started(found["kubernetes"])
+    found = written("trtllm", {"tp": 4}, mode="disaggregated")
+    words, _decode = started(found["kubernetes"])
     path = words[words.index("--extra_llm_api_options") + 1]
     directory, _, file = path.rpartition("/")
     assert f"mountPath: {directory}}}" in found["kubernetes"]
-    assert re.search(r"configMap: \{name: (\S+)\}", found["kubernetes"]).group(1) == "llama-3-1-70b-options"  # type: ignore[union-attr]  # fails then
+    assert (
+        re.search(r"configMap: \{name: (\S+)\}", found["kubernetes"]).group(1)
+        == "llama-3-1-70b-prefill-options"
+    )  # type: ignore[union-attr]  # fails then
     block = found["kubernetes"].partition(f"  {file}: |\n")[2].partition("---")[0]
     assert [line.removeprefix("    ") for line in block.splitlines()] == found[file].splitlines()
 
@@ -100,7 +103,8 @@ def test_a_worker_over_two_nodes_of_the_others_is_refused_in_three_lines(engine:
 
 
 def test_two_pools_name_the_router_that_they_need() -> None:
-    """Beside the commands and at the head of the manifest."""
+    """It is one of the commands, and the head of the manifest, which does not start it, names it."""
     found = written("sglang", {"tp": 4}, mode="disaggregated")
-    assert "sglang_router.launch_router --pd-disaggregation" in found["notes"]
-    assert found["kubernetes"].startswith(f"# {found['notes']}")
+    assert found["router"].startswith("python -m sglang_router.launch_router ")
+    router = "python -m sglang_router.launch_router --pd-disaggregation"
+    assert found["kubernetes"].startswith(f"# a router is needed in front of both pools: {router}\n")

@@ -14,7 +14,7 @@ from costmodel.serving.deployment import stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulator import simulate
-from planner.launch.vllm_sglang import commands
+from planner.deployment.vllm_sglang import commands
 from planner.serving.answer import chance_kept
 from planner.serving.board import enumerate_options, lower
 from planner.serving.capacity import best_chunk, capacity_per_s, load_at, meets
@@ -27,7 +27,14 @@ from planner.serving.plan import (
     serving_from_json,
     serving_to_json,
 )
-from planner.serving.replica import MOST_BATCH, Option, rate_bound_per_s, token_budgets, with_chunks
+from planner.serving.replica import (
+    MOST_BATCH,
+    PROMPT_ONLY,
+    Option,
+    rate_bound_per_s,
+    token_budgets,
+    with_chunks,
+)
 from planner.serving.search import fleet_certificate, search_serving
 from planner.serving.space import deployment_of
 from topology.base.errors import InputError
@@ -85,6 +92,20 @@ def test_chunk_sizes_are_searched_where_prompts_may_be_cut() -> None:
     job = ServingJob(input_tokens=1000, output_tokens=200)
     assert token_budgets(serving_stack("trtllm"), job, "whole") == (2048,)
     assert token_budgets(serving_stack("sglang"), job, "whole") == (8192, 2048)
+
+
+def test_prompts_are_batched_whatever_the_limit_on_output_tokens() -> None:
+    """A worker that decodes too slowly for the limit may still hold many prompts: it decodes none."""
+    job = ServingJob(input_tokens=4000, output_tokens=500, ttft_s=2.0, tpot_s=0.03)
+    hierarchy = default_cluster("h100-sxm", 8).hierarchy
+    request = ServingRequest(
+        model=model("70b"), job=job, gpu="h100-sxm", num_gpus=8, pins={"tp": 1, "pp": 4}, modes=("disaggregated",)
+    )  # fmt: skip
+    board = enumerate_options(CAL, request, hierarchy)
+    (prompts,) = board.options
+    assert prompts.phase == PROMPT_ONLY
+    assert board.pruned == {"time per output token": 1}
+    assert prompts.rules.max_batch == prompts.times.max_batch > 1
 
 
 def test_a_capacity_keeps_the_limits_and_a_tenth_more_breaks_them() -> None:
@@ -214,13 +235,22 @@ def test_only_weights_that_the_gpu_has_and_that_fit_are_proposed() -> None:
     assert fixes["a100-sxm-80gb", 2] == "use more or larger GPUs"
 
 
-def test_overload_says_the_capacity() -> None:
-    """More than a fleet can serve is answered with what it can."""
-    miss = ask("70b", "h100-sxm", 8, request_rate_per_s=500.0, ttft_s=1.0)
+def test_overload_says_what_the_fleet_serves_and_what_breaks() -> None:
+    """The refused rate has a capacity beside it that is one: asked for alone it is served, 3 % more is not."""
+    limits = {"ttft_s": 2.0, "tpot_s": 0.1, "input_tokens": 2000, "output_tokens": 300}
+    miss = ask("70b", "h100-sxm", 8, request_rate_per_s=12.0, pins={"tp": 4, "pp": 1}, **limits)
     assert isinstance(miss, ServingInfeasible)
-    assert miss.capacity_requests_per_s is not None
-    assert 1 < miss.capacity_requests_per_s < 500
-    assert "at most" in miss.cause
+    capacity = miss.capacity_requests_per_s
+    assert capacity is not None
+    words = re.fullmatch(r"they serve (.*)/s \(2 × tp4 bf16\); at 12/s p99 .* breaks?", miss.cause)
+    assert words is not None
+    assert float(words[1]) == pytest.approx(capacity, rel=0.01)
+    served = fleet(
+        "70b", "h100-sxm", 8, request_rate_per_s=0.999 * capacity, pins={"tp": 4, "pp": 1}, **limits
+    )
+    assert served.num_gpus == 8
+    more = ask("70b", "h100-sxm", 8, request_rate_per_s=1.03 * capacity, pins={"tp": 4, "pp": 1}, **limits)
+    assert isinstance(more, ServingInfeasible)
 
 
 def test_runners_up_of_a_closed_loop_are_the_other_fleets_that_were_simulated() -> None:
@@ -320,9 +350,36 @@ def test_a_search_whose_capacities_were_cut_proves_nothing() -> None:
 
 
 def test_the_capacity_of_a_plan_was_simulated() -> None:
-    """Asked for a rate, the fleet serves that rate; no bound is printed as its capacity."""
-    plan = fleet("8b", "h100-sxm", 8, request_rate_per_s=30.0, ttft_s=1.0)
-    assert plan.estimate.capacity_requests_per_s == 30.0
+    """A rate without a number of GPUs is its fleet's capacity; GPUs one has carry more, and it is said how far."""
+    rate = {"request_rate_per_s": 30.0, "ttft_s": 1.0}
+    assert fleet("8b", "h100-sxm", None, **rate).estimate.capacity_requests_per_s == 30.0
+    plan = fleet("8b", "h100-sxm", 8, **rate)
+    room = plan.estimate.headroom
+    assert room is not None
+    assert 30.0 <= room.served_per_s == plan.estimate.capacity_requests_per_s
+    assert 0 < room.failed_per_s / room.served_per_s - 1 <= 0.025
+    assert set(room.broken) <= {"ttft", "queue"}
+    assert room.broken
+
+
+def test_the_capacity_of_a_fleet_is_kept_in_its_own_simulation_and_not_above() -> None:
+    """Oracle: the replica simulated at its share of both rates."""
+    plan = fleet(
+        "8b", "h100-sxm", 2, request_rate_per_s=5.0, ttft_s=0.5, tpot_s=0.02, pins={"tp": 1, "pp": 1}
+    )
+    room = plan.estimate.headroom
+    assert room is not None
+    option = next(
+        each
+        for o in options("8b", 1, ttft_s=0.5, tpot_s=0.02)
+        for each in with_chunks(o)
+        if each.rules.token_budget == plan.decode.token_budget
+    )
+    kept = [
+        meets(option, simulate(option.times, option.rules, load_at(option, rate / plan.decode.workers)))
+        for rate in (room.served_per_s, room.failed_per_s)
+    ]
+    assert kept == [True, False]
 
 
 def test_eight_bit_floats_need_a_gpu_that_has_them() -> None:

@@ -1,9 +1,10 @@
 """Ready-to-run commands of a serving plan.
 
-The engine's server, the client that would check it, a Kubernetes manifest.
+The engine's servers in their places, the router in front of them, the client that would check it, a
+Kubernetes manifest.
 
 Only flags that the engines document are written (vLLM `vllm serve --help`, SGLang server arguments,
-TensorRT-LLM `trtllm-serve`), and only those that differ from the defaults.
+TensorRT-LLM `trtllm-serve`). Defaults that cost nothing are kept: every engine caches prefixes.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import shlex
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import published_weights
+from planner.deployment.multi_node import node_commands, node_notes
+from planner.deployment.placement import Server, address, nodes_of, servers_of
+from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.launch.kubernetes import PORT, Workload, manifest
-from planner.launch.multi_node import node_commands, node_notes
 from planner.serving.plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
@@ -22,8 +25,10 @@ _AT_LOAD = ("vllm", "sglang")
 """Engines that quantise a bf16 checkpoint to fp8 while they load it (`--quantization fp8`)."""
 _FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "fp4": "NVFP4"}
 DRAFTER = "<draft model>"
+MOST_SHOWN = 16
+"""Servers up to which every command is shown."""
 _ROUTERS = {
-    "vllm": "the proxy of vLLM's NixlConnector guide, toy_proxy_server.py",
+    "vllm": "vllm-router --vllm-pd-disaggregation",
     "sglang": "python -m sglang_router.launch_router --pd-disaggregation",
     "trtllm": "trtllm-serve disaggregated",
 }
@@ -31,28 +36,73 @@ _ROUTERS = {
 
 def commands(plan: ServingPlan) -> dict[str, str]:
     """Every command of a plan by what it is for."""
-    found = {name: text for role, pool in pools(plan) for name, text in servers(plan, pool, role).items()}
-    files = {
-        _options_file(role): options
-        for role, pool in pools(plan)
-        if plan.request.engine == "trtllm" and (options := trtllm_options(plan, pool, role))
-    }
-    said = {"notes": "\n".join(notes(plan))} if notes(plan) else {}
-    workloads = [_workload(plan, pool, role) for role, pool in pools(plan)]
+    workloads = [_workload(plan, pool, role) for role, pool in plan.pools]
+    pods = (*_pod_notes(plan), *notes(plan))
     return {
-        **found,
-        **files,
-        **said,
-        "benchmark": benchmark(plan),
-        "kubernetes": manifest(plan, workloads, notes(plan)),
+        **{name: shlex.join(words) for name, words in _shown(plan).items()},
+        **option_files(plan),
+        **({"router": shlex.join(words)} if (words := router(plan)) else {}),
+        **({"notes": "\n".join(notes(plan))} if notes(plan) else {}),
+        "benchmark": shlex.join(benchmark(plan)),
+        "kubernetes": manifest(plan, workloads, pods),
     }
 
 
-def pools(plan: ServingPlan) -> tuple[tuple[str, PoolPlan], ...]:
-    """The plan's pools with their role ("" when there is only one)."""
-    if plan.prefill is None:
-        return (("", plan.decode),)
-    return (("prefill", plan.prefill), ("decode", plan.decode))
+def option_files(plan: ServingPlan) -> dict[str, str]:
+    """The files that the commands name, by their name."""
+    files = router_files(plan.request.engine, servers := servers_of(plan), nodes=nodes_of(servers))
+    if plan.request.engine != "trtllm":
+        return files
+    options = {_options_file(role): trtllm_options(plan, pool, role) for role, pool in plan.pools}
+    return {name: text for name, text in options.items() if text} | files
+
+
+def router(plan: ServingPlan) -> list[str]:
+    """The words that start what spreads requests over the servers; none before a single one."""
+    servers = servers_of(plan)
+    return router_words(plan.request.engine, servers, nodes=nodes_of(servers))
+
+
+def _shown(plan: ServingPlan) -> dict[str, list[str]]:
+    """The words of every server by where it runs; of a large fleet those of each pool's first worker."""
+    servers = servers_of(plan)
+    several = nodes_of(servers) > 1 and len(servers) > 1
+    found = {}
+    for one in servers:
+        if len(servers) > MOST_SHOWN and one.number:
+            continue
+        number = [str(one.number)] if one.pool.workers > 1 else []
+        who = " ".join([*([one.role] if one.role else ["worker"] * len(number)), *number])
+        by_node = server_commands(plan, one)
+        for node, words in by_node.items():
+            where = f"node {node}" if several or len(by_node) > 1 else ""
+            place = ", ".join(part for part in (who, where) if part)
+            found[f"serve ({place})" if place else "serve"] = words
+    return found
+
+
+def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
+    """The words that start one server, by node: what it must not share with others, and its command."""
+    nodes = nodes_of(servers_of(plan))
+    words = _words(plan, server.pool, server.role, server.port)
+    if server.role == "prefill" and plan.request.engine == "sglang":
+        words += ["--disaggregation-bootstrap-port", str(server.bootstrap_port)]
+    if nodes > 1 and not server.alone:
+        words += ["--host", EVERYWHERE]
+    return {
+        node: [*_environment(plan, server, address(node) if nodes > 1 else "127.0.0.1"), *command]
+        for node, command in node_commands(plan, server, words).items()
+    }
+
+
+def _environment(plan: ServingPlan, server: Server, host: str) -> list[str]:
+    """Variables before a command: its GPUs where it shares the node, and where others fetch its caches."""
+    gpus = ",".join(map(str, server.gpus))
+    found = [f"CUDA_VISIBLE_DEVICES={gpus}"] if len(server.nodes) == 1 and not server.alone else []
+    if server.role and plan.request.engine == "vllm":
+        found.append(f"VLLM_NIXL_SIDE_CHANNEL_HOST={host}")
+        found.append(f"VLLM_NIXL_SIDE_CHANNEL_PORT={server.side_channel_port}")
+    return ["env", *found] if found else []
 
 
 def checkpoint(model: ModelSpec) -> str:
@@ -81,22 +131,12 @@ def _at_load(plan: ServingPlan) -> bool:
     return plan.request.engine in _AT_LOAD and published == "bf16" and plan.weights == "fp8"
 
 
-def servers(plan: ServingPlan, pool: PoolPlan, role: str = "") -> dict[str, str]:
-    """The commands that start one worker of a pool by where they run: one, or one for each of its nodes."""
-    by_node = node_commands(plan, pool, _words(plan, pool, role))
-    where = {node: ", ".join(part for part in (role, node) if part) for node in by_node}
-    return {
-        f"serve ({where[node]})" if where[node] else "serve": shlex.join(words)
-        for node, words in by_node.items()
-    }
+def _words(plan: ServingPlan, pool: PoolPlan, role: str, port: int = PORT) -> list[str]:
+    """The words of the server of a pool."""
+    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role, port)
 
 
-def _words(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
-    """The words of that command."""
-    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role)
-
-
-def benchmark(plan: ServingPlan) -> str:
+def benchmark(plan: ServingPlan) -> list[str]:
     """The client command that measures what the plan predicts."""
     job = plan.request.job
     load = (
@@ -104,22 +144,28 @@ def benchmark(plan: ServingPlan) -> str:
         if job.concurrency is not None
         else ["--request-rate", f"{plan.estimate.request_rate_per_s:.4g}", "--num-prompts", "1000"]
     )
-    return shlex.join([
+    return [
         "vllm", "bench", "serve", "--backend", "openai", "--base-url", f"http://localhost:{PORT}",
         "--model", served_checkpoint(plan), "--dataset-name", "random",
         "--random-input-len", str(job.input_tokens),
         "--random-output-len", str(job.output_tokens),
         "--ignore-eos", *load, "--percentile-metrics", "ttft,tpot,itl,e2el",
         "--metric-percentiles", "50,90,99",
-    ])  # fmt: skip
+    ]  # fmt: skip
+
+
+def _pod_notes(plan: ServingPlan) -> tuple[str, ...]:
+    """What the manifest does not start."""
+    needed = f"a router is needed in front of both pools: {_ROUTERS[plan.request.engine]}"
+    return (needed,) if plan.prefill is not None else ()
 
 
 def notes(plan: ServingPlan) -> tuple[str, ...]:
     """What the commands do not start or cannot know."""
-    engine, found = plan.request.engine, []
-    if plan.prefill is not None:
-        found.append(f"a router is needed in front of both pools: {_ROUTERS[engine]}")
-    found += node_notes(plan, [pool for _, pool in pools(plan)])
+    servers, engine = servers_of(plan), plan.request.engine
+    found = list(node_notes(plan, servers))
+    if len(servers) > MOST_SHOWN:
+        found.append(f"{len(servers)} servers: --save-dir DIR writes a script for every node")
     if served_checkpoint(plan).startswith("<"):
         placeholder = served_checkpoint(plan)
         found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")
@@ -141,31 +187,30 @@ def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
     )
 
 
-def _vllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     """`vllm serve`."""
-    layout, job = pool.layout, plan.request.job
-    words = ["vllm", "serve", served_checkpoint(plan), "--port", str(PORT)]
+    layout = pool.layout
+    words = ["vllm", "serve", served_checkpoint(plan), "--port", str(port)]
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
     words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", str(_longest(plan))]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
-    words += ["--no-enable-prefix-caching"] if job.cached_share == 0 else ["--enable-prefix-caching"]
     words += _speculation(plan)
     if role:
         words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
     return words
 
 
-def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     """`python -m sglang.launch_server`; its tp size counts all GPUs that share the experts.
 
     The server divides the size of a prompt chunk by the attention ranks.
     """
     layout = pool.layout
     words = ["python", "-m", "sglang.launch_server", "--model-path", served_checkpoint(plan)]
-    words += ["--port", str(PORT), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
+    words += ["--port", str(port), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
     if layout.attention_dp > 1:
         words += ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"]
     words += _given("--ep-size", layout.ep)
@@ -173,16 +218,15 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
     words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
     words += ["--context-length", str(_longest(plan)), *_quantization(plan)]
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
-    words += ["--disable-radix-cache"] if plan.request.job.cached_share == 0 else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
     return words
 
 
-def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str) -> list[str]:
+def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     """`trtllm-serve`; what has no flag is in its options file. The batch is that of an attention rank."""
     layout = pool.layout
-    words = ["trtllm-serve", served_checkpoint(plan), "--backend", "pytorch", "--port", str(PORT)]
+    words = ["trtllm-serve", served_checkpoint(plan), "--backend", "pytorch", "--port", str(port)]
     words += (
         _given("--tp_size", layout.stage_gpus)
         + _given("--pp_size", layout.pp)
@@ -200,7 +244,6 @@ def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
     """The YAML of what `trtllm-serve` has no flag for: attention ranks, the cache, and its transfer."""
     lines = ["enable_attention_dp: true"] if pool.layout.attention_dp > 1 else []
     cache = ["  dtype: fp8"] if plan.kv_dtype == "fp8" else []
-    cache += ["  enable_block_reuse: false"] if plan.request.job.cached_share == 0 else []
     lines += ["kv_cache_config:", *cache] if cache else []
     lines += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
     lines += ["disable_overlap_scheduler: true"] if role == "prefill" else []

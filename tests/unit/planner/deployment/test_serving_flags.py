@@ -9,7 +9,7 @@ import pytest
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from planner.launch.vllm_sglang import checkpoint, commands
+from planner.deployment.vllm_sglang import checkpoint, commands
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster
@@ -21,7 +21,7 @@ DOCUMENTED = {
     "vllm": {
         "--port", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
         "--enable-expert-parallel", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len",
-        "--quantization", "--kv-cache-dtype", "--enable-prefix-caching", "--no-enable-prefix-caching",
+        "--quantization", "--kv-cache-dtype",
         "--kv-transfer-config", "--gpu-memory-utilization", "--speculative-config",
         # docs.vllm.ai, Parallelism and Scaling; Data Parallel Deployment
         "--nnodes", "--node-rank", "--master-addr", "--headless", "--data-parallel-size-local",
@@ -31,10 +31,12 @@ DOCUMENTED = {
     "sglang": {
         "--model-path", "--port", "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size",
         "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
-        "--kv-cache-dtype", "--disable-radix-cache", "--disaggregation-mode", "--disaggregation-transfer-backend",
+        "--kv-cache-dtype", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--mem-fraction-static",
         # docs.sglang.io, Multi-Node Deployment
         "--nnodes", "--node-rank", "--dist-init-addr",
+        # docs.sglang.io, PD Disaggregation
+        "--disaggregation-bootstrap-port",
     },
     # nvidia.github.io/TensorRT-LLM, commands/trtllm-serve
     "trtllm": {
@@ -50,10 +52,34 @@ DOCUMENTED = {
         "--metric-percentiles",
     },
 }  # fmt: skip
+DOCUMENTED_ROUTERS = {
+    # github.com/vllm-project/router, README
+    "vllm": {
+        "--host",
+        "--port",
+        "--policy",
+        "--worker-urls",
+        "--vllm-pd-disaggregation",
+        "--prefill",
+        "--decode",
+    },
+    # docs.sglang.io, SGLang Router; PD Disaggregation
+    "sglang": {
+        "--host",
+        "--port",
+        "--policy",
+        "--worker-urls",
+        "--pd-disaggregation",
+        "--prefill",
+        "--decode",
+    },
+    # nvidia.github.io/TensorRT-LLM, Disaggregated Serving; nginx(8) has none of two hyphens
+    "trtllm": set(),
+}
 # nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig
 DOCUMENTED_OPTIONS = {
     "enable_attention_dp", "disable_overlap_scheduler", "kv_cache_config", "kv_cache_config.dtype",
-    "kv_cache_config.enable_block_reuse", "cache_transceiver_config", "cache_transceiver_config.backend",
+    "cache_transceiver_config", "cache_transceiver_config.backend",
 }  # fmt: skip
 CASES = {
     "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),
@@ -83,6 +109,11 @@ def planned(engine: str, case: str, **changes: object) -> ServingPlan:
     return plan
 
 
+def first(found: Mapping[str, str]) -> str:
+    """The command that starts the first server."""
+    return servers_of(found)[0]
+
+
 def servers_of(found: Mapping[str, str]) -> list[str]:
     """The commands that start servers."""
     return [text for name, text in found.items() if name == "serve" or name.startswith("serve (")]
@@ -108,13 +139,15 @@ def fields(yaml: str) -> set[str]:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_servers_and_clients_are_given_documented_flags_alone(engine: str, case: str) -> None:
     """Every flag of every command is in the engine's reference, and every command has some."""
-    found = commands(planned(engine, case))
+    plan = planned(engine, case)
+    found = commands(plan)
     servers = servers_of(found)
-    several = case == "two pools" or ("two nodes" in case and engine != "trtllm")
-    assert len(servers) == (2 if several else 1)
+    workers = sum(pool.workers for _, pool in plan.pools)
+    assert len(servers) == (2 if "two nodes" in case and engine != "trtllm" else workers)
     for text in servers:
         assert flags(text)
         assert flags(text) - DOCUMENTED[engine] == set()
+    assert flags(found.get("router", "")) - DOCUMENTED_ROUTERS[engine] == set()
     assert flags(found["benchmark"]) - DOCUMENTED["benchmark"] == set()
 
 
@@ -151,7 +184,7 @@ def test_every_node_of_attention_ranks_is_told_which_of_them_it_runs() -> None:
 
 def test_trtllm_over_two_nodes_is_launched_once_with_a_task_a_gpu() -> None:
     """`srun` starts all ranks; trtllm-llmapi-launch hands the first one the server."""
-    words = shlex.split(commands(planned("trtllm", "stages on two nodes"))["serve"])
+    words = shlex.split(first(commands(planned("trtllm", "stages on two nodes"))))
     assert words[:3] == ["srun", "-N", "2"]
     assert words[words.index("--ntasks") + 1] == "16"
     assert words[words.index("trtllm-llmapi-launch") + 1] == "trtllm-serve"
@@ -186,7 +219,7 @@ def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, cas
     plan = planned(engine, case)
     found = commands(plan)
     name, quantization = CHECKPOINTS[case][engine == "trtllm"]
-    words = shlex.split(found["serve"])
+    words = shlex.split(first(found))
     assert name.format(checkpoint(plan.request.model).removeprefix("meta-llama/")) in words
     said = words[words.index("--quantization") + 1] if "--quantization" in words else None
     assert said == quantization
@@ -196,7 +229,7 @@ def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, cas
 def test_draft_tokens_are_speculated_by_the_server_too() -> None:
     """What the plan counts on is started; what it leaves out is said."""
     plan = planned("vllm", "quantised at load", draft_tokens=3, acceptance=0.7)
-    words = shlex.split(commands(plan)["serve"])
+    words = shlex.split(first(commands(plan)))
     assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 3
     assert any("3 draft tokens" in one and "not modelled" in one for one in plan.assumptions)
     other = commands(planned("sglang", "quantised at load", draft_tokens=3, acceptance=0.7))
@@ -212,11 +245,11 @@ def value(command: str, flag: str) -> int:
 def test_sglang_divides_its_prompt_chunk_by_the_attention_ranks() -> None:
     """So the flag is the budget of a rank times their number (`enable_dp_attention` in ServerArgs)."""
     plan = planned("sglang", "attention ranks")
-    assert value(commands(plan)["serve"], "--chunked-prefill-size") == 8 * plan.decode.token_budget
+    assert value(first(commands(plan)), "--chunked-prefill-size") == 8 * plan.decode.token_budget
 
 
 def test_the_batch_of_trtllm_serve_is_that_of_an_attention_rank() -> None:
     """The replica's batch is shared by its eight ranks."""
     plan = planned("trtllm", "attention ranks")
     assert plan.decode.max_batch > 8
-    assert value(commands(plan)["serve"], "--max_batch_size") == -(-plan.decode.max_batch // 8)
+    assert value(first(commands(plan)), "--max_batch_size") == -(-plan.decode.max_batch // 8)

@@ -1,0 +1,142 @@
+"""A folder that starts a serving plan: scripts of the nodes, the router, the load test, and what they read.
+
+Every word comes from `planner.deployment.vllm_sglang`; here it is only placed. Addresses of several nodes are
+variables that `hosts.sh` asks for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from planner.deployment.placement import Server, nodes_of, servers_of
+from planner.deployment.vllm_sglang import benchmark, commands, notes, option_files, router, server_commands
+from planner.engines.quoting import one_line, shell
+from planner.launch.kubernetes import NO_MANIFEST, PORT
+from planner.serving.plan import ServingPlan, serving_to_json
+from topology.base.units import format_seconds, three_digits
+
+_ADDRESS = re.compile(r"<address of node (\d+)>")
+_HEAD = '#!/bin/bash\n# {what}\nset -euo pipefail\ncd "$(dirname "${{BASH_SOURCE[0]}}")"\n{hosts}'
+_HOSTS = "# shellcheck source=hosts.sh\nsource ./hosts.sh\n"
+_TEMPLATE = ".in"
+_READY_S = 1800
+"""Patience of the load test: a large checkpoint takes that long from a slow disk."""
+
+
+def folder(plan: ServingPlan) -> dict[str, str]:
+    """Every file of the folder by its name."""
+    servers = servers_of(plan)
+    nodes = nodes_of(servers)
+    files = {f"node{node}.sh": _node(plan, servers, node) for node in _started(plan, servers)}
+    options = option_files(plan)
+    if router(plan):
+        files["router.sh"] = _router(
+            plan, servers, [name for name, text in options.items() if _ADDRESS.search(text)]
+        )
+    files["loadtest.sh"] = _load_test(plan)
+    if nodes > 1:
+        files["hosts.sh"] = _hosts(nodes)
+    for name, text in options.items():
+        files[f"{name}{_TEMPLATE * bool(_ADDRESS.search(text))}"] = text + "\n"
+    if (manifest := commands(plan)["kubernetes"]) and not manifest.startswith(NO_MANIFEST):
+        files["kubernetes.yaml"] = manifest
+    files["plan.json"] = serving_to_json(plan) + "\n"
+    return files | {"README.md": _readme(plan, servers, files)}
+
+
+def _started(plan: ServingPlan, servers: Sequence[Server]) -> list[int]:
+    """The nodes on which something is started, in their order."""
+    return sorted({node for one in servers for node in server_commands(plan, one)})
+
+
+def _head(what: str, nodes: int) -> str:
+    """The first lines of a script: what it is, strictness, its own folder, and the addresses."""
+    return _HEAD.format(what=one_line(what), hosts=_HOSTS if nodes > 1 else "")
+
+
+def _node(plan: ServingPlan, servers: Sequence[Server], node: int) -> str:
+    """The script of one node: its servers beside each other; when one ends, all do."""
+    here = [(one, words) for one in servers for at, words in server_commands(plan, one).items() if at == node]
+    what = ", ".join(f"{one.name} on GPUs {one.gpus[0]} to {one.gpus[-1]}" for one, _ in here)
+    lines = ["mkdir -p logs", "pids=()", "trap 'kill \"${pids[@]}\" 2>/dev/null || true' EXIT"]
+    for one, words in here:
+        lines += [f"{_line(words)} > logs/{one.name}.log 2>&1 &", 'pids+=("$!")']
+    return _head(f"node {node}: {what}", nodes_of(servers)) + "\n".join([*lines, "wait -n", ""])
+
+
+def _router(plan: ServingPlan, servers: Sequence[Server], templates: Sequence[str]) -> str:
+    """The script of the router, with the addresses put into the files it reads."""
+    nodes = nodes_of(servers)
+    fill = " ".join(f'-e "s/<address of node {node}>/$NODE_{node}/g"' for node in range(nodes))
+    lines = [f"sed {fill} {name}{_TEMPLATE} > {name}" for name in templates]
+    what = f"in front of {len(servers)} servers: clients ask it on port {PORT}"
+    return _head(what, nodes) + "\n".join([*lines, f"exec {_line(router(plan))}", ""])
+
+
+def _line(words: Sequence[str]) -> str:
+    """A command line; an address that its user fills in becomes a variable.
+
+    >>> print(_line(["serve", "--host", "<address of node 1>:80", "a b"]))
+    serve --host "$NODE_1:80" 'a b'
+    """
+    return " ".join(
+        f'"{_ADDRESS.sub(_variable, word)}"' if _ADDRESS.search(word) else shell(word) for word in words
+    )
+
+
+def _variable(found: re.Match[str]) -> str:
+    """The variable of an address."""
+    return f"$NODE_{found[1]}"
+
+
+def _hosts(nodes: int) -> str:
+    """The addresses of the nodes, to be filled in here or in the environment."""
+    lines = ["# shellcheck shell=bash", "# addresses of the nodes; every script reads this file"]
+    for node in range(nodes):
+        lines += [
+            f'NODE_{node}="${{NODE_{node}:-}}"',
+            f': "${{NODE_{node}:?name the address of node {node}}}"',
+        ]
+    return "\n".join([*lines, f"export {' '.join(f'NODE_{node}' for node in range(nodes))}", ""])
+
+
+def _load_test(plan: ServingPlan) -> str:
+    """The question's own load, once the deployment answers."""
+    what, url = (
+        "the load of the question, measured as the plan predicts it",
+        f"http://localhost:{PORT}/health",
+    )
+    return _head(what, 1) + "\n".join([
+        f"for ((second = 0; second < {_READY_S}; second += 5)); do",
+        f"  if curl --silent --fail --max-time 5 --output /dev/null {url}; then break; fi",
+        "  sleep 5",
+        "done",
+        f"exec {_line(benchmark(plan))}",
+        "",
+    ])  # fmt: skip
+
+
+def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, str]) -> str:
+    """What to do in which order, in ten lines."""
+    nodes = nodes_of(servers)
+    scripts = [name for name in files if name.startswith("node")]
+    each = (
+        f"Run `bash {scripts[0]}`"
+        if len(scripts) == 1
+        else (f"Run `bash {scripts[0]}` to `{scripts[-1]}`, each on its node")
+    )
+    ttft, tpot = format_seconds(plan.estimate.ttft.p50_s), format_seconds(plan.estimate.tpot.p50_s)
+    rate = three_digits(plan.estimate.request_rate_per_s)
+    steps = [
+        f"Name the addresses of {nodes} nodes in `hosts.sh`." if nodes > 1 else "",
+        f"{each}; logs are in `logs/`, and when one server of a node ends, its others are ended.",
+        "Run `bash router.sh` on node 0." if "router.sh" in files else "",
+        f"Clients ask port {PORT} of node 0. `bash loadtest.sh` there waits until it answers, then measures.",
+        f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
+        "On Kubernetes: `kubectl apply -f kubernetes.yaml`." if "kubernetes.yaml" in files else "",
+        *(f"{note[0].upper()}{note[1:]}." for note in notes(plan)),
+    ]
+    title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"
+    lines = [f"{number}. {one_line(step)}" for number, step in enumerate(filter(None, steps), 1)]
+    return "\n".join([one_line(title), "", *lines, ""])
