@@ -1,12 +1,11 @@
 """Values of parameters: drawn by name so that every layout starts alike, or taken from a state dict.
 
-A parameter is drawn whole from a generator seeded by its name, then cut to this rank's part: no rank ever
-holds more than one whole parameter, and nothing is communicated.
+A rank draws its own part alone, from a stream keyed by the parameter's name and counted by the element's
+place in the whole (`executor.parallel.draw`): nothing is drawn that is not kept, and nothing is communicated.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 
@@ -17,20 +16,19 @@ from executor.comm.tensor_parallel import local
 from executor.model.hf_names import plain_names
 from executor.model.pretrained import check_used, whole_parameter
 from executor.model.transformer import CausalLM, build_model, norm_offset
+from executor.parallel.draw import Cuts, normal_part
 from executor.parallel.parallelize import state_shards_of, take_shard
 
 INITIAL_STD = 0.02
 
 
-def initial_value(name: str, shape: torch.Size, seed: int, offset: float = 0.0) -> torch.Tensor:
-    """Whole initial value, fp32 on the host: norms one, biases and sinks zero, matrices N(0, 0.02²)."""
+def initial_value(name: str, shape: torch.Size, cuts: Cuts, seed: int, offset: float = 0.0) -> torch.Tensor:
+    """Part of an initial value, fp32 on the host: norms one, biases and sinks zero, matrices N(0, 0.02²)."""
     if re.search(r"norm\.weight$|layernorm\.weight$", name):
-        return torch.ones(shape, device="cpu") - offset
+        return take_shard(torch.ones(shape, device="cpu") - offset, cuts)
     if re.search(r"bias$|sinks$", name):
-        return torch.zeros(shape, device="cpu")
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator(device="cpu").manual_seed(int.from_bytes(digest[:7], "big"))
-    return torch.randn(shape, generator=generator, device="cpu") * INITIAL_STD
+        return take_shard(torch.zeros(shape, device="cpu"), cuts)
+    return normal_part(f"{seed}:{name}", shape, cuts, INITIAL_STD)
 
 
 def state_name(model: CausalLM, name: str) -> str:
@@ -49,21 +47,21 @@ def materialize(model: CausalLM, device: torch.device) -> None:
         model.positions = model.positions.to(device)
 
 
-def fill(model: CausalLM, meshes: Meshes | None, value: Callable[[str, torch.Size], torch.Tensor]) -> None:
-    """Set every parameter to this rank's part of `value(name, whole shape)`."""
+def fill(
+    model: CausalLM, meshes: Meshes | None, value: Callable[[str, torch.Size, Cuts], torch.Tensor]
+) -> None:
+    """Set every parameter to this rank's part, `value(name, whole shape, cuts)`."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            stored = state_name(model, name)
-            whole = value(stored, parameter.shape)
-            mine = whole if meshes is None else take_shard(whole, state_shards_of(name, meshes))
-            local(parameter).copy_(mine)
+            cuts = () if meshes is None else state_shards_of(name, meshes)
+            local(parameter).copy_(value(state_name(model, name), parameter.shape, cuts))
 
 
 def initialize(model: CausalLM, meshes: Meshes | None, *, seed: int, device: torch.device) -> None:
     """Materialise the model and draw its initial values, the same whatever the layout."""
     materialize(model, device)
     offset = norm_offset(model.spec)
-    fill(model, meshes, lambda name, shape: initial_value(name, shape, seed, offset))
+    fill(model, meshes, lambda name, shape, cuts: initial_value(name, shape, cuts, seed, offset))
 
 
 def load_state_dict(
@@ -73,7 +71,11 @@ def load_state_dict(
     spec, plain = model.spec, plain_names(state)
     check_used(plain, spec, (name for name, _ in build_model(spec).named_parameters()))
     materialize(model, device)
-    fill(model, meshes, lambda name, shape: whole_parameter(plain, name, shape, spec))
+    fill(
+        model,
+        meshes,
+        lambda name, shape, cuts: take_shard(whole_parameter(plain, name, shape, spec), cuts),
+    )
 
 
 Part = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], torch.Tensor]

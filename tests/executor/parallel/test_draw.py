@@ -1,0 +1,39 @@
+"""Initial values are drawn by part: every part is that of the whole, and the numbers are normal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from executor.parallel.draw import Cuts, normal_part
+from executor.parallel.parallelize import take_shard
+
+SHAPE = torch.Size((4, 37, 5001))  # more than one block, no dimension a multiple of a counter's 16 numbers
+
+LAYOUTS: dict[str, list[Cuts]] = {
+    "columns": [((2, 4, i),) for i in range(4)],
+    "rows-then-zero3": [((1, 2, i), (1, 3, j)) for i in range(2) for j in range(3)],
+    "experts-and-columns": [((0, 4, i), (2, 2, j)) for i in range(4) for j in range(2)],
+    "experts-rows-zero3": [((0, 2, i), (2, 2, j), (1, 40, 39)) for i in range(2) for j in range(2)],
+    "whole": [()],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_part_drawn_alone_is_that_part_of_the_whole(layout: str) -> None:
+    """Whatever the cuts, empty ones too, no element depends on who draws it."""
+    whole = normal_part("0:w", SHAPE, (), 0.02)
+    for cuts in LAYOUTS[layout]:
+        assert torch.equal(normal_part("0:w", SHAPE, cuts, 0.02), take_shard(whole, cuts))
+
+
+def test_the_numbers_are_normal_and_unlike() -> None:
+    """Moments and tails of N(0, 1) within five standard errors of a million; no correlation with neighbours."""
+    drawn = normal_part("0:w", torch.Size((1000, 1000)), (), 1.0).double()
+    other = normal_part("1:w", drawn.shape, (), 1.0).double()
+    assert abs(drawn.mean()) < 5e-3
+    assert abs(drawn.var() - 1) < 5 * 2**0.5 * 1e-3
+    assert abs((drawn**4).mean() - 3) < 5 * 96**0.5 * 1e-3
+    assert abs((drawn > 3).double().mean() - 1.35e-3) < 5 * 3.7e-5
+    for unlike in (other, drawn.roll(1), drawn.roll(16), drawn.roll(1000)):
+        assert abs((drawn * unlike).mean()) < 5e-3
