@@ -26,14 +26,18 @@ ip address add "$ADDRESS/24" dev "$INTERFACE"
 ip link set "$INTERFACE" up
 exec "$@"
 """
+_PROBE = """\
+ip link add probe type bridge
+mount --bind /etc/hosts /etc/hosts
+unshare --net --uts sh -c 'echo probe > /proc/sys/kernel/hostname'
+"""
 
 
 def possible() -> bool:
     """Whether this machine lets us make networks and names that nobody else sees."""
     if not (shutil.which("unshare") and shutil.which("ip")):
         return False
-    tried = [*WITHIN, "ip", "link", "add", "probe", "type", "bridge"]
-    return subprocess.run(tried, check=False, capture_output=True).returncode == 0
+    return subprocess.run([*WITHIN, "sh", "-ec", _PROBE], check=False, capture_output=True).returncode == 0
 
 
 def on_hosts(
