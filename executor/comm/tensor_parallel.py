@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from executor.comm.collectives import ProcessGroup, all_gather, all_reduce, reduce_scatter
+from executor.comm.cuts import chunk_bounds
 
 SEQUENCE_DIM = 1  # activations are (B, S, H)
 
@@ -120,16 +121,6 @@ class VocabEmbedding(nn.Embedding):
         inside = (tokens >= start) & (tokens < start + table.shape[0])
         rows = functional.embedding(torch.where(inside, tokens - start, 0), table)
         return leave(rows * inside.unsqueeze(-1), self.axis)
-
-
-def chunk_bounds(length: int, parts: int, index: int) -> tuple[int, int]:
-    """Start and end of part `index` when `length` is cut as ``torch.chunk`` cuts it: ceil(length/parts) each.
-
-    >>> [chunk_bounds(10, 4, i) for i in range(4)]
-    [(0, 3), (3, 6), (6, 9), (9, 10)]
-    """
-    step = -(-length // parts)
-    return min(index * step, length), min((index + 1) * step, length)
 
 
 class _VocabCrossEntropy(torch.autograd.Function):

@@ -10,21 +10,35 @@ Legend: ``E`` experts, ``F`` inner size, ``H`` hidden size.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 
 from costmodel.models.spec import ModelSpec
+from executor.comm.cuts import Cuts, box, take
 
-Tensors = Sequence[torch.Tensor]
+View = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Source(NamedTuple):
-    """Published tensors of one parameter, and how they become it."""
+    """Published tensors of one parameter: a view of one, or one for each expert, to be stacked."""
 
     names: tuple[str, ...]
-    assemble: Callable[[Tensors], torch.Tensor]
+    view: View | None
+
+    def shapes(self, state: Mapping[str, torch.Tensor]) -> set[torch.Size]:
+        """Shape of the whole parameter; several when experts differ."""
+        if self.view is not None:
+            return {self.view(state[self.names[0]]).shape}
+        return {torch.Size((len(self.names), *state[name].shape)) for name in self.names}
+
+    def part(self, state: Mapping[str, torch.Tensor], cuts: Cuts) -> torch.Tensor:
+        """What cuts leave of the parameter; nothing else of the tensors is read."""
+        if self.view is not None:
+            return take(self.view(state[self.names[0]]), cuts)
+        experts, *inner = box((len(self.names), *state[self.names[0]].shape), cuts)
+        return torch.stack([state[name][tuple(inner)] for name in self.names[experts]])
 
 
 _RENAMED = (
@@ -64,10 +78,10 @@ def _candidates(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -
     if ".mlp.experts." in name:
         yield from _experts(name, spec, state)
         return
-    yield Source((name,), _first)
+    yield Source((name,), _as_it_is)
     for ours, theirs in _RENAMED:
         if ours in name:
-            yield Source((name.replace(ours, theirs),), _first)
+            yield Source((name.replace(ours, theirs),), _as_it_is)
     if spec.learned_positions:
         yield from _gpt2(name)
 
@@ -76,37 +90,37 @@ def _experts(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> I
     """Experts of a layer: one by one, or stacked in one of two orders."""
     prefix, projection = name.rsplit(".", 1)
     if f"{prefix}.up_proj" in state:  # as they are here
-        yield Source((name,), _first)
+        yield Source((name,), _as_it_is)
         return
     suffix = "_bias" if projection.endswith("_bias") else ""
     projection = projection.removesuffix("_bias")
     kind, layer, every = suffix[1:] or "weight", prefix.removesuffix(".mlp.experts"), range(spec.num_experts)
-    yield Source(tuple(f"{prefix}.{e}.{projection}.{kind}" for e in every), torch.stack)
+    yield Source(tuple(f"{prefix}.{e}.{projection}.{kind}" for e in every), None)
     theirs = f"{layer}.block_sparse_moe.experts"
-    yield Source(tuple(f"{theirs}.{e}.{_MIXTRAL[projection]}.{kind}" for e in every), torch.stack)
+    yield Source(tuple(f"{theirs}.{e}.{_MIXTRAL[projection]}.{kind}" for e in every), None)
     half = ("gate_proj", "up_proj").index(projection) if projection != "down_proj" else None
     whole = f"{prefix}.{'down_proj' if half is None else 'gate_up_proj'}{suffix}"
     interleaved = spec.swiglu_limit is not None
     yield Source((whole,), _from_interleaved(half, suffix) if interleaved else _from_halves(half))
 
 
-def _from_interleaved(half: int | None, suffix: str) -> Callable[[Tensors], torch.Tensor]:
+def _from_interleaved(half: int | None, suffix: str) -> View:
     """gpt-oss: (E, H, 2·F) with gate and up in turn, (E, F, H), and biases."""
 
-    def assemble(tensors: Tensors) -> torch.Tensor:
-        part = tensors[0] if half is None else tensors[0][..., half::2]
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        part = tensor if half is None else tensor[..., half::2]
         return part if suffix else part.transpose(-1, -2)
 
-    return assemble
+    return view
 
 
-def _from_halves(half: int | None) -> Callable[[Tensors], torch.Tensor]:
+def _from_halves(half: int | None) -> View:
     """Version 5 of transformers: (E, 2·F, H) with gate before up."""
 
-    def assemble(tensors: Tensors) -> torch.Tensor:
-        return tensors[0] if half is None else tensors[0].chunk(2, 1)[half]
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if half is None else tensor.chunk(2, 1)[half]
 
-    return assemble
+    return view
 
 
 def _gpt2(name: str) -> Iterator[Source]:
@@ -115,20 +129,20 @@ def _gpt2(name: str) -> Iterator[Source]:
     if inside is None:
         end = re.match(r"model\.(\w+)\.(weight|bias)$", name)
         if end is not None:
-            yield Source((f"transformer.{_GPT2_ENDS[end[1]]}.{end[2]}",), _first)
+            yield Source((f"transformer.{_GPT2_ENDS[end[1]]}.{end[2]}",), _as_it_is)
         return
     layer, part, kind = inside.groups()
     third = {f"self_attn.{letter}_proj": place for place, letter in enumerate("qkv")}.get(part)
     theirs = f"transformer.h.{layer}.{'attn.c_attn' if third is not None else _GPT2[part]}.{kind}"
     is_matrix = kind == "weight" and "layernorm" not in part
 
-    def assemble(tensors: Tensors) -> torch.Tensor:
-        tensor = tensors[0] if third is None else tensors[0].chunk(3, -1)[third]
-        return tensor.t() if is_matrix else tensor
+    def view(tensor: torch.Tensor) -> torch.Tensor:
+        mine = tensor if third is None else tensor.chunk(3, -1)[third]
+        return mine.t() if is_matrix else mine
 
-    yield Source((theirs,), assemble)
+    yield Source((theirs,), view)
 
 
-def _first(tensors: Tensors) -> torch.Tensor:
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     """A parameter published as it is."""
-    return tensors[0]
+    return tensor

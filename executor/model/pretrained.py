@@ -1,19 +1,22 @@
-"""Hugging Face state dicts: read, checked to be of the very model, and looked up by parameter."""
+"""Hugging Face state dicts: read, checked to be of the very model, and looked up by parameter.
+
+Files are mapped, not read: a rank's private memory holds the parts that it takes, and no more.
+"""
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from costmodel.models.hf_config import read_config
 from costmodel.models.spec import ModelSpec
+from executor.comm.cuts import Cuts
 from executor.model.hf_names import source_of
 from topology.base.errors import InputError
 
@@ -22,10 +25,10 @@ _BUFFERS = r"rotary_emb\.inv_freq$|^transformer\.h\.\d+\.attn\.(masked_)?bias$" 
 _OTHER_PARTS = r"(^|\.)(vision_tower|multi_modal_projector)\."  # of a model whose text part this is
 
 
-def whole_parameter(
-    state: Mapping[str, torch.Tensor], name: str, shape: torch.Size, spec: ModelSpec
+def published_part(
+    state: Mapping[str, torch.Tensor], name: str, shape: torch.Size, cuts: Cuts, spec: ModelSpec
 ) -> torch.Tensor:
-    """Find the value of one parameter in a state dict of plain names; its shape must be the model's."""
+    """Take what cuts leave of a parameter from a state dict of plain names; its shape must be the model's."""
     source = source_of(name, spec, state)
     if source is None:
         raise InputError(
@@ -33,14 +36,14 @@ def whole_parameter(
             cause=f"{len(state)} tensors, first {next(iter(state), 'none')!r}",
             fix="load a state dict of the same model family, with its full Hugging Face names",
         )
-    found = source.assemble([state[part] for part in source.names])
-    if found.shape != shape:
+    other = source.shapes(state) - {shape}
+    if other:
         raise InputError(
             what=f"{name} does not fit the model",
-            cause=f"shape {tuple(found.shape)}, the model needs {tuple(shape)}",
+            cause=f"shape {tuple(min(other))}, the model needs {tuple(shape)}",
             fix="load the state dict of this very model",
         )
-    return found
+    return source.part(state, cuts)
 
 
 def check_used(state: Mapping[str, torch.Tensor], spec: ModelSpec, names: Iterable[str]) -> None:
@@ -125,7 +128,7 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
         state: Mapping[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, pickle.UnpicklingError) as error:
         raise InputError(
             what=f"pretrained weights {path} cannot be read",
             cause=str(error).splitlines()[0],
@@ -134,31 +137,11 @@ def read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     return state
 
 
-_SAFETENSORS_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "U8": torch.uint8,
-}
-
-
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    """Map the tensors of a safetensors file: 8 bytes of header length, a JSON header, then the data."""
-    with path.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header = json.loads(stream.read(length))
-    raw = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)[8 + length :]
-    header.pop("__metadata__", None)
-    for name, entry in header.items():
-        if entry["dtype"] not in _SAFETENSORS_TYPES:
-            raise ValueError(f"{name} has numbers of type {entry['dtype']}: convert them to bf16")
-    return {
-        name: raw[slice(*entry["data_offsets"])]
-        .clone()
-        .view(_SAFETENSORS_TYPES[entry["dtype"]])
-        .view(entry["shape"])
-        for name, entry in header.items()
-    }
+    """Tensors of a safetensors file, each a view of the mapped file."""
+    with safe_open(path, framework="pt") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    for name, tensor in found.items():
+        if tensor.is_floating_point() and tensor.element_size() == 1:
+            raise ValueError(f"{name} has numbers of type {tensor.dtype}: convert them to bf16")
+    return found

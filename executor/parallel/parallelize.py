@@ -17,8 +17,9 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from costmodel.layout import ParallelLayout
 from executor.comm import sharding
+from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
-from executor.comm.tensor_parallel import TensorAxis, chunk_bounds
+from executor.comm.tensor_parallel import TensorAxis
 from executor.model.attention import ContextAxis, sequence_positions
 from executor.model.moe import ExpertAxis, Experts, MoE
 from executor.model.transformer import Attention, CausalLM, DecoderLayer, LatentAttention
@@ -120,7 +121,7 @@ def _set_axes(
             module.axis = tensor
 
 
-def shards_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
+def shards_of(name: str, meshes: Meshes) -> Cuts:
     """Cuts that give this rank its compute shard: (dimension, parts, index), applied in turn."""
     found, layout = sharding.rule(name), meshes.layout
     shards = []
@@ -130,14 +131,6 @@ def shards_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
     if found.tensor_dim is not None and degree > 1:
         shards.append((found.tensor_dim, degree, meshes.coordinate(axis)))
     return tuple(shards)
-
-
-def take_shard(tensor: torch.Tensor, shards: tuple[tuple[int, int, int], ...]) -> torch.Tensor:
-    """Apply cuts to a full tensor."""
-    for dimension, parts, index in shards:
-        start, end = chunk_bounds(tensor.shape[dimension], parts, index)
-        tensor = tensor.narrow(dimension, start, end - start)
-    return tensor
 
 
 def _split_parameters(model: CausalLM, meshes: Meshes) -> None:
@@ -154,13 +147,11 @@ def _split_parameters(model: CausalLM, meshes: Meshes) -> None:
             module.register_parameter(name, replaced[id(parameter)])
 
 
-def _distribute(
-    parameter: torch.Tensor, name: str, shards: tuple[tuple[int, int, int], ...], meshes: Meshes
-) -> DTensor:
+def _distribute(parameter: torch.Tensor, name: str, shards: Cuts, meshes: Meshes) -> DTensor:
     """Build the DTensor of a parameter from this rank's part, without communication."""
     mesh, placements = _placements(name, meshes)
     return DTensor.from_local(
-        take_shard(parameter.detach(), shards).contiguous(),
+        take(parameter.detach(), shards).contiguous(),
         mesh,
         placements,
         run_check=False,
@@ -232,7 +223,7 @@ def _ends(model: CausalLM) -> list[list[nn.Module]]:
 EXPERT_SHARD_DIM = 1  # whole experts may be fewer than the ranks that share them
 
 
-def state_shards_of(name: str, meshes: Meshes) -> tuple[tuple[int, int, int], ...]:
+def state_shards_of(name: str, meshes: Meshes) -> Cuts:
     """Cuts that give this rank its stored shard of a parameter: those of compute, then FSDP's."""
     dense, expert = meshes.dense, meshes.expert
     if not sharding.rule(name).is_state:

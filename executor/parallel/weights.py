@@ -1,34 +1,27 @@
 """Values of parameters: drawn by name so that every layout starts alike, or taken from a state dict.
 
 A rank draws its own part alone, from a stream keyed by the parameter's name and counted by the element's
-place in the whole (`executor.parallel.draw`): nothing is drawn that is not kept, and nothing is communicated.
+place in the whole (`executor.parallel.draw`), or takes it from mapped files: nothing is drawn or read that is
+not kept, and nothing is communicated.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
+from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import local
 from executor.model.hf_names import plain_names
-from executor.model.pretrained import check_used, whole_parameter
+from executor.model.pretrained import check_used, published_part
 from executor.model.transformer import CausalLM, build_model, norm_offset
-from executor.parallel.draw import Cuts, normal_part
-from executor.parallel.parallelize import state_shards_of, take_shard
+from executor.parallel.draw import draw_normal
+from executor.parallel.parallelize import state_shards_of
 
 INITIAL_STD = 0.02
-
-
-def initial_value(name: str, shape: torch.Size, cuts: Cuts, seed: int, offset: float = 0.0) -> torch.Tensor:
-    """Part of an initial value, fp32 on the host: norms one, biases and sinks zero, matrices N(0, 0.02²)."""
-    if re.search(r"norm\.weight$|layernorm\.weight$", name):
-        return take_shard(torch.ones(shape, device="cpu") - offset, cuts)
-    if re.search(r"bias$|sinks$", name):
-        return take_shard(torch.zeros(shape, device="cpu"), cuts)
-    return normal_part(f"{seed}:{name}", shape, cuts, INITIAL_STD)
 
 
 def state_name(model: CausalLM, name: str) -> str:
@@ -47,21 +40,28 @@ def materialize(model: CausalLM, device: torch.device) -> None:
         model.positions = model.positions.to(device)
 
 
-def fill(
-    model: CausalLM, meshes: Meshes | None, value: Callable[[str, torch.Size, Cuts], torch.Tensor]
-) -> None:
-    """Set every parameter to this rank's part, `value(name, whole shape, cuts)`."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            cuts = () if meshes is None else state_shards_of(name, meshes)
-            local(parameter).copy_(value(state_name(model, name), parameter.shape, cuts))
+def _own_parts(
+    model: CausalLM, meshes: Meshes | None
+) -> Iterator[tuple[torch.Tensor, str, torch.Size, Cuts]]:
+    """Every parameter's part on this rank: its storage, its name in a state, and what part of which shape."""
+    for name, parameter in model.named_parameters():
+        cuts = () if meshes is None else state_shards_of(name, meshes)
+        yield local(parameter).detach(), state_name(model, name), parameter.shape, cuts
 
 
 def initialize(model: CausalLM, meshes: Meshes | None, *, seed: int, device: torch.device) -> None:
-    """Materialise the model and draw its initial values, the same whatever the layout."""
+    """Materialise the model and draw its initial values, the same whatever the layout.
+
+    Norms are one, biases and sinks zero, matrices N(0, 0.02²).
+    """
     materialize(model, device)
-    offset = norm_offset(model.spec)
-    fill(model, meshes, lambda name, shape, cuts: initial_value(name, shape, cuts, seed, offset))
+    for part, name, shape, cuts in _own_parts(model, meshes):
+        if re.search(r"norm\.weight$|layernorm\.weight$", name):
+            part.fill_(1.0 - norm_offset(model.spec))
+        elif re.search(r"bias$|sinks$", name):
+            part.zero_()
+        else:
+            draw_normal(part, f"{seed}:{name}", shape, cuts, INITIAL_STD)
 
 
 def load_state_dict(
@@ -71,14 +71,11 @@ def load_state_dict(
     spec, plain = model.spec, plain_names(state)
     check_used(plain, spec, (name for name, _ in build_model(spec).named_parameters()))
     materialize(model, device)
-    fill(
-        model,
-        meshes,
-        lambda name, shape, cuts: take_shard(whole_parameter(plain, name, shape, spec), cuts),
-    )
+    for part, name, shape, cuts in _own_parts(model, meshes):
+        part.copy_(published_part(plain, name, shape, cuts, spec))
 
 
-Part = tuple[tuple[int, ...], tuple[tuple[int, int, int], ...], torch.Tensor]
+Part = tuple[tuple[int, ...], Cuts, torch.Tensor]
 """One rank's part of a parameter: whole shape, cuts, values."""
 
 
@@ -100,5 +97,5 @@ def assemble(ranks: list[dict[str, Part]]) -> dict[str, torch.Tensor]:
         for name, (shape, shards, values) in rank.items():
             mine = torch.as_tensor(values)
             target = whole.setdefault(name, torch.full(shape, float("nan"), dtype=mine.dtype))
-            take_shard(target, shards).copy_(mine)
+            take(target, shards).copy_(mine)
     return whole

@@ -24,12 +24,12 @@ import torch.distributed as dist
 from executor.comm.mesh import build_meshes
 from executor.model.pretrained import pretrained_state
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
-from executor.parallel.weights import initialize, load_state_dict
+from executor.parallel.weights import initialize, load_state_dict, materialize
 from executor.training import batches, data
 from executor.training.checkpoint import Checkpointer
 from executor.training.checkpoint_interval import best_interval_steps
 from executor.training.gradients import clip, finish_gradients, total_norm
-from executor.training.manifest import read_key
+from executor.training.manifest import Manifest, read_key
 from executor.training.metrics import Reporter, StepMetrics
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
 from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, RunStatus, write_json
@@ -53,6 +53,8 @@ class Trainer:
     source: data.TokenSource
     checkpointer: Checkpointer
     reporter: Reporter | None
+    resumed: Manifest | None
+    damaged: tuple[int, ...]
     stop_requested: bool = field(default=False)
 
     @property
@@ -105,7 +107,10 @@ def check_world(plan: Plan, world_size: int) -> None:
 
 
 def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
-    """Build this rank's part of the model, its data and its checkpoints; the process group exists already."""
+    """Build this rank's part of the model, from its newest checkpoint where there is one, and its data.
+
+    The process group exists already. Values that a checkpoint brings are neither drawn nor read before it.
+    """
     spec, layout, job = plan.request.model, plan.layout, plan.request.job
     meshes = build_meshes(layout, device.type, experts=spec.is_moe)
     microbatches = job.global_batch_size // (layout.dp * layout.microbatch_size)
@@ -123,10 +128,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     )
     state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
     for stage in pipeline.stages:
-        if state is None:
-            initialize(stage.module, meshes, seed=settings.seed, device=device)
-        else:
-            load_state_dict(stage.module, meshes, state, device=device)
+        materialize(stage.module, device)
     schedule = OptimizerSettings(
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
@@ -136,6 +138,18 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     )
     optimizer = ShardedAdamW(pipeline, schedule)
     folder = Path(settings.folder)
+    source = data.open_source(
+        settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
+    )
+    checkpointer = Checkpointer(
+        folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
+    )
+    resumed, damaged = checkpointer.load_latest()
+    for stage in pipeline.stages if resumed is None else ():
+        if state is None:
+            initialize(stage.module, meshes, seed=settings.seed, device=device)
+        else:
+            load_state_dict(stage.module, meshes, state, device=device)
     leads = dist.get_rank() == 0
     return Trainer(
         settings=settings,
@@ -143,24 +157,22 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         pipeline=pipeline,
         optimizer=optimizer,
         schedule=schedule,
-        source=data.open_source(
-            settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
-        ),
-        checkpointer=Checkpointer(
-            folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
-        ),
+        source=source,
+        checkpointer=checkpointer,
         reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
+        resumed=resumed,
+        damaged=damaged,
     )
 
 
 def train(trainer: Trainer) -> RunStatus:
     """Run the remaining steps; returns how the run ended."""
-    manifest, damaged = trainer.checkpointer.load_latest()
+    manifest = trainer.resumed
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if restarts != "0":
         trainer.say(f"a rank died: all are started again (time {restarts})")
     start = 0 if manifest is None else manifest.step
-    for step in damaged:
+    for step in trainer.damaged:
         trainer.say(f"checkpoint of step {step} is damaged, using an older one")
     if manifest is not None:
         trainer.say(f"resuming after step {start}, {manifest.samples} samples seen")

@@ -25,10 +25,11 @@ from costmodel.layout import PLAIN_SCHEDULE
 from costmodel.models.spec import ModelSpec
 from costmodel.parallel.axes import LAYER_AXES
 from executor import torch_internals
+from executor.comm.cuts import take
 from executor.comm.sharding import rule
 from executor.model.moe import MoE
 from executor.model.transformer import CausalLM
-from executor.parallel.parallelize import shards_of, state_shards_of, take_shard
+from executor.parallel.parallelize import shards_of, state_shards_of
 from executor.parallel.pipeline import Pipeline
 from executor.validation.fake_rank import RankTask, fake_rank
 
@@ -227,12 +228,12 @@ def count_parameters(pipeline: Pipeline) -> Parameters:
         for name, parameter in stage.module.named_parameters():
             whole = torch.empty(parameter.shape, device="meta")
             mine, stored_shards = (
-                take_shard(whole, shards_of(name, pipeline.meshes)),
+                take(whole, shards_of(name, pipeline.meshes)),
                 state_shards_of(name, pipeline.meshes),
             )
             is_expert = rule(name).is_expert
             (expert if is_expert else dense)[part_of_parameter(stage.module, name)] += mine.numel()
-            stored += take_shard(whole, stored_shards).numel()
+            stored += take(whole, stored_shards).numel()
             dimension, degree, _ = stored_shards[-1]
             missing = -mine.shape[dimension] % degree
             padding["expert_shard" if is_expert else "shard"] += missing * (

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+import threading
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from safetensors.torch import save_file
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model as find_model
@@ -100,6 +103,49 @@ def _load(
     parallelize(model, layout, meshes, sequence_length=8, precision="fp32")
     load_state_dict(model, meshes, state, device=CPU)
     return dict(parts(model, meshes))
+
+
+WIDE = dataclasses.replace(
+    MIXTRAL, name="wide-mixtral", num_layers=12, hidden_size=256, head_dim=64, moe_intermediate_size=320
+)
+
+
+def test_a_rank_holds_its_own_part_of_the_files_and_no_more(tmp_path: Path) -> None:
+    """Private memory grows by at most a tenth of the shard while 60 MB of experts one by one are loaded."""
+    state = {name: value.contiguous() for name, value in published(WIDE, mixtral=True).items()}
+    save_file(state, tmp_path / "model.safetensors")
+    size = (tmp_path / "model.safetensors").stat().st_size
+    layout = ParallelLayout(dp=2, tp=2, ep=2, zero_stage=3, sequence_parallel=True)
+    for shard, grown in run_ranks(_grown_by_loading, 4, layout, tmp_path):
+        assert shard < 0.3 * size
+        assert grown <= 0.1 * shard
+
+
+def _grown_by_loading(_rank: int, layout: ParallelLayout, folder: Path) -> tuple[int, int]:
+    """Bytes of this rank's shard, and by how much private memory grew at its highest beyond it."""
+    meshes = build_meshes(layout, "cpu", experts=True)
+    model = build_model(WIDE)
+    parallelize(model, layout, meshes, sequence_length=8, precision="fp32")
+    initialize(model, meshes, seed=1, device=CPU)  # the shard's own pages are touched
+    seen, done = [_private_bytes()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.0005):
+            seen.append(_private_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    load_state_dict(model, meshes, read_state_dict(folder), device=CPU)
+    done.set()
+    watcher.join()
+    shard = sum(values.numel() * values.element_size() for _, _, values in parts(model, meshes).values())
+    return shard, max(seen) - seen[0]
+
+
+def _private_bytes() -> int:
+    """Memory of this process that no file backs."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
 
 
 def write_safetensors(path: Path, state: dict[str, torch.Tensor]) -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from executor.parallel.draw import Cuts, normal_part
-from executor.parallel.parallelize import take_shard
+from executor.comm.cuts import Cuts, take
+from executor.parallel.draw import draw_normal
+from executor.parallel.philox import random_words
 
 SHAPE = torch.Size((4, 37, 5001))  # more than one block, no dimension a multiple of a counter's 16 numbers
+
+
+def normal_part(key: str, shape: torch.Size, cuts: Cuts, std: float) -> torch.Tensor:
+    """The part drawn alone."""
+    part = torch.empty_like(take(torch.empty(shape), cuts), memory_format=torch.contiguous_format)
+    draw_normal(part, key, shape, cuts, std)
+    return part
+
 
 LAYOUTS: dict[str, list[Cuts]] = {
     "columns": [((2, 4, i),) for i in range(4)],
@@ -24,7 +34,32 @@ def test_a_part_drawn_alone_is_that_part_of_the_whole(layout: str) -> None:
     """Whatever the cuts, empty ones too, no element depends on who draws it."""
     whole = normal_part("0:w", SHAPE, (), 0.02)
     for cuts in LAYOUTS[layout]:
-        assert torch.equal(normal_part("0:w", SHAPE, cuts, 0.02), take_shard(whole, cuts))
+        assert torch.equal(normal_part("0:w", SHAPE, cuts, 0.02), take(whole, cuts))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_device_draws_by_its_own_integers_what_the_host_draws(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal in fp32, and rounded once in bf16; several batches of runs, and runs of several pieces."""
+    for most in (3000, 1 << 24):
+        monkeypatch.setattr("executor.parallel.draw._DEVICE_BLOCK", most)
+        for cuts in LAYOUTS[layout]:
+            host = normal_part("0:w", SHAPE, cuts, 0.02)
+            columns_first = torch.empty(*host.shape[:-2], host.shape[-1], host.shape[-2]).transpose(-1, -2)
+            for out in (torch.empty_like(host, dtype=torch.bfloat16), columns_first):
+                draw_normal(out, "0:w", SHAPE, cuts, 0.02)
+                assert torch.equal(out, host.to(out.dtype))
+
+
+def test_the_stream_is_numpys_philox() -> None:
+    """Word by word, also far along and with both halves of the key in use."""
+    key = 0x123456789ABCDEF0FEDCBA9876543210
+    for first in (0, 2**32 - 3, 2**40 + 3):
+        philox = np.random.Philox(key=key)
+        philox.advance(first)
+        expected = torch.from_numpy(philox.random_raw(400).view(np.int64)).view(100, 4)
+        assert torch.equal(random_words(key, torch.arange(first, first + 100)), expected)
 
 
 def test_the_numbers_are_normal_and_unlike() -> None:

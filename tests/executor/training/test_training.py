@@ -112,9 +112,17 @@ def test_ranks_forked_after_a_fake_rank_know_who_they_are(
 
 @pytest.mark.parametrize("layout", [LAYOUT, OTHER_LAYOUT], ids=["same-layout", "other-layout"])
 def test_resumed_run_equals_an_uninterrupted_one(
-    layout: ParallelLayout, uninterrupted: Path, plan_of: Callable[..., Plan], tmp_path: Path
+    layout: ParallelLayout,
+    uninterrupted: Path,
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From the checkpoint after step 3, on its own layout or resharded into another, losses are the same."""
+    """From the checkpoint after step 3, on its own layout or resharded into another, losses are the same.
+
+    No initial value is drawn: all of them come from the checkpoint.
+    """
+    monkeypatch.setattr(loop, "initialize", None)
     folder = copy_of(uninterrupted, tmp_path / "run", last_step=3)
     run_here(settings_in(folder), plan_of(layout))
     expected = {step: loss for step, loss in losses(uninterrupted).items() if step > 3}
