@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from app.actions.convert import Published
     from app.reports.answer import Answer
     from executor.training.settings import RunSettings, RunStatus
     from planner.plan import Plan, PlanRequest
@@ -228,18 +229,35 @@ def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
     return ANSWERED
 
 
-def run_answer(run: RunSettings, status: RunStatus) -> Answer:
-    """Say how the run ended; an error of the user's is raised as one."""
+def check_publishable(plan: Plan, to: Path) -> None:
+    """Refuse, before training, a model or a folder that its result could not be written as or into."""
+    from executor.model.hf_config import published_config
+    from executor.training.publish import require_empty
+
+    published_config(plan.request.model)
+    require_empty(to)
+
+
+def run_answer(run: RunSettings, status: RunStatus, published: Published | None = None) -> Answer:
+    """Say how the run ended, and what was published of it; an error of the user's is raised as one."""
     from app.reports.answer import Answer, Facts, json_text
     from topology.base.errors import InputError
 
     if status.state == "error":
         raise InputError(what=status.what, cause=status.cause, fix=status.fix)
-    pairs = (("steps", f"{status.step} of {run.steps}"), ("folder", run.folder))
-    document = {"state": status.state, "step": status.step, "steps": run.steps, "run_dir": run.folder}
+    pairs = [("steps", f"{status.step} of {run.steps}"), ("folder", run.folder)]
+    document: dict[str, Any] = {
+        "state": status.state,
+        "step": status.step,
+        "steps": run.steps,
+        "run_dir": run.folder,
+    }
+    if published is not None:
+        pairs.append(("published", published.text))
+        document["published"] = published.document
     return Answer(
         headline=f"training {status.state}",
-        sections=(Facts(title="", pairs=pairs),),
+        sections=(Facts(title="", pairs=tuple(pairs)),),
         document=lambda: json_text(document),
         records=(document,),
     )

@@ -11,6 +11,7 @@ from app.flags.run import (
     Device,
     DryRun,
     Environment,
+    ExportHF,
     Fp32,
     Interface,
     KeepCheckpoints,
@@ -58,6 +59,7 @@ def command(
     folder: RunFolder = Path("run"),
     steps: Steps = None,
     pretrained: Pretrained = None,
+    export_hf: ExportHF = None,
     device: Device = "auto",
     fp32: Fp32 = False,
     seed: Seed = 0,
@@ -81,6 +83,7 @@ def command(
 ) -> int:
     """Train: plan if need be, start the ranks, restart them after failures, end with a checkpoint."""
     from app.actions import run as training_run
+    from app.actions.convert import publish_run
     from app.reports.answer import emit
     from planner.questions.flags import Flags
 
@@ -99,7 +102,12 @@ def command(
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
     training_run.check_run(plan, run)
+    if export_hf is not None:
+        training_run.check_publishable(plan, export_hf)
     if dry_run:
         return training_run.print_command(run, plan, as_json=as_json)
     status = training_run.supervised(run, plan, min_gpus, notice)
-    return emit(training_run.run_answer(run, status), as_json=as_json)
+    published = None
+    if export_hf is not None and status.state != "error":
+        published = publish_run(folder, export_hf, run_key=run_key)
+    return emit(training_run.run_answer(run, status, published), as_json=as_json)

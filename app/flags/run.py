@@ -25,6 +25,10 @@ Steps: TypeAlias = Annotated[
 Pretrained: TypeAlias = Annotated[
     Path | None, typer.Option("--pretrained", help="Start from a Hugging Face state dict.", metavar="PATH")
 ]
+ExportHF: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--export-hf", help="Write the result for transformers when the run ends.", metavar="DIR"),
+]
 Device: TypeAlias = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Fp32: TypeAlias = Annotated[bool, typer.Option("--fp32", help="Compute in fp32 instead of bf16.")]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of initial values and data order.")]

@@ -45,15 +45,15 @@ _RENAMED = (
     (".mlp.gate.", ".block_sparse_moe.gate."),  # Mixtral
     (".mlp.gate.", ".mlp.router."),  # gpt-oss
 )
-_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
-_GPT2 = {
+MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+GPT2 = {
     "input_layernorm": "ln_1",
     "post_attention_layernorm": "ln_2",
     "self_attn.o_proj": "attn.c_proj",
     "mlp.up_proj": "mlp.c_fc",
     "mlp.down_proj": "mlp.c_proj",
 }
-_GPT2_ENDS = {"embed_tokens": "wte", "embed_positions": "wpe", "norm": "ln_f"}
+GPT2_ENDS = {"embed_tokens": "wte", "embed_positions": "wpe", "norm": "ln_f"}
 
 
 def plain_names(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -97,7 +97,7 @@ def _experts(name: str, spec: ModelSpec, state: Mapping[str, torch.Tensor]) -> I
     kind, layer, every = suffix[1:] or "weight", prefix.removesuffix(".mlp.experts"), range(spec.num_experts)
     yield Source(tuple(f"{prefix}.{e}.{projection}.{kind}" for e in every), None)
     theirs = f"{layer}.block_sparse_moe.experts"
-    yield Source(tuple(f"{theirs}.{e}.{_MIXTRAL[projection]}.{kind}" for e in every), None)
+    yield Source(tuple(f"{theirs}.{e}.{MIXTRAL[projection]}.{kind}" for e in every), None)
     half = ("gate_proj", "up_proj").index(projection) if projection != "down_proj" else None
     whole = f"{prefix}.{'down_proj' if half is None else 'gate_up_proj'}{suffix}"
     interleaved = spec.swiglu_limit is not None
@@ -129,11 +129,11 @@ def _gpt2(name: str) -> Iterator[Source]:
     if inside is None:
         end = re.match(r"model\.(\w+)\.(weight|bias)$", name)
         if end is not None:
-            yield Source((f"transformer.{_GPT2_ENDS[end[1]]}.{end[2]}",), _as_it_is)
+            yield Source((f"transformer.{GPT2_ENDS[end[1]]}.{end[2]}",), _as_it_is)
         return
     layer, part, kind = inside.groups()
     third = {f"self_attn.{letter}_proj": place for place, letter in enumerate("qkv")}.get(part)
-    theirs = f"transformer.h.{layer}.{'attn.c_attn' if third is not None else _GPT2[part]}.{kind}"
+    theirs = f"transformer.h.{layer}.{'attn.c_attn' if third is not None else GPT2[part]}.{kind}"
     is_matrix = kind == "weight" and "layernorm" not in part
 
     def view(tensor: torch.Tensor) -> torch.Tensor:

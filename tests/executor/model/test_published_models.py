@@ -7,6 +7,7 @@ publishers do (config.json and safetensors), read here from these files alone, a
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import save_file
+
 from costmodel.models.hf_config import read_config
 from costmodel.models.rotary import Rotary
 from costmodel.models.spec import ModelSpec, parameter_count
+from executor.model.hf_config import published_config
+from executor.model.hf_publish import targets
 from executor.model.pretrained import read_state_dict
 from executor.model.transformer import build_model
 from executor.parallel.weights import load_state_dict
@@ -179,6 +184,34 @@ def test_logits_are_those_of_the_published_code(name: str, tmp_path: Path) -> No
         expected = oracle(tokens_of(spec)).logits
     assert error(logits_of(spec, tmp_path), expected) <= TOLERANCE
     assert sum(p.numel() for p in build_model(spec).parameters()) == parameter_count(spec)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_published_here_computes_the_same_there(name: str, tmp_path: Path) -> None:
+    """Written anew from our parameters, the published code loads every tensor and gives its own logits."""
+    import transformers
+
+    oracle = published(name, tmp_path / "theirs")
+    spec = read_config(tmp_path / "theirs")
+    model = build_model(spec)
+    load_state_dict(model, None, read_state_dict(tmp_path / "theirs"), device=CPU)
+    family, config = published_config(spec)
+    ours = {key: value.detach() for key, value in model.named_parameters()}
+    state: dict[str, Any] = {}
+    for target in targets(family, tuple(ours)):
+        state |= target.publish([ours[key] for key in target.parameters])
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": "float32"}))
+    save_file({key: value.contiguous() for key, value in state.items()}, folder / "model.safetensors")
+    assert replace(read_config(folder), name=spec.name, source=spec.source) == spec
+    again, loading = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(loading[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    with torch.no_grad():
+        expected = oracle(tokens_of(spec)).logits
+        assert error(again.eval()(tokens_of(spec)).logits, expected) <= TOLERANCE
 
 
 def changed(spec: ModelSpec, path: str, value: Any) -> ModelSpec:

@@ -1,0 +1,65 @@
+"""Carry out `plan convert`: find the run's checkpoint, write it for others, tell what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from app.reports.answer import Answer
+
+
+class Published(NamedTuple):
+    """What was written, for a person and for a program."""
+
+    model: str
+    text: str
+    document: dict[str, Any]
+
+
+def publish_run(
+    run: Path, to: Path, *, step: int | None = None, dtype: str | None = None, run_key: Path | None = None
+) -> Published:
+    """Write a run's checkpoint, by default the newest whole one, as Hugging Face publishes models."""
+    from app.requests.plan_file import read_claims
+    from executor.training.manifest import read_key
+    from executor.training.publish import find_checkpoint, publish
+    from executor.training.settings import CHECKPOINTS, RUN_FILE, read_settings
+    from topology.base.errors import InputError
+
+    if not (run / RUN_FILE).is_file():
+        raise InputError(
+            what=f"{run} is not the folder of a run",
+            cause=f"it has no {RUN_FILE}",
+            fix="give the --run-dir of a plan run",
+        )
+    settings = read_settings(run / RUN_FILE)
+    spec = read_claims(run / Path(settings.plan_file).name).request.model
+    checkpoint = find_checkpoint(run / CHECKPOINTS, read_key(None if run_key is None else str(run_key)), step)
+    kept = dtype or settings.precision
+    files = publish(checkpoint, spec, to, dtype=kept)
+    total = sum(file.stat().st_size for file in files)
+    after = checkpoint.manifest.step
+    return Published(
+        model=spec.name,
+        text=f"{to}: {len(files)} files, {total / 1e9:.2f} GB in {kept}, after step {after}",
+        document={
+            "folder": str(to),
+            "step": after,
+            "dtype": kept,
+            "files": [file.name for file in files],
+            "bytes": total,
+        },
+    )
+
+
+def published_answer(published: Published) -> Answer:
+    """Tell what was written."""
+    from app.reports.answer import Answer, Facts, json_text
+
+    return Answer(
+        headline=f"{published.model} written for transformers",
+        sections=(Facts(title="", pairs=(("weights", published.text),)),),
+        document=lambda: json_text(published.document),
+        records=(published.document,),
+    )
