@@ -46,6 +46,7 @@ COMMANDS: Final[dict[str, str]] = {
     "validate": "Check a plan: counts, memory and numerics, on this machine.",
     "verify": "Hold a plan against its own claims, and derive its bound anew.",
 }
+CATALOGS: Final = ("models", "gpus")  # commands of the wing of that name
 OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000
 """Imports and searches make hardly a cycle; to look for one every 700 objects is a tenth of a command."""
 _HELP: Final = """Plan how to split a model across GPUs: the best layout under a cost model, proven.
@@ -146,7 +147,8 @@ def _program_options(
 
 def _load(name: str) -> Callable[..., Any]:
     """Import one command."""
-    function: Callable[..., Any] = import_module(f"app.commands.{name}").command
+    wing = "app.commands.catalogs" if name in CATALOGS else "app.commands"
+    function: Callable[..., Any] = import_module(f"{wing}.{name}").command
     return function
 
 
