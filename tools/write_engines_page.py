@@ -79,7 +79,8 @@ No launcher has run on a cluster. shellcheck finds nothing in any script, the cl
 take every word of the JobSet and the TrainJob; where they are installed, so do kubernetes-validate, the
 training operator's, SageMaker's and Vertex AI's own models and SkyPilot's Task. Tests run `start.sh`,
 `preflight.sh` and what Slurm, Open MPI, SkyPilot, SageMaker and Vertex AI start on a node with the
-variables that these set, and the driver with stand-ins for Ray's classes.
+variables that these set, and the driver with stand-ins for Ray's classes. Open MPI 5's mapper, where it is
+installed, has process n on the n-th host of `HOSTS`.
 
 """
 PROGRAM = """\

@@ -193,7 +193,7 @@ def _torchrun(*_: Any) -> dict[str, str]:
 
 
 def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
-    """One process a node by Open MPI, nodes in the order of HOSTS."""
+    """One process a node by Open MPI, nodes in the order of HOSTS: from Open MPI 5 by a rankfile."""
     text = "\n".join([
         "#!/bin/bash",
         "set -euo pipefail",
@@ -201,13 +201,19 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         *(asks(order) or [f': "${{HOSTS:?name a {HOSTS_ARE}}}"']),
         'MASTER_ADDR="$(awk \'$1 ~ "^[^#]" { print $1; exit }\' "$HOSTS")"',
         "export MASTER_ADDR HOSTS",
+        "map=(--map-by ppr:1:node)  # in the order of the file, unless a scheduler gives the hosts another",
+        "version=$(mpirun --version | sed -n 's/.*(Open MPI) \\([0-9]*\\).*/\\1/p')",
+        'if [ "${version:-0}" -ge 5 ]; then',
+        '  awk \'$1 ~ "^[^#]" { print "rank " n++ "=" $1 " slot=*" }\' "$HOSTS" > rankfile',
+        "  map=(--map-by rankfile:file=rankfile)",
+        "fi",
         "told=()  # mpirun sends no other variables to the hosts",
         f"for name in MASTER_ADDR HOSTS {' '.join((*entry.variables, *_OPTIONAL))}; do",
         '  [ -z "${!name:-}" ] || told+=(-x "$name")',
         "done",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
         # as above: two processes are bound to a core each, more to a socket
-        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node --bind-to none \\',
+        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} "${{map[@]}}" --bind-to none \\',
         '  "${told[@]}" \\',
         '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
         "",
