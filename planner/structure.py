@@ -18,7 +18,7 @@ from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from planner.plan import Plan
 from topology.base.errors import InputError
-from topology.pools import is_part, kinds_of, stages_on
+from topology.pools import is_part, kinds_of
 
 EQUAL = 1e-9
 """Relative difference up to which two numbers of a plan are the same: they went through a text file."""
@@ -50,23 +50,6 @@ def unsound(wrong: list[Claim], where: str) -> InputError:
         what=f"{where} does not fit together: {first.name}{more}",
         cause=f"it says {first.claimed}, it must be {first.found}",
         fix="undo what was changed in it, or write it again with `plan --json`",
-    )
-
-
-def require_alike(plan: Plan, what: str) -> Plan:
-    """The plan itself; one whose stages run on unlike kinds of node is an InputError.
-
-    Args:
-        plan: a sound plan.
-        what: who cannot carry it, with a verb: "plan run starts".
-    """
-    if not plan.kind_of_stage:
-        return plan
-    stages = ", ".join(stages_on(plan.request.cluster, plan.kind_of_stage))
-    raise InputError(
-        what=f"{what} only plans whose GPUs are all planned for alike",
-        cause=f"this one has {stages}",
-        fix="export its flags to an engine, or plan for one kind of node of the cluster",
     )
 
 

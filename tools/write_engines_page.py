@@ -71,11 +71,16 @@ one a line: each node looks up its own name in it, whatever number the launcher 
 nothing starts (`HOSTS=any` takes the launcher's order). Under Kubernetes Kueue keeps the blocks that the
 plan needs; launchers that cannot keep an order refuse with both step times.
 
+Where stages run on unlike nodes, the hosts are in the order of their stages, and `preflight.sh` wants of
+each node what its rank was planned on: product, memory, driver, NICs. Launchers that ask for equal nodes
+(all but `slurm`, `torchrun`, `mpi`, `ray`) refuse, as they do where a stage leaves part of a node unused.
+
 No launcher has run on a cluster. shellcheck finds nothing in any script, the classes of Kubeflow's Trainer
 take every word of the JobSet and the TrainJob; where they are installed, so do kubernetes-validate, the
 training operator's, SageMaker's and Vertex AI's own models and SkyPilot's Task. Tests run `start.sh`,
 `preflight.sh` and what Slurm, Open MPI, SkyPilot, SageMaker and Vertex AI start on a node with the
-variables that these set, and the driver with stand-ins for Ray's classes.
+variables that these set, and the driver with stand-ins for Ray's classes. Open MPI 5's mapper, where it is
+installed, has process n on the n-th host of `HOSTS`.
 
 """
 PROGRAM = """\

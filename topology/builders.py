@@ -7,7 +7,15 @@ from dataclasses import replace
 from topology.base.errors import InputError
 from topology.cluster import Cluster
 from topology.fabric.wiring import in_tree_order
-from topology.hardware.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines, sheet_named
+from topology.hardware.datasheets import (
+    Machine,
+    fabrics,
+    generation_of,
+    gpu_sheets,
+    link_latency_s,
+    machines,
+    sheet_named,
+)
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import price_at, price_of
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
@@ -27,13 +35,23 @@ def build(spec: ClusterSpec) -> Cluster:
     require_valid(spec)
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
-    described = {gpu.name: gpu for gpu in spec.gpus}
-    kinds = {node.gpu: described.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
+    kinds = _gpus_of(spec)
     if len(kinds) == 1:
         return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu])
     gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
     differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
     return Cluster(spec=spec, gpu=gpu, notes=(differ,))
+
+
+def makers_of(spec: ClusterSpec) -> tuple[str, ...]:
+    """Return who made the GPUs of a cluster, each maker once."""
+    return tuple(dict.fromkeys(generation_of(gpu).maker for gpu in _gpus_of(spec).values()))
+
+
+def _gpus_of(spec: ClusterSpec) -> dict[str, Gpu]:
+    """Return the GPUs of a cluster by the name that its nodes have for them."""
+    described = {gpu.name: gpu for gpu in spec.gpus}
+    return {node.gpu: described.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
 
 
 def gpu_named(name: str) -> Gpu:

@@ -59,19 +59,24 @@ def check_rules(plan: Plan) -> Check:
 
 
 def check_fits(plan: Plan) -> Check:
-    """Whether the plan's peak keeps within its GPU and the headroom that was asked for."""
+    """Whether every stage keeps within its GPUs and the headroom that was asked for; in words the fullest."""
     from executor.validation.report import Check
-    from planner.problem import setting_of
+    from planner.problem import capacities_bytes, setting_of
     from topology.base.units import format_bytes
+    from topology.pools import kinds_of
 
-    setting, peak = setting_of(plan.request), plan.estimate.peak_memory_bytes
-    gpu, budget = setting.cluster.gpu, setting.memory_budget_bytes
+    headroom, cluster = setting_of(plan.request).memory_headroom, plan.request.cluster
+    rooms, memory = capacities_bytes(plan), plan.estimate.memory_by_stage
+    stage = max(range(len(memory)), key=lambda each: memory[each].total_bytes / rooms[each])
+    peak, room = memory[stage].total_bytes, rooms[stage]
+    kind = kinds_of(cluster)[plan.kind_of_stage[stage] if plan.kind_of_stage else 0]
+    budget = room * (1 - headroom)
     return Check(
         name="fits",
         verdict="holds" if peak <= budget else "does not hold",
         detail=(
-            f"{format_bytes(peak)} of {format_bytes(gpu.memory_bytes)} ({gpu.name}), "
-            f"{format_bytes(budget)} with {setting.memory_headroom:.1%} headroom"
+            f"{format_bytes(peak)} of {format_bytes(room)} ({kind.gpu}), "
+            f"{format_bytes(budget)} with {headroom:.1%} headroom"
         ),
         value=peak,
         unit="B",

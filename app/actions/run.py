@@ -119,10 +119,8 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     from app.requests.plan_file import read_claims
     from executor.launch.supervise import check_doors
     from executor.training.data import open_source
-    from planner.structure import require_alike
     from topology.base.errors import InputError
 
-    require_alike(plan, "plan run starts")
     job = plan.request.job
     if job.precision != "bf16":
         raise InputError(

@@ -28,7 +28,7 @@ def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: floa
     times = steady_steps(folder)
     if times is None:
         return ()
-    planned = plan.request.cluster.nodes[0].gpu
+    planned = ", ".join(dict.fromkeys(node.gpu for node in plan.request.cluster.nodes))
     measured = f"median step {times.p50_s:.3g} s over {times.steps} steps"
     if not is_device(plan, device, memory_bytes):
         return (f"{measured} on {device}; the plan is for {planned}, so it anchors no prediction",)
@@ -47,7 +47,9 @@ def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: floa
 
 
 def is_device(plan: Plan, device: str, memory_bytes: float) -> bool:
-    """Whether a device is what the plan was made for, by its own name and memory."""
+    """Whether a device is what the plan was made for, by its name and memory; of unlike stages none is."""
+    if plan.kind_of_stage:
+        return False
     planned = build(plan.request.cluster).gpu
     if device == "cpu" or planned.architecture == "cpu":
         return device == planned.architecture

@@ -57,12 +57,11 @@ def _run(settings: RunSettings) -> int:
     from executor.torch_internals import quiet_known_warnings
     from executor.training import loop
     from planner.plan import from_json
-    from planner.structure import require_alike, sound
+    from planner.structure import sound
     from topology.base.decode import read_text
 
     quiet_known_warnings()
     plan = sound(from_json(read_text(settings.plan_file), settings.plan_file), settings.plan_file)
-    require_alike(plan, "meshplan trains")
     environment = dict(os.environ)
     loop.check_world(plan, int(environment["WORLD_SIZE"]))
     device = loop.choose_device(settings.device, int(environment["LOCAL_RANK"]))

@@ -37,6 +37,7 @@ from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds
 from topology.hardware.device_names import gpu_of_device
+from topology.pools import kinds_of
 
 MEMORY_TOLERANCE = 0.05
 NUMERIC_TOLERANCE = 1e-5
@@ -279,9 +280,10 @@ def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
 
     A rank alone shows neither messages, nor overlap, nor bubbles: it can refute a step time, not prove it.
     """
-    now, planned = plan.estimate, gpu_of(plan)
+    now, kinds = plan.estimate, gpus_of_stages(plan)
+    planned = ", ".join(dict.fromkeys(kinds))
     promised = f"predicted {format_seconds(now.step_time_s)}, at most {format_seconds(now.upper_s)}"
-    there = [found for found in measured if _is_gpu(found, planned)]
+    there = [found for found in measured if _is_gpu(found, kinds[found.stage])]
     if not is_own(plan) or not there:
         reason = "no rank ran on such a GPU here" if is_own(plan) else "another engine's step"
         detail = f"{promised} on {planned}; {reason}"
@@ -297,9 +299,10 @@ def step_time(plan: Plan, measured: Sequence[RankMeasurement]) -> Check:
     return Check(name="step time", verdict=verdict, detail=detail, value=least_s, unit="s")
 
 
-def gpu_of(plan: Plan) -> str:
-    """Name of the plan's GPU; the first kind where there are several."""
-    return plan.request.cluster.nodes[0].gpu
+def gpus_of_stages(plan: Plan) -> tuple[str, ...]:
+    """Name of the GPU of each stage; where nodes differ and are planned for alike, that of the first."""
+    kinds = kinds_of(plan.request.cluster)
+    return tuple(kinds[kind].gpu for kind in plan.kind_of_stage or (0,) * plan.layout.pp)
 
 
 def _is_gpu(found: RankMeasurement, planned: str) -> bool:

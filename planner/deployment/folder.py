@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from planner.deployment.multi_node import by_hand
 from planner.deployment.placement import Server, nodes_of, servers_of
 from planner.deployment.vllm_sglang import benchmark, commands, notes, option_files, router, server_commands
 from planner.engines.quoting import one_line, shell
@@ -135,7 +136,7 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
         f"Clients ask port {PORT} of node 0. `bash loadtest.sh` there waits until it answers, then measures.",
         f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
         "On Kubernetes: `kubectl apply -f kubernetes.yaml`." if "kubernetes.yaml" in files else "",
-        *(f"{note[0].upper()}{note[1:]}." for note in notes(plan)),
+        *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
     ]
     title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"
     lines = [f"{number}. {one_line(step)}" for number, step in enumerate(filter(None, steps), 1)]

@@ -61,11 +61,18 @@ def _srun(nodes: int, gpus: int) -> list[str]:
 
 def node_notes(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
     """What the commands of several nodes need."""
+    widest = max(len(one.nodes) for one in servers)
+    if widest == 1 or plan.request.engine != "trtllm":
+        return by_hand(plan, servers)
+    srun = f"a worker spans {widest} nodes: srun starts it in a Slurm allocation of that many"
+    return (srun, *by_hand(plan, servers))
+
+
+def by_hand(plan: ServingPlan, servers: Sequence[Server]) -> tuple[str, ...]:
+    """What of that a folder's own scripts do: each is a step of its README already."""
     nodes, widest = nodes_of(servers), max(len(one.nodes) for one in servers)
     found = []
-    if widest > 1 and plan.request.engine == "trtllm":
-        found.append(f"a worker spans {widest} nodes: srun starts it in a Slurm allocation of that many")
-    elif widest > 1:
+    if widest > 1 and plan.request.engine != "trtllm":
         found.append(f"a worker spans {widest} nodes: start its command on each of them")
     if nodes > 1 and not (len(servers) == 1 and plan.request.engine == "trtllm"):
         found.append(

@@ -65,7 +65,6 @@ class Contract:
         sizes: Words without which a file leaves its model, and so the rest of its settings, to another.
         runs: Rules of the planner that it runs what breaks, each with why; nothing prices that.
         recomputes: How many layers it can be told to recompute.
-        alike: Whether it runs only plans whose GPUs are all planned for alike.
         environment: Variables it needs.
         built_in: Mechanisms of the profile that are on without a word, each with why.
         source: Where this comes from.
@@ -85,7 +84,6 @@ class Contract:
     sizes: tuple[str, ...] = ()
     runs: Mapping[str, str] = field(default_factory=dict)
     recomputes: Recomputes = "all"
-    alike: bool = False
     environment: tuple[Variable, ...] = ()
     built_in: Mapping[str, str] = field(default_factory=dict)
     source: str = ""

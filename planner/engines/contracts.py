@@ -29,12 +29,6 @@ def recomputes_of(engine: str) -> Recomputes:
     return "per-rank" if engine == FREE else CONTRACTS[engine].recomputes
 
 
-def runs_unlike(engine: str, stack: str) -> bool:
-    """Whether stages may run on unlike GPUs under an engine, or under that of a profile if any engine may."""
-    name = engine_of_stack(stack) if engine == FREE else engine
-    return name == FREE or not CONTRACTS[name].alike
-
-
 def engine_of_stack(stack: str) -> str:
     """The engine that a profile prices: the one it is first of, else the first that has it; else none.
 

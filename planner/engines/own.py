@@ -31,7 +31,6 @@ OWN = Contract(
     package="meshplan",
     releases=("0", "99"),
     stacks=("meshplan",),
-    alike=True,
     settings=SETTINGS,
     limits=(
         layers_limit("the executor"),

@@ -14,7 +14,6 @@ from typing import Any
 from costmodel.kernels.tables import Calibration
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
-from planner.engines.fields import facts_of
 from planner.engines.formats import Files
 from planner.engines.program import FILE
 from planner.engines.quoting import one_line, shell
@@ -38,7 +37,7 @@ from planner.launch.node_order import (
 from planner.launch.preflight import preflight
 from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
-from planner.launch.targets import TARGETS, told
+from planner.launch.targets import TARGETS, told, variables
 from planner.plan import Plan, to_json
 from planner.problem import setting_of, tables_of
 from topology.base.errors import InputError
@@ -74,7 +73,7 @@ def bundle(
         "environment.sh": environment(plan, contract, entry, where),
         "start.sh": start(entry, where, how),
         **lookup(order, how),
-        **preflight(plan, contract, entry, where),
+        **preflight(contract, entry, where),
         "ranks.csv": ranks(plan, where, order),
         **LAUNCHERS[how](plan, entry, where, order),
         "Dockerfile": dockerfile(entry),
@@ -85,11 +84,9 @@ def bundle(
 
 def environment(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> str:
     """Variables of the engine with why, and those that the user must name."""
-    facts, gpu = facts_of(plan), setting_of(plan.request).cluster.gpu
     lines = ["# variables of every rank; source this file"]
-    for one in contract.environment:
-        if one.needed(facts, gpu):
-            lines += [f"# {one.why}", f"export {one.name}={shell(one.value)}"]
+    for one in variables(plan, contract):
+        lines += [f"# {one.why}", f"export {one.name}={shell(one.value)}"]
     gpus = ",".join(map(str, range(where.gpus_per_node)))
     lines += [line.format(gpus=gpus) for line in where.maker.environment]
     lines += [f"# NUMA: {line}" for line in entry.numa]
@@ -179,7 +176,12 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
 
 
 def _nodes_together(plan: Plan) -> int:
-    """Nodes of one scale-up domain, which the scheduler must hand out whole; 1 where nodes are alone."""
+    """Nodes of one scale-up domain, which the scheduler must hand out whole; 1 where nodes are alone.
+
+    Of unlike kinds too: their domains are of unlike sizes, and HOSTS names each node.
+    """
+    if plan.kind_of_stage:
+        return 1
     hierarchy = setting_of(plan.request).cluster.hierarchy
     per_machine = plan.request.cluster.nodes[0].gpus_per_node
     return min(hierarchy.gpus_per_node, plan.layout.num_gpus) // per_machine or 1
@@ -191,7 +193,7 @@ def _torchrun(*_: Any) -> dict[str, str]:
 
 
 def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
-    """One process a node by Open MPI, nodes in the order of HOSTS."""
+    """One process a node by Open MPI, nodes in the order of HOSTS: from Open MPI 5 by a rankfile."""
     text = "\n".join([
         "#!/bin/bash",
         "set -euo pipefail",
@@ -199,13 +201,19 @@ def _mpi(_: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[s
         *(asks(order) or [f': "${{HOSTS:?name a {HOSTS_ARE}}}"']),
         'MASTER_ADDR="$(awk \'$1 ~ "^[^#]" { print $1; exit }\' "$HOSTS")"',
         "export MASTER_ADDR HOSTS",
+        "map=(--map-by ppr:1:node)  # in the order of the file, unless a scheduler gives the hosts another",
+        "version=$(mpirun --version | sed -n 's/.*(Open MPI) \\([0-9]*\\).*/\\1/p')",
+        'if [ "${version:-0}" -ge 5 ]; then',
+        '  awk \'$1 ~ "^[^#]" { print "rank " n++ "=" $1 " slot=*" }\' "$HOSTS" > rankfile',
+        "  map=(--map-by rankfile:file=rankfile)",
+        "fi",
         "told=()  # mpirun sends no other variables to the hosts",
         f"for name in MASTER_ADDR HOSTS {' '.join((*entry.variables, *_OPTIONAL))}; do",
         '  [ -z "${!name:-}" ] || told+=(-x "$name")',
         "done",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
         # as above: two processes are bound to a core each, more to a socket
-        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} --map-by ppr:1:node --bind-to none \\',
+        f'exec mpirun --hostfile "$HOSTS" -np {where.nodes} "${{map[@]}}" --bind-to none \\',
         '  "${told[@]}" \\',
         '  bash -c \'NODE_RANK="$OMPI_COMM_WORLD_RANK" exec bash start.sh "$@"\' start "$@"',
         "",

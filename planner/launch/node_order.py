@@ -38,6 +38,7 @@ class NodeOrder:
         apart_s: The longest in any other.
         whole_s: The longest where only the hosts of each innermost boundary stay together and in order.
         listed: Whether the engine is told the names of all hosts, whatever their order is worth.
+        kinds: The kinds of hosts by node rank, where stages run on unlike ones.
     """
 
     nodes: tuple[int, ...]
@@ -47,21 +48,25 @@ class NodeOrder:
     apart_s: float
     whole_s: float
     listed: bool = False
+    kinds: str = ""
 
     @property
     def matters(self) -> bool:
         """Whether another order changes the step, or the plan leaves out nodes that it could have."""
-        return not close(self.apart_s, self.step_time_s) or self.nodes != tuple(range(len(self.nodes)))
+        in_order = self.nodes == tuple(range(len(self.nodes)))
+        return bool(self.kinds) or not close(self.apart_s, self.step_time_s) or not in_order
 
     @property
     def blocks_suffice(self) -> bool:
         """Whether it matters, and it is enough that each so many hosts share the innermost boundary."""
         in_order = self.nodes == tuple(range(len(self.nodes))) and len(self.nodes) % self.together == 0
-        return self.matters and in_order and close(self.whole_s, self.step_time_s)
+        return self.matters and not self.kinds and in_order and close(self.whole_s, self.step_time_s)
 
     @property
     def why(self) -> str:
         """The sentence for people."""
+        if self.kinds:
+            return f"stages run on unlike nodes, by the rank of each: {self.kinds}"
         if not self.matters:
             return "any order of nodes will do: each is alike to the plan, whose step stays the same"
         if close(self.apart_s, self.step_time_s):
@@ -79,11 +84,14 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     setting = setting_of(plan.request)
     spec = setting.cluster.spec
     hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.gpus_per_node)
+    unlike = len(where.kinds) > 1
     host = spec.nodes[0].gpus_per_node
     shared = [level.unit_gpus // host for level in hierarchy.levels if level.unit_gpus > host]
     innermost = min(shared, default=1)
 
     def step(unit_gpus: int) -> float:
+        if not shared or unlike:  # a stage on another kind may not even fit: no order is worth looking at
+            return plan.estimate.step_time_s
         profile, model = stack_of(plan.request), plan.request.model
         split = split_of(model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage)
         cluster = setting.cluster.wired_as(_cut(hierarchy, unit_gpus))
@@ -96,8 +104,9 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
         hosts=hosts_by_rank(plan.mesh, spec, where.gpus_per_node),
         together=min(innermost, len(nodes)),
         step_time_s=plan.estimate.step_time_s,
-        apart_s=step(host) if shared else plan.estimate.step_time_s,
-        whole_s=step(innermost * host) if shared else plan.estimate.step_time_s,
+        apart_s=step(host),
+        whole_s=step(innermost * host),
+        kinds=", ".join(map(str, where.kinds)) if unlike else "",
     )
 
 
@@ -127,6 +136,12 @@ def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[st
         raise InputError(
             what=f"{launcher} cannot tell this engine its hosts",
             cause=f"it is told all {len(order.nodes)} of them by name, which they have not before they start",
+            fix="use --launcher slurm, torchrun, mpi or ray with HOSTS",
+        )
+    if order.kinds and keeps != HOSTS:
+        raise InputError(
+            what=f"{launcher} is asked for nodes that are all alike",
+            cause=order.why,
             fix="use --launcher slurm, torchrun, mpi or ray with HOSTS",
         )
     if not order.matters or keeps == HOSTS or (keeps == BLOCKS and order.blocks_suffice):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from planner.engines.contract import Contract
 from planner.engines.quoting import one_line
 from planner.launch.entries import Entry
-from planner.launch.machines import PlanMachines
-from planner.plan import Plan
-from planner.problem import setting_of
+from planner.launch.machines import AlikeHosts, PlanMachines
+from topology.base.names import words
 from topology.base.units import GBIT, GIB, MIB
-from topology.hardware.datasheets import generation_of
+from topology.hardware.datasheets import generation_of, gpu_sheets
 from topology.hardware.gpu import Gpu
 
 MEMORY_SHARE = 0.95
@@ -59,24 +58,26 @@ if __name__ == "__main__":
 
 _NICS = """\
 # cards of the fabric as "400 Gb/sec (4X NDR)", Ethernet cards in Mbit/s; virtual ones have no device
-nics="${{SYS_CLASS:-/sys/class}}"
-fabric=$(cat "$nics"/infiniband/*/ports/*/rate 2>/dev/null | awk '{{s += $1}} END {{print int(s)}}' || true)
-ethernet=$(for one in "$nics"/net/*/device; do cat "${{one%device}}speed" 2>/dev/null || true; done \\
-  | awk '$1 > 0 {{s += $1}} END {{print int(s/1000)}}')
+nics="${SYS_CLASS:-/sys/class}"
+fabric=$(cat "$nics"/infiniband/*/ports/*/rate 2>/dev/null | awk '{s += $1} END {print int(s)}' || true)
+ethernet=$(for one in "$nics"/net/*/device; do cat "${one%device}speed" 2>/dev/null || true; done \\
+  | awk '$1 > 0 {s += $1} END {print int(s/1000)}')
 rate=$((fabric > ethernet ? fabric : ethernet))
-nic_plan="plan {total} Gbit/s of a node ({count} x {each})"
 if [ "$rate" -eq 0 ]; then
   echo "preflight: NIC rate: $nic_plan, found none that can be read here: not checked" >&2
-elif [ "$rate" -lt {total} ]; then
+elif [ "$rate" -lt "$nics_least" ]; then
   say "NIC rate: $nic_plan, found $rate"
 else
   echo "preflight: NIC rate: $nic_plan, found $rate" >&2
 fi
-if [ -n "${{NODE_RANK:-}}" ] && [ -n "${{MASTER_ADDR:-}}" ]; then
-  python rendezvous.py "$NODE_RANK" "$MASTER_ADDR" "${{MASTER_PORT:-29500}}" || wrong=1
+if [ -n "${NODE_RANK:-}" ] && [ -n "${MASTER_ADDR:-}" ]; then
+  python rendezvous.py "$NODE_RANK" "$MASTER_ADDR" "${MASTER_PORT:-29500}" || wrong=1
 else
   echo "preflight: rendezvous: NODE_RANK and MASTER_ADDR are not set: not checked" >&2
 fi
+"""
+_NICS_PLAN = """\
+nics_least={total} nic_plan="plan {total} Gbit/s of a node ({count} x {each})"
 """
 
 ENGINE_VERSION = '''\
@@ -112,12 +113,10 @@ if __name__ == "__main__":
 """The check of the engine, a file of the bundle."""
 
 
-def preflight(plan: Plan, contract: Contract, entry: Entry, where: PlanMachines) -> dict[str, str]:
+def preflight(contract: Contract, entry: Entry, where: PlanMachines) -> dict[str, str]:
     """The script of one node, and the files that it calls."""
-    gpu = setting_of(plan.request).cluster.gpu
     maker, (first, last) = where.maker, contract.releases
     torch = f'python -c "{maker.torch}" \\\n  || say "torch has no {maker.built_for} here"\n'
-    least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
     place = f'PYTHONPATH="${{{entry.checkout}:-}}:${{PYTHONPATH:-}}" ' if entry.checkout else ""
     text = f"""\
 #!/bin/bash
@@ -130,13 +129,62 @@ say() {{ echo "preflight: $1" >&2; wrong=1; }}
 [ "$count" -ge {where.gpus_per_node} ] || say "$count GPUs, the plan has {where.gpus_per_node} of a node"
 least=$(memory | sort -n | head -n 1)
 least=${{least:-0}}
-[ "$least" -ge {least} ] || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"
+driver=$(driver | head -n 1 || true)
 names | sort | uniq -c >&2 || true
-{_driver(gpu)}{place}python engine_version.py {entry.package} {contract.package} {first} {last} || wrong=1
-{torch if entry.torch else ""}{_network(plan, where)}exit $wrong
+{_of_kinds(where)}{place}python engine_version.py {entry.package} {contract.package} {first} {last} || wrong=1
+{torch if entry.torch else ""}{_network(where)}exit $wrong
 """
     meeting = {"rendezvous.py": RENDEZVOUS} if where.nodes > 1 else {}
     return {"preflight.sh": text, "engine_version.py": ENGINE_VERSION, **meeting}
+
+
+def _of_kinds(where: PlanMachines) -> str:
+    """The checks that each kind of host has its own of; of several the rank of this node says which."""
+    unlike = len(where.kinds) > 1
+    texts = [_of_kind(where, one) for one in where.kinds]
+    if not unlike:
+        return texts[0]
+    text = ': "${NODE_RANK:?rank of this node: the plan has unlike ones}"\n'
+    for one, checks in zip(where.kinds, texts, strict=True):
+        text += f'if [ "$NODE_RANK" -ge {one.first} ] && [ "$NODE_RANK" -lt {one.first + one.count} ]; then\n'
+        text += "".join(f"  {line}\n" for line in [*_product(one).splitlines(), *checks.splitlines()])
+        text += "fi\n"
+    return text
+
+
+def _of_kind(where: PlanMachines, kind: AlikeHosts) -> str:
+    """What the GPUs, their driver and the NICs of one kind of host must be."""
+    gpu, spec = kind.gpu, kind.spec
+    least = int(gpu.memory_bytes * MEMORY_SHARE / GIB) * (GIB // MIB)
+    text = (
+        f'[ "$least" -ge {least} ]'
+        f' || say "$least MiB of a GPU, the plan counts on {least} of {one_line(gpu.name)}"\n'
+    )
+    each = int(spec.nic_bandwidth_bytes_per_s / GBIT)
+    nics = _NICS_PLAN.format(total=each * spec.nics_per_node, count=spec.nics_per_node, each=each)
+    return text + _driver(gpu) + (nics if where.nodes > 1 else "")
+
+
+_FORMS = {"pcie", "nvl"}
+_PRODUCT = """\
+other=$(names | awk '{{ t = " " tolower($0) " "; gsub(/[^a-z0-9]/, " ", t) }} \
+  !({wanted}) {{ print; exit }}')
+[ -z "$other" ] || say "the stages of this node are planned on {gpu}, found $other"
+"""
+
+
+def _product(kind: AlikeHosts) -> str:
+    """The check of what the driver calls the GPUs: the model and the form that their name in the catalog has.
+
+    Only where several kinds are planned for, and only of GPUs of the catalog: others have a user's name.
+    """
+    if kind.gpu.name not in gpu_sheets():
+        return ""
+    parts = words(kind.gpu.name)
+    model = next((part for part in parts if any(map(str.isdigit, part)) and not part.endswith("gb")), "")
+    wanted = [f'index(t, " {part} ")' for part in (model, *sorted(_FORMS & {*parts})) if part]
+    wanted += [f'!index(t, " {part} ")' for part in sorted(_FORMS - {*parts})]
+    return _PRODUCT.format(wanted=" && ".join(wanted), gpu=kind.gpu.name)
 
 
 def _driver(gpu: Gpu) -> str:
@@ -147,7 +195,6 @@ def _driver(gpu: Gpu) -> str:
 
 
 _DRIVER = """\
-driver=$(driver | head -n 1 || true)
 driver_plan="driver: plan {asked}, found ${{driver:-none that can be read here}}"
 """
 _DRIVER_FIRST = """\
@@ -158,10 +205,6 @@ echo "preflight: $driver_plan" >&2
 """
 
 
-def _network(plan: Plan, where: PlanMachines) -> str:
+def _network(where: PlanMachines) -> str:
     """The checks between nodes; one node has none."""
-    if where.nodes == 1:
-        return ""
-    spec = plan.request.cluster.nodes[0]
-    each = int(spec.nic_bandwidth_bytes_per_s / GBIT)
-    return _NICS.format(total=each * spec.nics_per_node, count=spec.nics_per_node, each=each)
+    return _NICS if where.nodes > 1 else ""

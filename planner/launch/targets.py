@@ -10,10 +10,11 @@ from planner.engines.contracts import CONTRACTS
 from planner.engines.fields import facts_of
 from planner.engines.formats import FORMATS, Files
 from planner.engines.judge import cost, is_the_plan, judge, refusal, require_runnable
+from planner.engines.limit import Variable
 from planner.launch.machines import Exported
 from planner.launch.slurm import export_slurm
 from planner.plan import Plan
-from planner.problem import setting_of, tables_of
+from planner.problem import kinds_of_setting, setting_of, tables_of
 from topology.base.names import resolve
 from topology.pools import stages_on
 
@@ -52,9 +53,7 @@ def told(
     """The files that tell an engine a plan, and what is left to the user; see `export_plan`."""
     require_runnable(plan, contract)
     form, facts = FORMATS[contract.engine], facts_of(plan)
-    gpu = setting_of(plan.request).cluster.gpu
-    environment = tuple(one for one in contract.environment if one.needed(facts, gpu))
-    files = form.render(plan, write(contract, facts), environment)
+    files = form.render(plan, write(contract, facts), variables(plan, contract))
     reading = read(contract, form.parse(files, contract), plan.layout.num_gpus)
     verdict = judge(plan, contract, reading, cal or tables_of(plan))
     notes = (*form.notes(plan), *_places(plan))
@@ -66,6 +65,16 @@ def told(
         f"not the plan's: {name} = {there}, planned {said}" for name, said, there in verdict.differs
     )
     return files, (*notes, *differs, cost(plan, verdict))
+
+
+def variables(plan: Plan, contract: Contract) -> tuple[Variable, ...]:
+    """What an engine needs in the environment of every rank: what the GPUs of any kind need."""
+    facts = facts_of(plan)
+    if plan.kind_of_stage:
+        gpus = [one.gpu for one in kinds_of_setting(plan.request).each]
+    else:
+        gpus = [setting_of(plan.request).cluster.gpu]
+    return tuple(one for one in contract.environment if any(one.needed(facts, gpu) for gpu in gpus))
 
 
 def _places(plan: Plan) -> tuple[str, ...]:

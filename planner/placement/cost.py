@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.estimate import Estimate
+from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import AXES, PARTS, Traffic
 from costmodel.training.rank_strides import axis_strides
+from planner.placement.allocation import Wanted, asked_for
 from planner.placement.nodes import run_sizes
 from planner.problem import Setting
 from topology.base.units import format_bandwidth, format_seconds
@@ -35,6 +37,7 @@ class AxisPlaced:
     `in_order` counts runs of groups in the order of the nodes, `placed` as the plan has them, `least` those
     of any placement, all of `groups`. `gained_s` of a step is what the placement saves at most, `torn_s`
     what the groups that still span units take beyond those that do not. Rates are bytes/s of a GPU.
+    `unit_hosts` are the most of one unit, `is_domain` says whether that is a scale-up domain.
     """
 
     axis: str
@@ -48,6 +51,8 @@ class AxisPlaced:
     torn_s: float
     torn_bytes_per_s: float
     whole_bytes_per_s: float
+    unit_hosts: int
+    is_domain: bool
 
 
 def axes_placed(
@@ -95,6 +100,8 @@ def axes_placed(
                 torn_s=max(0.0, second - best),
                 torn_bytes_per_s=rates[1],
                 whole_bytes_per_s=rates[2],
+                unit_hosts=int(np.bincount(units).max()),
+                is_domain=worst == levels[0][0].name,
             )
         )
     return tuple(found)
@@ -118,17 +125,24 @@ def placement_words(
         if one.placed and one.torn_s > SHOWN_SHARE * estimate.step_time_s:
             rates = f"{format_bandwidth(one.torn_bytes_per_s)} instead of"
             told += f"; a block that spans two gets {rates} {format_bandwidth(one.whole_bytes_per_s)}, up to "
-            told += f"{format_seconds(one.torn_s)} a step: {asked_for(one.hosts)}"
+            told += f"{format_seconds(one.torn_s)} a step: {asked_for(_wanted(one, setting.job))}"
         elif not one.gained_s > SHOWN_SHARE * estimate.step_time_s:
             continue
         words.append(told)
     return tuple(words)
 
 
-def asked_for(hosts: int) -> str:
-    """The allocation without torn blocks, in the words of schedulers."""
-    kueue = f"kueue.x-k8s.io/podset-slice-size: {hosts}"
-    return f"ask for nodes that share one by {hosts} (Slurm --segment={hosts}; Kueue {kueue})"
+def _wanted(one: AxisPlaced, job: TrainingJob) -> Wanted:
+    """The allocation in which no block of an axis spans units."""
+    return Wanted(
+        level=one.level,
+        is_domain=one.is_domain,
+        block=one.hosts,
+        nodes=one.groups * one.hosts,
+        unit_nodes=one.unit_hosts,
+        lost_s=one.torn_s,
+        steps=None if job.total_tokens is None else max(1, job.total_tokens // job.tokens_per_step),
+    )
 
 
 def _rate(h: Hierarchy, layout: ParallelLayout, axis: str, whole: Iterable[str]) -> float:

@@ -24,6 +24,7 @@ from costmodel.pipeline.schedules import RECORDS, column
 from costmodel.pipeline.stages import shortage
 from planner.problem import Setting
 from planner.rules.rule import Mask, Rule, Violation, largest_divisor, not_offered
+from topology.builders import makers_of
 from topology.hardware.datasheets import generation_of
 
 _FIXED_CHUNKS = column(lambda schedule: schedule.chunks or 0)
@@ -226,10 +227,28 @@ def _precision(s: Setting, _: ParallelLayout) -> Violation:
     )
 
 
+def _makers_broken(s: Setting, _: LayoutTable) -> bool:
+    return len(makers_of(s.cluster.spec)) > 1
+
+
+def _makers(s: Setting, _: ParallelLayout) -> Violation:
+    makers = makers_of(s.cluster.spec)
+    return Violation(
+        rule="one-maker",
+        message=f"GPUs of {' and '.join(makers)} in one job: NCCL and RCCL know their own maker's alone, "
+        "and no collective library joins both",
+        have=len(makers),
+        need=1,
+        unit="makers",
+        hint="plan for the nodes of one maker",
+    )
+
+
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 STACK_RULES: tuple[Rule, ...] = (
     _rule(name="precision-hardware", fields=(), broken=_precision_broken, explain=_precision),
+    _rule(name="one-maker", fields=(), broken=_makers_broken, explain=_makers),
     _rule(name="schedule-offered", fields=("schedule", "pp"), broken=_schedule_broken, explain=_schedule),
     _rule(
         name="virtual-stages",

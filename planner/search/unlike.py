@@ -31,7 +31,7 @@ from costmodel.training.unlike import Kinds, price_unlike, unlike_costs
 from planner.bounds.funnel import ROUNDING, best_placement_seconds, compute_seconds, smallest_memory
 from planner.bounds.objective import Goal, goal_of
 from planner.bounds.unlike import arranged_bounds, most_rate, slowness
-from planner.engines.contracts import recomputes_of, runs_unlike
+from planner.engines.contracts import recomputes_of
 from planner.plan import PlanRequest
 from planner.problem import Setting, kinds_of_setting, setting_of
 from planner.rules.check import check_pins, parse_pins
@@ -143,7 +143,6 @@ def _begin(request: PlanRequest, cal: Calibration, score: float) -> UnlikeSearch
         request.objective == "memory"
         or request.cluster.switches
         or setting.recomputed_layers is not None
-        or not runs_unlike(request.engine, request.stack)
         or PLAIN_SCHEDULE not in setting.stack.supports.schedules
         or any(pins.get(name, value) != value for name, value in plain.items())
         or check_pins(setting, {**pins, **plain})

@@ -28,7 +28,9 @@ HUGE = {"hidden_size": 16384, "intermediate_size": 65536, "num_attention_heads":
 def with_peak(plan: Plan, share: float) -> Plan:
     """The plan with this share of its memory budget as its peak."""
     peak = setting_of(plan.request).memory_budget_bytes * share
-    return replace(plan, estimate=replace(plan.estimate, peak_memory_bytes=peak))
+    (stage,) = plan.estimate.memory_by_stage
+    filled = replace(stage, buffers_bytes=stage.buffers_bytes + peak - stage.total_bytes)
+    return replace(plan, estimate=replace(plan.estimate, peak_memory_bytes=peak, memory_by_stage=(filled,)))
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.99, "holds"), (1.0, "holds"), (1.01, "does not hold")])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -166,6 +168,7 @@ SLURM_PROCID=1 SLURMD_NODENAME=tray-03 "$@"
 MPIRUN = """#!/bin/bash
 # a stand-in for a cluster: what -x does not name is not sent to its nodes
 sent=()
+[ "$1" != --version ] || exit 0
 while [ "$1" != bash ]; do [ "$1" != -x ] || { shift; sent+=("$1=${!1}"); }; shift; done
 env -i PATH="$PATH" "${sent[@]}" OMPI_COMM_WORLD_RANK=0 NODE_NAME=tray-20 "$@"
 env -i PATH="$PATH" "${sent[@]}" OMPI_COMM_WORLD_RANK=1 NODE_NAME=tray-03 "$@"
@@ -194,6 +197,32 @@ def test_launchers_start_ranks_where_they_were_planned(
         assert "--distribution" not in (folder / "srun-words").read_text()
     code, out, errors = said(folder, ["bash", call], **slurm)
     assert (code != 0, out, "HOSTS" in errors) == (True, "", True)
+
+
+MAPPED = """#!/bin/bash
+# the real one, asked where it would start what
+[ "$1" = --version ] || set -- --display map --runtime-options donotlaunch "$@"
+OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 exec {mpirun} "$@"
+"""
+
+
+def test_open_mpi_numbers_its_processes_by_a_rankfile(tmp_path: Path) -> None:
+    """Its own mapper has process n on the n-th host, in an order that is not that of their names."""
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        pytest.skip("Open MPI is not installed")
+    folder = written(tmp_path, two_racks(), "mpi")
+    names = [f"tray-{index * 7 % 36:02}" for index in range(36)]
+    (folder / "mine").write_text("# racks\n" + "\n".join(names) + "\n")
+    (folder / "mpirun").write_text(MAPPED.format(mpirun=mpirun))
+    (folder / "mpirun").chmod(0o755)
+    code, out, errors = said(folder, ["bash", "mpirun.sh"], HOSTS="mine", HOME=str(folder))
+    assert code == 0, errors
+    mapped = re.findall(r"Data for node: (\S+)|Data for proc: \[\S+,(\d+)\]", out)
+    hosts = [host for host, _ in mapped if host]
+    assert [int(rank) for _, rank in mapped if rank] == list(range(36)), out
+    assert hosts == names
+    assert (folder / "rankfile").read_text().splitlines()[1] == "rank 1=tray-07 slot=*"
 
 
 def test_hosts_that_the_cluster_names_are_written(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from costmodel.models.catalog import model
 from costmodel.stack import SoftwareStack, stack
 from planner.rules.check import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
 from planner.rules.rule import Rule
+from tests.unit.topology.test_pools import pool
 from topology.base.errors import InputError
 from topology.base.units import GIB
-from topology.builders import default_cluster
+from topology.builders import build, default_cluster
 
 LLAMA = model("llama-3.1-70b")
 MIXTRAL = model("mixtral-8x7b")
@@ -27,8 +28,8 @@ LEGAL = ParallelLayout(tp=8, pp=4, dp=1)
 def setting(num_gpus: int = 32, gpu: str = "h100-sxm", **changes: object) -> Setting:
     """The request most rules are judged in: Llama 70B on 32 H100 with Megatron-Core."""
     cluster = default_cluster(gpu, num_gpus)
-    parts = {"model": LLAMA, "job": JOB, "stack": stack("megatron-core")} | changes
-    return Setting(cluster=cluster, **parts)  # type: ignore[arg-type]
+    parts = {"model": LLAMA, "job": JOB, "stack": stack("megatron-core"), "cluster": cluster} | changes
+    return Setting(**parts)  # type: ignore[arg-type]
 
 
 def broken(layout: ParallelLayout, at: Setting) -> dict[str, str]:
@@ -226,6 +227,12 @@ CASES = [
         {},
         {"gpu": "v100-sxm-32gb"},
         "precision = bf16, but v100-sxm-32gb (volta) multiplies",
+    ),
+    (
+        "one-maker",
+        {},
+        {"cluster": build(pool(("dgx-h100", 2), ("hgx-mi300x", 2)))},
+        "GPUs of nvidia and amd in one job",
     ),
     (
         "sequence-limit",
