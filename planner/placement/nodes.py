@@ -16,6 +16,7 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import AXES
 from costmodel.training.rank_strides import axis_strides
 from planner.problem import Setting
+from topology.base.columns import distinct
 from topology.fabric.mesh import Mesh, mesh
 from topology.fabric.packing import packed, spanning, units_of_hosts
 
@@ -56,7 +57,7 @@ def choose_hosts(
 
     def torn(order: NDArray[np.int64]) -> list[int]:
         groups = [spanning(order, level, size) for level in units for size in sizes.values()]
-        return [*groups, *(len(np.unique(level[order])) for level in units)]
+        return [*groups, *(len(distinct(level[order])) for level in units)]
 
     here, there = torn(in_order), torn(other)
     better = all(a <= b for a, b in zip(there, here, strict=True)) and there != here

@@ -290,18 +290,23 @@ def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:
         part = part[bounds[part] < search.cutoff]
         if len(part) == 0:
             break
-        _unfold_shardings(search, priced.table.take(part))
+        _unfold_shardings(search, priced.take(part))
         start, size = start + len(part), 4 * size
     search.dismissed.by_bound("stage-bound", bounds[order[start:]])
 
 
-def _unfold_shardings(search: Search, variants: LayoutTable) -> None:
-    """Price every sharding of the state of some variants, and split those that could win."""
-    found, broken = (variants, {}) if search.coarse else shardings(search.setting, search.pins, variants)
+def _unfold_shardings(search: Search, variants: Priced) -> None:
+    """Split those of some variants that could win, under every sharding of the state."""
+    for priced in [variants] if search.coarse else _every_sharding(search, variants.table):
+        _take_best(search, priced, _rank_scores(search, priced, plain_bounds(search.setting, priced)))
+
+
+def _every_sharding(search: Search, variants: LayoutTable) -> Iterator[Priced]:
+    """Price every sharding of the state of some variants."""
+    found, broken = shardings(search.setting, search.pins, variants)
     search.dismissed.by_rule(broken)
     for part in _parts(found):
-        priced = price(search.setting, part, search.cal)
-        _take_best(search, priced, _rank_scores(search, priced, plain_bounds(search.setting, priced)))
+        yield price(search.setting, part, search.cal)
 
 
 def _rank_scores(search: Search, priced: Priced, plain_s: Vector) -> Vector:

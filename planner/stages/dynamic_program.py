@@ -128,8 +128,8 @@ def exact_split(costs: StageCosts) -> tuple[float, StageSplit | None]:
     """Best step time over every split of one chunk per rank: every slowest rank, every longest tail."""
     tables = rank_tables(costs, sum(costs.runs) - (costs.num_ranks - 1))
     best_s, best = math.inf, None
-    for slowest in np.unique(tables.seconds[np.isfinite(tables.seconds)]):
-        for tail in np.unique(tables.tails[np.isfinite(tables.tails)]):
+    for slowest in distinct(tables.seconds[np.isfinite(tables.seconds)]):
+        for tail in distinct(tables.tails[np.isfinite(tables.tails)]):
             allowed = (tables.seconds <= slowest) & (tables.tails <= tail)
             path = path_of(tables, np.where(allowed, tables.seconds, np.inf))
             if path:
