@@ -59,8 +59,9 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
+        del facts["spec"]["left_out"]  # which decides no plan
         for node in facts["spec"]["nodes"]:
-            del node["hosts"]  # which decide no plan
+            del node["hosts"]  # nor do they
         for tier in facts["spec"]["tiers"]:
             if tier["units"] is None:  # as it was before units could differ
                 del tier["units"]

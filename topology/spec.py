@@ -69,7 +69,11 @@ class SwitchSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them."""
+    """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them.
+
+    `left_out` names hosts, and GPUs of hosts, that were taken out before (`topology.degraded`); they are in
+    none of the other fields.
+    """
 
     name: str
     nodes: tuple[NodeSpec, ...]
@@ -81,6 +85,7 @@ class ClusterSpec:
     price_source: str = ""
     price_as_of: str = ""
     gpus: tuple[Gpu, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:
