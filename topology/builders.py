@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from topology.base.errors import InputError
 from topology.cluster import Cluster
+from topology.fabric.degraded import left_out_words
 from topology.fabric.wiring import in_tree_order
 from topology.hardware.datasheets import Machine, fabrics, gpu_sheets, link_latency_s, machines, sheet_named
 from topology.hardware.gpu import Gpu
@@ -29,11 +30,12 @@ def build(spec: ClusterSpec) -> Cluster:
         spec = replace(spec, nodes=in_tree_order(spec))
     described = {gpu.name: gpu for gpu in spec.gpus}
     kinds = {node.gpu: described.get(node.gpu) or gpu_named(node.gpu) for node in spec.nodes}
+    left_out = tuple(f"left out: {words}" for words in left_out_words(spec))
     if len(kinds) == 1:
-        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu])
+        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu], notes=left_out)
     gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
     differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
-    return Cluster(spec=spec, gpu=gpu, notes=(differ,))
+    return Cluster(spec=spec, gpu=gpu, notes=(differ, *left_out))
 
 
 def gpu_named(name: str) -> Gpu:

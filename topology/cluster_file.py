@@ -11,7 +11,7 @@ from topology.base.decode import as_text, read_toml, structure, unstructure
 from topology.base.errors import InputError, UnknownNameError
 from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
-from topology.degraded import degraded
+from topology.fabric.degraded import degraded
 from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines
 from topology.spec import ClusterSpec, NodeSpec
 

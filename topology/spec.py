@@ -71,8 +71,8 @@ class SwitchSpec:
 class ClusterSpec:
     """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them.
 
-    `left_out` names hosts, and GPUs of hosts, that were taken out before (`topology.degraded`); they are in
-    none of the other fields.
+    `left_out` names hosts, and GPUs of hosts, that were taken out before; they are in none of the other
+    fields (`topology.fabric.degraded`).
     """
 
     name: str

@@ -9,8 +9,8 @@ from topology.base.errors import InputError
 from topology.base.units import GBIT
 from topology.builders import build, default_cluster, machine_node
 from topology.cluster_file import read_cluster, to_toml
-from topology.degraded import degraded, left_out_words
 from topology.discover.cluster import discover, facts_of
+from topology.fabric.degraded import degraded, left_out_words
 from topology.hardware.datasheets import machines
 from topology.pools import kinds_of
 from topology.spec import ClusterSpec, TierSpec

@@ -84,7 +84,7 @@ def left_out_words(spec: ClusterSpec) -> tuple[str, ...]:
     known = host_names(spec) if spec.hosts or spec.num_nodes == 1 else ()
     used = [name for name in broken if name in known]
     drained = [name for name in broken if name not in known]
-    words = f"left out: {', '.join(spec.left_out)}"
+    words = ", ".join(spec.left_out)
     if drained:
         words += f"; all of {', '.join(drained)} stays idle, since every node has equally many ranks"
     if used:
