@@ -65,4 +65,7 @@ class Cluster:
         for tier in facts["spec"]["tiers"]:
             if tier["units"] is None:  # as it was before units could differ
                 del tier["units"]
+        for switch in (*facts["spec"]["tiers"], *facts["spec"]["switches"]):
+            if not switch["sharp"]:  # as it was before switches could reduce
+                del switch["sharp"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

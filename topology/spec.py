@@ -48,6 +48,7 @@ class TierSpec:
     """A tier of switches: units of `nodes_per_unit` nodes, `oversubscription` = bandwidth in over out.
 
     `units` gives the nodes of each unit in order, where they differ; `nodes_per_unit` is then the most.
+    `sharp`: its switches add up what is all-reduced through them (in-network reduction).
     """
 
     name: str
@@ -55,16 +56,18 @@ class TierSpec:
     oversubscription: float = 1.0
     latency_s: float = 0.0
     units: tuple[int, ...] | None = None
+    sharp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSpec:
-    """A switch of a fabric given as a tree; the root has no parent."""
+    """A switch of a fabric given as a tree; the root has no parent. `sharp` as of a tier."""
 
     name: str
     parent: str = ""
     uplink_bandwidth_bytes_per_s: float = 0.0
     latency_s: float = 0.0
+    sharp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
