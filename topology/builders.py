@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from topology.base.errors import InputError
 from topology.cluster import Cluster
+from topology.fabric.degraded import left_out_words
 from topology.fabric.wiring import in_tree_order
 from topology.hardware.datasheets import (
     Machine,
@@ -36,11 +37,12 @@ def build(spec: ClusterSpec) -> Cluster:
     if spec.switches:
         spec = replace(spec, nodes=in_tree_order(spec))
     kinds = _gpus_of(spec)
+    left_out = tuple(f"left out: {words}" for words in left_out_words(spec))
     if len(kinds) == 1:
-        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu])
+        return Cluster(spec=spec, gpu=kinds[spec.nodes[0].gpu], notes=left_out)
     gpu = common_gpu([(kinds[node.gpu], node.count * node.gpus_per_node) for node in spec.nodes])
     differ = f"nodes differ ({', '.join(kinds)}): all are planned for as the slowest and smallest, {gpu.name}"
-    return Cluster(spec=spec, gpu=gpu, notes=(differ,))
+    return Cluster(spec=spec, gpu=gpu, notes=(differ, *left_out))
 
 
 def makers_of(spec: ClusterSpec) -> tuple[str, ...]:

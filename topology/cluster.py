@@ -59,9 +59,13 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
+        del facts["spec"]["left_out"]  # which decides no plan
         for node in facts["spec"]["nodes"]:
-            del node["hosts"]  # which decide no plan
+            del node["hosts"]  # nor do they
         for tier in facts["spec"]["tiers"]:
             if tier["units"] is None:  # as it was before units could differ
                 del tier["units"]
+        for switch in (*facts["spec"]["tiers"], *facts["spec"]["switches"]):
+            if not switch["sharp"]:  # as it was before switches could reduce
+                del switch["sharp"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

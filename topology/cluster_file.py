@@ -11,6 +11,7 @@ from topology.base.decode import as_text, read_toml, structure, unstructure
 from topology.base.errors import InputError, UnknownNameError
 from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
+from topology.fabric.degraded import degraded
 from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines
 from topology.spec import ClusterSpec, NodeSpec
 
@@ -32,8 +33,10 @@ def read_cluster(path: str | Path) -> ClusterSpec:
 
     A `[[nodes]]` table needs `count` and either `gpu` or `machine`; every other key overrides that
     machine's. A `[[gpus]]` table whose `name` is a catalog GPU overrides its keys for this cluster.
+    Hosts of `without` are left out, and `degraded` says what ails others.
     """
     raw = read_toml(path)
+    without, faults = (_words(raw, key, str(path)) for key in ("without", "degraded"))
     raw.setdefault("name", as_text(Path(path).stem))
     if isinstance(raw.get("nodes"), list):
         named = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
@@ -42,7 +45,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
         ]
     if isinstance(raw.get("gpus"), list):
         raw["gpus"] = [_fill_gpu(table) for table in raw["gpus"]]
-    return structure(raw, ClusterSpec, str(path))
+    return degraded(structure(raw, ClusterSpec, str(path)), without, faults)
 
 
 def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
@@ -76,7 +79,7 @@ def to_toml(spec: ClusterSpec) -> str:
     lines = [f"{key} = {_toml_value(plain[key])}" for key in plain if _is_plain(plain[key])]
     for key, tables in plain.items():
         if isinstance(tables, list | tuple):
-            for table in tables:
+            for table in () if _is_plain(tables) else tables:
                 lines += ["", f"[[{key}]]"]
                 lines += [
                     f"{name} = {_toml_value(value)}" for name, value in table.items() if value is not None
@@ -85,7 +88,9 @@ def to_toml(spec: ClusterSpec) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    return value is not None and not isinstance(value, list | tuple | dict)
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(one, str) for one in value)
+    return value is not None and not isinstance(value, dict)
 
 
 def _toml_value(value: object) -> str:
@@ -95,6 +100,11 @@ def _toml_value(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _words(raw: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+    """Return and take out a list of words."""
+    return structure(raw.pop(key, []), tuple[str, ...], f"{where}: {key}")
 
 
 def _tables(value: object) -> list[dict[str, Any]]:

@@ -48,6 +48,7 @@ class TierSpec:
     """A tier of switches: units of `nodes_per_unit` nodes, `oversubscription` = bandwidth in over out.
 
     `units` gives the nodes of each unit in order, where they differ; `nodes_per_unit` is then the most.
+    `sharp`: its switches add up what is all-reduced through them (in-network reduction).
     """
 
     name: str
@@ -55,21 +56,27 @@ class TierSpec:
     oversubscription: float = 1.0
     latency_s: float = 0.0
     units: tuple[int, ...] | None = None
+    sharp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSpec:
-    """A switch of a fabric given as a tree; the root has no parent."""
+    """A switch of a fabric given as a tree; the root has no parent. `sharp` as of a tier."""
 
     name: str
     parent: str = ""
     uplink_bandwidth_bytes_per_s: float = 0.0
     latency_s: float = 0.0
+    sharp: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them."""
+    """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them.
+
+    `left_out` names hosts, and GPUs of hosts, that were taken out before; they are in none of the other
+    fields (`topology.fabric.degraded`).
+    """
 
     name: str
     nodes: tuple[NodeSpec, ...]
@@ -81,6 +88,7 @@ class ClusterSpec:
     price_source: str = ""
     price_as_of: str = ""
     gpus: tuple[Gpu, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def num_gpus(self) -> int:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from app.flags.shared import AsJson, ClusterName, GpuName, Gpus, OutputFile, OutputFormat
+from app.flags.shared import (
+    AsJson,
+    ClusterName,
+    DegradedHosts,
+    GpuName,
+    Gpus,
+    OutputFile,
+    OutputFormat,
+    WithoutHosts,
+)
 
 
 def command(
@@ -15,6 +24,8 @@ def command(
     cluster: ClusterName = None,
     gpus: Gpus = None,
     gpu: GpuName = None,
+    without: WithoutHosts = None,
+    degraded: DegradedHosts = None,
     layout: Annotated[
         str | None,
         typer.Option("--layout", help="Degrees, as tp=8,pp=4 (dp fills the rest).", metavar="AXIS=N,…"),
@@ -51,10 +62,11 @@ def command(
     """
     from app.reports.answer import emit, write_file
     from app.reports.topology import parse_layout, topology_answer
-    from app.requests.cluster import find_cluster
+    from app.requests.cluster import find_cluster, less
     from topology.cluster_file import to_toml
 
     found = find_cluster(cluster=cluster, gpus=gpus, gpu=gpu, dumps=tuple(discover or ()), here=here)
+    found = less(found, without, degraded)
     chosen = parse_layout(layout, order, found.cluster.hierarchy)
     if toml is not None:
         write_file(toml, to_toml(found.cluster.spec))

@@ -14,6 +14,8 @@ FLAGS: Final[Mapping[str, Any]] = {
     "gpus": options.Gpus,
     "gpu": options.GpuName,
     "cluster": options.ClusterName,
+    "without": options.WithoutHosts,
+    "degraded": options.DegradedHosts,
     "sequence_length": options.SequenceLength,
     "global_batch_size": options.GlobalBatchSize,
     "precision": options.PrecisionFlag,

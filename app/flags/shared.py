@@ -24,6 +24,17 @@ ClusterName: TypeAlias = Annotated[
         "--cluster", help="Cluster name, a TOML file, or dumps of an allocation (a,b).", metavar="NAME|FILE"
     ),
 ]
+WithoutHosts: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--without", help="Hosts to leave out of the cluster: node17,node[20-22].", metavar="HOSTS"),
+]
+DegradedHosts: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--degraded", help="What ails hosts: a GPU, or the rate of NICs (node5:nic=100Gbit/s).",
+        metavar="HOST:gpuN,…",
+    ),
+]  # fmt: skip
 SequenceLength: TypeAlias = Annotated[
     str | None, typer.Option("--sequence-length", "-s", help="Tokens in one sequence.", metavar="N")
 ]

@@ -12,6 +12,9 @@ from costmodel.parallel.axes import AXES, STAGE_AXES
 from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Alternative, Plan, PlanRequest
 from topology.base.units import format_seconds
+from topology.discover.places import MOST_NAMED
+from topology.fabric.degraded import left_out_words
+from topology.fabric.seats import idle_nodes
 from topology.pools import left_out, stages_on, words_of
 
 UNLIKE = "stages run on unlike kinds of node, each with links and memory of its own"
@@ -34,7 +37,20 @@ def layout_facts(plan: Plan) -> Facts:
         pairs.append(("idle", f"{idle_gpus:,} GPUs: {reason}; money, MFU and tokens/s/GPU count them"))
     if plan.pool is not None:
         pairs.append(("pool", pool_text(plan)))
+    if idle := idle_text(plan):
+        pairs.append(("idle nodes", idle))
+    pairs.extend(("left out", words) for words in left_out_words(request.cluster))
     return Facts(title="Layout", pairs=tuple(pairs))
+
+
+def idle_text(plan: Plan) -> str:
+    """The nodes of the cluster, and of the pool it is a part of, that the plan does without."""
+    kinds = left_out(plan.pool.offered, plan.request.cluster) if plan.pool else ()
+    names = [host for kind in kinds for host in kind.hosts]
+    if plan.mesh is not None:
+        names += idle_nodes(plan.mesh, plan.request.cluster)
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _unlike_text(plan: Plan) -> str:

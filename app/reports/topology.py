@@ -25,7 +25,7 @@ from topology.base.units import (
 from topology.cluster import Cluster
 from topology.discover.places import Figure
 from topology.fabric.axis_report import AxisBandwidth, axis_bandwidth, bisection_bytes_per_s, oversubscription
-from topology.fabric.hierarchy import Hierarchy, Level
+from topology.fabric.hierarchy import Hierarchy, Level, reduction_words
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price
 
@@ -42,7 +42,7 @@ def topology_answer(
     h = cluster.hierarchy
     axes = axes_of(h, layout)
     bisection = format_bandwidth(bisection_bytes_per_s(h))
-    said = (*cluster.notes, *h.notes, *notes)
+    said = (*cluster.notes, *h.notes, *reduction_words(h), *notes)
     sections: list[Section] = [_facts(cluster), _levels_table(h), _axes_table(axes, layout)]
     if figures:
         rows = tuple((figure.name, figure.value, figure.source) for figure in figures)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planner.questions.training import DEFAULT_GPU, MOST_GPUS
+from planner.questions.training import DEFAULT_GPU, MOST_GPUS, what_is_left
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
@@ -69,3 +69,10 @@ def _discovered(dumps: Sequence[Path], gpu: str | None, num_gpus: int | None) ->
     """Build the cluster that dumps describe, with as many of its nodes as hold the GPUs asked for."""
     found = discovered(dumps, gpu or "", num_gpus)
     return FoundCluster(cluster=build(found.spec), notes=found.notes, figures=found.figures)
+
+
+def less(found: FoundCluster, without: str | None, faults: str | None) -> FoundCluster:
+    """The cluster without hosts, and with hosts that something ails."""
+    if not (without or faults):
+        return found
+    return replace(found, cluster=build(what_is_left(found.cluster.spec, without, faults)))

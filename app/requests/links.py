@@ -25,6 +25,8 @@ _FLAG_OF_FIELD: Mapping[str, str] = {
     "gpus": "--gpus",
     "gpu": "--gpu",
     "cluster": "--cluster",
+    "without": "--without",
+    "degraded": "--degraded",
     "sequence_length": "--sequence-length",
     "global_batch_size": "--global-batch-size",
     "precision": "--precision",

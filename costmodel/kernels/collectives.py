@@ -25,6 +25,7 @@ from topology.fabric.hierarchy import (
     nodes_spanned,
     p2p_bandwidth,
     per_pair,
+    reduction_depth,
     ring_bandwidth,
 )
 
@@ -121,6 +122,7 @@ def network_seconds(
         ring        t = t1·log2 N + max(t0 + x, in-node) + s·x/(x + x_h),   x = k·(n−1)/n·B/(e·W)
                     s = s0 + k·[(n − N)·α_in + N·α_out],   k = 2 for all-reduce, else 1
         tree        the same with x/e_tree and s = s0 + 2·log2 N·α_out (all-reduce takes the faster)
+        in network  switches of D tiers add up: x = B/(e·W), s = s0 + 2·D·α_out (where all of them can)
         all-to-all  t = max(t0 + x, in-node) + s_a·x/(x + x_h),   x = B/(e·algbw)
         p2p         t = α_p2p + B/(e·p2p bandwidth)
 
@@ -161,7 +163,14 @@ def network_seconds(
     slow = x / net["tree_share"]
     climb = net["fill_s"] + 2 * np.log2(nodes) * net["step_outside_s"]
     tree = hops + np.maximum(base + slow, node_part) + climb * slow / (slow + net["half_s"])
-    return np.asarray(np.minimum(ring, tree))
+    found = np.minimum(ring, tree)
+    depth = reduction_depth(h, n, group.stride)
+    if not depth.any():
+        return np.asarray(found)
+    once = message_bytes / _network_rate(h, net, group, np.ones(()))
+    up_down = net["fill_s"] + 2 * depth * net["step_outside_s"]
+    reduced = hops + np.maximum(base + once, node_part) + up_down * once / (once + net["half_s"])
+    return np.asarray(np.where(depth > 0, np.minimum(found, reduced), found))
 
 
 def _network_rate(h: Hierarchy, net: Mapping[str, float], group: Group, boost: Floats) -> Floats:

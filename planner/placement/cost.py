@@ -22,7 +22,13 @@ from planner.placement.allocation import Wanted, asked_for
 from planner.placement.nodes import run_sizes
 from planner.problem import Setting
 from topology.base.units import format_bandwidth, format_seconds
-from topology.fabric.hierarchy import Hierarchy, all_to_all_bandwidth, p2p_bandwidth, ring_bandwidth
+from topology.fabric.hierarchy import (
+    Hierarchy,
+    all_to_all_bandwidth,
+    p2p_bandwidth,
+    reduction_words,
+    ring_bandwidth,
+)
 from topology.fabric.mesh import Mesh
 from topology.fabric.packing import least_spanning, spanning, units_of_hosts
 
@@ -111,7 +117,7 @@ def placement_words(
     setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate
 ) -> tuple[str, ...]:
     """What should be said about the places of ranks, one sentence each."""
-    words = []
+    words = list(reduction_words(setting.cluster.hierarchy))
     moved = np.asarray(ranks.gpu_of_rank) != np.arange(ranks.num_ranks)
     if moved.any():
         words.append("ranks are not on GPUs in order: the order of nodes has fewer groups that span units")

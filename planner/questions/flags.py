@@ -14,6 +14,8 @@ class Flags:
     gpus: str | None = None
     gpu: str | None = None
     cluster: str | None = None
+    without: str | None = None
+    degraded: str | None = None
     sequence_length: str | None = None
     global_batch_size: str | None = None
     precision: str | None = None

@@ -109,7 +109,23 @@ def _anchor(text: str, stack: str) -> StackLevel:
 
 
 def understand_cluster(flags: Flags, *, cluster: ClusterSpec | None = None) -> ClusterSpec:
-    """The cluster alone, its settings applied; as many nodes as hold the GPUs asked for."""
+    """The cluster alone, its settings applied; as many nodes as hold the GPUs asked for, less what is out."""
+    return what_is_left(_whole_cluster(flags, cluster), flags.without, flags.degraded)
+
+
+def what_is_left(spec: ClusterSpec, without: str | None, faults: str | None) -> ClusterSpec:
+    """A cluster without hosts, and with hosts that something ails, as `--without` and `--degraded` say."""
+    if not (without or faults):
+        return spec
+    from topology.discover.hostlist import hosts_in
+    from topology.fabric.degraded import degraded
+
+    named = hosts_in(without, "--without") if without else ()
+    return degraded(spec, named, [word for word in (faults or "").split(",") if word.strip()])
+
+
+def _whole_cluster(flags: Flags, cluster: ClusterSpec | None) -> ClusterSpec:
+    """The cluster before anything is left out."""
     settings = settings_by_group(flags.settings)["cluster"]
     spec = override_cluster(cluster or _find_cluster(flags), settings)
     asked = _num_gpus(flags)

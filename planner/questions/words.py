@@ -29,7 +29,8 @@ class JobWords(TypedDict, total=False):
     """What may be said about a training job; every word is that of a flag of `plan`, all may be left out.
 
     `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
-    `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value; `stack` and
+    `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value, `without` hosts
+    to leave out of it, `degraded` what ails others (``"node4:gpu3"``); `stack` and
     `precision` are names, `engine` is that of whose limits the plan keeps, ``any`` for none. `job` takes the
     place of the words that describe one. `layout` pins every field of a layout, `set` single fields:
     ``{"layout.tp": 8, "cluster.count": 4}``. `anchor` is a table of your own runs, or the name it is kept
@@ -39,6 +40,8 @@ class JobWords(TypedDict, total=False):
     gpus: CountWord
     gpu: str
     cluster: str | Path | ClusterSpec | Cluster
+    without: str | Sequence[str]
+    degraded: str | Sequence[str]
     seq: CountWord
     batch: CountWord
     precision: str
@@ -70,6 +73,8 @@ class GridWords(TypedDict, total=False):
     gpus: CountWord | Sequence[int]
     gpu: str | Sequence[str]
     cluster: str | Path | ClusterSpec | Cluster
+    without: str | Sequence[str]
+    degraded: str | Sequence[str]
     seq: CountWord | Sequence[int]
     batch: CountWord | Sequence[int]
     precision: str

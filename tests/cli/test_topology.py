@@ -160,3 +160,14 @@ def test_a_cluster_may_be_named_by_its_dumps(tmp_path: Path, capsys: pytest.Capt
 def _written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+def test_hosts_are_left_out_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """The cluster has what is left, and says what is not; a name that no host has gets the nearest."""
+    words = ["topology", "--gpus", "64", "--without", "node[2-3],node5", "--degraded", "node0:gpu3"]
+    document = json.loads(answer(capsys, *words, "--json"))
+    assert document["num_gpus"] == 32
+    assert document["cluster"]["left_out"] == ["node2", "node3", "node5", "node0:gpu3"]
+    assert any("all of node0 stays idle" in note for note in document["notes"])
+    assert "did you mean node" in refusal(capsys, "topology", "--gpus", "64", "--without", "nod17")
+    assert "node4:gpu3" in refusal(capsys, "topology", "--gpus", "64", "--degraded", "node1")

@@ -104,7 +104,15 @@ def _network_levels(graph: "g.Graph | nx.Graph") -> tuple[tuple[Level, ...], tup
         size, uplink, problem = _common_unit(units, total)
         latency += 2 * max(unit.latency_s for unit in units)
         name = "node" if tier == 1 else _role_below(graph, tier)
-        levels.append(Level(name=name, unit_gpus=size, uplink_bytes_per_s=uplink, latency_s=latency))
+        levels.append(
+            Level(
+                name=name,
+                unit_gpus=size,
+                uplink_bytes_per_s=uplink,
+                latency_s=latency,
+                reduces=g.reduces(graph, tier),
+            )
+        )
         if problem:
             notes.append(f"{name} level: {problem}")
     return tuple(levels), tuple(notes)

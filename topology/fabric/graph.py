@@ -49,10 +49,19 @@ def as_networkx(graph: Graph) -> "nx.Graph":
 
 
 def add_device(
-    graph: Graph, name: str, kind: str, *, tier: int = 0, gpus: int = 0, index: int = -1, role: str = ""
+    graph: Graph,
+    name: str,
+    kind: str,
+    *,
+    tier: int = 0,
+    gpus: int = 0,
+    index: int = -1,
+    role: str = "",
+    sharp: bool = False,
 ) -> str:
-    """Add a device: the `gpus` it stands for, `index` of the first, `role` (tier name) of a switch."""
-    graph.nodes[name] = {"kind": kind, "tier": tier, "gpus": gpus, "index": index, "role": role}
+    """Add a device: the `gpus` it stands for, `index` of the first; a switch has `role` and `sharp`."""
+    data = {"kind": kind, "tier": tier, "gpus": gpus, "index": index, "role": role, "sharp": sharp}
+    graph.nodes[name] = data
     graph.adj.setdefault(name, {})
     return name
 
@@ -78,6 +87,11 @@ def tier(graph: "Graph | nx.Graph", device: str) -> int:
 def role(graph: "Graph | nx.Graph", device: str) -> str:
     """Return the name of a switch's tier."""
     return str(graph.nodes[device]["role"])
+
+
+def reduces(graph: "Graph | nx.Graph", tier_number: int) -> bool:
+    """Return whether every switch of a tier adds up what is all-reduced through it."""
+    return all(graph.nodes[d]["sharp"] for d in devices_of(graph, "switch") if tier(graph, d) == tier_number)
 
 
 def gpu_count(graph: "Graph | nx.Graph", devices: Iterable[str]) -> int:

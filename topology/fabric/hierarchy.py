@@ -27,13 +27,15 @@ FEW_PAIRS = 64  # groups that are priced faster one by one than sorted into dist
 class Level:
     """Units of `unit_gpus` GPUs; `uplink_bytes_per_s` is one GPU's share of what leaves its unit.
 
-    `latency_s` is the one-way time of an empty message that crosses this boundary and no outer one.
+    `latency_s` is the one-way time of an empty message that crosses this boundary and no outer one;
+    `reduces` whether the switches that join the units add up what is all-reduced through them (SHARP).
     """
 
     name: str
     unit_gpus: int
     uplink_bytes_per_s: float
     latency_s: float
+    reduces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,30 @@ def per_pair(
     span = int(stride.max()) + 1
     pairs, which = np.unique((size * span + stride).ravel(), return_inverse=True)
     return rate(h, pairs // span, pairs % span)[which].reshape(size.shape)
+
+
+def reduction_depth(h: Hierarchy, size: Count, stride: Count) -> Counts:
+    """Return the tiers of switches that add up an all-reduce of an axis; 0 unless all that it crosses do."""
+    size, stride = np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64)
+    network = [level for level in h.levels if level.unit_gpus >= h.gpus_per_node]
+    depth = np.zeros(np.broadcast_shapes(size.shape, stride.shape), dtype=np.int64)
+    if not any(level.reduces for level in network):
+        return depth
+    able = np.ones(depth.shape, dtype=bool)
+    for level in network:
+        crossed = members_per_unit(size, stride, level.unit_gpus) < size
+        depth = depth + crossed
+        able &= ~crossed | level.reduces
+    return np.asarray(np.where(able, depth, 0))
+
+
+def reduction_words(h: Hierarchy) -> tuple[str, ...]:
+    """Return one sentence on where switches add up all-reduces, none where they do not."""
+    names = [level.name for level in h.levels if level.reduces]
+    if not names:
+        return ()
+    crossed = ", ".join(names)
+    return (f"all-reduces that cross {crossed} are added up by switches (SHARP: NCCL_COLLNET_ENABLE=1)",)
 
 
 def ring_bandwidth(h: Hierarchy, size: Count, stride: Count) -> Rate:

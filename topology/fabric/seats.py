@@ -30,6 +30,13 @@ def seats(mesh: Mesh, spec: ClusterSpec) -> tuple[Seat, ...]:
     )
 
 
+def idle_nodes(mesh: Mesh, spec: ClusterSpec) -> tuple[str, ...]:
+    """Return the nodes on which no rank sits: by name, by number where they have none."""
+    first, names = _first_gpus(spec), spec.hosts
+    used = set(np.searchsorted(first, np.asarray(mesh.gpu_of_rank), side="right") - 1)
+    return tuple(names[node] if names else f"node{node}" for node in range(len(first)) if node not in used)
+
+
 def nodes_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int) -> tuple[int, ...]:
     """Return the node of the cluster by node rank; `per_node` ranks are the first GPUs of one, in order."""
     gpus, first = np.asarray(mesh.gpu_of_rank).reshape(-1, per_node), _first_gpus(spec)

@@ -163,7 +163,7 @@ def _add_switches(
     for number in range(count):
         apart = "-" if tier.name[-1:].isdigit() or tier.name == "unit" else ""  # leaf1 of host 0, leaf of 10
         name = f"{tier.name}{apart}{first_host}.{number}"
-        g.add_device(graph, name, "switch", tier=level + 1, role=tier.name)
+        g.add_device(graph, name, "switch", tier=level + 1, role=tier.name, sharp=tier.sharp)
         planes_met = (
             plane
             for child in children
@@ -254,7 +254,14 @@ def _grow_tree(graph: g.Graph, spec: ClusterSpec, *, fold: bool) -> None:
     """Build a fabric given as a tree of named switches."""
     heights = tree_heights(spec.switches)
     for switch in spec.switches:
-        g.add_device(graph, f"switch {switch.name}", "switch", tier=heights[switch.name], role=switch.name)
+        g.add_device(
+            graph,
+            f"switch {switch.name}",
+            "switch",
+            tier=heights[switch.name],
+            role=switch.name,
+            sharp=switch.sharp,
+        )
     for switch in spec.switches:
         if switch.parent:
             rate, latency = switch.uplink_bandwidth_bytes_per_s, switch.latency_s

@@ -12,7 +12,7 @@ from app.flags.shared import AsJson, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
-@takes_job("objective", "memory_headroom", "top", "tokens", "deadline", "anchor")
+@takes_job("without", "degraded", "objective", "memory_headroom", "top", "tokens", "deadline", "anchor")
 def command(
     flags: Flags,
     files: Annotated[

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from costmodel.kernels.collectives import OPS, collective, collective_time, group_of
 from costmodel.kernels.tables import load_calibration
 from topology.base.errors import InputError
 from topology.base.units import GIB, MIB
-from topology.builders import default_cluster
+from topology.builders import build, default_cluster
+from topology.fabric.hierarchy import ring_bandwidth
 
 CAL = load_calibration()
 NODE = default_cluster("h100-sxm", 8).hierarchy
@@ -137,3 +140,57 @@ def test_a_faster_switch_never_slows_a_group_that_straddles_nodes(op):
         h = replace(MANY, scaleup=switch)
         seconds.append(collective_time(CAL, h, op, GIB, [8, 4, 16], [3, 3, 5]))
     assert (np.diff(seconds, axis=0) <= 1e-12).all()
+
+
+def sharp(*tiers: str):
+    """The same cluster, whose switches of these tiers reduce."""
+    spec = default_cluster("h100-sxm", 1024).spec
+    last = replace(spec.tiers[-1], nodes_per_unit=spec.num_nodes)
+    changed = [replace(tier, sharp=tier.name in tiers) for tier in (*spec.tiers[:-1], last)]
+    return build(replace(spec, tiers=tuple(changed))).hierarchy
+
+
+def test_switches_that_reduce_halve_what_a_large_all_reduce_sends():
+    """Each GPU sends and receives B once instead of 2(n−1)/n·B; other collectives stay as they are."""
+    h = sharp("leaf", "spine")
+    assert [level.reduces for level in h.levels] == [True, True]
+    before, now = (collective_time(CAL, one, "all_reduce", 64 * GIB, 128, 8) for one in (MANY, h))
+    assert before / now == pytest.approx(2 * 127 / 128, rel=0.02)
+    before, now = (collective_time(CAL, one, "all_reduce", 64 * GIB, 1024, 1) for one in (MANY, h))
+    assert 1.2 < before / now < 1.5  # where a node has eight NICs, NVLink is what remains
+    for op in OPS:
+        if op != "all_reduce":
+            assert collective_time(CAL, h, op, GIB, 64, 1) == collective_time(CAL, MANY, op, GIB, 64, 1)
+
+
+def test_a_tier_that_does_not_reduce_stops_what_crosses_it():
+    """Leaves that reduce below spines that do not: groups inside a leaf gain, larger ones do not."""
+    h = sharp("leaf")
+    seconds = [collective_time(CAL, one, "all_reduce", GIB, [256, 1024], 1) for one in (h, MANY)]
+    assert seconds[0][0] < seconds[1][0]
+    assert seconds[0][1] == seconds[1][1]
+    for off in (sharp(), sharp("spine")):
+        assert (collective_time(CAL, off, "all_reduce", GIB, [256, 1024], 1) == seconds[1]).all()
+
+
+def test_reduction_in_the_network_is_off_unless_the_cluster_says_so():
+    """No machine of the catalog states it."""
+    assert not any(level.reduces for level in MANY.levels)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(min_value=1.0, max_value=1e12),
+    st.sampled_from([16, 24, 64, 96, 256, 1024]),
+    st.sampled_from([1, 8]),
+)
+def test_no_all_reduce_beats_its_links(message_bytes, size, stride):
+    """Every GPU's message leaves and enters once: never below B / bandwidth, never above the ring's time."""
+    h = sharp("leaf", "spine")
+    if size * stride > h.num_gpus:
+        return
+    seconds = float(collective_time(CAL, h, "all_reduce", message_bytes, size, stride))
+    assert seconds >= message_bytes / float(ring_bandwidth(h, size, stride))
+    assert seconds <= float(collective_time(CAL, MANY, "all_reduce", message_bytes, size, stride))
+    larger = float(collective_time(CAL, h, "all_reduce", 2 * message_bytes, size, stride))
+    assert larger >= seconds

@@ -1,9 +1,13 @@
 """Ranks on GPUs by named axes."""
 
+from dataclasses import replace
+
 import pytest
 
 from topology.base.errors import InputError
+from topology.builders import default_cluster
 from topology.fabric.mesh import Mesh, mesh
+from topology.fabric.seats import idle_nodes
 
 AXES = (("pp", 2), ("dp", 3), ("tp", 4))
 
@@ -51,3 +55,12 @@ def test_an_unknown_axis_is_refused() -> None:
     """The error names the axes there are."""
     with pytest.raises(InputError, match="pp, dp, tp"):
         Mesh(axes=AXES, gpu_of_rank=tuple(range(24))).groups("ep")
+
+
+def test_nodes_without_a_rank_are_idle() -> None:
+    """By the name of the host, by number where hosts have none."""
+    spec = default_cluster("h100-sxm", 32).spec
+    ranks = mesh([("dp", 16)], [*range(8), *range(16, 24)])
+    assert idle_nodes(ranks, spec) == ("node1", "node3")
+    named = replace(spec, nodes=(replace(spec.nodes[0], hosts=("a", "b", "c", "d")),))
+    assert idle_nodes(ranks, named) == ("b", "d")
