@@ -175,16 +175,10 @@ def _by_bound(search: Search, table: LayoutTable) -> Iterator[LayoutTable]:
     times = best_placement_times(search.setting, table, search.cal)
     bounds = _least_scores(search, table, times)
     search.seen.append((table, bounds))
-    order = np.argsort(bounds, kind="stable")
-    start, size = 0, FIRST_BATCH
-    while start < len(order):
-        batch = order[start : start + size]
-        batch = batch[bounds[batch] < search.cutoff]
-        if len(batch) == 0:
-            break
+    for batch in search.dismissed.in_turn(
+        "core-bound", bounds, lambda: search.cutoff, first=FIRST_BATCH, growth=2
+    ):
         yield table.take(batch)
-        start, size = start + len(batch), 2 * size
-    search.dismissed.by_bound("core-bound", bounds[order[start:]])
 
 
 def _expand(search: Search, table: LayoutTable, pins: Mapping[str, Any]) -> None:
@@ -246,21 +240,14 @@ def unfold(
 
 def _look(search: Search, priced: Priced) -> None:
     """Bound rows in the order of their plain bounds, slice by slice, and split the best of each."""
-    gpus, rows = priced.table.num_gpus, len(priced.table)
     plain_s = plain_bounds(search.setting, priced)
-    scores = search.goal.score(gpus, plain_s)
-    order = np.argsort(scores, kind="stable")
-    start, size = 0, FIRST_SLICE
-    while start < rows:
-        part = order[start : start + size]
-        part = part[scores[part] < search.cutoff]
-        if len(part) == 0:
-            break
+    scores = search.goal.score(priced.table.num_gpus, plain_s)
+    for part in search.dismissed.in_turn(
+        "stage-bound", scores, lambda: search.cutoff, first=FIRST_SLICE, growth=4
+    ):
         chosen = priced.take(part)
         _bound_ranks(search, chosen, plain_s[part])
         search.hopeful.append((chosen.table, scores[part]))
-        start, size = start + len(part), 4 * size
-    search.dismissed.by_bound("stage-bound", scores[order[start:]])
 
 
 def _ease(search: Search) -> None:
@@ -283,16 +270,11 @@ def _bound_ranks(search: Search, priced: Priced, plain_s: Vector) -> None:
     """Bound variants rank by rank, and unfold the shardings of those that could win, best bound first."""
     bounds = _rank_scores(search, priced, plain_s)
     _dismiss(search, bounds[~np.isfinite(bounds)])
-    order = np.argsort(bounds, kind="stable")[: int(np.isfinite(bounds).sum())]
-    start, size = 0, FIRST_BATCH
-    while start < len(order):
-        part = order[start : start + size]
-        part = part[bounds[part] < search.cutoff]
-        if len(part) == 0:
-            break
-        _unfold_shardings(search, priced.take(part))
-        start, size = start + len(part), 4 * size
-    search.dismissed.by_bound("stage-bound", bounds[order[start:]])
+    fits = np.flatnonzero(np.isfinite(bounds))
+    for part in search.dismissed.in_turn(
+        "stage-bound", bounds[fits], lambda: search.cutoff, first=FIRST_BATCH, growth=4
+    ):
+        _unfold_shardings(search, priced.take(fits[part]))
 
 
 def _unfold_shardings(search: Search, variants: Priced) -> None:

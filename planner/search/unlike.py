@@ -111,16 +111,10 @@ def search_unlike(request: PlanRequest, cal: Calibration, score: float) -> Unlik
         return done
     layers = [best_placement_seconds(setting, table, cal)[0] for setting in done.settings]
     scores = _scores(done, layers, table.by_name(), num_microbatches(table, done.setting.job))
-    order = np.argsort(scores, kind="stable")
-    start, size = 0, FIRST_BATCH
-    while start < len(order):
-        batch = order[start : start + size]
-        batch = batch[scores[batch] < done.cutoff]
-        if len(batch) == 0:
-            break
+    for batch in done.dismissed.in_turn(
+        "core-bound", scores, lambda: done.cutoff, first=FIRST_BATCH, growth=2
+    ):
         _look(done, _unfold(done, table.take(batch)))
-        start, size = start + len(batch), 2 * size
-    done.dismissed.by_bound("core-bound", scores[order[start:]])
     return done
 
 
@@ -253,13 +247,9 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
     slowest = work / most_rate(slower, caps, table.pp) + every
     gpus = table.num_gpus
     scores = done.goal.score(gpus, ((M - 1) * slowest + rest) * (1 - ROUNDING))
-    order = np.argsort(scores, kind="stable")
-    start, size = 0, FIRST_SLICE
-    while start < len(order):
-        part = order[start : start + size]
-        part = part[scores[part] < done.cutoff]
-        if len(part) == 0:
-            break
+    for part in done.dismissed.in_turn(
+        "stage-bound", scores, lambda: done.cutoff, first=FIRST_SLICE, growth=4
+    ):
         bounds = np.full(len(part), np.inf)
         for same in _equal_stages(table, part):
             rows = part[same]
@@ -279,8 +269,6 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
                 continue
             one_row = slice(row, row + 1)
             _arrange(done, [one.take(one_row) for one in priced], float(rest[row]), float(slowest[row]))
-        start, size = start + len(part), 4 * size
-    done.dismissed.by_bound("stage-bound", scores[order[start:]])
 
 
 def _equal_stages(table: LayoutTable, rows: Integers) -> Iterator[Integers]:
