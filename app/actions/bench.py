@@ -82,8 +82,8 @@ def gpu_here() -> str:
     return gpu_of_device(driver_name(), gpu_memory_bytes())
 
 
-def save_result(spec: ClusterSpec, found: Sequence[Measurement]) -> tuple[str, ...]:
-    """Write the measurements, and the cluster as a file to plan for."""
+def save_result(spec: ClusterSpec, found: Sequence[Measurement], head: str = "") -> tuple[str, ...]:
+    """Write the measurements, and the cluster as a file to plan for, with comments at its head."""
     from app.reports.answer import write_file
     from topology.cluster_file import to_toml
 
@@ -98,7 +98,7 @@ def save_result(spec: ClusterSpec, found: Sequence[Measurement]) -> tuple[str, .
         ) from error
     stem = found[0].gpu if spec.gpus else f"{found[0].gpu}-{found[0].cluster}"
     write_file(folder / f"{stem}.json", measurements_json(found))
-    write_file(folder / f"{stem}.toml", to_toml(spec))
+    write_file(folder / f"{stem}.toml", head + to_toml(spec))
     return (
         f"saved {folder / f'{stem}.json'}",
         f"plan for this machine with --cluster {folder / f'{stem}.toml'}",

@@ -20,6 +20,16 @@ def command(
         Path | None,
         typer.Option("--check", help="Measure this plan's own shapes and compare.", metavar="PLAN.json"),
     ] = None,
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Measure the links between the nodes of this allocation.")
+    ] = False,
+    interface: Annotated[
+        str | None, typer.Option(help="With --nodes: the network that only its nodes reach.", metavar="NAME")
+    ] = None,
+    meet: Annotated[
+        Path | None,
+        typer.Option(help="With --nodes: an empty folder that all nodes share.", metavar="FOLDER"),
+    ] = None,
     gpu: GpuName = None,
     cluster: ClusterName = None,
     save: Annotated[bool, typer.Option(help="Keep the measurements for later estimates.")] = True,
@@ -33,17 +43,30 @@ def command(
     Measurements are saved under the user's data directory with the cluster's fingerprint; estimates for that
     cluster then use them and say so. On a CPU a cluster file is saved beside them: plan for it with --cluster
     to predict a gloo run. Needs the extra `run` (torch).
+
+    --nodes is started once for every rank, by srun or torchrun: every pair of hosts and the collectives of
+    every level of the --cluster are measured, slow pairs are named, and the cluster file gets what its links
+    have.
     """
     from app.actions.bench import check_plan, measure
+    from app.actions.bench_nodes import measure_nodes
+    from app.errors import ANSWERED
     from app.extras import require_torch
     from app.reports.answer import check_destination, emit, note
-    from app.reports.bench import bench_answer, check_answer
+    from app.reports.bench import bench_answer, check_answer, nodes_answer
     from app.requests.plan_file import read_plan
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     plan = None if check is None else read_plan(check, accept_changes=accept_changes, say=note)
     require_torch("plan bench")
-    if plan is not None:
+    if nodes:
+        links = measure_nodes(device=device, cluster=cluster, interface=interface, meet=meet, save=save)
+        if links is None:  # another rank answers
+            return ANSWERED
+        for text in links.notes:
+            note(text)
+        answer = nodes_answer(links)
+    elif plan is not None:
         answer = check_answer(check_plan(plan, device=device, ranks=ranks))
     else:
         found = measure(device=device, ranks=ranks, gpu=gpu, cluster=cluster, save=save)

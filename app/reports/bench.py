@@ -1,16 +1,19 @@
-"""Measurements as an answer: medians with their spread, rates, and the comparison with a plan's estimate."""
+"""Measurements as an answer: medians and spread, rates, links by level, what a plan estimates beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.reports.answer import Answer, Table, json_text
 from costmodel.kernels.measurement import Measurement
 from topology.base.decode import unstructure
-from topology.base.units import format_bandwidth, format_flop_per_s, format_seconds
+from topology.base.units import format_bandwidth, format_bytes, format_flop_per_s, format_seconds
 from topology.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from executor.bench.node_links import NodeLinks
 
 _SPREAD_NOTE = "spread = (p90 − p10) / median"
 
@@ -30,6 +33,16 @@ class Comparison:
 
     measurement: Measurement
     predicted_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBench:
+    """What was measured, the cluster with it, and what to tell the user about files."""
+
+    cluster: ClusterSpec
+    links: NodeLinks
+    measurements: tuple[Measurement, ...]
+    notes: tuple[str, ...]
 
 
 def bench_answer(found: BenchResult) -> Answer:
@@ -78,6 +91,67 @@ def check_answer(found: Sequence[Comparison]) -> Answer:
         document=lambda: json_text(documents),
         records=tuple({**_record(c.measurement), "predicted_s": c.predicted_s} for c in found),
     )
+
+
+def nodes_answer(found: NodeBench) -> Answer:
+    """Lay out pairs and collectives by level; slow pairs come first."""
+    from executor.bench.node_pairs import SLOW_SHARE, medians, slow_hosts
+
+    links, usual = found.links, medians(found.links.pairs)
+    names = links.hosts
+    slow = [
+        (*(names[host] for host in pair.hosts), pair.level, format_bandwidth(pair.bytes_per_s),
+         format_bandwidth(usual[pair.level][2]))
+        for pair in links.slow
+    ]  # fmt: skip
+    at_fault = [names[host] for host in slow_hosts(links.slow, links.pairs)]
+    among = f": most of {', '.join(at_fault)}" if at_fault else ""
+    said = f"{len(links.pairs):,} pairs of {len(names):,} hosts of {found.cluster.name}"
+    said += f", {len(slow)} slow{among}" if slow else ""
+    records = [{**unstructure(pair), "hosts": [names[host] for host in pair.hosts]} for pair in links.pairs]
+    by_level = [
+        (level, f"{count:,}", format_seconds(latency_s), format_bandwidth(rate))
+        for level, (count, latency_s, rate) in usual.items()
+    ]
+    collectives = [
+        (one.level, one.entry.what, f"{one.entry.inputs['size']:g}", format_bytes(one.entry.inputs["bytes"]),
+         format_seconds(one.entry.timing.p50_s))
+        for one in links.entries
+    ]  # fmt: skip
+    document = {
+        "hosts": [names[host] for host in sorted(names)],
+        "pairs": records,
+        "slow_pairs": [[names[host] for host in pair.hosts] for pair in links.slow],
+        "slow_hosts": at_fault,
+        "measurements": [unstructure(one) for one in found.measurements],
+    }
+    return Answer(
+        headline=said,
+        sections=(
+            *([Table(
+                title="Slow pairs",
+                columns=("host", "and", "level", "alone", "median of the level"),
+                rows=tuple(slow),
+                align="lllrr",
+                note=f"less than {SLOW_SHARE:.0%} of the median of their level, among others and alone",
+            )] if slow else []),
+            Table(
+                title="Pairs",
+                columns=("level", "pairs", "latency", "bandwidth one way"),
+                rows=tuple(by_level),
+                align="lrrr",
+                note="all ranks of a host with those of the other, every host in a pair at once",
+            ),
+            Table(
+                title="Collectives",
+                columns=("level", "what", "ranks", "message", "median"),
+                rows=tuple(collectives),
+                align="llrrr",
+            ),
+        ),
+        document=lambda: json_text(document),
+        records=tuple({**record, "hosts": " ".join(record["hosts"])} for record in records),
+    )  # fmt: skip
 
 
 def _identity(m: Measurement) -> tuple[str, str, str]:

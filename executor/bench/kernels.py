@@ -149,8 +149,8 @@ def collective_entries(sizes: BenchSizes, device: torch.device, backend: str | N
             group = groups[rank // size]
             for what in sizes.collectives:
                 for message in sizes.message_bytes:
-                    action = _collective(what, message, group, device)
-                    timing = time_it(action, finish, repeats=_repeats(message))
+                    action = collective_of(what, message, group, device)
+                    timing = time_it(action, finish, repeats=repeats_of(message))
                     inputs = {"bytes": message, "size": size, "stride": 1}
                     entries.append(Entry(what=what, dtype="", inputs=inputs, timing=timing))
         dist.barrier()
@@ -158,12 +158,12 @@ def collective_entries(sizes: BenchSizes, device: torch.device, backend: str | N
     return entries
 
 
-def _repeats(message_bytes: int) -> int:
+def repeats_of(message_bytes: int) -> int:
     """Repetitions all ranks make, fewer of the large ones."""
     return 5 if message_bytes > MIB else 20
 
 
-def _collective(what: str, message_bytes: int, group: Any, device: torch.device) -> Callable[[], Any]:
+def collective_of(what: str, message_bytes: int, group: Any, device: torch.device) -> Callable[[], Any]:
     """One collective of a message whose bytes are counted as the cost model counts them."""
     n = dist.get_world_size(group)
     elements = max(n, message_bytes // 4 // n * n)

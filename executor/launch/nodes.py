@@ -39,14 +39,15 @@ def nodes_of_slurm(environment: Mapping[str, str]) -> Nodes:
             fix="start it with srun --ntasks-per-node=1",
         )
     name = next((known for known in NODE_COUNTS if known in environment), NODE_COUNTS[-1])
-    count = _whole(environment, name, default=1, least=1)
+    count = whole_number(environment, name, default=1, least=1)
     if count == 1:
         return Nodes()
-    rank = _whole(environment, "SLURM_NODEID", default=0)
+    rank = whole_number(environment, "SLURM_NODEID", default=0)
     if rank >= count:
         raise _unreadable("SLURM_NODEID", str(rank), f"a number below {name} = {count}")
     parts = [
-        _whole(environment, f"SLURM_{word}", default=0) for word in ("JOB_ID", "STEP_ID", "RESTART_COUNT")
+        whole_number(environment, f"SLURM_{word}", default=0)
+        for word in ("JOB_ID", "STEP_ID", "RESTART_COUNT")
     ]
     return Nodes(count=count, rank=rank, launch=".".join(map(str, parts)))
 
@@ -95,7 +96,7 @@ def repeated_counts(name: str, text: str) -> tuple[int, ...]:
     return counts
 
 
-def _whole(environment: Mapping[str, str], name: str, *, default: int, least: int = 0) -> int:
+def whole_number(environment: Mapping[str, str], name: str, *, default: int, least: int = 0) -> int:
     """Read one count."""
     text = environment.get(name, str(default))
     if _WHOLE.fullmatch(text) is None or int(text) < least:
