@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -68,6 +67,8 @@ def _of_repository(name: str) -> ModelSpec:
 
 def _download(name: str) -> str:
     """Give the path of a hub repository's ``config.json``, fetched if it is not cached."""
+    import logging
+
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
