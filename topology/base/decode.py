@@ -113,17 +113,35 @@ def unstructure(value: object) -> Any:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
-    text = read_text(path, MAX_TOML_BYTES)
+    return toml_value(read_text(path, MAX_TOML_BYTES), str(path))
+
+
+def toml_value(text: str, where: str) -> dict[str, Any]:
+    """Return the content of a TOML text."""
     dotted = next((n for n, line in enumerate(text.split("\n"), 1) if line.count(".") > MOST_KEY_PARTS), 0)
     if dotted:
         cause = f"line {dotted} has more than {MOST_KEY_PARTS} dots"
-        raise InputError(f"{path} is not valid TOML", cause, "write one table or value a line")
+        raise InputError(f"{where} is not valid TOML", cause, "write one table or value a line")
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not valid TOML", str(error), "correct the syntax at that line") from None
+        raise InputError(
+            f"{where} is not valid TOML", str(error), "correct the syntax at that line"
+        ) from None
     except ValueError as error:  # an integer of more digits than Python converts
-        raise InputError(f"{path} is not valid TOML", str(error), "write a smaller number") from None
+        raise InputError(f"{where} is not valid TOML", str(error), "write a smaller number") from None
+
+
+def toml_tables(text: str) -> dict[str, str]:
+    r"""Return the texts of the tables of a TOML text by their headers: one can be parsed without the others.
+
+    A line that starts with a bracket is taken for a header, so no value over several lines may have one.
+
+    >>> toml_tables('[a]\nx = 1\n[b."c d"]\ny = 2\n')
+    {'a': '[a]\nx = 1\n', 'b."c d"': '[b."c d"]\ny = 2\n'}
+    """
+    tables = re.split(r"(?m)^(?=\[)", text)[1:]
+    return {table[1 : table.index("]")]: table for table in tables}
 
 
 def read_json(path: str | Path) -> Any:
