@@ -67,8 +67,9 @@ def variant_bounds(setting: Setting, priced: Priced, plain_s: Vector, cutoff_s: 
     result = np.full(len(plain_s), np.inf)
     for part in _equal_pipelines(priced.table.pp, hopeful):
         result[part] = plain_s[part]
+        chosen = priced.take(part)
         for kinds in _bounding(setting, counts):
-            bounds = _rank_bounds(setting, priced.take(part), counts, kinds, cutoff_s[part])
+            bounds = _rank_bounds(setting, chosen, counts, kinds, cutoff_s[part])
             result[part] = np.maximum(result[part], bounds)
     return result
 

@@ -101,8 +101,8 @@ def _coarse(search: Search) -> None:
     """Find an incumbent among usual choices on more than half of the GPUs; it proves nothing."""
     s = search.setting
     usual = {"axis_order": DEFAULT_AXIS_ORDER, "cp_kind": s.stack.supports.cp_kinds[0], **search.pins}
-    table, _ = combinations(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
-    table = _fitting(s, table)
+    found, _ = combinations(s, search.pins, least_gpus=s.cluster.num_gpus // 2 + 1, coarse=True)
+    table = _fitting(s, found)
     if len(table) == 0:
         return
     bounds = _least_scores(search, table, compute_times(s, table, search.cal))
@@ -321,10 +321,8 @@ def _take_best(search: Search, priced: Priced, bounds: Vector) -> None:
 def _split(search: Search, priced: Priced, row: int, bound: float) -> None:
     """Split one layout with the dynamic program; it survives if its bound can still beat the incumbent."""
     found = candidate(search.setting, priced, row)
-    G = found.layout.num_gpus
-    bound = max(bound, float(search.goal.score(G, found.known.bound_s)))
-    seed = seed_choice(found)
-    survives = bound < search.cutoff
+    bound = max(bound, float(search.goal.score(found.layout.num_gpus, found.known.bound_s)))
+    seed, survives = seed_choice(found), bound < search.cutoff
     if seed is not None:
         search.offer(seed)
         _remember(search, seed)

@@ -43,7 +43,6 @@ def test_help_imports_nothing_heavy():
         "streamlit",
         "networkx",
         "scipy",
-        "cattrs",
         "rich",
     ]
     code = (

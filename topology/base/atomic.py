@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 
@@ -18,7 +17,7 @@ def write_atomically(path: Path, text: str) -> None:
         return
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode & 0o777 if target.exists() else None
-    temporary = target.with_name(f".meshplan-{secrets.token_hex(8)}")
+    temporary = target.with_name(f".meshplan-{os.urandom(8).hex()}")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:

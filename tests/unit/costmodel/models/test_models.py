@@ -1,12 +1,15 @@
 """What a ModelSpec accepts, and how its layers are grouped."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+import costmodel
 from costmodel.models.catalog import model, models
 from costmodel.models.routing import Routing
 from costmodel.models.spec import LayerKind, LayerRun, ModelSpec, layer_parameters, layer_runs
+from topology.base.decode import read_toml, toml_tables, toml_value
 from topology.base.errors import InputError, UnknownNameError
 
 
@@ -112,3 +115,13 @@ def test_specs_are_values() -> None:
     spec: ModelSpec = model("llama-3.1-8b")
     assert dataclasses.replace(spec, num_layers=16) != spec
     assert dataclasses.replace(dataclasses.replace(spec, num_layers=16), num_layers=32) == spec
+
+
+def test_a_table_parsed_alone_says_what_the_whole_file_says() -> None:
+    """No line of a value of the catalog looks like a header, and no table stands twice."""
+    path = Path(costmodel.__file__).parent / "data" / "models.toml"
+    apart: dict[str, dict[str, object]] = {}
+    for text in toml_tables(path.read_text()).values():
+        for kind, entries in toml_value(text, path.name).items():
+            apart.setdefault(kind, {}).update(entries)
+    assert apart == read_toml(path)
