@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from app.figures.style import GREY, SERIES, SWITCH_COLOUR, figure
 from app.quantities import format_percent
 from planner.analysis.link_load import LevelLoad
 from topology.base.units import GB, format_bandwidth
 from topology.cluster import Cluster
+from topology.discover.places import MOST_NAMED
 from topology.fabric import graph as g
+from topology.fabric.degraded import host_names
 from topology.fabric.wiring import build_graph
+from topology.pools import kinds_of
 from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 MOST_GPUS_IN_FULL = 64
 _GPU_ROW, _NVSWITCH_ROW = 0.0, -1.0
 _NODE_GAP, _UNIT_WIDTH = 1.5, 7.0
+_SYMBOLS = ("circle", "diamond", "hexagon", "star", "cross", "triangle-up")
+"""One for each kind of node; squares are switches."""
 _BUSY_SCALE = ((0.0, "#A9B4C2"), (0.5, "#E69F00"), (1.0, "#D55E00"))
 """Idle is grey, saturated is vermilion; both stand out on light and on dark paper."""
 
@@ -46,18 +53,19 @@ def network_map(
     Args:
         cluster: Its graph is drawn, folded when it is large.
         loads: Utilisation of every level (`planner.analysis.link_load`).
-        groups: GPUs of every group of one axis; members share a colour.
+        groups: GPUs of every group of one axis; members share a colour, GPUs of none are idle.
     """
     graph = drawn_graph(cluster.spec)
     places = positions(graph, cluster.hierarchy.gpus_per_node)
     by_level = {load.name: load for load in loads}
+    reading = " ".join((_reading(loads), *kind_words(cluster.spec, groups)))
     picture = figure(
-        _reading(loads), height=380, xaxis={"visible": False, "range": _across(places)},
+        reading, height=380, xaxis={"visible": False, "range": _across(places)},
         yaxis={"visible": False, "range": [-1.3, max(y for _, y in places.values()) + 0.5]},
     )  # fmt: skip
     for level, wires in wires_by_level(graph).items():
         picture.add_trace(_wire_trace(wires, places, by_level.get(level)))
-    for trace in _device_traces(graph, places, _group_of(groups)):
+    for trace in _device_traces(graph, places, _group_of(groups), cluster.spec):
         picture.add_trace(trace)
     for height, word in row_names(graph, places).items():
         picture.add_annotation(
@@ -205,20 +213,63 @@ def level_text(load: LevelLoad) -> str:
     return f"{rate}: {format_percent(load.utilisation)} busy{detail}" if load.busy else rate
 
 
+def nodes_of_gpus(spec: ClusterSpec, gpus: Sequence[int]) -> list[int]:
+    """Node of each of these GPUs."""
+    sizes = np.repeat([node.gpus_per_node for node in spec.nodes], [node.count for node in spec.nodes])
+    return [int(node) for node in np.searchsorted(np.cumsum(sizes), np.asarray(gpus, dtype=int), "right")]
+
+
+def kind_of_nodes(spec: ClusterSpec) -> list[int]:
+    """Number of the kind of every node, in the order of `topology.pools.kinds_of`."""
+    kinds = [replace(kind, count=1) for kind in kinds_of(spec)]
+    of_entry = [kinds.index(replace(node, count=1, name="", switch="", hosts=())) for node in spec.nodes]
+    return [kind for kind, node in zip(of_entry, spec.nodes, strict=True) for _ in range(node.count)]
+
+
+def kind_words(spec: ClusterSpec, groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """What the picture shows of kinds of node, and of nodes that no group is on: one sentence each."""
+    found, words = kinds_of(spec), []
+    if len(found) > 1:
+        named = (
+            f"{kind.count} × {kind.gpus_per_node} {kind.gpu} ({_SYMBOLS[number % len(_SYMBOLS)]}s)"
+            for number, kind in enumerate(found)
+        )
+        words.append(f"Nodes differ: {', '.join(named)}.")
+    working = set(nodes_of_gpus(spec, list(_group_of(groups))))
+    idle = [name for node, name in enumerate(host_names(spec)) if working and node not in working]
+    if idle:
+        more = f" and {len(idle) - MOST_NAMED:,} more" if len(idle) > MOST_NAMED else ""
+        words.append(f"Idle: {', '.join(idle[:MOST_NAMED])}{more}.")
+    return tuple(words)
+
+
 def _device_traces(
-    graph: Any, places: Mapping[str, tuple[float, float]], group_of: Mapping[int, int]
+    graph: Any, places: Mapping[str, tuple[float, float]], group_of: Mapping[int, int], spec: ClusterSpec
 ) -> list[go.Scatter]:
-    """Markers of GPUs, switches and folded units."""
-    gpus = [d for d in places if g.kind(graph, d) == "gpu"]
+    """Markers of GPUs, a symbol for each kind of node, of switches and of folded units."""
+    gpus = [device for device in places if g.kind(graph, device) == "gpu"]
     numbers = [g.first_gpu(graph, [gpu]) for gpu in gpus]
-    colours = [SERIES[group_of[n] % len(SERIES)] if n in group_of else SERIES[0] for n in numbers]
-    words = [f"GPU {n}" + (f" · group {group_of[n]}" if n in group_of else "") for n in numbers]
+    nodes, kinds, hosts = nodes_of_gpus(spec, numbers), kind_of_nodes(spec), host_names(spec)
+    marks: dict[int, list[tuple[tuple[float, float], str, str]]] = {}
+    for gpu, number, node in zip(gpus, numbers, nodes, strict=True):
+        group = group_of.get(number)
+        colour = GREY if group is None and group_of else SERIES[(group or 0) % len(SERIES)]
+        doing = f" · group {group}" if group is not None else " · idle" if group_of else ""
+        mark = places[gpu], f"GPU {number} of {hosts[node]}{doing}", colour
+        marks.setdefault(kinds[node], []).append(mark)
+    drawn = [
+        _markers(
+            [at for at, _, _ in some], [word for _, word, _ in some],
+            symbol=_SYMBOLS[kind % len(_SYMBOLS)], size=13, color=[colour for _, _, colour in some],
+        )
+        for kind, some in sorted(marks.items())
+    ]  # fmt: skip
     switches = [d for d in places if g.kind(graph, d) in ("switch", "nvswitch")]
     blocks = folded_blocks(graph)
     labels = [f"{len(block):,} more × {g.gpu_count(graph, block[:1]):,} GPUs" for block in blocks]
     return [
         _markers([places[d] for d in switches], switches, symbol="square", size=10, color=SWITCH_COLOUR),
-        _markers([places[d] for d in gpus], words, symbol="circle", size=13, color=colours),
+        *drawn,
         _markers([places[block[0]] for block in blocks], labels, symbol="square", size=22, color=GREY).update(
             mode="markers+text", text=labels, textposition="bottom center"
         ),

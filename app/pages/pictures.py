@@ -67,7 +67,8 @@ MOST_OF_LARGE = 2048
 def show_pictures(plan: Plan) -> None:
     """Draw memory and time side by side, and the other questions as tabs."""
     if plan.kind_of_stage:
-        st.info(f"Not drawn: {UNLIKE}. The numbers above and the files to download are the plan's.")
+        st.info(f"Only the fabric is drawn: {UNLIKE}. The numbers above and the files are the plan's.")
+        _network(plan)
         return
     left, right = st.columns(2, gap="medium")
     with left:
@@ -147,7 +148,9 @@ def _network(plan: Plan) -> None:
     """The fabric with the groups of one axis."""
     cluster = cluster_of(plan.request)
     axes = [axis for axis in PARTS if getattr(plan.layout, axis) > 1]
-    loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
+    unlike = bool(plan.kind_of_stage)  # whose links differ, so that no level is as busy everywhere
+    time = plan.estimate.time
+    loads = () if unlike else link_load(cluster.hierarchy, plan.layout, time, plan.estimate.step_time_s)
     axis = (
         st.segmented_control(
             "Colour the groups of", axes, default=axes[0], key="axis", bind="query-params", required=True

@@ -11,8 +11,10 @@ from app.pages.answer import show_answer
 from app.pages.frame import draw, guarded, plain
 from app.pages.sidebar import ask_cluster
 from app.reports.topology import parse_layout, topology_answer
-from planner.analysis.link_load import idle_levels
+from costmodel.parallel.axes import RANK_AXES
+from planner.analysis.link_load import axis_load, idle_levels
 from topology.builders import build
+from topology.fabric.mesh import mesh
 
 ORDERS = ("pp-dp-cp-tp", "dp-pp-cp-tp", "pp-cp-dp-tp", "pp-dp-tp-cp", "tp-pp-dp-cp")
 
@@ -30,5 +32,10 @@ def render() -> None:
     layout = parse_layout(degrees or None, str(order), cluster.hierarchy)
     answer = topology_answer(cluster, layout)
     st.subheader(plain(answer.headline), anchor=False)
-    draw(network_map(cluster, idle_levels(cluster.hierarchy)), "topology")
+    axes = [axis for axis in RANK_AXES if getattr(layout, axis) > 1]
+    axis = st.segmented_control("Show the groups of", axes, key="topology_axis", bind="query-params")
+    h, order_of_axes = cluster.hierarchy, [(name, int(getattr(layout, name))) for name in layout.axis_order]
+    groups = mesh(order_of_axes).groups(str(axis)) if axis in axes else ()
+    loads = axis_load(h, layout, str(axis)) if axis in axes else idle_levels(h)
+    draw(network_map(cluster, loads, groups), "topology")
     show_answer(replace(answer, headline=""))

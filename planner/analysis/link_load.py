@@ -82,6 +82,19 @@ def idle_levels(h: Hierarchy) -> tuple[LevelLoad, ...]:
     )
 
 
+def axis_load(h: Hierarchy, layout: ParallelLayout, axis: str) -> tuple[LevelLoad, ...]:
+    """How full every level is while one axis communicates; the level that binds it is full."""
+    return tuple(
+        LevelLoad(
+            name=name,
+            unit_gpus=unit,
+            bytes_per_s=rate,
+            busy={axis: min(1.0, carried_bytes_per_s(h, layout, axis, unit) / rate)},
+        )
+        for name, unit, rate in boundaries(h)
+    )
+
+
 def carried_bytes_per_s(h: Hierarchy, layout: ParallelLayout, axis: str, unit_gpus: int) -> float:
     """Bytes/s that one GPU's share of a boundary carries while the axis communicates.
 

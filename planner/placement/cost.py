@@ -7,27 +7,21 @@ that remain. Seconds scale with the rate; of those hidden under compute nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
-from costmodel.layout import LayoutTable, ParallelLayout
-from costmodel.parallel.axes import AXES, PARTS, Traffic
-from costmodel.training.rank_strides import axis_strides
+from costmodel.layout import ParallelLayout
+from costmodel.parallel.axes import AXES, PARTS
 from planner.placement.allocation import Wanted, asked_for
-from planner.placement.nodes import run_sizes
+from planner.placement.nodes import least_lost, lost_of
+from planner.placement.torn import exposed_s, rate_within, run_sizes, torn_seconds
 from planner.problem import Setting
 from topology.base.units import format_bandwidth, format_seconds
 from topology.fabric.hierarchy import (
-    Hierarchy,
-    all_to_all_bandwidth,
-    p2p_bandwidth,
     reduction_words,
-    ring_bandwidth,
 )
 from topology.fabric.mesh import Mesh
 from topology.fabric.packing import least_spanning, spanning, units_of_hosts
@@ -85,14 +79,14 @@ def axes_placed(
             continue
         before, now, units = counts[worst]
         rates = [
-            _rate(h, layout, axis, (name for name in inside if not torn[name]))
+            rate_within(h, layout, axis, (name for name in inside if not torn[name]))
             for torn in (
                 {name: counts[name][0] for name in inside},
                 {name: counts[name][1] for name in inside},
                 dict.fromkeys(inside, 0),
             )
         ]
-        first, second, best = (_seconds(h, layout, axis, estimate, rate) for rate in rates)
+        first, second, best = (exposed_s(h, layout, axis, estimate, rate) for rate in rates)
         found.append(
             AxisPlaced(
                 axis=axis,
@@ -135,6 +129,7 @@ def placement_words(
         elif not one.gained_s > SHOWN_SHARE * estimate.step_time_s:
             continue
         words.append(told)
+    words += _in_all(setting, layout, ranks, estimate)
     return tuple(words)
 
 
@@ -151,24 +146,23 @@ def _wanted(one: AxisPlaced, job: TrainingJob) -> Wanted:
     )
 
 
-def _rate(h: Hierarchy, layout: ParallelLayout, axis: str, whole: Iterable[str]) -> float:
-    """Bytes/s of an axis whose groups span no units of these levels."""
-    names = set(whole)
-    levels = tuple(level for level in h.levels if level.name not in names)
-    inside = any(level.name in names and level.unit_gpus == h.gpus_per_node for level in h.levels)
-    where = replace(h, levels=levels, gpus_per_node=h.num_gpus if inside else h.gpus_per_node)
-    size = np.array([int(getattr(layout, AXES[axis].members))])
-    stride: NDArray[np.int64] = axis_strides(LayoutTable.from_rows([layout]))[AXES[axis].group][:1]
-    if AXES[axis].traffic is Traffic.NEXT:
-        return float(p2p_bandwidth(where, stride, size)[0])
-    swaps_heads = axis == "cp" and layout.cp_kind == "ulysses"
-    ring = AXES[axis].traffic is Traffic.RING and not swaps_heads
-    return float((ring_bandwidth if ring else all_to_all_bandwidth)(where, size, stride)[0])
-
-
-def _seconds(h: Hierarchy, layout: ParallelLayout, axis: str, estimate: Estimate, rate: float) -> float:
-    """Exposed seconds of an axis at another rate than it was priced at."""
-    part = AXES[axis].part
-    shown = float(getattr(estimate.time, f"{part}_s"))
-    busy = shown + estimate.time.hidden_s.get(part, 0.0)
-    return max(0.0, shown - busy * (1 - _rate(h, layout, axis, ()) / rate))
+def _in_all(setting: Setting, layout: ParallelLayout, ranks: Mesh, estimate: Estimate) -> tuple[str, ...]:
+    """What the order of nodes loses on all axes together, beside what every order of them does."""
+    spec = setting.cluster.spec
+    host = spec.nodes[0].gpus_per_node
+    sizes, units = run_sizes(layout, host), units_of_hosts(spec)
+    if any(node.gpus_per_node != host for node in spec.nodes) or not units:
+        return ()
+    lost_s = torn_seconds(setting.cluster.hierarchy, layout, estimate, units)
+    order = np.asarray(ranks.gpu_of_rank)[::host] // host
+    lost, least = lost_of(units, sizes, order, lost_s), least_lost(units, sizes, len(order), lost_s)
+    if lost - least <= SHOWN_SHARE * estimate.step_time_s:
+        return ()
+    torn = [
+        AXES[axis].label.lower()
+        for axis, size in sizes.items()
+        if axis in AXES and any(spanning(order, u, size) > least_spanning(u, size, len(order)) for u in units)
+    ]
+    told = f"groups of unlike sizes are in each other's way: torn are those of {', '.join(torn)}, which lose"
+    bound = f"no order of nodes loses less than {format_seconds(least)}"
+    return (f"{told} {format_seconds(lost)} a step; {bound}",)

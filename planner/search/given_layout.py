@@ -75,7 +75,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     layout = named(asked, split)
     answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
     seconds = step_time(costs, split)
-    ranks = place(setting, layout)
+    ranks = place(setting, layout, answer)
     return Plan(
         request=request,
         layout=layout,

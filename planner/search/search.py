@@ -78,7 +78,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     rented = best.layout.num_gpus if done.goal.rents_what_it_uses else None
     full = estimate_of(done.setting, best, done.cal, paid_gpus=rented)
     others = alternatives(done, best, full, request.top)
-    ranks = place(done.setting, best.layout)
+    ranks = place(done.setting, best.layout, full)
     placed = placement_words(done.setting, best.layout, ranks, full)
     layers, recomputed = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
     notes = pin_notes(done.pins, layers, recomputed)

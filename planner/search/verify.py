@@ -79,7 +79,7 @@ def in_place(plan: Plan, setting: Setting) -> Claim:
         there = plan.mesh == mesh_unlike(setting, x, plan.kind_of_stage)
         return same("ranks in their places, each stage on nodes of its kind", there, found=True)
     in_order = mesh([(axis, getattr(x, axis)) for axis in x.axis_order])
-    there = plan.mesh == in_order or plan.mesh == place(setting, x)
+    there = plan.mesh == in_order or plan.mesh == place(setting, x, plan.estimate)
     return same("ranks in their places", there, found=True)
 
 

@@ -8,6 +8,7 @@ from topology.base.errors import InputError
 from topology.discover.fabric import FabricFacts
 from topology.discover.formats import (
     clouds,
+    diagram,
     kubernetes,
     netq,
     node_list,
@@ -55,6 +56,8 @@ def facts_of(text: str, where: str = "the text") -> DumpFacts:
         return node_list.from_environment(text)
     if node_list.is_node_list(text):
         return node_list.from_node_list(text)
+    if diagram.is_diagram(text):
+        return diagram.from_diagram(text)
     if kubernetes.is_label_table(text):
         return kubernetes.from_label_table(text)
     if start in ("{", "[") or _YAML.search(text):

@@ -10,20 +10,22 @@ import pytest
 from app.figures.curves import pareto_chart, pareto_front, scaling_curve
 from app.figures.gantt import busy_share, schedule_gantt, shown_events, trace_json
 from app.figures.memory import memory_bars
-from app.figures.network import drawn_graph, network_map, wires_by_level
+from app.figures.network import drawn_graph, kind_words, network_map, wires_by_level
 from app.figures.roofline import roofline
 from app.figures.step_time import drawn_parts, parts_of, waterfall, waterfalls
-from app.figures.style import alt_text
+from app.figures.style import GREY, alt_text
 from app.figures.tornado import tornado
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.pipeline.simulator import StageSeconds, simulate_step
-from planner.analysis.link_load import carried_bytes_per_s, link_load
+from planner.analysis.link_load import axis_load, carried_bytes_per_s, link_load
 from planner.analysis.op_points import OpPoint
 from planner.analysis.what_if import Offer, ScalePoint, Sensitivity
 from topology.base.units import GIB, format_seconds
-from topology.builders import default_cluster
+from topology.builders import build, default_cluster, machine_node
+from topology.hardware.datasheets import machines
+from topology.spec import ClusterSpec
 
 CAPACITY = 80 * GIB
 STAGES = tuple(
@@ -266,3 +268,27 @@ def test_every_figure_says_what_it_shows():
         reading = alt_text(picture)
         assert reading[0].isupper() or reading[0].isdigit()
         assert reading.endswith(".")
+
+
+def test_the_network_map_tells_kinds_and_idle_nodes():
+    """A symbol for each kind of node; GPUs of no group are grey, and their hosts are named."""
+    dgx = default_cluster("h100-sxm", 8).spec.nodes[0]
+    old = machine_node(machines()["dgx-a100"], 1)
+    nodes = (replace(dgx, count=2, hosts=("n1", "n2")), replace(old, hosts=("n3",)))
+    cluster = build(ClusterSpec(name="mixed", nodes=nodes))
+    picture = network_map(cluster, (), [range(8), range(16, 24)])
+    marks = {t.marker.symbol: t for t in picture.data if t.mode == "markers" and t.marker.symbol != "square"}
+    assert {symbol: len(trace.x) for symbol, trace in marks.items()} == {"circle": 16, "diamond": 8}
+    assert set(marks["circle"].marker.color[8:]) == {GREY}
+    assert marks["circle"].hovertext[8] == "GPU 8 of n2 · idle"
+    assert marks["diamond"].hovertext[0] == "GPU 16 of n3 · group 1"
+    words = kind_words(cluster.spec, [range(8), range(16, 24)])
+    assert words == ("Nodes differ: 2 × 8 h100-sxm (circles), 1 × 8 a100-sxm-80gb (diamonds).", "Idle: n2.")
+
+
+def test_the_level_that_binds_an_axis_is_full_while_it_communicates():
+    """Rings of four nodes fill the NICs and a ninth of NVLink; inside a node they fill NVLink."""
+    h = default_cluster("h100-sxm", 32).hierarchy
+    across = {load.name: load.utilisation for load in axis_load(h, ParallelLayout(tp=8, dp=4), "dp")}
+    inside = {load.name: load.utilisation for load in axis_load(h, ParallelLayout(tp=8, dp=4), "tp")}
+    assert (across["node"], inside["node"], inside["scale-up"]) == (1.0, 0.0, 1.0)

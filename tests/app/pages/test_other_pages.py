@@ -87,6 +87,13 @@ def test_the_topology_page_gives_the_numbers_of_the_command(open_page):
     )
 
 
+def test_the_topology_page_shows_the_groups_of_an_axis(open_page):
+    """On the graph, with the level that is full while the axis communicates."""
+    page = open_page("topology", gpus="32", topology_layout="tp=8,dp=4", topology_axis="dp")
+    assert not page.exception
+    assert charts(page)[0].startswith("The busiest level is node 50 GB/s: 100 % busy")
+
+
 def test_a_layout_that_does_not_fill_the_cluster_is_explained(open_page):
     """Three lines with the product."""
     page = open_page("topology", gpus="32", topology_layout="tp=8,pp=3,dp=2")

@@ -78,6 +78,11 @@ def clusters() -> tuple[dict[str, Any], ...]:
             {"name": "b", "parent": "root", "uplink_bandwidth_bytes_per_s": 1e11},
         ],
     }  # fmt: skip
+    less = {
+        "name": "less", "nodes": [{**node, "count": 5, "hosts": ["a1", "a2", "a3", "a4", "a5"]}],
+        "tiers": [{"name": "leaf", "nodes_per_unit": 2, "sharp": True}],
+        "without": ["a2"], "degraded": ["a3:gpu1", "a4:nic=100 Gbit/s"],
+    }  # fmt: skip
     usual = unstructure(default_cluster("h100-sxm", 64).spec)
     own = {**usual, "gpus": [unstructure(build(default_cluster("h100-sxm", 8).spec).gpu)]}
     pairs = (
@@ -85,7 +90,8 @@ def clusters() -> tuple[dict[str, Any], ...]:
         {"nodes": [{"machine": "aws-p5.48xlarge", "count": 4}]},
     )
     return tuple(
-        json.loads(json.dumps(each)) for each in (*pairs, tree, _without_none(usual), _without_none(own))
+        json.loads(json.dumps(each))
+        for each in (*pairs, tree, less, _without_none(usual), _without_none(own))
     )
 
 

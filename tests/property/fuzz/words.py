@@ -98,7 +98,7 @@ def make_query(random: Random, story: list[str]) -> str:
 
     flags = {"model": "8b", "gpus": "8", "gpu": "h100-sxm", "sequence_length": "4k", "global_batch_size": "64", "tokens": "1T",
              "precision": "bf16", "stack": "megatron-core", "objective": "step-time", "top": "2", "memory_headroom": "5%",
-             "deadline": "30d", "set": "layout.tp=8"}  # fmt: skip
+             "deadline": "30d", "set": "layout.tp=8", "without": "node[2-3]", "degraded": "node1:gpu3"}  # fmt: skip
     found = {
         name: value for name, value in flags.items() if name in ("model", "gpus") or random.random() < 0.4
     }

@@ -10,6 +10,7 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.stack import stack
+from costmodel.training.estimate import estimate
 from planner.placement.cost import AxisPlaced, axes_placed
 from planner.placement.nodes import choose_hosts, place
 from planner.plan import Plan, PlanRequest
@@ -19,6 +20,7 @@ from planner.search.given_layout import plan_of_layout
 from topology.builders import build, default_cluster
 from topology.discover.cluster import discover, facts_of
 from topology.fabric.derive import unit_of_gpu
+from topology.fabric.mesh import Mesh
 from topology.fabric.packing import units_of_hosts
 from topology.spec import ClusterSpec, SwitchSpec, TierSpec
 
@@ -28,6 +30,12 @@ SETTING = Setting(
     job=TrainingJob(sequence_length=4096, global_batch_size=32),
     stack=stack("megatron-core"),
 )
+
+
+def placed_by(setting: Setting, layout: ParallelLayout) -> Mesh:
+    """The mesh of a layout, with the estimate of that layout."""
+    answer = estimate(setting.model, setting.cluster, setting.job, setting.stack, layout, load_calibration())
+    return place(setting, layout, answer)
 
 
 def rows(*counts: int) -> ClusterSpec:
@@ -57,14 +65,14 @@ def racks(*counts: int) -> ClusterSpec:
 
 def test_ranks_follow_gpus_on_a_symmetric_fabric() -> None:
     """The mesh has the axes of the layout, slowest first, and rank r runs on GPU r."""
-    found = place(SETTING, ParallelLayout(tp=4, pp=2, dp=2))
+    found = placed_by(SETTING, ParallelLayout(tp=4, pp=2, dp=2))
     assert found.axes == (("pp", 2), ("dp", 2), ("cp", 1), ("tp", 4))
     assert found.gpu_of_rank == tuple(range(16))
 
 
 def test_an_irregular_cluster_is_used_behind_one_switch() -> None:
     """Of rows with two and four nodes, four nodes are the second row's."""
-    found = place(replace(SETTING, cluster=build(rows(2, 4))), ParallelLayout(dp=32))
+    found = placed_by(replace(SETTING, cluster=build(rows(2, 4))), ParallelLayout(dp=32))
     assert found.gpu_of_rank == tuple(range(16, 48))
 
 
@@ -78,7 +86,7 @@ def test_more_than_one_switch_is_used_only_when_it_must() -> None:
 def test_pairs_stay_in_their_rows() -> None:
     """Pipelines of two nodes on rows of three, one and four: only what is left of the first two is joined."""
     setting = replace(SETTING, cluster=build(rows(3, 1, 4)))
-    found = place(setting, ParallelLayout(pp=4, dp=2, tp=8, axis_order=("pp", "dp", "cp", "tp")))
+    found = placed_by(setting, ParallelLayout(pp=4, dp=2, tp=8, axis_order=("pp", "dp", "cp", "tp")))
     hosts = np.asarray(found.gpu_of_rank).reshape(4, 2, 8)[:, :, 0] // 8
     assert hosts.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     row_of = np.array([0, 0, 0, 1, 1, 1, 1, 2])  # rows of three, four and one: now in order two are torn

@@ -66,7 +66,7 @@ def test_a_given_layout_on_an_irregular_fabric_says_where_its_ranks_run() -> Non
     given = plan_of_layout(replace(REQUEST, cluster=cluster, pins=pins), load_calibration())
     assert isinstance(given, Plan)
     setting = setting_of(given.request)
-    assert given.mesh == place(setting, given.layout)
+    assert given.mesh == place(setting, given.layout, given.estimate)
     notes = placement_words(setting, given.layout, given.mesh, given.estimate)
     assert notes[0].startswith("ranks are not on GPUs in order")
     assert set(notes) <= set(given.assumptions)

@@ -99,6 +99,23 @@ GRAPH = json.dumps(
     [{"nodes": [{"id": "s", "device_type": "switch", "name": "leaf"}, *({"id": f"h{i}", "device_type": "host", "name": f"n{i}"} for i in range(2))],
       "links": [{"interfaces": [{"node": "s"}, {"node": f"h{i}"}]} for i in range(2)]}]
 )  # fmt: skip
+DIAGRAM = """## Example
+```mermaid
+graph TD
+    C[Cluster: 5 GPUs]
+    A[Rack A: 3 GPUs]
+    B[Rack B: 2 GPUs]
+    A1[Node A1: 2 GPUs]
+    A2[Node A2: 1 GPU]
+    B1[Node B1: 2 GPUs]
+
+    C --> A
+    C --> B
+    A --> A1
+    A --> A2
+    B --> B1
+```
+"""
 ROCM = "".join(
     f"===== {title} between two GPUs =====\n       GPU0   GPU1\nGPU0   0      {cell}\nGPU1   {cell}      0\n"
     for title, cell in (("Weight", "15"), ("Hops", "1"), ("Link Type", "XGMI"))
@@ -121,6 +138,7 @@ FORMS = {
     "Slurm ring YAML": (RING_YAML, 6), "Slurm torus": (TORUS, 8), "environment": (ENVIRONMENT, 4), "host names": ("n1\nn2\n", 2),
     "Kubernetes": (KUBERNETES, 4), "AWS": (AWS, 4), "OCI": (OCI, 4), "Google": (GOOGLE, 4), "Ray": (RAY, 3), "NMX": (NMX, 3),
     "sub-domains": (SUBDOMAINS.format(*["    accelerator.topology.test/sub-domain: r\n"] * 2), 36), "cliques": (CLIQUES, 4), "NetQ": (GRAPH, 2),
+    "diagram": (DIAGRAM, 3),
 }  # fmt: skip
 
 
@@ -130,6 +148,21 @@ def test_every_form_names_its_hosts_and_every_figure_its_source(text: str, hosts
     facts = facts_of(text)
     assert isinstance(facts, FabricFacts)
     assert (len(facts.places), all(figure.source for figure in facts.figures)) == (hosts, True)
+
+
+def test_a_diagram_is_read_from_its_ends_up() -> None:
+    """Boxes without others below them are hosts; boxes that do not add up, or have two above, are refused."""
+    facts = facts_of(DIAGRAM)
+    assert isinstance(facts, FabricFacts)
+    assert [(place.path, place.gpus) for place in facts.places] == [
+        (("C", "A"), 2), (("C", "A"), 1), (("C", "B"), 2)
+    ]  # fmt: skip
+    for wrong in (
+        DIAGRAM.replace("Rack A: 3", "Rack A: 4"), DIAGRAM.replace("B --> B1", "B --> B1\n    A --> B1"),
+        DIAGRAM.replace("B --> B1", "B --> B1\n    B1 --> C"), DIAGRAM.replace("Node B1: 2 GPUs", "Node B1"),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            facts_of(wrong)
 
 
 def test_a_job_is_the_part_of_the_topology_that_its_list_names() -> None:
@@ -282,7 +315,7 @@ def test_a_machine_outside_a_job_says_what_it_cannot_see(
 REFUSED = {"NCCL graph dump"}
 WITHOUT_HOSTS = (
     "k8s/kueue-sample-gpu-queues.yaml", "slurm_conf/gcp-slurm-topology.md", "k8s/topograph-node-labels.md",
-    "k8s/kai-example-zones.md", "ib/topograph-ibnetdiscover-bad.out",
+    "ib/topograph-ibnetdiscover-bad.out",
 )  # fmt: skip
 """Texts and settings that name no hosts, and one that is damaged: three lines, never a cluster."""
 
