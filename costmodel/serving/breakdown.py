@@ -37,7 +37,8 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
         ("weights", "experts", "attention", "communication", "head", "small kernels", "host"), 0.0
     )
     for run in layer_runs(deployment.model):
-        block = float((projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m))[0])
+        block_s = projections_s(cal, deployment, m)
+        block = float((block_s + feed_forward_s(cal, deployment, run.kind, m, captured=True))[0])
         routed = deployment.model.feed_forward(run.kind.mlp).copies > 0
         experts = float(experts_s(cal, deployment, m)[0]) if routed else 0.0
         moved = reduce_s + (float(dispatch_s(cal, deployment, m)[0]) if routed else reduce_s)

@@ -34,17 +34,21 @@ ACTIVATION_BYTES = 2.0  # activations travel between ranks in bf16
 CUSTOM_ALL_REDUCE_MOST_BYTES = 8 * MIB
 
 
-def linear_s(cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, captured: bool) -> Floats:
+def linear_s(
+    cal: Calibration, deployment: Deployment, tokens: ArrayLike, *, captured: bool, shared: bool = True
+) -> Floats:
     """Seconds of all layers of the slowest stage without attention, at `tokens` per rank.
 
     Σ over layers of attention projections, feed-forward or experts, tensor-parallel reductions and small
     kernels. Steps outside a captured graph are at least as long as their launches (layers · eager_layer_s).
+    Without `shared`, what the attention ranks do together is left out: routed experts and the way to them.
     """
     m = np.asarray(tokens, dtype=np.float64)
     stack, share = deployment.stack, 1 / deployment.layout.pp
     total, layers = np.zeros_like(m), 0.0
     for run in layer_runs(deployment.model):
-        one = projections_s(cal, deployment, m) + feed_forward_s(cal, deployment, run.kind, m)
+        block = feed_forward_s(cal, deployment, run.kind, m, captured=captured, shared=shared)
+        one = projections_s(cal, deployment, m) + block
         one = one + small_kernels(deployment.model, run.kind) * stack.kernel_s
         one = one + elementwise_s(deployment, m)
         total = total + one * run.count * share
@@ -76,16 +80,32 @@ def projections_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats
     return seconds + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
 
 
-def feed_forward_s(cal: Calibration, deployment: Deployment, kind: LayerKind, m: Floats) -> Floats:
-    """Seconds of one layer's feed-forward block, dense or experts, and its communication."""
+def feed_forward_s(
+    cal: Calibration,
+    deployment: Deployment,
+    kind: LayerKind,
+    m: Floats,
+    *,
+    captured: bool,
+    shared: bool = True,
+) -> Floats:
+    """Seconds of one layer's feed-forward block, dense or experts, and its communication.
+
+    In a captured graph the experts that every token passes run on a stream beside router and routed experts,
+    or inside their kernels; of many tokens both need the whole GPU, one after the other.
+    """
     model, tp = deployment.model, deployment.layout.tp
     block = model.feed_forward(kind.mlp)
     _, width = block.common_width
-    common = _dense_s(cal, deployment, m, width, tp) if width else 0.0
+    common = _dense_s(cal, deployment, m, width, tp) if width else np.zeros_like(m)
     if not block.copies:
         return common + all_reduce_s(cal, deployment, m * model.hidden_size * ACTIVATION_BYTES)
-    router = _gemm(cal, deployment, "bf16", m, model.num_experts, model.hidden_size)
-    return router + common + experts_s(cal, deployment, m) + dispatch_s(cal, deployment, m)
+    routed = _gemm(cal, deployment, "bf16", m, model.num_experts, model.hidden_size)
+    moved = np.zeros_like(m)
+    if shared:
+        routed = routed + experts_s(cal, deployment, m)
+        moved = dispatch_s(cal, deployment, m)
+    return (np.maximum(common, routed) if captured else common + routed) + moved
 
 
 def experts_s(cal: Calibration, deployment: Deployment, m: Floats) -> Floats:

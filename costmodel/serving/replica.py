@@ -149,8 +149,9 @@ class Replica:
         rules, times = self._rules, self._times
         riders = self._batch if rules.mixed else 0
         tokens, largest, attention, widest, done = self._fill(rules.token_budget * times.ranks - riders)
-        per_rank = max(-(-tokens // times.ranks), largest) - (-riders // (times.ranks * times.stages))
-        prompt_s = times.linear_at(per_rank) + max(attention / times.ranks, widest)
+        mean, riding = -(-tokens // times.ranks), -(-riders // (times.ranks * times.stages))
+        linear_s = times.linear_at(max(mean, largest) + riding, mean + riding)
+        prompt_s = linear_s + max(attention / times.ranks, widest)
         rider_s = 0.0
         if riders:
             kv_s = (

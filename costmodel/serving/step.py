@@ -40,6 +40,8 @@ def step_times(
     per_rank = -(-max_batch // layout.attention_dp)
     largest = max(token_budget, per_rank * width) + per_rank * width
     linear = prompt_linear_s(cal, deployment, largest)
+    apart = layout.attention_dp > 1 and deployment.model.is_moe
+    shared = linear - prompt_linear_s(cal, deployment, largest, shared=False) if apart else linear[:0]
     graph, attention, slope = decode_tables(cal, deployment, per_rank, input_tokens, output_tokens)
     ranks = np.arange(max_batch + 1)
     rank_of = -(-ranks // layout.attention_dp)
@@ -49,6 +51,7 @@ def step_times(
     )
     return StepTimes(
         linear_s=tuple(linear.tolist()),
+        shared_s=tuple(shared.tolist()),
         graph_linear_s=tuple((graph[rank_of] + host).tolist()),
         decode_attention_s=tuple(attention[rank_of].tolist()),
         decode_attention_s_per_token=tuple((slope[rank_of] / layout.attention_dp).tolist()),
@@ -71,14 +74,16 @@ def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:
     return stack.host_s + (np.maximum(per_request - step_s, 0.0) if stack.hides_requests else per_request)
 
 
-def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int) -> Floats:
+def prompt_linear_s(
+    cal: Calibration, deployment: Deployment, largest: int, *, shared: bool = True
+) -> Floats:
     """Seconds of the linear part of a step with prompt tokens, at 0…`largest` tokens of one rank.
 
-    Shape (largest+1,).
+    Shape (largest+1,). Without `shared`, what attention ranks do together is left out.
     """
     knots = token_knots(largest)
     stack = deployment.stack
-    seconds = stack.sustained * linear_s(cal, deployment, knots, captured=False)
+    seconds = stack.sustained * linear_s(cal, deployment, knots, captured=False, shared=shared)
     seconds = seconds + head_s(cal, deployment, np.minimum(knots, 32))
     seconds = seconds + stack.host_s + stage_send_s(cal, deployment, knots)
     return spread(knots, seconds, largest)

@@ -49,8 +49,8 @@ class AttentionGrid:
 class StepTimes:
     """Step times of one replica of an engine.
 
-    `linear_s[m]`: everything but attention, in a step that holds prompt tokens, at m tokens of the busiest
-    rank. `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding
+    `linear_s[m]`: everything but attention, in a step that holds prompt tokens, at m tokens of every rank;
+    `shared_s[m]` the part of it that attention ranks do together (routed experts), empty where they do nothing. `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding
     requests in the whole replica. `ranks` attention-data-parallel ranks share the requests and step
     together. `tokens_per_step` is what speculative decoding yields per request and step (1 without).
     `request_s` is the mean time from sending a request until the engine has it (HTTP, tokenisation),
@@ -64,6 +64,7 @@ class StepTimes:
     decode_attention_s: tuple[float, ...]
     decode_attention_s_per_token: tuple[float, ...]
     prefill_attention: AttentionGrid
+    shared_s: tuple[float, ...] = ()
     ranks: int = 1
     tokens_per_step: float = 1.0
     request_s: float = 0.0
@@ -95,11 +96,23 @@ class StepTimes:
         fixed = self.graph_linear_s[batch] + self.decode_attention_s[batch]
         return fixed + self.decode_attention_s_per_token[batch] * kv_tokens
 
-    def linear_at(self, tokens: int) -> float:
-        """Seconds of the linear part at `tokens` per rank; past the table it grows in proportion."""
-        last = len(self.linear_s) - 1
-        return self.linear_s[tokens] if tokens <= last else self.linear_s[last] * tokens / last
+    def linear_at(self, tokens: int, mean: int) -> float:
+        """Seconds of the linear part at `tokens` of the busiest rank and `mean` tokens per rank."""
+        seconds = _at(self.linear_s, tokens)
+        if mean < tokens and self.shared_s:
+            seconds += _at(self.shared_s, mean) - _at(self.shared_s, tokens)
+        return seconds
 
     def prefill_s(self, tokens: int, past: int = 0) -> float:
-        """Seconds of a step that computes one prompt chunk and nothing else."""
-        return self.linear_at(tokens) + self.prefill_attention.at(tokens, past)
+        """Seconds of a step that computes one prompt chunk, on one rank, and nothing else."""
+        return self.linear_at(tokens, -(-tokens // self.ranks)) + self.prefill_attention.at(tokens, past)
+
+    def lone_s(self) -> tuple[float, ...]:
+        """The least of `linear_s`: the tokens of one rank, and none on the others."""
+        return tuple(self.linear_at(m, -(-m // self.ranks)) for m in range(len(self.linear_s)))
+
+
+def _at(table: tuple[float, ...], tokens: int) -> float:
+    """An entry of a table of seconds; past its end it grows in proportion."""
+    last = len(table) - 1
+    return table[tokens] if tokens <= last else table[last] * tokens / last

@@ -106,8 +106,8 @@ class LeastLatency:
 
     @cached_property
     def _floor_s(self) -> Floats:
-        """The least of the table from each entry on."""
-        return np.asarray(np.minimum.accumulate(np.asarray(self.times.linear_s)[::-1])[::-1])
+        """The least of the table from each entry on, the tokens on one rank alone."""
+        return np.asarray(np.minimum.accumulate(np.asarray(self.times.lone_s())[::-1])[::-1])
 
     def _decode_s(self, outputs: float, *, lag: int) -> float:
         """Least seconds between first and last token, `lag` steps of them not seen."""
