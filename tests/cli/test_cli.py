@@ -43,6 +43,7 @@ def test_help_imports_nothing_heavy():
         "streamlit",
         "networkx",
         "scipy",
+        "cattrs",
         "rich",
     ]
     code = (

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topology.base.converter import MOST_MISTAKES, MistakesError, mistakes_of, plain, reader_of
+from topology.base.converter import MOST_MISTAKES, converter
 from topology.base.errors import InputError, shortened
 from topology.base.units import MIB
 
@@ -43,12 +43,12 @@ def structure(data: object, as_type: type[T], where: str) -> T:
         as_type: a dataclass of the project.
         where: what is being read, for the message: a file name or "the request".
     """
-    kind: Any = as_type
-    read: Callable[[object], T] = reader_of(kind)
+    from cattrs import BaseValidationError
+
     try:
-        return read(data)
-    except (MistakesError, TypeError) as error:
-        problems = [str(mistake) for mistake in mistakes_of(error)]
+        return converter().structure(data, as_type)
+    except (BaseValidationError, ValueError, TypeError, KeyError, OverflowError, InputError) as error:
+        problems = problems_of(error)
         number = f"{len(problems)} problems" if len(problems) < MOST_MISTAKES else "many problems"
         cause = problems[0] if len(problems) == 1 else f"{number}: " + "; ".join(problems[:MOST_MISTAKES])
         fix = "correct these keys and values; numbers are SI base units or text with a unit"
@@ -108,7 +108,26 @@ def _in_words(kind: type) -> str:
 
 def unstructure(value: object) -> Any:
     """Return a typed value as plain dicts, lists, strings and numbers."""
-    return plain(value)
+    return converter().unstructure(value)
+
+
+def problems_of(error: BaseException, path: str = "") -> list[str]:
+    """Return every mistake in a decoding error, each with the path to it."""
+    from cattrs import BaseValidationError, ForbiddenExtraKeysError
+
+    if isinstance(error, BaseValidationError):
+        return [line for sub in error.exceptions for line in problems_of(sub, path + _step(sub))]
+    at = path.lstrip(".") or "top level"
+    if isinstance(error, ForbiddenExtraKeysError):
+        prefix = f"{path.lstrip('.')}." if path else ""
+        known = _field_names(error.cl)
+        extra = sorted(error.extra_fields)[:MOST_MISTAKES]
+        return [f"unknown key {prefix}{shortened(key)}{_did_you_mean(key, known)}" for key in extra]
+    if isinstance(error, KeyError):
+        return [f"missing key {path.lstrip('.') or error.args[0]}"]
+    if isinstance(error, InputError):
+        return [f"{at}: {error.what}: {error.cause}"]
+    return [f"{at}: {error}"]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -215,6 +234,29 @@ def as_text(name: str) -> str:
     'caf?.toml'
     """
     return name.encode("utf-8", "replace").decode("utf-8")
+
+
+def _step(error: BaseException) -> str:
+    """Return the last step of the path to an error, from the notes the converter leaves on it."""
+    for note in getattr(error, "__notes__", ()):
+        name = getattr(note, "name", None)
+        if name is not None:
+            return f".{name}"
+        index = getattr(note, "index", None)
+        if index is not None:
+            return f"[{index}]" if isinstance(index, int) else f".{index}"
+    return ""
+
+
+def _field_names(as_type: object) -> list[str]:
+    return list(getattr(as_type, "__dataclass_fields__", {}))
+
+
+def _did_you_mean(key: str, known: list[str]) -> str:
+    from topology.base.names import suggest
+
+    close = suggest(key, known, count=1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _refuse_constant(text: str) -> float:

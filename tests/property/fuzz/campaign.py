@@ -120,7 +120,7 @@ def _import_all() -> None:
             name = ".".join(file.relative_to(folder).with_suffix("").parts)
             if not name.startswith(("app.pages", "app.entry", "app.dashboard")):
                 importlib.import_module(name.removesuffix(".__init__"))
-    for name in ("networkx", "ortools.sat.python.cp_model", "rich.table", "typer"):
+    for name in ("cattrs.gen", "networkx", "ortools.sat.python.cp_model", "rich.table", "typer"):
         importlib.import_module(name)
 
 

@@ -51,7 +51,7 @@ def plan() -> Plan:
 
 def test_importing_the_face_loads_nothing_else() -> None:
     """No dependency and no package of ours before a name is used; every name is offered."""
-    heavy = ("numpy", "ortools", "pandas", "torch", "streamlit", "typer", "networkx", "plotly")
+    heavy = ("numpy", "ortools", "pandas", "torch", "streamlit", "typer", "cattrs", "networkx", "plotly")
     ours = ("app", "planner", "costmodel", "topology", "executor")
     code = f"import sys, meshplan; print([n for n in {heavy + ours} if n in sys.modules], dir(meshplan))"
     assert python("-c", code).stdout.strip() == f"[] {sorted(meshplan.__all__)}"
