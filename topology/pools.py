@@ -6,11 +6,13 @@ A kind is everything a node entry says but how many, its name and its switch.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, groupby
+from itertools import accumulate, combinations, groupby
 
-from topology.spec import ClusterSpec, NodeSpec
+from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
 MOST_KINDS = 6
 """Kinds of which every choice is looked at: 63 clusters."""
@@ -43,7 +45,8 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
     """The cluster that the nodes of these kinds make where they stand.
 
     Units of a tier count nodes in order. Where nodes before others are left out, a unit becomes the largest
-    that still tells nodes of different units apart, so no group is taken to be nearer than it is.
+    that still tells nodes of different units apart, so no group is taken to be nearer than it is. A tier that
+    says the nodes of each unit keeps those that are left of them.
     """
     kept = {_kind(kind) for kind in kinds}
     if len(kept) == len(kinds_of(spec)):
@@ -54,6 +57,11 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
             nodes.append(node)
             offsets.append(offset)
         offset += node.count
+    name = f"{spec.name}: {words_of(tuple(nodes))}"
+    if any(tier.units for tier in spec.tiers):
+        places = [start + i for node, start in zip(nodes, offsets, strict=True) for i in range(node.count)]
+        tiers = tuple(_with_places(tier, places, spec.num_nodes) for tier in spec.tiers)
+        return replace(spec, nodes=tuple(nodes), tiers=tiers, name=name)
     moved, domain = _moved(nodes, offsets), max(node.nodes_per_domain for node in nodes)
     tiers = tuple(
         replace(tier, nodes_per_unit=_unit(tier.nodes_per_unit, moved, domain))
@@ -61,7 +69,7 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
         else tier
         for tier in spec.tiers
     )
-    return replace(spec, nodes=tuple(nodes), tiers=tiers, name=f"{spec.name}: {words_of(tuple(nodes))}")
+    return replace(spec, nodes=tuple(nodes), tiers=tiers, name=name)
 
 
 def each_kind(spec: ClusterSpec) -> tuple[ClusterSpec, ...]:
@@ -140,6 +148,16 @@ def _few(kinds: list[NodeSpec]) -> Iterator[tuple[NodeSpec, ...]]:
     yield tuple(kinds)
     yield from combinations(kinds, len(kinds) - 1)
     yield from ((kind,) for kind in kinds)
+
+
+def _with_places(tier: TierSpec, places: list[int], num_nodes: int) -> TierSpec:
+    """A tier with the nodes that are left in each of its units."""
+    if tier.nodes_per_unit >= num_nodes:
+        return tier
+    ends = list(accumulate(tier.units or ()))
+    unit_of = (bisect_right(ends, place) if ends else place // tier.nodes_per_unit for place in places)
+    counts = tuple(Counter(unit_of).values())
+    return replace(tier, nodes_per_unit=max(counts), units=counts)
 
 
 def _unit(nodes_per_unit: int, moved: list[int], domain: int) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from itertools import groupby, islice
 
 from app.reports.answer import Facts
 from app.reports.plan_headline import cluster_of
@@ -13,7 +13,7 @@ from costmodel.pipeline.schedules import RECORDS
 from planner.plan import Alternative, Plan, PlanRequest
 from topology.base.units import format_seconds
 from topology.discover.places import MOST_NAMED
-from topology.fabric.degraded import left_out_words
+from topology.fabric.degraded import host_names, left_out_words
 from topology.fabric.seats import idle_nodes
 from topology.pools import left_out, stages_on, words_of
 
@@ -45,9 +45,13 @@ def layout_facts(plan: Plan) -> Facts:
 
 def idle_text(plan: Plan) -> str:
     """The nodes of the cluster, and of the pool it is a part of, that the plan does without."""
-    kinds = left_out(plan.pool.offered, plan.request.cluster) if plan.pool else ()
-    names = [host for kind in kinds for host in kind.hosts]
-    if plan.mesh is not None:
+    names: list[str] = []
+    if plan.pool is not None:
+        kinds, places = left_out(plan.pool.offered, plan.request.cluster), iter(host_names(plan.pool.offered))
+        for node in plan.pool.offered.nodes:
+            hosts = list(islice(places, node.count))
+            names += hosts if node in kinds else []
+    if plan.pool is None or plan.request.cluster.hosts:  # else numbers are those of a part of the pool
         names += idle_nodes(plan.mesh, plan.request.cluster)
     more = len(names) - MOST_NAMED
     return ", ".join(names[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
@@ -176,7 +180,7 @@ def _runs(counts: Sequence[int]) -> str:
     ('1+1', '3×2', '3×1+0')
     """
     words = []
-    for value, same in itertools.groupby(counts):
+    for value, same in groupby(counts):
         length = len(list(same))
         words += [f"{length}×{value}"] if length > 2 else [str(value)] * length
     return "+".join(words)

@@ -171,3 +171,15 @@ def test_hosts_are_left_out_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("all of node0 stays idle" in note for note in document["notes"])
     assert "did you mean node" in refusal(capsys, "topology", "--gpus", "64", "--without", "nod17")
     assert "node4:gpu3" in refusal(capsys, "topology", "--gpus", "64", "--degraded", "node1")
+
+
+def test_a_plan_names_the_nodes_that_idle(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What was left out, and of what remains the node whose slow NIC is not worth using."""
+    path = tmp_path / "c.toml"
+    node = '[[nodes]]\nmachine = "dgx-h100"\ncount = 3\nhosts = ["a", "b", "c"]\n'
+    path.write_text(f'degraded = ["b:nic=1 Gbit/s"]\n{node}')
+    pins = [f"--set=layout.{pin}" for pin in ("tp=1", "pp=1", "cp=1", "recompute=none", "microbatch_size=1")]
+    words = ["-m", "llama-3.2-1b", "--cluster", str(path), "--without", "c", "-b", "64", "-s", "2048", *pins]
+    out = answer(capsys, *words)
+    assert "idle nodes  b" in out
+    assert "left out    c" in out

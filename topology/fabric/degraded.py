@@ -19,6 +19,8 @@ from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 from topology.spec_rules import require_valid
 
 _FAULT = re.compile(r"(?P<host>[^\s:=]+):(?:gpu(?P<gpu>\d{1,4})|nic=(?P<rate>.+))")
+_NAMED = 16
+"""Hosts that a sentence names."""
 _COMPARED = 4096
 """Names that a misspelt one is compared with."""
 
@@ -84,12 +86,17 @@ def left_out_words(spec: ClusterSpec) -> tuple[str, ...]:
     known = host_names(spec) if spec.hosts or spec.num_nodes == 1 else ()
     used = [name for name in broken if name in known]
     drained = [name for name in broken if name not in known]
-    words = ", ".join(spec.left_out)
+    words = _few(spec.left_out)
     if drained:
-        words += f"; all of {', '.join(drained)} stays idle, since every node has equally many ranks"
+        words += f"; all of {_few(drained)} stays idle, since every node has equally many ranks"
     if used:
-        words += f"; {', '.join(used)} is used in part: CUDA_VISIBLE_DEVICES names the GPUs that work"
+        words += f"; {_few(used)} is used in part: CUDA_VISIBLE_DEVICES names the GPUs that work"
     return (words,)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _hosts(spec: ClusterSpec) -> list[_Host]:

@@ -12,7 +12,7 @@ from topology.builders import build, default_cluster
 from topology.cluster_file import to_toml
 from topology.fabric import graph as g
 from topology.fabric.derive import derive, unit_of_gpu, units_at
-from topology.spec import ClusterSpec, NodeSpec, SwitchSpec
+from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 
 TREE = """
 name = "two rooms"
@@ -288,3 +288,14 @@ def test_the_clusters_of_the_documentation_build(tmp_path: Path) -> None:
     blocks = [part.split("```")[0] for part in page.split("```toml\n")[1:]]
     sizes = [catalog.cluster(written(tmp_path, block)).num_gpus for block in blocks]
     assert sizes == [512, 128]
+
+
+def test_rail_only_and_multi_plane_fabrics_are_described() -> None:
+    """One tier that joins all nodes is a switch per rail and no spine; planes are NICs of a share of the rate."""
+    spec = default_cluster("h100-sxm", 512).spec
+    rails = build(replace(spec, tiers=(TierSpec(name="rail", nodes_per_unit=64),))).hierarchy
+    assert ([level.name for level in rails.levels], rails.rails) == (["node"], 8)
+    node = replace(spec.nodes[0], nics_per_node=32, nic_bandwidth_bytes_per_s=12.5 * GB)
+    planes, plain = build(replace(spec, nodes=(node,))).hierarchy, build(spec).hierarchy
+    assert [level.uplink_bytes_per_s for level in planes.levels] == [50 * GB, 50 * GB]
+    assert [level.unit_gpus for level in planes.levels] == [level.unit_gpus for level in plain.levels]

@@ -76,3 +76,14 @@ def test_of_many_kinds_few_choices_are_looked_at() -> None:
     """Of eight kinds: all, all but one, each alone; never 255."""
     kinds = [replace(machine_node(machines()["dgx-h100"], 1), nic_latency_s=n * 1e-7) for n in range(8)]
     assert len(list(parts_of(replace(pool(("dgx-h100", 1)), nodes=tuple(kinds))))) == 17
+
+
+def test_parts_keep_what_is_left_of_units_that_differ() -> None:
+    """Leaves of two, one and two nodes: without the kind of the first and the last, one of each remains."""
+    spec = pool(("dgx-h100", 1), ("dgx-a100", 3), ("dgx-h100", 1), per_unit=2)
+    spec = replace(spec, tiers=(replace(spec.tiers[0], units=(2, 1, 2)),))
+    parts = {part.num_nodes: part for part in parts_of(spec)}
+    assert {count: part.tiers[0].units for count, part in parts.items()} == {
+        5: (2, 1, 2), 3: (1, 1, 1), 2: (1, 1)
+    }  # fmt: skip
+    assert all(build(part).num_gpus == part.num_gpus for part in parts.values())
