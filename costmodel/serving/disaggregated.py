@@ -148,8 +148,8 @@ class Fleet:
 def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> Simulation:
     """Serve the whole load on a prefill pool and a decode pool.
 
-    Clients hear from the decode pool: a prompt's first token reaches them when its cache has arrived there and
-    the request is admitted.
+    Clients hear from the decode pool: a prompt's first token reaches them when its cache has arrived there
+    and the request is admitted.
     """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
