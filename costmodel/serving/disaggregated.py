@@ -148,18 +148,16 @@ class Fleet:
 def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, load: Load) -> Simulation:
     """Serve the whole load on a prefill pool and a decode pool.
 
-    Clients hear from the decode pool: a prompt's first token reaches them when its cache has arrived there and
-    the request is admitted.
+    Times to first token are the prefill pool's.
     """
     fleet = Fleet(prefill, decode, transfer, load)
     fleet.run()
-    computed = np.min([worker.finish_s for worker in fleet.prefill], axis=0)
+    first = np.min([worker.finish_s for worker in fleet.prefill], axis=0)
     last = np.min([worker.finish_s for worker in fleet.decode], axis=0)
     single = load.output_tokens == 1
-    first = np.where(single, computed, np.min([worker.first_token_s for worker in fleet.decode], axis=0))
     steps = np.array([step for worker in fleet.decode for step in worker.steps] or [(0.0, 0, 0)], dtype=float)
     workers = fleet.prefill + fleet.decode
-    finish = np.where(single, computed, last)
+    finish = np.where(single, first, last)
     return Simulation(
         arrival_s=np.asarray(fleet.arrival_s),
         first_token_s=np.minimum(first + prefill.times.response_s, finish),

@@ -74,9 +74,7 @@ def host_s(stack: ServingStack, requests: Floats, step_s: Floats) -> Floats:
     return stack.host_s + (np.maximum(per_request - step_s, 0.0) if stack.hides_requests else per_request)
 
 
-def prompt_linear_s(
-    cal: Calibration, deployment: Deployment, largest: int, *, shared: bool = True
-) -> Floats:
+def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int, *, shared: bool = True) -> Floats:
     """Seconds of the linear part of a step with prompt tokens, at 0…`largest` tokens of one rank.
 
     Shape (largest+1,). Without `shared`, what attention ranks do together is left out.

@@ -50,7 +50,8 @@ class StepTimes:
     """Step times of one replica of an engine.
 
     `linear_s[m]`: everything but attention, in a step that holds prompt tokens, at m tokens of every rank;
-    `shared_s[m]` the part of it that attention ranks do together (routed experts), empty where they do nothing. `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding
+    `shared_s[m]` the part of it that attention ranks do together (routed experts), empty without any.
+    `graph_linear_s[b]`, `decode_attention_s[b]`, `decode_attention_s_per_token[b]`: at b decoding
     requests in the whole replica. `ranks` attention-data-parallel ranks share the requests and step
     together. `tokens_per_step` is what speculative decoding yields per request and step (1 without).
     `request_s` is the mean time from sending a request until the engine has it (HTTP, tokenisation),
