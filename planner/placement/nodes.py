@@ -28,6 +28,8 @@ def place(setting: Setting, layout: ParallelLayout) -> Mesh:
     host = spec.nodes[0].gpus_per_node
     if spec.num_nodes == 1 or any(node.gpus_per_node != host for node in spec.nodes):
         return mesh(axes)
+    if layout.num_gpus < spec.num_gpus and len({node.usd_per_gpu_hour for node in spec.nodes}) > 1:
+        return mesh(axes)  # the first nodes are those that are paid for
     chosen = choose_hosts(units_of_hosts(spec), run_sizes(layout, host), -(-layout.num_gpus // host))
     gpus = (chosen[:, None] * host + np.arange(host)).reshape(-1)[: layout.num_gpus]
     return mesh(axes, gpus.tolist())

@@ -76,3 +76,13 @@ def test_of_many_kinds_few_choices_are_looked_at() -> None:
     """Of eight kinds: all, all but one, each alone; never 255."""
     kinds = [replace(machine_node(machines()["dgx-h100"], 1), nic_latency_s=n * 1e-7) for n in range(8)]
     assert len(list(parts_of(replace(pool(("dgx-h100", 1)), nodes=tuple(kinds))))) == 17
+
+
+def test_kinds_of_one_machine_may_differ_in_price_alone() -> None:
+    """Spot and reserved nodes are two kinds; a part of them is one whatever its prices say."""
+    spot = replace(machine_node(machines()["dgx-h100"], 2), usd_per_gpu_hour=1.5)
+    spec = replace(pool(("dgx-h100", 3)), nodes=(*pool(("dgx-h100", 3)).nodes, spot))
+    assert [kind.count for kind in kinds_of(spec)] == [3, 2]
+    part = part_of(spec, kinds_of(spec)[:1])
+    assert is_part(replace(part, usd_per_gpu_hour=4.0, idle_usd_per_hour=24.0), spec)
+    assert build(spec).hierarchy == build(replace(spec, nodes=(spot.times(5),))).hierarchy
