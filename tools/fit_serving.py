@@ -141,8 +141,8 @@ def held_out(
     predicted: Sequence[Row],
     stack: ServingStack,
     around: Linearised,
-) -> Iterator[tuple[str, list[Row], Floats]]:
-    """For every model: its name, its rows among those to predict, and their errors without it.
+) -> Iterator[tuple[str, list[Row], Floats, Floats]]:
+    """For every model: its name, its rows among those to predict, their errors without it and as shipped.
 
     The constants are those of the other models; disaggregated rows, on which nothing is fitted, are predicted
     with them too.
@@ -152,8 +152,10 @@ def held_out(
         theta = solve(around.take([i for i, model in enumerate(models) if model != name]))
         of_model = [row for row in predicted if checkpoint_model(row["model"]).name == name]
         parts = [of_model[start::PARTS] for start in range(PARTS)]
-        jobs = [(part, with_constants(stack, theta)) for part in parts]
-        yield name, [row for part in parts for row in part], np.concatenate(list(pool.map(errors, jobs)))
+        without = pool.map(errors, [(part, with_constants(stack, theta)) for part in parts])
+        shipped = pool.map(errors, [(part, stack) for part in parts])
+        rows_of_model = [row for part in parts for row in part]
+        yield name, rows_of_model, np.concatenate(list(without)), np.concatenate(list(shipped))
 
 
 def summary(label: str, found: Floats) -> str:
@@ -176,24 +178,29 @@ def kinds_of(row: Row) -> list[tuple[str, str, str, str]]:
     return [(run.mode, *names) for names in wider if names[0] or not any(names)]
 
 
-def bands_toml(rows: Sequence[Row], found: Floats, source: str) -> str:
+def bands_toml(rows: Sequence[Row], found: Floats, shipped: Floats, source: str) -> str:
     """The document of quantiles of measured over predicted, by kind; kinds of few rows tell their number.
 
-    A band holds the prediction itself, even where that is biased.
+    A band reaches as far as either errors say: of models left out, and of the constants as they are shipped.
+    It holds the prediction itself, even where that is biased.
     """
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for at, row in enumerate(rows):
-        if np.isfinite(found[at]).all():
+        if np.isfinite(found[at]).all() and np.isfinite(shipped[at]).all():
             for kind in kinds_of(row):
                 kinds[kind].append(at)
     lines = [
         f"# Quantiles {QUANTILES[0]} and {QUANTILES[1]} of measured over predicted by kind, each model",
-        "# predicted with constants fitted without it (tools/fit_serving.py, which writes this file).",
+        "# predicted with constants fitted without it, or of all as shipped where these reach further",
+        "# (tools/fit_serving.py, which writes this file).",
         f"# {source}.",
     ]
     for kind, members in sorted(kinds.items()):
         names = zip(("mode", "engine", "gpu", "attention_dp"), kind, strict=True)
-        ends = np.exp(-np.quantile(found[members], QUANTILES[::-1], axis=0))
+        first, second = (
+            np.exp(-np.quantile(one[members], QUANTILES[::-1], axis=0)) for one in (found, shipped)
+        )
+        ends = np.stack((np.minimum(first[0], second[0]), np.maximum(first[1], second[1])))
         lines += ["", "[[bands]]", *(f'{name} = "{value}"' for name, value in names if value)]
         lines += [f"rows = {len(members)}"]
         for column, latency in enumerate(("tpot", "ttft")):
@@ -214,7 +221,7 @@ def main() -> None:
         everything = list(csv.DictReader(file))
     table = [row for row in everything if not row["mode"].startswith("disagg")]
     pools = [row for row in everything if row["mode"].startswith("disagg") and row["decode_workers"]]
-    say, fitted, outside = sys.stdout.write, [], []
+    say, fitted, outside, inside = sys.stdout.write, [], [], []
     told: list[Row] = []
     with ProcessPoolExecutor(2) as pool:
         for engine, stack in serving_stacks().items():
@@ -227,14 +234,16 @@ def main() -> None:
             fitted.append(errors((rows, with_constants(stack, theta))))
             say(summary(f"{engine}, fitted", fitted[-1]))
             of_engine = [row for row in (*table, *pools) if row["engine"] == engine]
-            for name, left_out, found in held_out(pool, rows, of_engine, stack, around):
+            for name, left_out, found, shipped in held_out(pool, rows, of_engine, stack, around):
                 outside.append(found)
+                inside.append(shipped)
                 told += left_out
                 say(summary(f"{engine} without {name}", found))
             sys.stdout.flush()
     say(summary("fitted", np.concatenate(fitted)) + summary("leave one model out", np.concatenate(outside)))
     if arguments.bands:
-        arguments.bands.write_text(bands_toml(told, np.concatenate(outside), arguments.runs.name))
+        errors_of = np.concatenate(outside), np.concatenate(inside)
+        arguments.bands.write_text(bands_toml(told, *errors_of, arguments.runs.name))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from topology.hardware.datasheets import (
     sheet_named,
 )
 from topology.hardware.gpu import Gpu
-from topology.hardware.prices import price_at, price_of
+from topology.hardware.prices import price_of_machine
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 from topology.spec_rules import MAX_GPUS, require_valid
 
@@ -122,7 +122,7 @@ def machine_spec(machine: Machine, num_gpus: int, *, oversubscription: float = 1
         )
         for index, tier in enumerate(fabrics()[machine.fabric].tiers)
     )
-    price = price_at(machine) if machine.usd_per_hour is not None else price_of(machine.gpu)
+    price = price_of_machine(machine)
     return ClusterSpec(
         name=machine.name,
         nodes=(machine_node(machine, hosts, gpus_per_node=per_host, nodes_per_domain=per_domain),),

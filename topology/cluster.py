@@ -59,9 +59,11 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
-        del facts["spec"]["left_out"]  # which decides no plan
+        del facts["spec"]["left_out"], facts["spec"]["idle_usd_per_hour"]  # which decide no plan
         for node in facts["spec"]["nodes"]:
             del node["hosts"]  # nor do they
+            if node["usd_per_gpu_hour"] is None:  # as it was before kinds of node could have prices
+                del node["usd_per_gpu_hour"]
         for tier in facts["spec"]["tiers"]:
             if tier["units"] is None:  # as it was before units could differ
                 del tier["units"]

@@ -13,6 +13,7 @@ from topology.base.names import resolve
 from topology.builders import gpu_named, machine_node
 from topology.fabric.degraded import degraded
 from topology.hardware.datasheets import gpu_aliases, gpu_sheets, machines
+from topology.hardware.prices import Price, price_of_machine
 from topology.spec import ClusterSpec, NodeSpec
 
 
@@ -33,6 +34,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
 
     A `[[nodes]]` table needs `count` and either `gpu` or `machine`; every other key overrides that
     machine's. A `[[gpus]]` table whose `name` is a catalog GPU overrides its keys for this cluster.
+    Nodes of several kinds without a price have the catalog's, unless the cluster states one for all.
     Hosts of `without` are left out, and `degraded` says what ails others.
     """
     raw = read_toml(path)
@@ -40,9 +42,10 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     raw.setdefault("name", as_text(Path(path).stem))
     if isinstance(raw.get("nodes"), list):
         named = {table["name"] for table in _tables(raw.get("gpus")) if isinstance(table.get("name"), str)}
-        raw["nodes"] = [
-            _fill_node(table, named, f"{path}: nodes[{i}]") for i, table in enumerate(raw["nodes"])
-        ]
+        given = raw["nodes"]
+        filled = [_fill_node(table, named, f"{path}: nodes[{i}]") for i, table in enumerate(given)]
+        raw["nodes"] = [table for table, _ in filled]
+        raw |= _prices(raw, given, [price for _, price in filled])
     if isinstance(raw.get("gpus"), list):
         raw["gpus"] = [_fill_gpu(table) for table in raw["gpus"]]
     return degraded(structure(raw, ClusterSpec, str(path)), without, faults)
@@ -111,10 +114,30 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [table for table in value if isinstance(table, dict)] if isinstance(value, list) else []
 
 
-def _fill_node(table: object, named: set[str], where: str) -> object:
-    """Return a node table with the keys it leaves out, from the machine or the GPU it names."""
+def _prices(raw: dict[str, Any], given: list[object], prices: list[Price | None]) -> dict[str, Any]:
+    """Return node tables and facts of a cluster of several kinds that states no price, with the catalog's."""
+    tables = [table if isinstance(table, dict) else {} for table in given]
+    stated = ["usd_per_gpu_hour" in table for table in tables]
+    kinds = {(str(table.get("machine")), str(table.get("gpu"))) for table in tables}
+    if "usd_per_gpu_hour" in raw or all(stated) or (len(kinds) == 1 and not any(stated)):
+        return {}
+    open_ = [price if not own else None for price, own in zip(prices, stated, strict=True)]
+    used = list(dict.fromkeys(price for price in open_ if price is not None))
+    facts = {
+        "price_source": "; ".join(f"{price.machine} on demand, {price.source}" for price in used),
+        "price_as_of": min((price.as_of for price in used), default=""),
+    }
+    nodes = [
+        table if price is None else {**table, "usd_per_gpu_hour": price.usd_per_gpu_hour}
+        for table, price in zip(raw["nodes"], open_, strict=True)
+    ]
+    return {"nodes": nodes} | {name: value for name, value in facts.items() if value and name not in raw}
+
+
+def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Price | None]:
+    """Return a node table with the keys it leaves out, from the machine or the GPU it names; its price."""
     if not isinstance(table, dict):
-        return table
+        return table, None
     given = dict(table)
     machine = given.pop("machine", None)
     gpu = given.get("gpu")
@@ -126,10 +149,11 @@ def _fill_node(table: object, named: set[str], where: str) -> object:
     elif isinstance(gpu, str) and gpu in gpu_sheets():
         base = machines()[gpu_sheets()[gpu].machine]
     else:
-        return given if machine is None else {**given, "machine": machine}
+        return given if machine is None else {**given, "machine": machine}, None
     defaults = unstructure(machine_node(base, 1))
-    optional = {field.name for field in fields(NodeSpec)} - {"count", "name", "switch"}
-    return {key: value for key, value in defaults.items() if key in optional} | given
+    optional = {field.name for field in fields(NodeSpec)} - {"count", "name", "switch", "usd_per_gpu_hour"}
+    price = price_of_machine(base) if given.get("gpu", base.gpu) == base.gpu else None
+    return {key: value for key, value in defaults.items() if key in optional} | given, price
 
 
 def _fill_gpu(table: object) -> object:

@@ -1,6 +1,6 @@
 """Pools whose nodes differ: their kinds of node, and the clusters that some of the kinds make.
 
-A kind is everything a node entry says but how many, its name and its switch.
+A kind is everything a node entry says, its price included, but how many, its name and its switch.
 """
 
 from __future__ import annotations
@@ -127,11 +127,7 @@ def words_of(nodes: tuple[NodeSpec, ...]) -> str:
 
 def is_part(used: ClusterSpec, offered: ClusterSpec) -> bool:
     """Whether a cluster is a pool, or what some of its kinds make of it; names and prices aside."""
-    return any(
-        replace(used, name="", usd_per_gpu_hour=None, price_source="")
-        == replace(part, name="", usd_per_gpu_hour=None, price_source="")
-        for part in parts_of(offered)
-    )
+    return any(_unpriced(used) == _unpriced(part) for part in parts_of(offered))
 
 
 def left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
@@ -142,6 +138,11 @@ def left_out(offered: ClusterSpec, used: ClusterSpec) -> tuple[NodeSpec, ...]:
 
 def _kind(node: NodeSpec) -> NodeSpec:
     return replace(node, count=1, name="", switch="", hosts=())
+
+
+def _unpriced(spec: ClusterSpec) -> ClusterSpec:
+    nodes = tuple(replace(node, usd_per_gpu_hour=None) for node in spec.nodes)
+    return replace(spec, name="", nodes=nodes, usd_per_gpu_hour=None, price_source="", idle_usd_per_hour=0.0)
 
 
 def _few(kinds: list[NodeSpec]) -> Iterator[tuple[NodeSpec, ...]]:

@@ -19,6 +19,8 @@ class NodeSpec:
 
     `nodes_per_domain` hosts share one scale-up domain (18 trays of 4 in an NVL72 rack, else 1).
     `host_bandwidth_bytes_per_s` is a GPU's own path to the host and its NIC (PCIe or C2C).
+    `usd_per_gpu_hour` is their own price where it is not the cluster's: spot and reserved nodes of a machine
+    are two kinds.
     `switch` names the leaf the nodes hang on when the cluster lists `switches`. `hosts` are the names of the
     nodes in order, where they are known.
     """
@@ -37,6 +39,7 @@ class NodeSpec:
     name: str = ""
     switch: str = ""
     hosts: tuple[str, ...] = ()
+    usd_per_gpu_hour: float | None = None
 
     def times(self, count: int) -> "NodeSpec":
         """Return so many of these nodes: the first of those that have names, no names for more of them."""
@@ -74,6 +77,9 @@ class SwitchSpec:
 class ClusterSpec:
     """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them.
 
+    `usd_per_gpu_hour` is the price of nodes that have none of their own (`topology.rates`);
+    `idle_usd_per_hour` that of nodes of its pool that are none of its own and are paid for all the same.
+
     `left_out` names hosts, and GPUs of hosts, that were taken out before; they are in none of the other
     fields (`topology.fabric.degraded`).
     """
@@ -89,6 +95,7 @@ class ClusterSpec:
     price_as_of: str = ""
     gpus: tuple[Gpu, ...] = ()
     left_out: tuple[str, ...] = ()
+    idle_usd_per_hour: float = 0.0
 
     @property
     def num_gpus(self) -> int:

@@ -84,6 +84,7 @@ def _node(node: NodeSpec, path: str) -> Iterator[str]:
         nics_per_node=node.nics_per_node,
         scaleup_latency_s=node.scaleup_latency_s,
         nic_latency_s=node.nic_latency_s,
+        usd_per_gpu_hour=node.usd_per_gpu_hour or 0.0,
     )
     if node.hosts and len(node.hosts) != node.count:
         yield f"{path}.hosts has {len(node.hosts)} names, must be count = {node.count} of them"
@@ -123,8 +124,8 @@ def _whole(spec: ClusterSpec) -> Iterator[str]:
         yield "nodes is empty, a cluster has at least one node"
     if spec.num_gpus > MAX_GPUS:
         yield f"it has {spec.num_gpus:g} GPUs, more than the {MAX_GPUS} that can be planned for"
-    if spec.usd_per_gpu_hour is not None:
-        yield from _not_negative("top level", usd_per_gpu_hour=spec.usd_per_gpu_hour)
+    dollars = {"usd_per_gpu_hour": spec.usd_per_gpu_hour or 0.0, "idle_usd_per_hour": spec.idle_usd_per_hour}
+    yield from _not_negative("top level", **dollars)
     for kind, names in (
         ("node", [node.name for node in spec.nodes if node.name]),
         ("host", [host for node in spec.nodes for host in node.hosts]),

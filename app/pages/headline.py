@@ -13,7 +13,7 @@ from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_usd
 from app.reports.answer import csv_text
-from app.reports.plan_headline import band_text, chance_text, evidence_text, headline
+from app.reports.plan_headline import band_text, chance_text, evidence_text, headline, price_text
 from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
@@ -23,6 +23,7 @@ from planner.plan import Plan, to_json
 from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
 from topology.base.units import format_bytes, format_seconds
+from topology.rates import unpriced
 
 TRUST = "[can I trust it?](accuracy)"
 
@@ -144,9 +145,9 @@ def _seconds_of_run(plan: Plan) -> float | None:
 def _price_note(plan: Plan) -> str:
     """Where the price comes from."""
     spec = plan.request.cluster
-    if spec.usd_per_gpu_hour is None:
+    if unpriced(spec):
         return "No price is known for this GPU: set one under Fabric."
-    return f"At ${spec.usd_per_gpu_hour:.2f} per GPU-hour, {spec.price_as_of}"
+    return f"At {price_text(spec)} per GPU-hour, {spec.price_as_of}"
 
 
 def delta(plan: Plan, baseline: Plan | None, value: Callable[[Plan], float | None]) -> str | None:

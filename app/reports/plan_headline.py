@@ -13,6 +13,9 @@ from planner.problem import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
+from topology.pools import kinds_of
+from topology.rates import rate_of, unpriced
+from topology.spec import ClusterSpec
 
 
 def headline(request: PlanRequest) -> str:
@@ -143,12 +146,29 @@ def evidence_text(request: PlanRequest, estimate: Estimate) -> str:
 def money_text(request: PlanRequest, estimate: Estimate) -> str:
     """Dollars and energy for a billion tokens."""
     energy = f"{three_digits(estimate.wh_per_billion_tokens / KILO)} kWh per billion tokens at design power"
-    rate = request.cluster.usd_per_gpu_hour
-    if estimate.usd_per_billion_tokens is None or rate is None:
-        return f"no price known (--set cluster.usd_per_gpu_hour=…) · {energy}"
+    price = price_text(request.cluster)
+    if estimate.usd_per_billion_tokens is None:
+        return f"{price} (--set cluster.usd_per_gpu_hour=…) · {energy}"
     as_of = f", {request.cluster.price_as_of}" if request.cluster.price_as_of else ""
-    price = f"at ${rate:.2f} per GPU-hour{as_of}"
-    return f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens {price} · {energy}"
+    money = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
+    return f"{money} at {price} per GPU-hour{as_of} · {energy}"
+
+
+def price_text(cluster: ClusterSpec) -> str:
+    """Dollars an hour of a GPU, of each kind of node where they differ; or which kinds lack a price.
+
+    >>> from topology.catalog import cluster
+    >>> price_text(cluster("dgx-h100", 32).spec)
+    '$6.88'
+    """
+    lacking = ", ".join(unpriced(cluster))
+    if lacking:
+        return f"no price known of {lacking}" if len(cluster.nodes) > 1 else "no price known"
+    kinds = [(kind.gpu, rate_of(cluster, kind)) for kind in kinds_of(cluster)]
+    each = " and ".join(f"${rate:.2f} ({gpu})" for gpu, rate in kinds)
+    text = each if len({rate for _, rate in kinds}) > 1 else f"${kinds[0][1]:.2f}"
+    idle = cluster.idle_usd_per_hour
+    return f"{text}, with ${idle:.2f} an hour of idle nodes," if idle else text
 
 
 def run_text(request: PlanRequest, estimate: Estimate) -> str:

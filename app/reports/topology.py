@@ -8,6 +8,7 @@ from typing import Any
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table, json_text
+from app.reports.plan_headline import price_text
 from costmodel.layout import AXIS_ORDERS, DEFAULT_AXIS_ORDER, LayoutTable, ParallelLayout
 from costmodel.parallel.axes import RANK_AXES, STAGE_AXES
 from costmodel.training.rank_strides import axis_strides
@@ -28,6 +29,7 @@ from topology.fabric.axis_report import AxisBandwidth, axis_bandwidth, bisection
 from topology.fabric.hierarchy import Hierarchy, Level, reduction_words
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price
+from topology.rates import unpriced
 
 SCHEMA_VERSION = 1
 _SPLITS = (*RANK_AXES, *STAGE_AXES)
@@ -140,7 +142,7 @@ def _facts(cluster: Cluster) -> Facts:
     nic = f"{h.nics_per_node} per host, {format_nic(h.nic.bandwidth_bytes_per_s)}" if h.nic else "none"
     rails = f", {h.rails} rails" if h.rails > 1 else ""
     domain = f"{h.gpus_per_node} GPUs, {format_bandwidth(h.scaleup.bandwidth_bytes_per_s)} per GPU each way"
-    price = f"{format_usd(spec.usd_per_gpu_hour)} per GPU hour, {spec.price_source} ({spec.price_as_of})"
+    price = f"{price_text(spec)} per GPU hour, {spec.price_source} ({spec.price_as_of})"
     return Facts(
         title="Cluster",
         pairs=(
@@ -150,7 +152,7 @@ def _facts(cluster: Cluster) -> Facts:
             ("NICs", f"{nic}{rails}"),
             ("fabric", f"{spec.fabric or 'unnamed'}, oversubscription {three_digits(oversubscription(h))}:1"),
             ("bisection", format_bandwidth(bisection_bytes_per_s(h))),
-            ("price", price if spec.usd_per_gpu_hour is not None else "not known"),
+            ("price", f"not known of {', '.join(unpriced(spec))}" if unpriced(spec) else price),
             ("symmetric", "yes" if h.symmetric else "no"),
             ("fingerprint", cluster.fingerprint()),
         ),

@@ -38,6 +38,7 @@ from costmodel.training.priced import price_layouts
 from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
 from topology.cluster import Cluster
+from topology.rates import mean_usd_per_gpu_hour, rates_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ def answer(
     memory_lower, memory_upper = interval(peak, deviation)
     gpus, tokens = q.paid_gpus, q.job.tokens_per_step
     mfu = _model_flop(q.model, q.job) / (seconds * gpus * q.cluster.gpu.peak(TRAINING[q.job.precision].peak))
-    price = q.cluster.spec.usd_per_gpu_hour
+    price = mean_usd_per_gpu_hour(q.cluster.spec, gpus)
     dollars = None if price is None else float(usd(seconds, gpus, price))
     energy = float(watt_hours(seconds, q.layout.num_gpus, q.cluster.gpu.tdp_w))
     return Estimate(
@@ -240,7 +241,7 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     ]
     if q.model.is_moe:
         lines.append("tokens are routed evenly to experts")
-    if q.cluster.spec.usd_per_gpu_hour is not None:
+    if rates_of(q.cluster.spec) is not None:
         lines.append(f"price {q.cluster.spec.price_source}, {q.cluster.spec.price_as_of}")
     return (*lines, *q.cluster.notes)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from costmodel.estimate import Estimate
+from costmodel.estimate import Estimate, per_billion_tokens, usd
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
@@ -27,6 +27,7 @@ from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import CostColumns, compose
 from topology.cluster import Cluster
+from topology.rates import mean_usd_per_gpu_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,12 @@ def estimate_unlike(
     paid_share = stages if rented else [
         kinds.each[kind].num_gpus / kinds.together.num_gpus for kind in used
     ]  # fmt: skip
-    return _together(answers, memory, stages, paid_share), costs
+    found = _together(answers, memory, stages, paid_share)
+    of_kinds = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(kinds.each))]
+    price = mean_usd_per_gpu_hour(kinds.together.spec, paid, of_kinds if rented else None)
+    dollars = None if price is None else float(usd(found.step_time_s, paid, price))
+    per_tokens = None if dollars is None else float(per_billion_tokens(dollars, job.tokens_per_step))
+    return replace(found, usd_per_step=dollars, usd_per_billion_tokens=per_tokens), costs
 
 
 def _together(

@@ -204,10 +204,19 @@ def _scaled_batch(plan: Plan, factor: float) -> PlanRequest:
 
 
 def _scaled_price(plan: Plan, factor: float) -> PlanRequest:
-    """The price of a GPU-hour times `factor`."""
+    """The price of a GPU-hour of every node times `factor`."""
     spec = plan.request.cluster
-    rate = None if spec.usd_per_gpu_hour is None else spec.usd_per_gpu_hour * factor
-    return replace(plan.request, cluster=replace(spec, usd_per_gpu_hour=rate))
+
+    def scaled(rate: float | None) -> float | None:
+        return None if rate is None else rate * factor
+
+    changed = replace(
+        spec,
+        nodes=tuple(replace(node, usd_per_gpu_hour=scaled(node.usd_per_gpu_hour)) for node in spec.nodes),
+        usd_per_gpu_hour=scaled(spec.usd_per_gpu_hour),
+        idle_usd_per_hour=spec.idle_usd_per_hour * factor,
+    )
+    return replace(plan.request, cluster=changed)
 
 
 FACTS: tuple[Fact, ...] = (

@@ -18,8 +18,10 @@ from planner.bounds.priced import Priced
 from planner.bounds.ranks import layers_taken, rank_limits
 from planner.problem import Setting
 from planner.stages.unlike import NONE_FITS, arrangements
+from topology.rates import Rates
 
 Vector = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 HALVINGS = 7
 """Steps in which the slowest stage of a layout is narrowed down."""
@@ -45,6 +47,29 @@ def most_rate(slower: Sequence[Vector], caps: Sequence[Any], pp: Any) -> Vector:
             rate, left = rate + (1 + extra) / slower[kind], left - extra
         rates.append(rate)
     return np.asarray(np.max(rates, axis=0))
+
+
+def least_paid(rates: Rates, ranks: Any, pp: Any) -> Vector | None:
+    """The fewest dollars an hour of `pp` stages of so many ranks, each kind having at least one.
+
+    The cheapest are filled first, which no other filling undercuts; None without prices of kinds.
+    """
+    if not rates:
+        return None
+    ranks, left = np.asarray(ranks), pp - len(rates)
+    stages = np.zeros(np.broadcast_shapes(ranks.shape, np.shape(pp)))
+    for gpus, rate in sorted(rates, key=lambda kind: kind[1]):
+        extra = np.clip(left, 0, gpus // ranks - 1)
+        stages, left = stages + (1 + extra) * rate, left - extra
+    return np.asarray(ranks * stages)
+
+
+def arranged_paid(rates: Rates, ranks: int, kinds: Integers, ends: Integers) -> Vector | None:
+    """Dollars an hour of each arrangement of stages of so many ranks; None without prices of kinds."""
+    if not rates:
+        return None
+    dollars = np.array([rate for _, rate in rates])
+    return np.asarray(ranks * (dollars[kinds] * np.diff(ends, axis=1)).sum(axis=1))
 
 
 def arranged_bounds(

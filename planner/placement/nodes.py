@@ -34,11 +34,13 @@ FEW_NODES = 8
 def place(setting: Setting, layout: ParallelLayout, estimate: Estimate) -> Mesh:
     """Mesh of a layout, whose estimate says what each axis communicates."""
     axes = [(axis, int(getattr(layout, axis))) for axis in layout.axis_order]
-    cluster = setting.cluster
-    host = cluster.spec.nodes[0].gpus_per_node
-    if cluster.spec.num_nodes == 1 or any(node.gpus_per_node != host for node in cluster.spec.nodes):
+    cluster, spec = setting.cluster, setting.cluster.spec
+    host = spec.nodes[0].gpus_per_node
+    if spec.num_nodes == 1 or any(node.gpus_per_node != host for node in spec.nodes):
         return mesh(axes)
-    units = units_of_hosts(cluster.spec)
+    if layout.num_gpus < spec.num_gpus and len({node.usd_per_gpu_hour for node in spec.nodes}) > 1:
+        return mesh(axes)  # the first nodes are those that are paid for
+    units = units_of_hosts(spec)
     lost_s = torn_seconds(cluster.hierarchy, layout, estimate, units)
     chosen = choose_hosts(units, run_sizes(layout, host), -(-layout.num_gpus // host), lost_s)
     gpus = (chosen[:, None] * host + np.arange(host)).reshape(-1)[: layout.num_gpus]

@@ -67,6 +67,8 @@ def override_cluster(spec: ClusterSpec, settings: Mapping[str, str]) -> ClusterS
     nodes = tuple(
         _with_nics(node, override(node, chosen(NodeSpec), "cluster"), settings) for node in spec.nodes
     )
+    if "usd_per_gpu_hour" in settings:  # one price of all
+        nodes = tuple(replace(node, usd_per_gpu_hour=None) for node in nodes)
     tiers = tuple(override(tier, chosen(TierSpec), "cluster") for tier in spec.tiers)
     changed = override(replace(spec, nodes=nodes, tiers=tiers), chosen(ClusterSpec), "cluster")
     require_valid(changed)

@@ -25,6 +25,7 @@ from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
 from topology.cluster_file import resized
+from topology.rates import rates_of, unpriced
 from topology.spec import ClusterSpec
 
 DEFAULT_GPU = "h100-sxm"
@@ -214,10 +215,10 @@ def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Obje
             cause=" and ".join(f"{flag} is missing" for flag, value in needed.items() if value is None),
             fix="add for example --tokens 1T --deadline 30d",
         )
-    if objective == "cost" and cluster.usd_per_gpu_hour is None:
+    if objective == "cost" and rates_of(cluster) is None:
         raise InputError(
             what="the least cost needs a price",
-            cause=f"no price of {shown(cluster.nodes[0].gpu)} is known",
+            cause=f"no price of {', '.join(map(shown, unpriced(cluster)))} is known",
             fix="add --set cluster.usd_per_gpu_hour=…, or leave out --objective cost",
         )
     return objective

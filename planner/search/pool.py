@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from costmodel.kernels.tables import Calibration
-from planner.bounds.objective import Goal, goal_of
+from planner.bounds.objective import Goal, goal_of, goal_of_plan
 from planner.plan import Optimality, Plan, PlanRequest, Pool, PoolPart
 from planner.search.unlike import UnlikeSearch, search_unlike
 from planner.search.unlike_plan import plan_unlike
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.base.units import format_seconds
 from topology.pools import kinds_of, left_out, parts_of, stages_on, words_of
+from topology.rates import each_priced, with_idle
 from topology.spec import ClusterSpec
 
 Refusal = TypeVar("Refusal")
@@ -38,8 +39,9 @@ def best_of_pool(
         search: answers a request all of whose GPUs are planned for alike.
         cal: kernel and collective tables.
     """
+    request = replace(request, cluster=each_priced(request.cluster))
     found, goal = best_part(replace(request, top=1), search), goal_of(request)
-    score = _score(goal, found) if isinstance(found, Plan) else math.inf
+    score = _score(found) if isinstance(found, Plan) else math.inf
     started, best = time.perf_counter(), None
     every: list[UnlikeSearch] = []
     for part in parts_of(request.cluster):
@@ -52,13 +54,13 @@ def best_of_pool(
     seconds = time.perf_counter() - started
     if best is None:
         if isinstance(found, Plan):
-            return _with_unlike(_with_alternatives(found, search, request.top), every, goal, seconds)
+            return _with_unlike(_with_alternatives(found, search, request.top), every, seconds)
         return found
     unlike = plan_unlike(best)
     if isinstance(found, Plan) and found.pool is not None:
         here = _part(found.request.cluster, found)
         pool = replace(found.pool, others=(here, *found.pool.others))
-        optimality = _of_all(unlike, [found], goal)
+        optimality = _of_all(unlike, [found])
         spent = found.search_time_s
     else:
         others = tuple(_part(part, None) for part in parts_of(request.cluster))
@@ -71,7 +73,7 @@ def best_of_pool(
         search_time_s=spent,
         assumptions=(*words, *unlike.assumptions),
     )
-    return _with_unlike(plan, [done for done in every if done is not best], goal, seconds)
+    return _with_unlike(plan, [done for done in every if done is not best], seconds)
 
 
 def _with_alternatives(found: Plan, search: Callable[[PlanRequest], Plan | Refusal], top: int) -> Plan:
@@ -95,20 +97,21 @@ def best_part(request: PlanRequest, search: Callable[[PlanRequest], Plan | Refus
         request: what is asked, of a pool whose nodes differ.
         search: answers a request all of whose GPUs are planned for alike.
     """
+    request = replace(request, cluster=each_priced(request.cluster))
     goal = goal_of(request)
     parts = list(parts_of(request.cluster))
     answers = [search(part_request(request, part, goal)) for part in parts]
     plans = [answer for answer in answers if isinstance(answer, Plan)]
     if not plans:
         return answers[0]
-    best = min(plans, key=lambda plan: (_score(goal, plan), plan.request.cluster.num_gpus))
+    best = min(plans, key=lambda plan: (_score(plan), plan.request.cluster.num_gpus))
     found = zip(parts, answers, strict=True)
     others = tuple(_part(part, answer) for part, answer in found if answer is not best)
     pool = Pool(offered=request.cluster, others=others)
     one_layout = best.optimality.enumerated == 1
     return replace(
         best,
-        optimality=best.optimality if one_layout else _of_all(best, plans, goal),
+        optimality=best.optimality if one_layout else _of_all(best, plans),
         search_time_s=sum(plan.search_time_s for plan in plans),
         assumptions=(*pool_words(best.request.cluster, pool), *best.assumptions),
         pool=pool,
@@ -116,15 +119,8 @@ def best_part(request: PlanRequest, search: Callable[[PlanRequest], Plan | Refus
 
 
 def part_request(request: PlanRequest, part: ClusterSpec, goal: Goal) -> PlanRequest:
-    """The same question of a part of the pool.
-
-    An hour of its GPUs pays for the idle ones too, unless the objective says how many to rent.
-    """
-    price, offered = request.cluster.usd_per_gpu_hour, request.cluster.num_gpus
-    if price is not None and part.num_gpus < offered and not goal.rents_what_it_uses:
-        source = f"{request.cluster.price_source or 'the price of the pool'}, idle nodes paid for"
-        part = replace(part, usd_per_gpu_hour=price * offered / part.num_gpus, price_source=source)
-    return replace(request, cluster=part)
+    """The same question of a part of the pool; nodes left idle are paid for, unless it says what to rent."""
+    return replace(request, cluster=part if goal.rents_what_it_uses else with_idle(part, request.cluster))
 
 
 def pool_words(used: ClusterSpec, pool: Pool, kind_of_stage: tuple[int, ...] = ()) -> tuple[str, ...]:
@@ -152,58 +148,70 @@ def _part(part: ClusterSpec, answer: object) -> PoolPart:
     return PoolPart(nodes=words_of(part.nodes), num_gpus=part.num_gpus, step_time_s=step_s)
 
 
-def _score(goal: Goal, plan: Plan) -> float:
+def _score(plan: Plan) -> float:
     """Score of a plan; under ``memory`` that of the fastest, in whose band it is."""
-    step_s = plan.optimality.bound_s if goal.objective == "memory" else plan.estimate.step_time_s
-    return float(goal.score(plan.layout.num_gpus, step_s))
+    memory = plan.request.objective == "memory"
+    step_s = plan.optimality.bound_s if memory else plan.estimate.step_time_s
+    return float(goal_of_plan(plan).score(plan.layout.num_gpus, step_s))
 
 
-def _with_unlike(plan: Plan, every: Sequence[UnlikeSearch], goal: Goal, seconds: float) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What one search looked at, in scores: no layout of it beats `bound`, none dismissed its floor."""
+
+    bound: float
+    floors: Mapping[str, float]
+    pruned: Mapping[str, int]
+    solved: int
+
+
+def _looked(plan: Plan) -> Looked:
+    """What the search of a plan says in its certificate."""
+    c, goal, G = plan.optimality, goal_of_plan(plan), plan.layout.num_gpus
+    floors = {name: float(goal.score(G, seconds)) for name, seconds in c.floors_s.items()}
+    return Looked(bound=float(goal.score(G, c.bound_s)), floors=floors, pruned=c.pruned, solved=c.solved)
+
+
+def _with_unlike(plan: Plan, every: Sequence[UnlikeSearch], seconds: float) -> Plan:
     """The plan, with what searches of unlike stages looked at and could not rule out in its certificate."""
-    own, gpus, step_s = plan.optimality, plan.layout.num_gpus, plan.estimate.step_time_s
-    if own.enumerated == 1:
+    if plan.optimality.enumerated == 1:
         return plan
-    pruned, floors, bound, solved = Counter(own.pruned), dict(own.floors_s), own.bound_s, own.solved
-    for done in every:
-        solved += done.solved
-        pruned.update({name: count for name, count in done.dismissed.counts.items() if count})
-        bound = min(bound, float(goal.cutoff_s(gpus, done.bound)))
-        for name, least in done.dismissed.floors.items():
-            there = float(goal.cutoff_s(gpus, least))
+    looked = [
+        Looked(
+            bound=done.bound,
+            floors=done.dismissed.floors,
+            pruned={name: count for name, count in done.dismissed.counts.items() if count},
+            solved=done.solved,
+        )
+        for done in every
+    ]
+    return replace(plan, optimality=_joined(plan, looked), search_time_s=plan.search_time_s + seconds)
+
+
+def _of_all(best: Plan, plans: Sequence[Plan]) -> Optimality:
+    """The certificate of the best of several plans: what no layout of any part can beat."""
+    return _joined(best, [_looked(plan) for plan in plans if plan is not best])
+
+
+def _joined(plan: Plan, others: Sequence[Looked]) -> Optimality:
+    """The certificate of a plan with what other searches looked at: their scores as steps of its own GPUs."""
+    own, goal, G, step_s = (
+        plan.optimality,
+        goal_of_plan(plan),
+        plan.layout.num_gpus,
+        plan.estimate.step_time_s,
+    )
+    pruned, floors, solved = Counter(own.pruned), dict(own.floors_s), own.solved
+    bound = min(own.bound_s, step_s)
+    for other in others:
+        solved += other.solved
+        pruned.update(other.pruned)
+        bound = min(bound, float(goal.cutoff_s(G, other.bound)))
+        for name, least in other.floors.items():
+            there = float(goal.cutoff_s(G, least))
             if math.isfinite(there):
                 floors[name] = min(floors.get(name, math.inf), there)
     gap = max(0.0, 1 - bound / step_s) if own.bound_bytes is None else own.gap
-    proven = own.status == "proven" and gap <= ROUNDED_AWAY
-    certificate = replace(
-        own,
-        status="proven" if proven else "best-found",
-        bound_s=bound,
-        gap=gap,
-        enumerated=sum(pruned.values()) + solved,
-        pruned=dict(sorted(pruned.items())),
-        solved=solved,
-        floors_s=floors,
-    )
-    return replace(plan, optimality=certificate, search_time_s=plan.search_time_s + seconds)
-
-
-def _of_all(best: Plan, plans: Sequence[Plan], goal: Goal) -> Optimality:
-    """The certificate of the best of several plans: what no layout of any part can beat."""
-    gpus, own = best.layout.num_gpus, best.optimality
-    bound, floors, pruned, solved = math.inf, dict(own.floors_s), Counter(own.pruned), own.solved
-    for plan in plans:
-        c = plan.optimality
-        least = float(goal.score(plan.layout.num_gpus, c.bound_s))
-        bound = min(bound, float(goal.cutoff_s(gpus, least)))
-        if plan is best:
-            continue
-        pruned.update(c.pruned)
-        solved += c.solved
-        for name, seconds in c.floors_s.items():
-            there = float(goal.cutoff_s(gpus, float(goal.score(plan.layout.num_gpus, seconds))))
-            floors[name] = min(floors.get(name, math.inf), there)
-    bound = min(bound, best.estimate.step_time_s)
-    gap = max(0.0, 1 - bound / best.estimate.step_time_s) if own.bound_bytes is None else own.gap
     proven = own.status == "proven" and gap <= ROUNDED_AWAY
     return replace(
         own,

@@ -58,7 +58,7 @@ def rederive(
     goal: Goal,
     request: PlanRequest,
     score: float,
-    gpus: int,
+    seconds: Callable[[float], float],
     cal: Calibration,
     progress: Progress = lambda _: None,
 ) -> Rederived:
@@ -69,7 +69,7 @@ def rederive(
         goal: what "best" means.
         request: its pins are read.
         score: the claim: only layouts that could beat it are decided.
-        gpus: GPUs that the bound is expressed in.
+        seconds: the step with which the plan would have a score, which the bound is expressed in.
         cal: kernel and collective tables.
         progress: told how far it is.
     """
@@ -97,9 +97,13 @@ def rederive(
             if solution.split is not None and better is None:
                 better = found.layout
         dismissed += int((scores >= cutoff).sum())
-    bound_s = float(goal.cutoff_s(gpus, least))
     return Rederived(
-        bound_s=bound_s, layouts=layouts, dismissed=dismissed, split=split, solved=solved, better=better
+        bound_s=seconds(least),
+        layouts=layouts,
+        dismissed=dismissed,
+        split=split,
+        solved=solved,
+        better=better,
     )
 
 

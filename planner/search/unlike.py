@@ -30,7 +30,7 @@ from costmodel.training.step_time import step_stretch
 from costmodel.training.unlike import Kinds, price_unlike, unlike_costs
 from planner.bounds.funnel import ROUNDING, best_placement_seconds, compute_seconds, smallest_memory
 from planner.bounds.objective import Goal, goal_of
-from planner.bounds.unlike import arranged_bounds, most_rate, slowness
+from planner.bounds.unlike import arranged_bounds, arranged_paid, least_paid, most_rate, slowness
 from planner.engines.contracts import recomputes_of
 from planner.plan import PlanRequest
 from planner.problem import Setting, kinds_of_setting, setting_of
@@ -41,6 +41,7 @@ from planner.space.degrees import PairBound, complete, every_degrees, every_shar
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
+from topology.rates import Rates, rates_of_kinds
 
 Vector = npt.NDArray[np.float64]
 
@@ -54,13 +55,14 @@ FIRST_SLICE = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlikeChoice:
-    """A layout whose stages run on these kinds of node, with its split."""
+    """A layout whose stages run on these kinds of node, with its split; `paid` dollars an hour if known."""
 
     layout: ParallelLayout
     kind_of_stage: tuple[int, ...]
     costs: UnlikeStages
     split: StageSplit
     step_time_s: float
+    paid: float | None
 
 
 @dataclass(slots=True)
@@ -88,6 +90,11 @@ class UnlikeSearch:
     def settings(self) -> tuple[Setting, ...]:
         """The same question of each kind of node alone."""
         return tuple(replace(self.setting, cluster=cluster) for cluster in self.kinds.each)
+
+    @property
+    def rates(self) -> Rates:
+        """Prices of the kinds of node, none where the goal asks for none."""
+        return (rates_of_kinds(self.request.cluster) or ()) if self.goal.rates else ()
 
     @property
     def counts(self) -> Vector:
@@ -209,7 +216,14 @@ def _scores(done: UnlikeSearch, layers: Sequence[Vector], degrees: Mapping[str, 
     gpus = ranks * pp
     nodes = np.maximum(1.0, gpus / done.kinds.together.hierarchy.gpus_per_node)
     stretch = step_stretch(nodes, done.setting.stack.level, default_constants())
-    return done.goal.score(gpus, stretch * ((M - 1) * work / rate + total) * (1 - ROUNDING))
+    least_s = stretch * ((M - 1) * work / rate + total) * (1 - ROUNDING)
+    return done.goal.score(gpus, least_s, _least_paid(done, ranks, pp))
+
+
+def _least_paid(done: UnlikeSearch, ranks: Any, pp: Any) -> Vector | None:
+    """Dollars an hour that no arrangement undercuts, by more than floats are rounded; None without prices."""
+    paid = least_paid(done.rates, ranks, pp)
+    return None if paid is None else paid * (1 - ROUNDING)
 
 
 def _unfold(done: UnlikeSearch, table: LayoutTable) -> LayoutTable:
@@ -245,23 +259,24 @@ def _look(done: UnlikeSearch, table: LayoutTable) -> None:
     M = priced[0].costs.num_microbatches
     every = np.min([one.costs.every_s for one in priced], axis=0)
     slowest = work / most_rate(slower, caps, table.pp) + every
-    gpus = table.num_gpus
-    scores = done.goal.score(gpus, ((M - 1) * slowest + rest) * (1 - ROUNDING))
+    gpus, paid = table.num_gpus, _least_paid(done, table.stage_ranks, table.pp)
+    scores = done.goal.score(gpus, ((M - 1) * slowest + rest) * (1 - ROUNDING), paid)
     for part in done.dismissed.in_turn(
         "stage-bound", scores, lambda: done.cutoff, first=FIRST_SLICE, growth=4
     ):
         bounds = np.full(len(part), np.inf)
         for same in _equal_stages(table, part):
             rows = part[same]
+            least_paid_here = None if paid is None else paid[rows]
             bounds_s = arranged_bounds(
                 done.settings,
                 [one.take(rows) for one in priced],
                 done.counts,
                 rest=rest[rows],
                 least=slowest[rows],
-                cutoff_s=done.goal.cutoff_s(gpus[rows], done.cutoff),
+                cutoff_s=done.goal.cutoff_s(gpus[rows], done.cutoff, least_paid_here),
             )
-            bounds[same] = done.goal.score(gpus[rows], bounds_s)
+            bounds[same] = done.goal.score(gpus[rows], bounds_s, least_paid_here)
         for bound, place in sorted(zip(bounds, range(len(part)), strict=True)):
             row = int(part[place])
             if bound >= done.cutoff:
@@ -309,11 +324,13 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
     told = recomputes_of(s.engine)
     tables = kind_tables(costs.kinds, "per-rank", spare_bytes=1.0)
     kinds, ends = arrangements(layout.pp, caps)
-    cutoff_s = float(done.goal.cutoff_s(G, done.cutoff))
+    paid = arranged_paid(done.rates, layout.stage_ranks, kinds, ends)
+    cutoff_s = float(np.max(done.goal.cutoff_s(G, done.cutoff, paid), initial=-math.inf))
     bounds_s = arrangement_bounds(costs, tables, kinds, ends, rest=rest, least=least, cutoff_s=cutoff_s)
+    bounds = done.goal.score(G, bounds_s, paid)
     every = functools.lru_cache(lambda spare: kind_tables(costs.kinds, told, spare_bytes=spare))
-    for one in np.argsort(bounds_s, kind="stable"):
-        bound = float(done.goal.score(G, bounds_s[one]))
+    for one in np.argsort(bounds, kind="stable"):
+        bound, dollars = float(bounds[one]), None if paid is None else float(paid[one])
         if bound >= done.cutoff:
             done.dismissed.by_bound("split-bound", np.array([bound]))
             return
@@ -325,15 +342,16 @@ def _arrange(done: UnlikeSearch, priced: Sequence[Priced], rest: float, least: f
         chosen = replace(
             costs, kind_of_stage=tuple(int(kind) for kind, (a, b) in runs for _ in range(int(b - a)))
         )
-        cutoff_s = float(done.goal.cutoff_s(G, done.cutoff))
+        cutoff_s = float(done.goal.cutoff_s(G, done.cutoff, dollars))
         found = split_unlike(chosen, every(1.0), lambda: every(0.0), cutoff_s)
-        done.bound = min(done.bound, float(done.goal.score(G, found.bound_s)))
+        done.bound = min(done.bound, float(done.goal.score(G, found.bound_s, dollars)))
         if found.split is not None:
-            done.score = float(done.goal.score(G, found.step_s))
+            done.score = float(done.goal.score(G, found.step_s, dollars))
             done.best = UnlikeChoice(
                 layout=named(layout, found.split),
                 kind_of_stage=chosen.kind_of_stage,
                 costs=chosen,
                 split=found.split,
                 step_time_s=found.step_s,
+                paid=dollars,
             )

@@ -58,9 +58,11 @@ def mesh_unlike(setting: Setting, layout: ParallelLayout, kind_of_stage: tuple[i
 def _certificate(done: UnlikeSearch, best: UnlikeChoice) -> Optimality:
     """What was proven of a choice among the layouts whose stages run on these kinds."""
     G = best.layout.num_gpus
-    bound_s = min(best.step_time_s, float(done.goal.cutoff_s(G, done.bound)))
+    bound_s = min(best.step_time_s, float(done.goal.cutoff_s(G, done.bound, best.paid)))
     pruned = {name: count for name, count in sorted(done.dismissed.counts.items()) if count}
-    floors = {name: float(done.goal.cutoff_s(G, least)) for name, least in done.dismissed.floors.items()}
+    floors = {
+        name: float(done.goal.cutoff_s(G, least, best.paid)) for name, least in done.dismissed.floors.items()
+    }
     return Optimality(
         status="proven" if bound_s >= best.step_time_s * (1 - ROUNDED_AWAY) else "best-found",
         bound_s=bound_s,

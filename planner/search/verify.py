@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from costmodel.estimate import Estimate
@@ -15,7 +16,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.estimate import estimate_and_costs
-from planner.bounds.objective import goal_of
+from planner.bounds.objective import goal_of, goal_of_plan
 from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
@@ -244,15 +245,15 @@ def _proof(
     request, c = plan.request, plan.optimality
     if c.enumerated == 1:
         request = replace(request, pins=_pins_of(plan.layout, setting))
-    goal, gpus = goal_of(request), plan.layout.num_gpus
-    found = rederive(setting, goal, request, float(goal.score(gpus, c.bound_s)), gpus, cal, progress)
+    goal, score, seconds = goal_of(request), _score_of(plan, c.bound_s), partial(_seconds_of, plan)
+    found = rederive(setting, goal, request, score, seconds, cal, progress)
     holds = found.bound_s >= c.bound_s * (1 - PROVEN_GAP)
     words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better and not holds else "")
     claims = [Claim(name="bound", holds=holds, claimed=format_seconds(c.bound_s), found=words)]
     if c.bound_bytes is not None and c.within_s is not None:
         share = c.bound_bytes / setting.cluster.gpu.memory_bytes
         tight = replace(setting, memory_headroom=1 - share)
-        found = rederive(tight, goal, request, c.within_s, gpus, cal, progress)
+        found = rederive(tight, goal, request, c.within_s, seconds, cal, progress)
         none = found.better is None and found.bound_s >= c.within_s * (1 - PROVEN_GAP)
         bound = f"no plan within {format_seconds(c.within_s)} in {format_bytes(c.bound_bytes)}"
         claims.append(
@@ -265,14 +266,14 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
     """Whether no layout on other kinds of node of the pool beats the bound; nothing where all are alike."""
     if plan.pool is None or plan.optimality.enumerated == 1:
         return
-    goal, gpus = goal_of(plan.request), plan.layout.num_gpus
+    goal, score = goal_of(plan.request), _score_of(plan, plan.optimality.bound_s)
     asked, bound_s = replace(plan.request, cluster=plan.pool.offered), plan.optimality.bound_s
     for part in parts_of(plan.pool.offered):
         if part.nodes == plan.request.cluster.nodes:
             continue
         request = part_request(asked, part, goal)
-        score = float(goal.score(gpus, bound_s))
-        found = rederive(setting_of(request), goal, request, score, gpus, cal, progress)
+        setting, seconds = setting_of(request), partial(_seconds_of, plan)
+        found = rederive(setting, goal_of(request), request, score, seconds, cal, progress)
         words = format_seconds(found.bound_s) + (f" by {found.better}" if found.better else "")
         holds = found.bound_s >= bound_s * (1 - PROVEN_GAP)
         name = f"bound on {words_of(part.nodes)}"
@@ -282,12 +283,12 @@ def _other_parts(plan: Plan, cal: Calibration, progress: Progress) -> Iterator[C
 
 def _unlike_parts(plan: Plan, asked: PlanRequest, cal: Calibration, progress: Progress) -> Iterator[Claim]:
     """Whether no pipeline with stages on unlike kinds of node of the pool beats the bound."""
-    goal, gpus, bound_s = goal_of(plan.request), plan.layout.num_gpus, plan.optimality.bound_s
+    goal, bound_s = goal_of(plan.request), plan.optimality.bound_s
     for part in parts_of(asked.cluster):
         if len(kinds_of(part)) == 1:
             continue
         progress(f"stages on unlike kinds of {words_of(part.nodes)}")
-        score = goal.shortened(float(goal.score(gpus, bound_s)), PROVEN_GAP)
+        score = goal.shortened(_score_of(plan, bound_s), PROVEN_GAP)
         found = rederive_unlike(part_request(asked, part, goal), cal, score)
         if found is None:
             continue
@@ -296,6 +297,16 @@ def _unlike_parts(plan: Plan, asked: PlanRequest, cal: Calibration, progress: Pr
             words = f"{format_seconds(found.best.step_time_s)} by {found.best.layout}"
         name = f"bound of stages on unlike kinds of {words_of(part.nodes)}"
         yield Claim(name=name, holds=found.best is None, claimed=format_seconds(bound_s), found=words)
+
+
+def _score_of(plan: Plan, step_s: float) -> float:
+    """Score of a plan if its step took so long."""
+    return float(goal_of_plan(plan).score(plan.layout.num_gpus, step_s))
+
+
+def _seconds_of(plan: Plan, score: float) -> float:
+    """Step with which a plan would have a score."""
+    return float(goal_of_plan(plan).cutoff_s(plan.layout.num_gpus, score))
 
 
 def _pins_of(layout: ParallelLayout, setting: Setting) -> dict[str, object]:

@@ -80,7 +80,7 @@ def in_tree_order(spec: ClusterSpec) -> tuple[NodeSpec, ...]:
 def _domains(nodes: Sequence[NodeSpec]) -> Iterator[Domain]:
     host = gpu = 0
     for named in nodes:
-        node = replace(named, hosts=())  # equal units are drawn once, whatever their hosts are called
+        node = replace(named, hosts=(), usd_per_gpu_hour=None)  # equal units are drawn once, whoever they are
         for start in range(0, node.count, node.nodes_per_domain):
             hosts = min(node.nodes_per_domain, node.count - start)
             yield Domain(node=node, hosts=hosts, first_host=host, first_gpu=gpu)

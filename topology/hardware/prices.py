@@ -33,6 +33,11 @@ def price_of(gpu: str) -> Price | None:
     return price_at(min(priced, key=_rank)) if priced else None
 
 
+def price_of_machine(machine: Machine) -> Price | None:
+    """Return the price of one GPU of a machine, or else of its GPU wherever one is listed."""
+    return price_at(machine) if machine.usd_per_hour is not None else price_of(machine.gpu)
+
+
 def price_at(machine: Machine) -> Price:
     """Return the price of one GPU of a machine that has one."""
     return Price(

@@ -87,3 +87,13 @@ def test_parts_keep_what_is_left_of_units_that_differ() -> None:
         5: (2, 1, 2), 3: (1, 1, 1), 2: (1, 1)
     }  # fmt: skip
     assert all(build(part).num_gpus == part.num_gpus for part in parts.values())
+
+
+def test_kinds_of_one_machine_may_differ_in_price_alone() -> None:
+    """Spot and reserved nodes are two kinds; a part of them is one whatever its prices say."""
+    spot = replace(machine_node(machines()["dgx-h100"], 2), usd_per_gpu_hour=1.5)
+    spec = replace(pool(("dgx-h100", 3)), nodes=(*pool(("dgx-h100", 3)).nodes, spot))
+    assert [kind.count for kind in kinds_of(spec)] == [3, 2]
+    part = part_of(spec, kinds_of(spec)[:1])
+    assert is_part(replace(part, usd_per_gpu_hour=4.0, idle_usd_per_hour=24.0), spec)
+    assert build(spec).hierarchy == build(replace(spec, nodes=(spot.times(5),))).hierarchy

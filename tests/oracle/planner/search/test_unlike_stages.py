@@ -62,10 +62,14 @@ def cases() -> Iterator[PlanRequest]:
 
 def plain_best(request: PlanRequest) -> float:
     """The shortest step of any layout whose stages follow each other on unlike kinds, by looking at all."""
+    return min((step_s for _, step_s in every_arrangement(request)), default=math.inf)
+
+
+def every_arrangement(request: PlanRequest) -> Iterator[tuple[list[int], float]]:
+    """GPUs of each kind, and the shortest step, of every layout in every order of two kinds."""
     s, kinds = setting_of(request), kinds_of_setting(request)
     budgets = [one.gpu.memory_bytes * (1 - s.memory_headroom) for one in kinds.each]
     pins = {**request.pins, "schedule": "1f1b", "virtual_stages": 1}
-    best = math.inf
     for layout in every_layout(s, pins) or []:
         outer = next((axis for axis in layout.axis_order if getattr(layout, axis) > 1), "")
         if layout.pp < 2 or outer != "pp":
@@ -76,8 +80,7 @@ def plain_best(request: PlanRequest) -> float:
             needed = [of_stage.count(kind) * layout.stage_ranks for kind in (0, 1)]
             if all(need <= one.num_gpus for need, one in zip(needed, kinds.each, strict=True)):
                 costs = unlike_costs(priced, layout, s.model, s.job, budgets, of_stage)
-                best = min([best, *_steps(s, costs, layout)])
-    return best
+                yield needed, min(_steps(s, costs, layout), default=math.inf)
 
 
 def _steps(s: Setting, costs: UnlikeStages, layout: ParallelLayout) -> Iterator[float]:
