@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -34,9 +34,11 @@ WORKER = "executor.training.worker"
 class Team:
     """The ranks that one node starts.
 
-    `meeting` is the folder in which all ranks meet; `lock` the file descriptor that holds the run's folder.
+    `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet. `over` says
+    that a node is gone, which ends an attempt; `may_restart` waits until that is known after one has failed.
     """
 
+    folder: Path
     run_file: Path
     nodes: Nodes
     num_local: int
@@ -45,6 +47,12 @@ class Team:
     lock: int
     notice_s: int = NOTICE_S
     max_restarts: int = MOST_RESTARTS
+    over: Callable[[], bool] = lambda: False
+    may_restart: Callable[[], bool] = lambda: True
+
+    def rank(self, local: int) -> int:
+        """Rank of the whole run."""
+        return self.nodes.rank * self.num_local + local
 
 
 def run_team(team: Team) -> tuple[int, signal.Signals | None]:
@@ -59,7 +67,7 @@ def run_team(team: Team) -> tuple[int, signal.Signals | None]:
             for attempt in range(team.max_restarts + 1):
                 ranks = [_started(team, attempt, local) for local in range(team.num_local)]
                 code = _ended(team, ranks, team.meeting / f"failed-{attempt}", asked)
-                if code == 0 or asked:
+                if code == 0 or asked or not team.may_restart() or asked:
                     break
         finally:
             for rank in ranks:
@@ -88,7 +96,7 @@ def _heeding() -> Iterator[list[signal.Signals]]:
 def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
     """Start one rank. The folder it was started in is on no path of it (``-P``)."""
     place = {
-        "RANK": team.nodes.rank * team.num_local + local,
+        "RANK": team.rank(local),
         "LOCAL_RANK": local,
         "WORLD_SIZE": team.nodes.count * team.num_local,
         "LOCAL_WORLD_SIZE": team.num_local,
@@ -117,7 +125,7 @@ def _ended(
             failed.touch()
         if None not in codes:
             return code
-        if deadline_s is None and (asked or failed.exists()):
+        if deadline_s is None and (asked or failed.exists() or team.over()):
             grace_s = max(1, team.notice_s - REPORT_S) if asked else GRACE_S
             deadline_s = time.monotonic() + grace_s
             for rank in ranks:
@@ -133,5 +141,4 @@ def _kill(team: Team, ranks: list[subprocess.Popen[bytes]]) -> None:
         if rank.poll() is None:
             rank.kill()
             rank.wait()
-            mark = team.run_file.parent / RANKS_FOLDER / str(team.nodes.rank * team.num_local + local)
-            mark.unlink(missing_ok=True)
+            (team.folder / RANKS_FOLDER / str(team.rank(local))).unlink(missing_ok=True)
