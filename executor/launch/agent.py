@@ -8,13 +8,14 @@ the other nodes that an attempt has failed. No torch: what is started imports it
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -36,6 +37,7 @@ class Team:
 
     `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet. `over` says
     that a node is gone, which ends an attempt; `may_restart` waits until that is known after one has failed.
+    `waiting` are processes that were started meanwhile, to take the places of ranks when it is.
     """
 
     folder: Path
@@ -49,6 +51,7 @@ class Team:
     max_restarts: int = MOST_RESTARTS
     over: Callable[[], bool] = lambda: False
     may_restart: Callable[[], bool] = lambda: True
+    waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def rank(self, local: int) -> int:
         """Rank of the whole run."""
@@ -104,13 +107,42 @@ def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
         RESTARTS: attempt,
         MEETING: team.meeting / f"store-{attempt}",
     }
+    environment = {**team.environment, **{name: str(value) for name, value in place.items()}}
+    if not team.waiting:
+        return _process(team, (str(team.run_file),), environment, subprocess.DEVNULL)
+    rank = team.waiting.pop()
+    assert rank.stdin is not None  # noqa: S101 - it was started with one
+    told = json.dumps({"run_file": str(team.run_file), "environment": environment})
+    with contextlib.suppress(BrokenPipeError), rank.stdin:  # it has died, which is seen as of any rank
+        rank.stdin.write(told.encode())
+    return rank
+
+
+def _process(
+    team: Team, arguments: Sequence[str], environment: Mapping[str, str], stdin: int
+) -> subprocess.Popen[bytes]:
+    """Start a process of a rank."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", WORKER, str(team.run_file)],
-        env={**team.environment, **{name: str(value) for name, value in place.items()}},
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-P", "-m", WORKER, *arguments],
+        env=environment,
+        stdin=stdin,
         start_new_session=True,
         pass_fds=(team.lock,),
     )
+
+
+def _prepare(team: Team) -> None:
+    """Start what will take the places of ranks that end now: on several nodes it is not known yet which."""
+    environment = {**team.environment, LAUNCHER: str(os.getpid())}
+    while team.nodes.count > 1 and len(team.waiting) < team.num_local:
+        team.waiting.append(_process(team, (), environment, subprocess.PIPE))
+
+
+def end_waiting(waiting: list[subprocess.Popen[bytes]]) -> None:
+    """End what has got no place."""
+    for process in waiting:
+        process.kill()
+        process.communicate()
 
 
 def _ended(
@@ -130,6 +162,8 @@ def _ended(
             deadline_s = time.monotonic() + grace_s
             for rank in ranks:
                 rank.terminate()
+            if not asked:
+                _prepare(team)
         if deadline_s is not None and time.monotonic() > deadline_s:
             _kill(team, ranks)
         time.sleep(LOOK_S)

@@ -10,13 +10,14 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, run_team
+from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, run_team
 from executor.launch.environment import check_named, environment_of_ranks
 from executor.launch.membership import beating
 from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm, placed
@@ -167,7 +168,11 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 write=lambda plan: write_run(settings, plan),
                 begin=lambda: _begin(folder, meetings),
             )
-            return _turn_by_turn(turns, settings, supervision, lock)
+            waiting = list[subprocess.Popen[bytes]]()
+            try:
+                return _turn_by_turn(turns, settings, supervision, lock, waiting)
+            finally:
+                end_waiting(waiting)
 
 
 def _meetings(folder: Path, launch: str) -> Path:
@@ -187,7 +192,13 @@ def _begin(folder: Path, meetings: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _turn_by_turn(turns: Turns, settings: RunSettings, supervision: Supervision, lock: int) -> RunStatus:
+def _turn_by_turn(
+    turns: Turns,
+    settings: RunSettings,
+    supervision: Supervision,
+    lock: int,
+    waiting: list[subprocess.Popen[bytes]],
+) -> RunStatus:
     """Run each turn in which this node has ranks, until the run ends."""
     folder, after, failure = Path(settings.folder), -1, "ranks of other nodes ended"
     while True:
@@ -201,6 +212,7 @@ def _turn_by_turn(turns: Turns, settings: RunSettings, supervision: Supervision,
             _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, lock),
             over=turn.over,
             may_restart=turn.may_restart,
+            waiting=waiting,
         )
         ours = [str(team.rank(local)) for local in range(num_local)]
         for rank in ours:  # whoever had that number before

@@ -58,14 +58,13 @@ def chosen(crew: Crew, free: Sequence[int]) -> tuple[tuple[int, ...], Plan]:
     if len(free) == crew.count:
         return tuple(free), crew.plan
     lost = tuple(host for node, host in enumerate(crew.hosts) if node not in free)
-    for count in range(len(free), 0, -1) if crew.min_gpus is not None else ():
-        if count * crew.per_node < (crew.min_gpus or 1):
+    for count in range(len(free), 0, -1):
+        if crew.min_gpus is None or count * crew.per_node < crew.min_gpus:
             break
         smaller = crew.replan(count * crew.per_node, lost)
-        if smaller is not None and smaller.layout.num_gpus >= (crew.min_gpus or 1):
-            nodes = _seated(crew, free, smaller)
-            if nodes:
-                return nodes, smaller
+        nodes = () if smaller is None else _seated(crew, free, smaller)
+        if smaller is not None and nodes:
+            return nodes, smaller
     least = "no --min-gpus" if crew.min_gpus is None else f"--min-gpus {crew.min_gpus}"
     raise InputError(
         what="too few nodes are left for the run to go on",
@@ -111,7 +110,7 @@ class Turn:
         before = self.table.changes(self.members)
         while not self.over():
             now = self.table.changes(self.members)
-            if all(now[node] > count for node, count in before.items()):
+            if all(now[node] > count + 1 for node, count in before.items()):  # one may be from before
                 return True
             time.sleep(LOOK_S)
         return False
@@ -144,20 +143,20 @@ class Turns:
             number = self.table.latest()
             members = self.table.members(number) if number >= 0 else Members()
             if number > after and self.table.mine.token in members.tokens:
-                return self._taken(number, members)
+                return self.taken(number, members)
             under_way = under_way or (
                 not self.table.undecided() and len(self.table.gone(members)) < len(members.nodes)
             )
-            status = read_status(Path(self.settings.folder))
-            if under_way and status is not None and status.state != "running":
-                return None
             if number > known and under_way:
                 known = number
                 self.say(f"{self.crew.named((self.table.node,))} has no ranks now: it waits as a spare")
-            self._settle(number, members, failure, time.monotonic() - since_s)
+            status = read_status(Path(self.settings.folder))
+            if under_way and status is not None and status.state != "running":
+                return None
+            self.settle(number, members, failure, time.monotonic() - since_s)
             time.sleep(LOOK_S)
 
-    def _taken(self, number: int, members: Members) -> Turn:
+    def taken(self, number: int, members: Members) -> Turn:
         """Take this node's place in a turn."""
         if members.error:
             raise InputError(*members.error)
@@ -168,7 +167,7 @@ class Turns:
         nodes = replace(self.nodes, count=len(members.nodes), rank=rank)
         return Turn(number=number, members=members, nodes=nodes, plan=plan, place=place, table=self.table)
 
-    def _settle(self, number: int, members: Members, failure: str, waited_s: float) -> None:
+    def settle(self, number: int, members: Members, failure: str, waited_s: float) -> None:
         """Decide on the next turn if that falls to this node and no rank of the last runs any more."""
         table = replace(self.table)  # as it was heard in one look
         if table.undecided():
