@@ -246,6 +246,7 @@ def _team(
             interface=listening_interface(nodes, settings.interface),
             named=settings.env,
             wandb=settings.wandb,
+            records=Path(settings.folder),
         ),
         meeting=meeting,
         lock=lock,

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not possible(), reason="this machine gives no networks of one's own"),
 ]
-STEPS, BATCH = 24, 12
+STEPS, BATCH = 15, 12
 RECOVERED_S = 30.0
 KILLED = ("node2", "node10")  # in the midst of the ranks, then rank 0 with the node that would decide next
 LAUNCHER = """

@@ -121,9 +121,22 @@ def test_ranks_get_what_is_listed_and_what_is_named() -> None:
     }  # fmt: skip
     given = environment_of_ranks(users, interface="lo", named=("MINE",))
     names = {"PATH", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MINE"}
-    assert set(given) == names | {"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"}
+    ours = {"PYTORCH_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+    assert set(given) == names | ours | {"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"}
     assert (given["GLOO_SOCKET_IFNAME"], given["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
     assert "WANDB_API_KEY" in environment_of_ranks(users, interface="lo", wandb=True)
+
+
+def test_what_the_user_says_of_memory_and_records_stands(tmp_path: Path) -> None:
+    """By torch's name of today or the one before."""
+    given = environment_of_ranks({}, interface="lo", records=tmp_path)
+    assert given["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert given["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "nccl-rank")
+    users = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
+    users["TORCH_FR_DUMP_TEMP_FILE"] = "mine"
+    theirs = environment_of_ranks(users, interface="lo", records=tmp_path)
+    assert users.items() <= theirs.items()
+    assert not theirs.keys() & {"PYTORCH_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE"}
 
 
 def test_no_path_of_ranks_is_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
