@@ -70,7 +70,10 @@ def run_team(team: Team) -> tuple[int, signal.Signals | None]:
             for attempt in range(team.max_restarts + 1):
                 ranks = [_started(team, attempt, local) for local in range(team.num_local)]
                 code = _ended(team, ranks, team.meeting / f"failed-{attempt}", asked)
-                if code == 0 or asked or not team.may_restart() or asked:
+                if code == 0 or asked:
+                    break
+                _prepare(team)
+                if not team.may_restart() or asked:
                     break
         finally:
             for rank in ranks:

@@ -254,6 +254,30 @@ def test_a_rank_that_hangs_does_not_hold_up_the_restart(
     assert list((tmp_path / RANKS_FOLDER).iterdir()) == []
 
 
+TOLD_LATER = """
+import json, os, pathlib, sys
+kind, run_file = "started", sys.argv[-1]
+if len(sys.argv) == 1:
+    told = json.loads(sys.stdin.readline())
+    kind, run_file = "prepared", told["run_file"]
+    os.environ.update(told["environment"])
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+(pathlib.Path(run_file).parent / f"{kind}-{os.environ['RANK']}-{attempt}").touch()
+sys.exit(attempt == "0")
+"""
+
+
+def test_on_several_nodes_the_next_ranks_are_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They start while it is found out who is left, and are told their places then."""
+    team = team_of(tmp_path, TOLD_LATER, monkeypatch, nodes=Nodes(count=2, rank=1), max_restarts=1)
+    assert run_team(team) == (0, None)
+    again = {path.name for path in tmp_path.glob("*-[0-9]-1")}
+    assert again == {"prepared-2-1", "prepared-3-1"}
+    assert team.waiting == []
+
+
 STUBBORN = """
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
