@@ -145,7 +145,8 @@ class Turns:
             if number > after and self.table.mine.token in members.tokens:
                 return self.taken(number, members)
             under_way = under_way or (
-                not self.table.undecided() and len(self.table.gone(members)) < len(members.nodes)
+                not (members.error or self.table.undecided())
+                and len(self.table.gone(members)) < len(members.nodes)
             )
             if number > known and under_way:
                 known = number
@@ -153,7 +154,8 @@ class Turns:
             status = read_status(Path(self.settings.folder))
             if under_way and status is not None and status.state != "running":
                 return None
-            self.settle(number, members, failure, time.monotonic() - since_s)
+            if under_way or self._complete(time.monotonic() - since_s):
+                self.settle(number, members, failure, under_way=under_way)
             time.sleep(LOOK_S)
 
     def taken(self, number: int, members: Members) -> Turn:
@@ -167,8 +169,15 @@ class Turns:
         nodes = replace(self.nodes, count=len(members.nodes), rank=rank)
         return Turn(number=number, members=members, nodes=nodes, plan=plan, place=place, table=self.table)
 
-    def settle(self, number: int, members: Members, failure: str, waited_s: float) -> None:
-        """Decide on the next turn if that falls to this node and no rank of the last runs any more."""
+    def _complete(self, waited_s: float) -> bool:
+        """Whether every node has come to the start of a run, or has had the time to."""
+        return waited_s >= MEETING_S or len(self.table.living()) == self.crew.count
+
+    def settle(self, number: int, members: Members, failure: str, *, under_way: bool) -> None:
+        """Decide on the next turn if that falls to this node and no rank of the last runs any more.
+
+        What is not `under_way` begins anew, whatever nodes an earlier start had.
+        """
         table = replace(self.table)  # as it was heard in one look
         if table.undecided():
             return
@@ -178,8 +187,6 @@ class Turns:
         if any(node not in living or living[node].ended < number for node in left):
             if gone:
                 over.touch()
-            return
-        if not left and len(living) < self.crew.count and waited_s < MEETING_S:
             return
         if table.node != min(living):
             return
@@ -196,7 +203,7 @@ class Turns:
             if not left:
                 self.begin()
             self.write(plan)
-            why = self._why(plan, nodes, gone if left else (), lost)
+            why = self._why(plan, nodes, gone if under_way else (), lost)
             table.claim(number + 1, _members(living, nodes, why=why), self._files(number + 1, plan))
 
     def _why(self, plan: Plan, nodes: Sequence[int], gone: Sequence[int], lost: Sequence[int]) -> str:

@@ -61,7 +61,9 @@ class Job:
         table = self.nodes[node].table
         number = table.latest()
         members = table.members(number) if number >= 0 else Members()
-        self.nodes[node].settle(number, members, failure, 0.0)
+        turns = self.nodes[node]
+        if number >= 0 or turns._complete(0.0):
+            turns.settle(number, members, failure, under_way=number >= 0)
 
     def end(self, *nodes: int, lost: Sequence[int] = ()) -> None:
         """Ranks of the last turn end on some nodes."""
@@ -209,6 +211,23 @@ def test_a_node_whose_ranks_are_killed_again_and_again_is_left_out(job: Job) -> 
     job.settle(0)
     assert job.members().nodes == (0, 2, 3)
     assert job.members().why.startswith("ranks of node 1 lost: continuing on 3 of 4 nodes")
+
+
+def test_a_spare_goes_on_alone(tmp_path: Path, plan_of: Callable[..., Plan]) -> None:
+    """All that had ranks are gone at once."""
+    job = Job(tmp_path, plan_of, count=2, min_gpus=1)
+    job.pass_s(2, (0, 1))
+    job.settle(0)
+    job.end(0)
+    job.pass_s(SILENT_S + 1, (0,))
+    job.settle(0)
+    assert job.members().nodes == (0,)
+    job.nodes[1] = job.launched(1)
+    job.pass_s(SILENT_S + 1, (1,))
+    job.settle(1)
+    assert job.members().nodes == (1,)
+    assert job.turn(1).nodes == Nodes(count=1, rank=0, launch="7")
+    assert job.said == ["node 0 silent for 10 s: continuing on 1 of 2 nodes, 1 of 2 GPUs"]
 
 
 def test_too_few_nodes_are_told_to_every_survivor(job: Job) -> None:
