@@ -151,7 +151,7 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
     hosts = () if os.environ.get("HOSTS") == "any" else hosts
     nodes = placed(nodes, hosts, os.environ)
     with held(folder, supervision.say, nodes.rank) as lock:
-        meetings = _meetings(folder, nodes.launch)
+        meetings = meetings_of(folder, nodes.launch)
         with beating(meetings, nodes.rank) as table:
             turns = Turns(
                 table=table,
@@ -175,12 +175,13 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 end_waiting(waiting)
 
 
-def _meetings(folder: Path, launch: str) -> Path:
+def meetings_of(folder: Path, launch: str) -> Path:
     """The folder, which nobody else can open, in which the nodes of this start of a run meet."""
     _refuse_links(folder)
     with _writing(folder):
         for part in (folder / MEETINGS, folder / MEETINGS / launch):
             part.mkdir(mode=0o700, exist_ok=True)
+            _refuse_links(part)
     return folder / MEETINGS / launch
 
 

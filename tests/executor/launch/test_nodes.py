@@ -14,6 +14,7 @@ from costmodel.layout import ParallelLayout
 from executor.launch.environment import check_named, environment_of_ranks, import_path
 from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, nodes_of_slurm, placed
 from executor.launch.run_lock import LOCK_FILE, held
+from executor.launch.supervise import meetings_of
 from planner.plan import Plan, to_json
 from topology.base.errors import InputError
 
@@ -163,6 +164,18 @@ def test_the_lock_of_a_foreign_folder_leads_nowhere_else(tmp_path: Path) -> None
     with pytest.raises(InputError, match="cannot be written"), held(tmp_path, pytest.fail):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("link", ["7.0.0", "7.0.0/beat-0"])
+def test_what_a_foreign_folder_says_of_nodes_leads_nowhere_else(link: str, tmp_path: Path) -> None:
+    """Neither is a link followed in which nodes meet, nor one under the name of what they write."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "run/.meetings/7.0.0").mkdir(parents=True)
+    if link == "7.0.0":
+        (tmp_path / "run/.meetings/7.0.0").rmdir()
+    (tmp_path / "run/.meetings" / link).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="leads elsewhere"):
+        meetings_of(tmp_path / "run", "7.0.0")
 
 
 def test_nodes_of_a_run_hold_their_own_locks(tmp_path: Path) -> None:
