@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from app.actions.run import without_hosts
-from executor.launch.membership import SILENT_S
 from executor.launch.supervise import with_plan, write_run
 from executor.training.settings import METRICS_FILE, RUN_FILE, RunSettings
 from planner.plan import to_json
@@ -121,10 +120,8 @@ def test_two_hosts_of_four_are_lost_and_no_step_changes(tmp_path: Path) -> None:
         assert "node2 silent for 10 s: continuing on 3 of 4 nodes, 3 of 4 GPUs" in words, said
         assert "node10 silent for 10 s: continuing on 2 of 4 nodes, 2 of 4 GPUs" in words, said
         assert words[-1] == "finished", said
-    start_s, *recovered_s = took_s
-    assert len(recovered_s) == len(KILLED), said
-    # one machine plays all hosts, so where it is slow a start alone takes as long
-    assert max(recovered_s) <= max(RECOVERED_S, SILENT_S + start_s), took_s
+    assert len(took_s) == 1 + len(KILLED), said
+    assert max(took_s[1:]) <= RECOVERED_S, took_s
     history = {int(row["step"]): row for row in rows(tmp_path / "run")}
     counted = [(step, history[step]["samples"]) for step in sorted(history)]
     assert counted == [(step, BATCH * step) for step in range(1, STEPS + 1)]
