@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -164,7 +165,7 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
 
     supervision = Supervision(
         min_gpus=min_gpus,
-        replan=lambda count: _replan(plan.request, count),
+        replan=lambda count, lost: _replan(plan.request, count, lost),
         say=note,
         notice_s=notice_s,
     )
@@ -177,20 +178,39 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
     return status
 
 
-def _replan(request: PlanRequest, num_gpus: int) -> Plan | None:
-    """Plan the same job and global batch on fewer GPUs; pinned degrees no longer fit and are dropped."""
+def _replan(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Plan | None:
+    """Plan the same job and global batch on fewer GPUs; pinned degrees no longer fit and are dropped.
+
+    `lost` are names of hosts that it must do without.
+    """
     from dataclasses import replace
 
     from app.actions.plan import plan_found
     from costmodel.layout import DEGREES
     from planner.plan import Plan
 
-    cluster = part_of_cluster(request.cluster, num_gpus)
+    rest = without_hosts(request.cluster, lost)
+    cluster = None if rest is None else part_of_cluster(rest, num_gpus)
     if cluster is None:
         return None
     pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
     found = plan_found(replace(request, cluster=cluster, pins=pins, stack=STACK))
     return found if isinstance(found, Plan) else None
+
+
+def without_hosts(cluster: ClusterSpec, lost: tuple[str, ...]) -> ClusterSpec | None:
+    """A cluster less some of its hosts; None when nothing is left, or its racks differ in size."""
+    from dataclasses import replace
+
+    if not lost:
+        return cluster
+    names, nodes = iter(cluster.hosts), []
+    for node in cluster.nodes:
+        left = tuple(name for name in islice(names, node.count) if name not in lost)
+        if left:
+            nodes.append(replace(node, count=len(left), hosts=left if node.hosts else ()))
+    racks = any(tier.units for tier in cluster.tiers)
+    return None if racks or not nodes else replace(cluster, nodes=tuple(nodes))
 
 
 def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:

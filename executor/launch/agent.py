@@ -8,13 +8,14 @@ the other nodes that an attempt has failed. No torch: what is started imports it
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -34,9 +35,12 @@ WORKER = "executor.training.worker"
 class Team:
     """The ranks that one node starts.
 
-    `meeting` is the folder in which all ranks meet; `lock` the file descriptor that holds the run's folder.
+    `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet. `over` says
+    that a node is gone, which ends an attempt; `may_restart` waits until that is known after one has failed.
+    `waiting` are processes that were started meanwhile, to take the places of ranks when it is.
     """
 
+    folder: Path
     run_file: Path
     nodes: Nodes
     num_local: int
@@ -45,6 +49,13 @@ class Team:
     lock: int
     notice_s: int = NOTICE_S
     max_restarts: int = MOST_RESTARTS
+    over: Callable[[], bool] = lambda: False
+    may_restart: Callable[[], bool] = lambda: True
+    waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def rank(self, local: int) -> int:
+        """Rank of the whole run."""
+        return self.nodes.rank * self.num_local + local
 
 
 def run_team(team: Team) -> tuple[int, signal.Signals | None]:
@@ -60,6 +71,9 @@ def run_team(team: Team) -> tuple[int, signal.Signals | None]:
                 ranks = [_started(team, attempt, local) for local in range(team.num_local)]
                 code = _ended(team, ranks, team.meeting / f"failed-{attempt}", asked)
                 if code == 0 or asked:
+                    break
+                _prepare(team)
+                if not team.may_restart() or asked:
                     break
         finally:
             for rank in ranks:
@@ -88,7 +102,7 @@ def _heeding() -> Iterator[list[signal.Signals]]:
 def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
     """Start one rank. The folder it was started in is on no path of it (``-P``)."""
     place = {
-        "RANK": team.nodes.rank * team.num_local + local,
+        "RANK": team.rank(local),
         "LOCAL_RANK": local,
         "WORLD_SIZE": team.nodes.count * team.num_local,
         "LOCAL_WORLD_SIZE": team.num_local,
@@ -96,13 +110,42 @@ def _started(team: Team, attempt: int, local: int) -> subprocess.Popen[bytes]:
         RESTARTS: attempt,
         MEETING: team.meeting / f"store-{attempt}",
     }
+    environment = {**team.environment, **{name: str(value) for name, value in place.items()}}
+    if not team.waiting:
+        return _process(team, (str(team.run_file),), environment, subprocess.DEVNULL)
+    rank = team.waiting.pop()
+    assert rank.stdin is not None  # noqa: S101 - it was started with one
+    told = json.dumps({"run_file": str(team.run_file), "environment": environment})
+    with contextlib.suppress(BrokenPipeError), rank.stdin:  # it has died, which is seen as of any rank
+        rank.stdin.write(told.encode())
+    return rank
+
+
+def _process(
+    team: Team, arguments: Sequence[str], environment: Mapping[str, str], stdin: int
+) -> subprocess.Popen[bytes]:
+    """Start a process of a rank."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", WORKER, str(team.run_file)],
-        env={**team.environment, **{name: str(value) for name, value in place.items()}},
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-P", "-m", WORKER, *arguments],
+        env=environment,
+        stdin=stdin,
         start_new_session=True,
         pass_fds=(team.lock,),
     )
+
+
+def _prepare(team: Team) -> None:
+    """Start what will take the places of ranks that end now: on several nodes it is not known yet which."""
+    environment = {**team.environment, LAUNCHER: str(os.getpid())}
+    while team.nodes.count > 1 and len(team.waiting) < team.num_local:
+        team.waiting.append(_process(team, (), environment, subprocess.PIPE))
+
+
+def end_waiting(waiting: list[subprocess.Popen[bytes]]) -> None:
+    """End what has got no place."""
+    for process in waiting:
+        process.kill()
+        process.communicate()
 
 
 def _ended(
@@ -117,11 +160,13 @@ def _ended(
             failed.touch()
         if None not in codes:
             return code
-        if deadline_s is None and (asked or failed.exists()):
+        if deadline_s is None and (asked or failed.exists() or team.over()):
             grace_s = max(1, team.notice_s - REPORT_S) if asked else GRACE_S
             deadline_s = time.monotonic() + grace_s
             for rank in ranks:
                 rank.terminate()
+            if not asked:
+                _prepare(team)
         if deadline_s is not None and time.monotonic() > deadline_s:
             _kill(team, ranks)
         time.sleep(LOOK_S)
@@ -133,5 +178,4 @@ def _kill(team: Team, ranks: list[subprocess.Popen[bytes]]) -> None:
         if rank.poll() is None:
             rank.kill()
             rank.wait()
-            mark = team.run_file.parent / RANKS_FOLDER / str(team.nodes.rank * team.num_local + local)
-            mark.unlink(missing_ok=True)
+            (team.folder / RANKS_FOLDER / str(team.rank(local))).unlink(missing_ok=True)

@@ -22,22 +22,41 @@ PREFIXES = (
     "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "UCX_", "FI_", "IBV_", "RDMAV_", "HSA_", "HIP_", "ROCR_", "MIOPEN_",
     "MESHPLAN_",
 )  # fmt: skip
+# What torch is told unless the user says otherwise, by its name of today (2.13) or an older one: an allocator
+# that joins what is free, and a recorder of NCCL's operations, which names the one that hung (torchfrtrace).
+TOLD = {
+    ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"): "expandable_segments:True",
+    ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"): "2000",
+    ("TORCH_NCCL_DUMP_ON_TIMEOUT",): "1",
+}
+RECORD_FILE = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 WANDB = "WANDB_"  # with --wandb, which cannot log in otherwise
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def environment_of_ranks(
-    environment: Mapping[str, str], *, interface: str, named: Sequence[str] = (), wandb: bool = False
+    environment: Mapping[str, str],
+    *,
+    interface: str,
+    named: Sequence[str] = (),
+    wandb: bool = False,
+    records: Path | None = None,
 ) -> dict[str, str]:
-    """Environment of every rank: what is listed and named, sockets on one interface, our packages found."""
+    """Environment of every rank: what is listed and named, sockets on one interface, our packages found.
+
+    `records` is the folder in which each rank leaves its last NCCL operations when one has hung.
+    """
     prefixes = (*PREFIXES, WANDB) if wandb else PREFIXES
     passed = {
         name: value
         for name, value in environment.items()
         if name in NAMES or name.startswith(prefixes) or name in named
     }
+    told = TOLD | ({} if records is None else {RECORD_FILE: str(records / "nccl-rank")})
+    defaults = {names[0]: value for names, value in told.items() if not passed.keys() & set(names)}
     return {
         "OMP_NUM_THREADS": "1",
+        **defaults,
         **passed,
         **sockets_on(interface),
         "PYTHONPATH": import_path(environment.get("PYTHONPATH", "")),

@@ -7,21 +7,22 @@ the launcher only starts processes and reads what they leave behind.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, run_team
+from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, run_team
 from executor.launch.environment import check_named, environment_of_ranks
+from executor.launch.membership import beating
 from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm, placed
 from executor.launch.run_lock import cannot_write, held
+from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns
 from executor.training.manifest import read_key
 from executor.training.settings import (
     CHECKPOINTS,
@@ -41,10 +42,7 @@ from topology.base.errors import InputError
 from topology.builders import build
 from topology.fabric.seats import hosts_by_rank
 
-PLAN_FILE = "plan.json"
 MEETINGS = ".meetings"
-MEETING_S = 600  # nodes of a job may start so long after the first
-MEETING_LOOK_S = 0.2
 
 
 def ranks_per_node(num_gpus: int, nodes: int) -> int:
@@ -109,44 +107,15 @@ def _writing(folder: Path) -> Iterator[None]:
         raise cannot_write(folder, error) from error
 
 
-@contextlib.contextmanager
-def meeting_place(folder: Path, nodes: Nodes, turn: int) -> Iterator[Path]:
-    """Give the folder in which ranks meet: one of this machine, or for several machines one in the run's.
-
-    The first node makes that when it has written the run, so the others wait for it.
-    """
-    if nodes.count == 1:
-        with tempfile.TemporaryDirectory(prefix="meshplan-") as local:
-            yield Path(local)
-        return
-    place = folder / MEETINGS / f"{nodes.launch}.{turn}"
-    if nodes.rank == 0:
-        if turn == 0:
-            shutil.rmtree(folder / MEETINGS, ignore_errors=True)
-        with _writing(folder):
-            place.parent.mkdir(mode=0o700, exist_ok=True)
-            place.mkdir(mode=0o700)
-    limit_s = time.monotonic() + MEETING_S
-    while not place.exists():
-        if time.monotonic() > limit_s:
-            raise InputError(
-                what="the first node of the job has not started its ranks",
-                cause=f"{place} is not there after {MEETING_S} s",
-                fix="start plan run on every node with one srun, and --run-dir on a file system they share",
-            )
-        time.sleep(MEETING_LOOK_S)
-    yield place
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """How a run is kept alive: `replan` gives a plan for fewer GPUs (None: there is none).
+    """How a run is kept alive: `replan` gives a plan for fewer GPUs without some hosts, None for none.
 
     `notice_s` seconds pass between a signal to stop and the scheduler's kill.
     """
 
     min_gpus: int | None
-    replan: Callable[[int], Plan | None]
+    replan: Replan
     say: Callable[[str], None]
     max_restarts: int = MOST_RESTARTS
     notice_s: int = NOTICE_S
@@ -154,42 +123,146 @@ class Supervision:
 
 def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> RunStatus:
     """Run to the end; after repeated crashes continue on fewer GPUs when that is allowed."""
-    nodes, folder = nodes_of_slurm(os.environ), Path(settings.folder)
-    if nodes.count > 1:
-        each = ranks_per_node(plan.layout.num_gpus, nodes.count)
-        hosts = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, each)
-        nodes = placed(nodes, hosts, os.environ)
-    environment = environment_of_ranks(
-        os.environ,
-        interface=listening_interface(nodes, settings.interface),
-        named=settings.env,
-        wandb=settings.wandb,
-    )
-    with held(folder, supervision.say, nodes.rank) as lock:
-        for turn in itertools.count():
-            num_local = ranks_per_node(plan.layout.num_gpus, nodes.count)
-            if nodes.rank == 0:
-                write_run(settings, plan)
-                begin_run(folder)
-            with meeting_place(folder, nodes, turn) as meeting:
-                team = Team(
-                    run_file=folder / RUN_FILE,
-                    nodes=nodes,
-                    num_local=num_local,
-                    environment=environment,
-                    meeting=meeting,
-                    lock=lock,
-                    notice_s=supervision.notice_s,
-                    max_restarts=supervision.max_restarts,
-                )
-                code, asked = run_team(team)
-            status = read_status(folder) or RunStatus(state="running")
+    nodes = nodes_of_slurm(os.environ)
+    run = _on_one_node if nodes.count == 1 else _on_several_nodes
+    return run(settings, plan, supervision, nodes)
+
+
+def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, nodes: Nodes) -> RunStatus:
+    """Ranks of this machine meet in a folder of its own."""
+    folder = Path(settings.folder)
+    with held(folder, supervision.say) as lock:
+        while True:
+            run_file = write_run(settings, plan)
+            begin_run(folder)
+            with tempfile.TemporaryDirectory(prefix="meshplan-") as meeting:
+                num_local = plan.layout.num_gpus
+                team = _team(settings, supervision, nodes, num_local, run_file, Path(meeting), lock)
+                code, status = _run_ended(team, settings, supervision)
             if status.state != "running":
                 return status
-            if asked is not None:
-                raise _stopped_too_late(asked, supervision.notice_s)
             plan = _fewer(supervision, plan, len(killed_ranks(folder)), code)
-    raise AssertionError
+
+
+def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervision, nodes: Nodes) -> RunStatus:
+    """Ranks meet in the run's folder; there the nodes also agree on who is left."""
+    folder, each = Path(settings.folder), ranks_per_node(plan.layout.num_gpus, nodes.count)
+    hosts = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, each)
+    hosts = () if os.environ.get("HOSTS") == "any" else hosts
+    nodes = placed(nodes, hosts, os.environ)
+    with held(folder, supervision.say, nodes.rank) as lock:
+        meetings = meetings_of(folder, nodes.launch)
+        with beating(meetings, nodes.rank) as table:
+            turns = Turns(
+                table=table,
+                crew=Crew(
+                    plan=plan,
+                    count=nodes.count,
+                    hosts=hosts,
+                    min_gpus=supervision.min_gpus,
+                    replan=supervision.replan,
+                ),
+                nodes=nodes,
+                settings=settings,
+                say=supervision.say,
+                write=lambda plan: write_run(settings, plan),
+                begin=lambda: _begin(folder, meetings),
+            )
+            waiting = list[subprocess.Popen[bytes]]()
+            try:
+                return _turn_by_turn(turns, settings, supervision, lock, waiting)
+            finally:
+                end_waiting(waiting)
+
+
+def meetings_of(folder: Path, launch: str) -> Path:
+    """The folder, which nobody else can open, in which the nodes of this start of a run meet."""
+    _refuse_links(folder)
+    with _writing(folder):
+        for part in (folder / MEETINGS, folder / MEETINGS / launch):
+            part.mkdir(mode=0o700, exist_ok=True)
+            _refuse_links(part)
+    return folder / MEETINGS / launch
+
+
+def _begin(folder: Path, meetings: Path) -> None:
+    """Say that the run is running, and forget earlier starts of it."""
+    begin_run(folder)
+    for other in meetings.parent.iterdir():
+        if other != meetings:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _turn_by_turn(
+    turns: Turns,
+    settings: RunSettings,
+    supervision: Supervision,
+    lock: int,
+    waiting: list[subprocess.Popen[bytes]],
+) -> RunStatus:
+    """Run each turn in which this node has ranks, until the run ends."""
+    folder, after, failure = Path(settings.folder), -1, "ranks of other nodes ended"
+    while True:
+        with _writing(folder):
+            turn = turns.following(after, failure)
+        if turn is None:
+            return read_status(folder) or RunStatus(state="running")
+        num_local, after = ranks_per_node(turn.plan.layout.num_gpus, turn.nodes.count), turn.number
+        run_file = turn.place / RUN_FILE
+        team = replace(
+            _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, lock),
+            over=turn.over,
+            may_restart=turn.may_restart,
+            waiting=waiting,
+        )
+        ours = [str(team.rank(local)) for local in range(num_local)]
+        for rank in ours:  # whoever had that number before
+            (folder / RANKS_FOLDER / rank).unlink(missing_ok=True)
+        code, status = _run_ended(team, settings, supervision)
+        if status.state != "running":
+            return status
+        lost = 0 if turn.over() else sum((folder / RANKS_FOLDER / rank).exists() for rank in ours)
+        failure = f"a rank ended with {_in_words(code)} after {supervision.max_restarts} restarts"
+        with _writing(folder):
+            turns.table.beat(ended=after, lost=lost)
+
+
+def _team(
+    settings: RunSettings,
+    supervision: Supervision,
+    nodes: Nodes,
+    num_local: int,
+    run_file: Path,
+    meeting: Path,
+    lock: int,
+) -> Team:
+    """The ranks of this node."""
+    return Team(
+        folder=Path(settings.folder),
+        run_file=run_file,
+        nodes=nodes,
+        num_local=num_local,
+        environment=environment_of_ranks(
+            os.environ,
+            interface=listening_interface(nodes, settings.interface),
+            named=settings.env,
+            wandb=settings.wandb,
+            records=Path(settings.folder),
+        ),
+        meeting=meeting,
+        lock=lock,
+        notice_s=supervision.notice_s,
+        max_restarts=supervision.max_restarts,
+    )
+
+
+def _run_ended(team: Team, settings: RunSettings, supervision: Supervision) -> tuple[int, RunStatus]:
+    """Run ranks until they end: how they did, and how the run stands."""
+    code, asked = run_team(team)
+    status = read_status(Path(settings.folder)) or RunStatus(state="running")
+    if status.state == "running" and asked is not None:
+        raise _stopped_too_late(asked, supervision.notice_s)
+    return code, status
 
 
 def _fewer(supervision: Supervision, plan: Plan, num_lost: int, code: int) -> Plan:
@@ -220,7 +293,7 @@ def _smaller_plan(supervision: Supervision, plan: Plan, left: int) -> Plan | Non
     if supervision.min_gpus is None or left >= plan.layout.num_gpus:
         return None
     for count in range(left, supervision.min_gpus - 1, -1):
-        smaller = supervision.replan(count)
+        smaller = supervision.replan(count, ())
         if smaller is not None:
             return smaller
     return None
@@ -257,7 +330,7 @@ def main(arguments: list[str]) -> int:
     try:
         settings = read_settings(Path(arguments[0]))
         plan = from_json(read_text(settings.plan_file), settings.plan_file)
-        alone = Supervision(min_gpus=None, replan=lambda _: None, say=_say)
+        alone = Supervision(min_gpus=None, replan=lambda *_: None, say=_say)
         status = supervise(settings, plan, alone)
     except InputError as error:
         status = RunStatus(state="error", what=error.what, cause=error.cause, fix=error.fix)

@@ -39,6 +39,7 @@ from topology.base.errors import InputError
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
 MOST_CHECKPOINT_STEPS = 1000
+DEVICES = Path("/dev")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +84,13 @@ def choose_device(name: str, local_rank: int) -> torch.device:
             )
         torch.cuda.set_device(local_rank)
         return torch.device("cuda", local_rank)
+    unseen = sorted(DEVICES.glob("nvidia[0-9]*"))
+    if name == "auto" and unseen and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
+        raise InputError(
+            what="this node has GPUs that torch does not see",
+            cause=f"{', '.join(map(str, unseen[:3]))} is there, torch {torch.__version__} has no CUDA device",
+            fix="mend its driver or install torch for CUDA, or say --device cpu",
+        )
     return torch.device("cpu")
 
 

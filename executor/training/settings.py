@@ -66,7 +66,12 @@ class RunStatus:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a dataclass as JSON so that readers see the old file or the new one, never half of one."""
-    write_atomically(path, json.dumps(unstructure(value), indent=2))
+    write_atomically(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """A dataclass as JSON."""
+    return json.dumps(unstructure(value), indent=2)
 
 
 def read_settings(path: Path) -> RunSettings:

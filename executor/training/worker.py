@@ -9,6 +9,7 @@ rank that waited for a killed one has the same.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -29,10 +30,10 @@ LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out
 
 
 def main(arguments: list[str]) -> int:
-    """Train as the settings file says; returns the exit code of this rank."""
+    """Train as the settings file says; without one wait to be told. Returns the exit code of this rank."""
     if LAUNCHER in os.environ:
         die_with_parent(int(os.environ[LAUNCHER]))
-    settings = read_settings(Path(arguments[0]))
+    settings = read_settings(Path(arguments[0] if arguments else _told()))
     status = read_status(Path(settings.folder))
     if status is not None and status.state == "error":
         return 0
@@ -47,6 +48,18 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"{crash_line(error, _keep_traceback(Path(settings.folder)))}\n")
         sys.stderr.flush()
     os._exit(FAILED)  # other ranks may wait for this one: do not wait for them
+
+
+def _told() -> str:
+    """Import what training needs, then wait for the file and the variables of a rank that starts again."""
+    import executor.training.loop  # noqa: F401 - seconds that pass while it is found out which nodes are left
+
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(FAILED)
+    told = json.loads(line)
+    os.environ.update(told["environment"])
+    return str(told["run_file"])
 
 
 def _run(settings: RunSettings) -> int:

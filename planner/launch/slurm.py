@@ -36,6 +36,7 @@ def export_slurm(plan: Plan) -> Exported:
     if where.nodes > 1:
         flags += ' --interface "${INTERFACE:?name the network of these nodes}"'
         notes.append("ranks listen on one network: sbatch --export=ALL,INTERFACE=NAME train.sbatch")
+        notes.append("to go on when a node is lost for good: sbatch train.sbatch --min-gpus NUMBER")
     lines = [
         "#!/bin/bash",
         f"# {one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
@@ -44,12 +45,15 @@ def export_slurm(plan: Plan) -> Exported:
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={where.gpus_per_node}",
         "#SBATCH --exclusive",
+        "#SBATCH --no-kill",
         f"#SBATCH --signal=USR1@{SLURM_NOTICE_S}",
         "#SBATCH --output=%x-%j.log",
         "",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
-        f'exec srun --kill-on-bad-exit=1 --cpu-bind=none plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',
+        # a node that fails does not end the others: they agree on how to go on, or say why they cannot
+        "exec srun --no-kill --kill-on-bad-exit=0 --cpu-bind=none \\",
+        f'  plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',
     ]
     text = "\n".join(lines) + "\n"
     return Exported(target="slurm", file_name="train.sbatch", text=text, notes=tuple(notes))

@@ -77,6 +77,7 @@ def test_shell_texts_parse(target: str, plan_of: Callable[..., Plan], tmp_path: 
 
 
 SBATCH = {  # long options and the form of their values, from https://slurm.schedmd.com/sbatch.html (24.11)
+    "no-kill": r"(off)?",
     "job-name": r"[\w-]+",
     "nodes": r"\d+(-\d+)?",
     "ntasks-per-node": r"\d+",

@@ -14,6 +14,7 @@ from costmodel.layout import ParallelLayout
 from executor.launch.environment import check_named, environment_of_ranks, import_path
 from executor.launch.nodes import Nodes, interfaces, listening_interface, loopback, nodes_of_slurm, placed
 from executor.launch.run_lock import LOCK_FILE, held
+from executor.launch.supervise import meetings_of
 from planner.plan import Plan, to_json
 from topology.base.errors import InputError
 
@@ -121,9 +122,22 @@ def test_ranks_get_what_is_listed_and_what_is_named() -> None:
     }  # fmt: skip
     given = environment_of_ranks(users, interface="lo", named=("MINE",))
     names = {"PATH", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "MINE"}
-    assert set(given) == names | {"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"}
+    ours = {"PYTORCH_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}
+    assert set(given) == names | ours | {"OMP_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"}
     assert (given["GLOO_SOCKET_IFNAME"], given["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
     assert "WANDB_API_KEY" in environment_of_ranks(users, interface="lo", wandb=True)
+
+
+def test_what_the_user_says_of_memory_and_records_stands(tmp_path: Path) -> None:
+    """By torch's name of today or the one before."""
+    given = environment_of_ranks({}, interface="lo", records=tmp_path)
+    assert given["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert given["TORCH_FR_DUMP_TEMP_FILE"] == str(tmp_path / "nccl-rank")
+    users = {"PYTORCH_CUDA_ALLOC_CONF": "backend:native", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
+    users["TORCH_FR_DUMP_TEMP_FILE"] = "mine"
+    theirs = environment_of_ranks(users, interface="lo", records=tmp_path)
+    assert users.items() <= theirs.items()
+    assert not theirs.keys() & {"PYTORCH_ALLOC_CONF", "TORCH_FR_BUFFER_SIZE"}
 
 
 def test_no_path_of_ranks_is_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +164,18 @@ def test_the_lock_of_a_foreign_folder_leads_nowhere_else(tmp_path: Path) -> None
     with pytest.raises(InputError, match="cannot be written"), held(tmp_path, pytest.fail):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("link", ["7.0.0", "7.0.0/beat-0"])
+def test_what_a_foreign_folder_says_of_nodes_leads_nowhere_else(link: str, tmp_path: Path) -> None:
+    """Neither is a link followed in which nodes meet, nor one under the name of what they write."""
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "run/.meetings/7.0.0").mkdir(parents=True)
+    if link == "7.0.0":
+        (tmp_path / "run/.meetings/7.0.0").rmdir()
+    (tmp_path / "run/.meetings" / link).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="leads elsewhere"):
+        meetings_of(tmp_path / "run", "7.0.0")
 
 
 def test_nodes_of_a_run_hold_their_own_locks(tmp_path: Path) -> None:

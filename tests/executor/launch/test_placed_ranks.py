@@ -62,11 +62,15 @@ def four_hosts(gpus_per_node: int) -> ClusterSpec:
 
 def planned(gpus_per_node: int, engine: str) -> Plan:
     """Data-parallel ranks on all of them."""
-    cluster = four_hosts(gpus_per_node)
+    return planned_on(four_hosts(gpus_per_node), engine)
+
+
+def planned_on(cluster: ClusterSpec, engine: str, batch: int | None = None) -> Plan:
+    """Data-parallel ranks on every GPU of a cluster, each with one sequence unless the batch is given."""
     request = PlanRequest(
         model=TINY,
         cluster=cluster,
-        job=TrainingJob(sequence_length=16, global_batch_size=cluster.num_gpus),
+        job=TrainingJob(sequence_length=16, global_batch_size=batch or cluster.num_gpus),
         stack="meshplan" if engine == "meshplan" else "megatron-core",
         engine=engine,
         pins=parse_pins({"dp": cluster.num_gpus, "tp": 1, "pp": 1, "cp": 1, "ep": 1}),

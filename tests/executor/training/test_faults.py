@@ -79,7 +79,7 @@ def when(condition: Callable[[], bool], action: Callable[[], None]) -> threading
 
 def alone(max_restarts: int = 3, **fields: object) -> Supervision:
     """Supervision that never shrinks unless told how."""
-    defaults: dict[str, object] = {"min_gpus": None, "replan": lambda _: None, "say": lambda _: None}
+    defaults: dict[str, object] = {"min_gpus": None, "replan": lambda *_: None, "say": lambda _: None}
     return Supervision(**(defaults | fields), max_restarts=max_restarts)  # type: ignore[arg-type]
 
 
@@ -108,7 +108,7 @@ def test_lost_rank_shrinks_the_run(plan_of: Callable[..., Plan], tmp_path: Path)
     smaller, said = plan_of(ParallelLayout()), []
     asked: list[int] = []
 
-    def replan(count: int) -> Plan:
+    def replan(count: int, _lost: tuple[str, ...]) -> Plan:
         asked.append(count)
         return smaller
 
@@ -186,6 +186,7 @@ def team_of(folder: Path, worker: str, monkeypatch: pytest.MonkeyPatch, **fields
     (folder / "stand_in.py").write_text(worker)
     monkeypatch.setattr(agent, "WORKER", "stand_in")
     defaults: dict[str, object] = {
+        "folder": folder,
         "run_file": folder / "run.json",
         "nodes": Nodes(),
         "num_local": 2,
@@ -218,7 +219,7 @@ def test_a_run_stopped_too_late_is_not_a_smaller_run(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     marks = tmp_path / RANKS_FOLDER
     when((marks / "0").exists, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    supervision = alone(min_gpus=1, replan=lambda _: pytest.fail("asked for a smaller plan"), notice_s=7)
+    supervision = alone(min_gpus=1, replan=lambda *_: pytest.fail("asked for a smaller plan"), notice_s=7)
     with pytest.raises(InputError, match="stopped by SIGTERM before it could write") as raised:
         supervise(settings_in(tmp_path), plan_of(LAYOUT), supervision)
     assert ("7 s" in raised.value.cause, "--notice" in raised.value.fix) == (True, True)
@@ -251,6 +252,30 @@ def test_a_rank_that_hangs_does_not_hold_up_the_restart(
     first, second = ((tmp_path / name).stat().st_mtime for name in ("deaf", "0-1"))
     assert 1 <= second - first < 20
     assert list((tmp_path / RANKS_FOLDER).iterdir()) == []
+
+
+TOLD_LATER = """
+import json, os, pathlib, sys
+kind, run_file = "started", sys.argv[-1]
+if len(sys.argv) == 1:
+    told = json.loads(sys.stdin.readline())
+    kind, run_file = "prepared", told["run_file"]
+    os.environ.update(told["environment"])
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+(pathlib.Path(run_file).parent / f"{kind}-{os.environ['RANK']}-{attempt}").touch()
+sys.exit(attempt == "0")
+"""
+
+
+def test_on_several_nodes_the_next_ranks_are_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They start while it is found out who is left, and are told their places then."""
+    team = team_of(tmp_path, TOLD_LATER, monkeypatch, nodes=Nodes(count=2, rank=1), max_restarts=1)
+    assert run_team(team) == (0, None)
+    again = {path.name for path in tmp_path.glob("*-[0-9]-1")}
+    assert again == {"prepared-2-1", "prepared-3-1"}
+    assert team.waiting == []
 
 
 STUBBORN = """

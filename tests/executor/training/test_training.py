@@ -25,6 +25,7 @@ from executor.training.checkpoint import folder_of_step, steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
 from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan
+from topology.base.errors import InputError
 
 LAYOUT = ParallelLayout(dp=2, zero_stage=1)
 OTHER_LAYOUT = ParallelLayout(tp=2, pp=2, sequence_parallel=True)
@@ -269,7 +270,6 @@ def test_data_that_cannot_be_read_is_an_input_error(
 ) -> None:
     """Missing, not a file, not an array, too short: an error that names the file."""
     from executor.training.data import open_source
-    from topology.base.errors import InputError
 
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "broken.npy").write_bytes(b"not numpy")
@@ -291,8 +291,6 @@ def test_plain_text_trains_through_the_built_in_tokenizer(
 
 def test_wrong_number_of_ranks_is_refused(plan_of: Callable[..., Plan]) -> None:
     """A plan for two GPUs does not start on four."""
-    from topology.base.errors import InputError
-
     with pytest.raises(InputError, match="4 ranks were started, dp·cp·tp·pp = 2"):
         loop.check_world(plan_of(LAYOUT), 4)
 
@@ -318,3 +316,19 @@ def test_profile_of_a_step_is_a_trace_file(plan_of: Callable[..., Plan], tmp_pat
 def test_gather_group_is_whole_after_training() -> None:
     """No process group outlives a run in this process."""
     assert not dist.is_initialized()
+
+
+def test_a_gpu_that_torch_does_not_see_is_no_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days of training on a CPU would be noticed late; the user may still ask for it, or hide the GPUs."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(loop, "DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "nvidiactl").touch()
+    assert loop.choose_device("auto", 0).type == "cpu"
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(InputError, match="GPUs that torch does not see") as raised:
+        loop.choose_device("auto", 0)
+    assert str(tmp_path / "nvidia0") in raised.value.cause
+    assert loop.choose_device("cpu", 0).type == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert loop.choose_device("auto", 0).type == "cpu"

@@ -1,0 +1,132 @@
+"""Hosts of four are lost for good, one after the other: the rest goes on, and no step changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from app.actions.run import without_hosts
+from executor.launch.supervise import with_plan, write_run
+from executor.training.settings import METRICS_FILE, RUN_FILE, RunSettings
+from planner.plan import to_json
+from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
+from tests.executor.launch.processes import alive, family, wait_for
+from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts, planned_on
+from tests.executor.training.test_training import run_here
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not possible(), reason="this machine gives no networks of one's own"),
+]
+STEPS, BATCH = 15, 12
+RECOVERED_S = 30.0
+KILLED = ("node2", "node10")  # in the midst of the ranks, then rank 0 with the node that would decide next
+LAUNCHER = """
+import sys
+from pathlib import Path
+
+from executor.launch.supervise import Supervision, supervise
+from executor.training.settings import read_settings
+from planner.plan import from_json
+from topology.base.decode import read_text
+
+def plan_in(name):
+    return from_json(read_text(name), name)
+
+supervision = Supervision(
+    min_gpus=2,
+    replan=lambda count, lost: plan_in(f"without-{'-'.join(sorted(lost))}.json"),
+    say=lambda text: print(text, flush=True),
+)
+status = supervise(read_settings(Path("wanted/run.json")), plan_in("wanted/plan.json"), supervision)
+print(status.state, flush=True)
+"""
+COMMAND = f"""
+echo $$ > "host-$HOST_NAME"
+export SLURM_NODEID="$HOST_NUMBER" SLURMD_NODENAME="$HOST_NAME"
+exec "{sys.executable}" -P launcher.py > "said-$HOST_NAME" 2>&1
+"""
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x4)"}
+
+
+def rows(run: Path) -> list[dict[str, float]]:
+    """Every line of the metrics so far."""
+    path = run / METRICS_FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def settings(run: Path) -> RunSettings:
+    """A short run with frequent checkpoints."""
+    base = RunSettings(
+        folder="", plan_file="", steps=STEPS, device="cpu", precision="fp32", checkpoint_every=3,
+        interface=INTERFACE,
+    )  # fmt: skip
+    return with_plan(base, run)
+
+
+def kill_hosts(folder: Path, took_s: list[float]) -> None:
+    """Kill −9 whatever runs on a host, time the others' next step, and so for the next; first time the start."""
+    run, began_s = folder / "run", time.monotonic()
+    wait_for(lambda: bool(rows(run)))
+    took_s.append(time.monotonic() - began_s)
+    for name in KILLED:
+        before = len(rows(run))
+        if not wait_for(lambda since=before: len(rows(run)) >= since + 5):  # type: ignore[misc]
+            return
+        members = family(int((folder / f"host-{name}").read_text()))
+        for member in members:
+            os.kill(member, signal.SIGKILL)
+        killed_s = time.monotonic()
+        wait_for(lambda those=members: not any(alive(one) for one in those))  # type: ignore[misc]
+        time.sleep(0.5)  # a line that was on its way
+        seen = len(rows(run))
+        if not wait_for(lambda since=seen: len(rows(run)) > since):  # type: ignore[misc]
+            return
+        took_s.append(time.monotonic() - killed_s)
+
+
+def test_two_hosts_of_four_are_lost_and_no_step_changes(tmp_path: Path) -> None:
+    """The second is the one with rank 0, whose node decided before: another decides."""
+    cluster = four_hosts(1)
+    wanted = planned_on(cluster, "meshplan", BATCH)
+    for count in range(1, len(KILLED) + 1):
+        rest = without_hosts(cluster, KILLED[:count])
+        assert rest is not None
+        left = to_json(planned_on(rest, "meshplan", BATCH))
+        (tmp_path / f"without-{'-'.join(sorted(KILLED[:count]))}.json").write_text(left)
+    write_run(settings(tmp_path / "wanted"), wanted)
+    written = (tmp_path / "wanted" / RUN_FILE).read_text()
+    (tmp_path / "wanted" / RUN_FILE).write_text(written.replace("/wanted", "/run"))
+    (tmp_path / "launcher.py").write_text(LAUNCHER)
+    took_s = list[float]()
+    killer = threading.Thread(target=kill_hosts, args=(tmp_path, took_s))
+    killer.start()
+    on_hosts(HOSTS, ["bash", "-c", COMMAND], tmp_path, JOB)
+    killer.join()
+    said = {name: (tmp_path / f"said-{name}").read_text() for name in HOSTS}
+    sys.stdout.write(f"start and next steps after {', '.join(f'{one:.1f} s' for one in took_s)}\n")
+    survivors = [name for name in HOSTS if name not in KILLED]
+    for name in survivors:
+        words = said[name].splitlines()
+        assert "node2 silent for 10 s: continuing on 3 of 4 nodes, 3 of 4 GPUs" in words, said
+        assert "node10 silent for 10 s: continuing on 2 of 4 nodes, 2 of 4 GPUs" in words, said
+        assert words[-1] == "finished", said
+    assert len(took_s) == 1 + len(KILLED), said
+    assert max(took_s[1:]) <= RECOVERED_S, took_s
+    history = {int(row["step"]): row for row in rows(tmp_path / "run")}
+    counted = [(step, history[step]["samples"]) for step in sorted(history)]
+    assert counted == [(step, BATCH * step) for step in range(1, STEPS + 1)]
+    alone = planned_on(without_hosts(cluster, HOSTS[1:]), "meshplan", BATCH)  # type: ignore[arg-type]
+    run_here(settings(tmp_path / "alone"), alone)
+    expected = {int(row["step"]): row["loss"] for row in rows(tmp_path / "alone")}
+    for row in rows(tmp_path / "run"):  # also of steps that were repeated
+        assert row["loss"] == pytest.approx(expected[int(row["step"])], rel=1e-5), row["step"]
