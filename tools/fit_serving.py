@@ -169,10 +169,12 @@ def summary(label: str, found: Floats) -> str:
 
 
 def kinds_of(row: Row) -> list[tuple[str, str, str, str]]:
-    """Mode, engine, GPU and attention data parallelism of a row, and every wider kind that it belongs to."""
+    """Mode, engine, GPU and attention data parallelism of a row, and every wider kind that it belongs to.
+
+    Of two pools that of decode, by which a plan asks for its band.
+    """
     run = read_serving_run(row, 0)
-    pools = [pool for pool in (run.decode, run.prefill) if pool is not None]
-    shared = "yes" if any(pool.layout.attention_dp > 1 for pool in pools) else "no"
+    shared = "yes" if run.decode.layout.attention_dp > 1 else "no"
     engine = serving_stack(run.engine).name
     wider = product((engine, ""), (run.gpu, ""), (shared, ""))
     return [(run.mode, *names) for names in wider if names[0] or not any(names)]

@@ -1,7 +1,8 @@
 """The 80 % band of a serving estimate: how far measured latencies lie from predicted ones, by what is served.
 
 The quantiles come from cross-validation: every measured run predicted with constants fitted without its
-model (`tools/fit_serving.py`, which writes the data file). A deployment takes the band of the narrowest kind
+model, or with those that are shipped where that reaches further (`tools/fit_serving.py`, which writes the
+data file). A deployment takes the band of the narrowest kind
 of deployments with enough such runs; each property that no run of them has widens it.
 """
 
