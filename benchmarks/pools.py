@@ -2,19 +2,21 @@
 
     python benchmarks/pools.py POOLS_FOLDER
 
-The layouts are those that AMP (NeurIPS 2022) measured with Megatron-DeepSpeed on 16 GPUs of AWS: four T4 nodes, and
-three V100 nodes with one T4 node, which has the last ranks. A stage with some T4 is planned for as T4. Neither GPU
-has kernel tables, and nothing is fitted on these rows.
+The layouts are those that AMP (NeurIPS 2022) measured with Megatron-DeepSpeed on 16 GPUs of AWS: four T4
+nodes, and three V100 nodes with one T4 node, which has the last ranks. A stage with some T4 is planned as T4.
+Neither GPU has kernel tables, and nothing is fitted on these rows.
 
-Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.94, all 45 % too fast in the median (a T4 of 70 W does not
-hold its peak); mixed, 18 layouts, rank correlation 0.43, 33 % off, 56 % in the band. Sums of gradients between V100
-nodes took twice what 10 Gbit/s allow (at 5, what AWS gives one flow, 17 % off and 83 % in the band, in no better order).
+Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.94, all 45 % too fast in the median (a T4 of 70 W
+does not hold its peak); mixed, 18 layouts, rank correlation 0.43, 33 % off, 56 % in the band. Sums of gradients
+between V100 nodes took twice what 10 Gbit/s allow (at 5, what AWS gives one flow, 17 % off and 83 % in the band,
+in no better order).
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +39,7 @@ from topology.cluster import Cluster
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
-MODULES_BEFORE, BLOCKS = (
+MODULES_BEFORE, BLOCKS = 3, 24  # stages are cut from 30 modules; the first and last three hold no block
     3,
     24,
 )  # of the 30 modules that stages are cut from, the first and last three hold no block
@@ -80,7 +82,7 @@ def rows_of(path: Path) -> Iterator[Row]:
             yield Row(
                 experiment=row["experiment"],
                 layout=layout,
-                blocks=tuple(b - a for a, b in zip(inside[:-1], inside[1:], strict=True)),
+                blocks=tuple(b - a for a, b in itertools.pairwise(inside)),
                 batch=int(row["gbs"]),
                 measured_s=float(row["measured_s"]),
             )
