@@ -6,10 +6,10 @@ The layouts are those that AMP (NeurIPS 2022) measured with Megatron-DeepSpeed o
 nodes, and three V100 nodes with one T4 node, which has the last ranks. A stage with some T4 is planned as T4.
 Neither GPU has kernel tables, and nothing is fitted on these rows.
 
-Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.94, all 45 % too fast in the median (a T4 of 70 W
-does not hold its peak); mixed, 18 layouts, rank correlation 0.43, 33 % off, 56 % in the band. Sums of gradients
-between V100 nodes took twice what 10 Gbit/s allow (at 5, what AWS gives one flow, 17 % off and 83 % in the band,
-in no better order).
+Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.94, all 45 % too fast in the median (a T4 of
+70 W does not hold its peak); mixed, 18 layouts, rank correlation 0.43, 33 % off, 56 % in the band. Sums of
+gradients between V100 nodes took twice what 10 Gbit/s allow (at 5, what AWS gives one flow, 17 % off and 83 %
+in the band, in no better order).
 """
 
 from __future__ import annotations
@@ -40,9 +40,6 @@ from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
 MODULES_BEFORE, BLOCKS = 3, 24  # stages are cut from 30 modules; the first and last three hold no block
-    3,
-    24,
-)  # of the 30 modules that stages are cut from, the first and last three hold no block
 PER_NODE, V100_NODES = 4, 3
 
 T4 = Gpu(
