@@ -31,8 +31,8 @@ from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.pipeline.stage_costs import StageSplit
 from costmodel.stack import stacks
-from costmodel.training.estimate import estimate
-from costmodel.training.unlike import Kinds, estimate_unlike
+from costmodel.training.estimate import Question, estimate
+from costmodel.training.unlike import estimate_unlike
 from topology.base.units import GBIT, GIB, GIGA, TERA
 from topology.builders import build
 from topology.cluster import Cluster
@@ -120,8 +120,10 @@ def predicted(row: Row) -> Estimate:
     if len(set(kind_of_stage)) == 1:
         return estimate(spec, pool, job, stack, layout, cal, split)
     slow = replace(nodes(T4, 4), nic_bandwidth_bytes_per_s=10 * GBIT)  # its groups reach V100 nodes
-    kinds = Kinds(together=pool, each=(cluster(nodes(V100, 4)), cluster(slow)))
-    return estimate_unlike(spec, kinds, job, stack, layout, cal, split, kind_of_stage)[0]
+    question = Question(
+        model=spec, cluster=pool, job=job, stack=stack, layout=layout, cal=cal, paid_gpus=pool.num_gpus
+    )
+    return estimate_unlike(question, (cluster(nodes(V100, 4)), cluster(slow)), split, kind_of_stage)[0]
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:

@@ -15,7 +15,7 @@ from costmodel.pipeline.stage_costs import AnyStages, StageSplit
 from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
 from costmodel.stack import SoftwareStack
 from costmodel.training.bands import headroom
-from costmodel.training.estimate import estimate_and_costs
+from costmodel.training.estimate import Question, estimate_and_costs
 from costmodel.training.unlike import Kinds, estimate_unlike
 from planner.plan import FREE, RECOMPUTED_LAYERS, Plan, PlanRequest, RecomputedLayers, stack_of
 from topology.base.errors import InputError
@@ -117,9 +117,11 @@ def estimate_split(
             fix="keep to as many stages, one chunk each, under 1f1b, the pipeline axis outermost",
         )
     kinds = kinds_of_setting(plan.request)
-    return estimate_unlike(
-        s.model, kinds, s.job, s.stack, layout, cal, split, plan.kind_of_stage, paid_gpus=paid_gpus
-    )
+    question = Question(
+        model=s.model, cluster=kinds.together, job=s.job, stack=s.stack, layout=layout, cal=cal,
+        paid_gpus=paid_gpus or kinds.together.num_gpus,
+    )  # fmt: skip
+    return estimate_unlike(question, kinds.each, split, plan.kind_of_stage)
 
 
 def capacities_bytes(plan: Plan) -> tuple[float, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -188,29 +187,19 @@ def _replan(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Plan 
     from app.actions.plan import plan_found
     from costmodel.layout import DEGREES
     from planner.plan import Plan
+    from topology.base.errors import InputError
+    from topology.fabric.degraded import degraded
 
-    rest = without_hosts(request.cluster, lost)
-    cluster = None if rest is None else part_of_cluster(rest, num_gpus)
+    try:
+        rest = degraded(request.cluster, without=lost)
+    except InputError:  # nothing is left
+        return None
+    cluster = part_of_cluster(rest, num_gpus)
     if cluster is None:
         return None
     pins = {name: value for name, value in request.pins.items() if name not in (*DEGREES, "shard_degree")}
     found = plan_found(replace(request, cluster=cluster, pins=pins, stack=STACK))
     return found if isinstance(found, Plan) else None
-
-
-def without_hosts(cluster: ClusterSpec, lost: tuple[str, ...]) -> ClusterSpec | None:
-    """A cluster less some of its hosts; None when nothing is left, or its racks differ in size."""
-    from dataclasses import replace
-
-    if not lost:
-        return cluster
-    names, nodes = iter(cluster.hosts), []
-    for node in cluster.nodes:
-        left = tuple(name for name in islice(names, node.count) if name not in lost)
-        if left:
-            nodes.append(replace(node, count=len(left), hosts=left if node.hosts else ()))
-    racks = any(tier.units for tier in cluster.tiers)
-    return None if racks or not nodes else replace(cluster, nodes=tuple(nodes))
 
 
 def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:

@@ -87,48 +87,36 @@ def unlike_costs(
 
 
 def estimate_unlike(
-    model: ModelSpec,
-    kinds: Kinds,
-    job: TrainingJob,
-    stack: SoftwareStack,
-    layout: ParallelLayout,
-    cal: Calibration,
-    split: StageSplit,
-    kind_of_stage: tuple[int, ...],
-    *,
-    paid_gpus: int | None = None,
+    q: Question, each: tuple[Cluster, ...], split: StageSplit, kind_of_stage: tuple[int, ...]
 ) -> tuple[Estimate, UnlikeStages]:
-    """The estimate of a layout whose stages run on these kinds of node, and the costs of its stages."""
-    c, table = default_constants(), LayoutTable.from_rows([layout])
-    priced = price_unlike(model, kinds, job, stack, table, cal, constants=c)
-    capacities = [one.gpu.memory_bytes for one in kinds.each]
-    costs = unlike_costs(priced, layout, model, job, capacities, kind_of_stage)
+    """The estimate of a layout whose stages run on unlike kinds of node, and the costs of its stages.
+
+    Args:
+        q: what is estimated, on the cluster of all kinds.
+        each: the cluster that the nodes of each kind make.
+        split: layers and recomputed layers of every rank.
+        kind_of_stage: kind of every stage, by its place in `each`.
+    """
+    c, layout, kinds = default_constants(), q.layout, Kinds(together=q.cluster, each=each)
+    table = LayoutTable.from_rows([layout])
+    priced = price_unlike(q.model, kinds, q.job, q.stack, table, q.cal, constants=c)
+    capacities = [one.gpu.memory_bytes for one in each]
+    costs = unlike_costs(priced, layout, q.model, q.job, capacities, kind_of_stage)
     time = time_breakdown([one.features for one in priced], c, costs, split)
     memory = rank_memory(priced[0].pieces, layout, costs, split)
-    paid = paid_gpus or kinds.together.num_gpus
     used, answers = sorted(set(kind_of_stage)), []
     for kind in used:
         of_kind = tuple(one for one, its in zip(memory, kind_of_stage, strict=True) if its == kind)
-        question = Question(
-            model=model,
-            cluster=kinds.each[kind],
-            job=job,
-            stack=stack,
-            layout=layout,
-            cal=cal,
-            paid_gpus=paid,
-        )
-        answers.append(answer(question, priced[kind].features, costs, split, time, of_kind))
+        there = replace(q, cluster=each[kind])
+        answers.append(answer(there, priced[kind].features, costs, split, time, of_kind))
     stages = [kind_of_stage.count(kind) / layout.pp for kind in used]
-    rented = paid == layout.num_gpus
-    paid_share = stages if rented else [
-        kinds.each[kind].num_gpus / kinds.together.num_gpus for kind in used
-    ]  # fmt: skip
+    rented = q.paid_gpus == layout.num_gpus
+    paid_share = stages if rented else [each[kind].num_gpus / q.cluster.num_gpus for kind in used]
     found = _together(answers, memory, stages, paid_share)
-    of_kinds = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(kinds.each))]
-    price = mean_usd_per_gpu_hour(kinds.together.spec, paid, of_kinds if rented else None)
-    dollars = None if price is None else float(usd(found.step_time_s, paid, price))
-    per_tokens = None if dollars is None else float(per_billion_tokens(dollars, job.tokens_per_step))
+    of_kinds = [kind_of_stage.count(kind) * layout.stage_ranks for kind in range(len(each))]
+    price = mean_usd_per_gpu_hour(q.cluster.spec, q.paid_gpus, of_kinds if rented else None)
+    dollars = None if price is None else float(usd(found.step_time_s, q.paid_gpus, price))
+    per_tokens = None if dollars is None else float(per_billion_tokens(dollars, q.job.tokens_per_step))
     return replace(found, usd_per_step=dollars, usd_per_billion_tokens=per_tokens), costs
 
 

@@ -6,6 +6,7 @@ import math
 
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
+from costmodel.training.estimate import Question
 from costmodel.training.unlike import estimate_unlike
 from planner.plan import Optimality, Plan
 from planner.problem import Setting
@@ -22,10 +23,11 @@ def plan_unlike(done: UnlikeSearch) -> Plan:
     if best is None:
         raise ValueError("a plan is written only when a layout was found")
     x, s = best.layout, done.setting
-    rented = x.num_gpus if done.goal.rents_what_it_uses else None
-    full, _ = estimate_unlike(
-        s.model, done.kinds, s.job, s.stack, x, done.cal, best.split, best.kind_of_stage, paid_gpus=rented
+    paid = x.num_gpus if done.goal.rents_what_it_uses else s.cluster.num_gpus
+    question = Question(
+        model=s.model, cluster=s.cluster, job=s.job, stack=s.stack, layout=x, cal=done.cal, paid_gpus=paid
     )
+    full, _ = estimate_unlike(question, done.kinds.each, best.split, best.kind_of_stage)
     ranks = mesh_unlike(s, x, best.kind_of_stage)
     if ranks is None:
         raise ValueError("stages are arranged within the nodes of their kinds")

@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from app.actions.run import without_hosts
 from executor.launch.supervise import with_plan, write_run
 from executor.training.settings import METRICS_FILE, RUN_FILE, RunSettings
 from planner.plan import to_json
@@ -22,6 +21,7 @@ from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
 from tests.executor.launch.processes import alive, family, wait_for
 from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts, planned_on
 from tests.executor.training.test_training import run_here
+from topology.fabric.degraded import degraded
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,8 +99,7 @@ def test_two_hosts_of_four_are_lost_and_no_step_changes(tmp_path: Path) -> None:
     cluster = four_hosts(1)
     wanted = planned_on(cluster, "meshplan", BATCH)
     for count in range(1, len(KILLED) + 1):
-        rest = without_hosts(cluster, KILLED[:count])
-        assert rest is not None
+        rest = degraded(cluster, without=KILLED[:count])
         left = to_json(planned_on(rest, "meshplan", BATCH))
         (tmp_path / f"without-{'-'.join(sorted(KILLED[:count]))}.json").write_text(left)
     write_run(settings(tmp_path / "wanted"), wanted)
@@ -125,7 +124,7 @@ def test_two_hosts_of_four_are_lost_and_no_step_changes(tmp_path: Path) -> None:
     history = {int(row["step"]): row for row in rows(tmp_path / "run")}
     counted = [(step, history[step]["samples"]) for step in sorted(history)]
     assert counted == [(step, BATCH * step) for step in range(1, STEPS + 1)]
-    alone = planned_on(without_hosts(cluster, HOSTS[1:]), "meshplan", BATCH)  # type: ignore[arg-type]
+    alone = planned_on(degraded(cluster, without=HOSTS[1:]), "meshplan", BATCH)
     run_here(settings(tmp_path / "alone"), alone)
     expected = {int(row["step"]): row["loss"] for row in rows(tmp_path / "alone")}
     for row in rows(tmp_path / "run"):  # also of steps that were repeated

@@ -12,8 +12,8 @@ from costmodel.models.catalog import model
 from costmodel.models.spec import layer_order, layer_runs
 from costmodel.pipeline.even_split import even_split
 from costmodel.stack import stack
-from costmodel.training.estimate import estimate
-from costmodel.training.unlike import Kinds, estimate_unlike
+from costmodel.training.estimate import Question, estimate
+from costmodel.training.unlike import estimate_unlike
 from planner.explain import explain
 from planner.launch.targets import export_plan
 from planner.plan import Plan, PlanRequest, from_json, to_json
@@ -111,9 +111,13 @@ def test_equal_kinds_estimate_as_one() -> None:
     layout = ParallelLayout(tp=8, pp=2, sequence_parallel=True)
     asked, profile = request(spec), stack("megatron-core")
     split = even_split([r.count for r in layer_runs(asked.model)], layout, layer_order(asked.model))
-    kinds = Kinds(together=build(unlike), each=tuple(build(part) for part in each_kind(unlike)))
+    each = tuple(build(part) for part in each_kind(unlike))
+    question = Question(
+        model=asked.model, cluster=build(unlike), job=asked.job, stack=profile, layout=layout, cal=CAL,
+        paid_gpus=unlike.num_gpus,
+    )  # fmt: skip
     one = estimate(asked.model, build(spec), asked.job, profile, layout, CAL, split)
-    two, _ = estimate_unlike(asked.model, kinds, asked.job, profile, layout, CAL, split, (0, 1))
+    two, _ = estimate_unlike(question, each, split, (0, 1))
     for name in ("step_time_s", "lower_s", "upper_s", "peak_memory_bytes", "mfu", "hfu", "wh_per_step"):
         assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-6), name
 
