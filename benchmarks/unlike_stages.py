@@ -16,7 +16,7 @@ from planner.search.search import search
 from topology.base.units import format_seconds
 from topology.builders import build, machine_node
 from topology.hardware.datasheets import machines
-from topology.pools import parts_of
+from topology.pools.kinds import parts_of
 from topology.spec import ClusterSpec, TierSpec
 
 CASES = (

@@ -20,7 +20,7 @@ from planner.search.state import Search
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds
 from topology.fabric.hierarchy import crosses_node, ring_bandwidth
-from topology.pools import stages_on
+from topology.pools.kinds import stages_on
 
 MORE_MEMORY = 1.5
 FASTER = 2

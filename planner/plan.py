@@ -158,7 +158,7 @@ class Plan:
     event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
     `origin` says what it was made with; None in plans of a time before they said so. `pool` says what was
     offered where nodes differ; None where all are alike. `kind_of_stage` says on which kind of node of the
-    cluster each pipeline stage runs (places in `topology.pools.kinds_of`), costed as what that kind is;
+    cluster each pipeline stage runs (places in `topology.pools.kinds.kinds_of`), costed as what that kind is;
     empty where all GPUs are planned for alike.
     """
 

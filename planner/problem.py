@@ -21,7 +21,7 @@ from planner.plan import FREE, RECOMPUTED_LAYERS, Plan, PlanRequest, RecomputedL
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.cluster import Cluster
-from topology.pools import each_kind
+from topology.pools.kinds import each_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

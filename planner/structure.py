@@ -18,7 +18,7 @@ from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
 from planner.plan import Plan
 from topology.base.errors import InputError
-from topology.pools import is_part, kinds_of
+from topology.pools.kinds import is_part, kinds_of
 
 EQUAL = 1e-9
 """Relative difference up to which two numbers of a plan are the same: they went through a text file."""

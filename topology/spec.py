@@ -77,7 +77,7 @@ class SwitchSpec:
 class ClusterSpec:
     """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them.
 
-    `usd_per_gpu_hour` is the price of nodes that have none of their own (`topology.rates`);
+    `usd_per_gpu_hour` is the price of nodes that have none of their own (`topology.pools.rates`);
     `idle_usd_per_hour` that of nodes of its pool that are none of its own and are paid for all the same.
 
     `left_out` names hosts, and GPUs of hosts, that were taken out before; they are in none of the other

@@ -63,7 +63,7 @@ def check_fits(plan: Plan) -> Check:
     from executor.validation.report import Check
     from planner.problem import capacities_bytes, setting_of
     from topology.base.units import format_bytes
-    from topology.pools import kinds_of
+    from topology.pools.kinds import kinds_of
 
     headroom, cluster = setting_of(plan.request).memory_headroom, plan.request.cluster
     rooms, memory = capacities_bytes(plan), plan.estimate.memory_by_stage

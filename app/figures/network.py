@@ -21,7 +21,7 @@ from topology.discover.places import MOST_NAMED
 from topology.fabric import graph as g
 from topology.fabric.degraded import host_names
 from topology.fabric.wiring import build_graph
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 from topology.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def nodes_of_gpus(spec: ClusterSpec, gpus: Sequence[int]) -> list[int]:
 
 
 def kind_of_nodes(spec: ClusterSpec) -> list[int]:
-    """Number of the kind of every node, in the order of `topology.pools.kinds_of`."""
+    """Number of the kind of every node, in the order of `topology.pools.kinds.kinds_of`."""
     kinds = [replace(kind, count=1) for kind in kinds_of(spec)]
     of_entry = [kinds.index(replace(node, count=1, name="", switch="", hosts=())) for node in spec.nodes]
     return [kind for kind, node in zip(of_entry, spec.nodes, strict=True) for _ in range(node.count)]

@@ -23,7 +23,7 @@ from planner.plan import Plan, to_json
 from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
 from topology.base.units import format_bytes, format_seconds
-from topology.rates import unpriced
+from topology.pools.rates import unpriced
 
 TRUST = "[can I trust it?](accuracy)"
 

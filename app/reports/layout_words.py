@@ -15,7 +15,7 @@ from topology.base.units import format_seconds
 from topology.discover.places import MOST_NAMED
 from topology.fabric.degraded import host_names, left_out_words
 from topology.fabric.seats import idle_nodes
-from topology.pools import left_out, stages_on, words_of
+from topology.pools.kinds import left_out, stages_on, words_of
 
 UNLIKE = "stages run on unlike kinds of node, each with links and memory of its own"
 """Why a picture of one kind of GPU is not drawn."""

@@ -13,8 +13,8 @@ from planner.problem import capacity_of_fullest
 from topology.base.counts import counted
 from topology.base.units import KILO, format_bytes, format_flop_per_s, format_seconds, three_digits, time_unit
 from topology.cluster import Cluster
-from topology.pools import kinds_of
-from topology.rates import rate_of, unpriced
+from topology.pools.kinds import kinds_of
+from topology.pools.rates import rate_of, unpriced
 from topology.spec import ClusterSpec
 
 
@@ -72,7 +72,7 @@ def mean_peak(plan: Plan) -> float | None:
     if not plan.kind_of_stage:
         return None
     from topology.builders import build
-    from topology.pools import each_kind
+    from topology.pools.kinds import each_kind
 
     dtype, kinds = (
         TRAINING[plan.request.job.precision].peak,

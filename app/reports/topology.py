@@ -29,7 +29,7 @@ from topology.fabric.axis_report import AxisBandwidth, axis_bandwidth, bisection
 from topology.fabric.hierarchy import Hierarchy, Level, reduction_words
 from topology.hardware.gpu import Gpu
 from topology.hardware.prices import Price
-from topology.rates import unpriced
+from topology.pools.rates import unpriced
 
 SCHEMA_VERSION = 1
 _SPLITS = (*RANK_AXES, *STAGE_AXES)

@@ -38,7 +38,7 @@ from costmodel.training.priced import price_layouts
 from costmodel.training.raw_times import Features
 from costmodel.training.stages import stage_costs_of
 from topology.cluster import Cluster
-from topology.rates import mean_usd_per_gpu_hour, rates_of
+from topology.pools.rates import mean_usd_per_gpu_hour, rates_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

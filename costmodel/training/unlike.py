@@ -27,7 +27,7 @@ from costmodel.training.raw_times import Features, features_of
 from costmodel.training.stages import stage_costs_of
 from costmodel.training.step_time import CostColumns, compose
 from topology.cluster import Cluster
-from topology.rates import mean_usd_per_gpu_hour
+from topology.pools.rates import mean_usd_per_gpu_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

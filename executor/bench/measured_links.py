@@ -8,7 +8,7 @@ from dataclasses import replace
 from executor.bench.node_links import NodeLinks
 from executor.bench.node_pairs import levels_of, medians
 from topology.cluster import Cluster
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
 KEPT = "nodes are of several kinds: their figures stay, only what was measured is kept"

@@ -37,7 +37,7 @@ from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds
 from topology.hardware.device_names import gpu_of_device
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 
 MEMORY_TOLERANCE = 0.05
 NUMERIC_TOLERANCE = 1e-5

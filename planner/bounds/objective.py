@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from planner.plan import Objective, Plan, PlanRequest
 from topology.base.errors import InputError
-from topology.pools import kinds_of
-from topology.rates import Rates, by_node, mean_usd_per_gpu_hour, rates_of, unpriced, usd_per_hour
+from topology.pools.kinds import kinds_of
+from topology.pools.rates import Rates, by_node, mean_usd_per_gpu_hour, rates_of, unpriced, usd_per_hour
 from topology.spec import ClusterSpec
 
 Vector = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from planner.plan import Plan
 from planner.problem import kinds_of_setting, setting_of
 from topology.base.errors import InputError
 from topology.hardware.gpu import Gpu
-from topology.pools import kinds_of, stages_on
+from topology.pools.kinds import kinds_of, stages_on
 from topology.spec import NodeSpec
 
 

@@ -16,7 +16,7 @@ from planner.launch.slurm import export_slurm
 from planner.plan import Plan
 from planner.problem import kinds_of_setting, setting_of, tables_of
 from topology.base.names import resolve
-from topology.pools import stages_on
+from topology.pools.kinds import stages_on
 
 OTHERS: Mapping[str, Callable[[Plan], Exported]] = {
     "slurm": export_slurm,

@@ -25,7 +25,7 @@ from topology.base.errors import InputError, shown
 from topology.base.names import normalize, resolve
 from topology.base.units import parse_seconds
 from topology.cluster_file import resized
-from topology.rates import rates_of, unpriced
+from topology.pools.rates import rates_of, unpriced
 from topology.spec import ClusterSpec
 
 DEFAULT_GPU = "h100-sxm"

@@ -39,7 +39,7 @@ from planner.search.pool import best_part
 from planner.search.search import pin_notes
 from planner.stages.integer_program import StageSolution, solve_stages
 from topology.base.errors import InputError
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 
 
 def plan_of_layout(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, ...]:

@@ -21,8 +21,8 @@ from planner.search.unlike import UnlikeSearch, search_unlike
 from planner.search.unlike_plan import plan_unlike
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.base.units import format_seconds
-from topology.pools import kinds_of, left_out, parts_of, stages_on, words_of
-from topology.rates import each_priced, with_idle
+from topology.pools.kinds import kinds_of, left_out, parts_of, stages_on, words_of
+from topology.pools.rates import each_priced, with_idle
 from topology.spec import ClusterSpec
 
 Refusal = TypeVar("Refusal")

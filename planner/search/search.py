@@ -24,7 +24,7 @@ from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
 from topology.fabric.hierarchy import Hierarchy
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 
 PROVEN_GAP = ROUNDED_AWAY
 """Gap up to which a plan is optimal: seconds are rounded to integers in `planner.stages.integer_program`."""

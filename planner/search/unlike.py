@@ -41,7 +41,7 @@ from planner.space.degrees import PairBound, complete, every_degrees, every_shar
 from planner.space.dismissals import Dismissals
 from planner.space.unfold import eased, pipelines, placements, shardings, variants
 from planner.stages.unlike import arrangement_bounds, arrangements, kind_tables, split_unlike
-from topology.rates import Rates, rates_of_kinds
+from topology.pools.rates import Rates, rates_of_kinds
 
 Vector = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from planner.search.origin import origin_of
 from planner.search.unlike import UnlikeChoice, UnlikeSearch
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.fabric.mesh import Mesh, mesh
-from topology.pools import gpus_of_stages
+from topology.pools.kinds import gpus_of_stages
 
 
 def plan_unlike(done: UnlikeSearch) -> Plan:

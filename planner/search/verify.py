@@ -31,7 +31,7 @@ from planner.structure import EQUAL, Claim, close, same, structure_claims, withi
 from topology.base.decode import unstructure
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
-from topology.pools import kinds_of, parts_of, words_of
+from topology.pools.kinds import kinds_of, parts_of, words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from executor.bench.node_links import NodeLinks, pair_entries, ranks_of_hosts, s
 from executor.bench.node_pairs import ACROSS, Pair, level_of, levels_of, rounds, slow_hosts, slow_pairs
 from tests.executor.launch.namespaces import INTERFACE, on_hosts, possible
 from tests.executor.launch.test_placed_ranks import HOSTS, four_hosts
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
 from topology.builders import build, default_cluster
 from topology.catalog import cluster as named_cluster

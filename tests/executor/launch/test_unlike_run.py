@@ -29,7 +29,7 @@ from planner.search.unlike import search_unlike
 from planner.search.unlike_plan import plan_unlike
 from planner.search.verify import estimate_anew
 from tests.executor.conftest import TINY, make_plan
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.base.units import GIB
 
 CAL = load_calibration()

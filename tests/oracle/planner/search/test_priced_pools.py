@@ -15,7 +15,7 @@ from planner.search.unlike import search_unlike
 from planner.search.verify import verify
 from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, setting_of
 from tests.oracle.planner.search.test_unlike_stages import cases, every_arrangement
-from topology.pools import parts_of
+from topology.pools.kinds import parts_of
 
 CAL = load_calibration()
 SLACK = 1e-6

@@ -10,7 +10,7 @@ from planner.plan import Plan
 from planner.search.search import search
 from planner.search.verify import verify
 from tests.unit.planner.search.test_pool import CAL, SLACK, plan, request
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.fabric.degraded import degraded
 from topology.spec import ClusterSpec
 

@@ -22,7 +22,7 @@ from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
 from planner.search.search import search
 from tests.unit.planner.launch.test_preflight import SMI, checked
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
 from topology.builders import makers_of
 from topology.spec import ClusterSpec

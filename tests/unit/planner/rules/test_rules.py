@@ -13,7 +13,7 @@ from costmodel.models.catalog import model
 from costmodel.stack import SoftwareStack, stack
 from planner.rules.check import RULES, Setting, check, check_memory, check_pins, legal, parse_pins
 from planner.rules.rule import Rule
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
 from topology.base.units import GIB
 from topology.builders import build, default_cluster

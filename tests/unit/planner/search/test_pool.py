@@ -14,8 +14,8 @@ from planner.search.given_layout import plan_of_layout
 from planner.search.search import search
 from planner.search.verify import verify
 from planner.structure import structure_claims
-from tests.unit.topology.test_pools import pool
-from topology.pools import parts_of
+from tests.unit.topology.pools.test_kinds import pool
+from topology.pools.kinds import parts_of
 from topology.spec import ClusterSpec
 
 CAL = load_calibration()

@@ -15,8 +15,8 @@ from planner.plan import Plan, PlanRequest
 from planner.questions.settings import override_cluster
 from planner.search.search import search
 from tests.unit.planner.search.test_pool import request
-from tests.unit.topology.test_pools import pool
-from tests.unit.topology.test_rates import priced
+from tests.unit.topology.pools.test_kinds import pool
+from tests.unit.topology.pools.test_rates import priced
 from topology.base.errors import InputError
 from topology.spec import ClusterSpec
 

@@ -22,10 +22,10 @@ from planner.search.unlike import search_unlike
 from planner.search.verified import verified
 from planner.search.verify import verify
 from planner.structure import structure_claims
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.base.errors import InputError
 from topology.builders import build
-from topology.pools import each_kind
+from topology.pools.kinds import each_kind
 from topology.spec import ClusterSpec
 
 CAL = load_calibration()

@@ -12,7 +12,7 @@ from topology.cluster_file import read_cluster, to_toml
 from topology.discover.cluster import discover, facts_of
 from topology.fabric.degraded import degraded, left_out_words
 from topology.hardware.datasheets import machines
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 from topology.spec import ClusterSpec, TierSpec
 
 NODES = (machine_node(machines()["dgx-h100"], 6),)

@@ -6,7 +6,7 @@ import pytest
 
 from topology.builders import build, default_cluster, machine_node
 from topology.hardware.datasheets import machines
-from topology.pools import is_part, kinds_of, left_out, part_of, parts_of, words_of
+from topology.pools.kinds import is_part, kinds_of, left_out, part_of, parts_of, words_of
 from topology.spec import ClusterSpec, SwitchSpec, TierSpec
 
 

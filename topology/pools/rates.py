@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.fabric.wiring import in_tree_order
-from topology.pools import kinds_of
+from topology.pools.kinds import kinds_of
 from topology.spec import ClusterSpec, NodeSpec
 
 Rates = tuple[tuple[int, float], ...]

@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.topology.test_pools import pool
+from tests.unit.topology.pools.test_kinds import pool
 from topology.builders import build, default_cluster
 from topology.cluster_file import read_cluster, to_toml
-from topology.pools import kinds_of, part_of
-from topology.rates import mean_usd_per_gpu_hour, rates_of, rates_of_kinds, unpriced, usd_per_hour, with_idle
+from topology.pools.kinds import kinds_of, part_of
+from topology.pools.rates import (
+    mean_usd_per_gpu_hour,
+    rates_of,
+    rates_of_kinds,
+    unpriced,
+    usd_per_hour,
+    with_idle,
+)
 from topology.spec import ClusterSpec, SwitchSpec
 from topology.spec_rules import violations
 
