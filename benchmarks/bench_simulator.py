@@ -18,7 +18,7 @@ from planner.serving.plan import ServingRequest
 from planner.serving.replica import rate_bound_per_s
 from topology.builders import default_cluster
 
-ASKED_PER_S = 50_000
+ASKED_PER_S = 100_000
 REQUESTS = 50_000
 LOAD = 0.8
 
