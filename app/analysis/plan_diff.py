@@ -8,6 +8,7 @@ from typing import Any
 from app.quantities import format_percent, format_share, format_usd
 from app.reports.answer import Answer, Section, Table, json_text
 from costmodel.estimate import PART_NAMES
+from planner.analysis.compare import Comparison, compare
 from planner.analysis.diff import QuantityChange, diff
 from planner.plan import Plan
 from topology.base.units import format_bytes, format_seconds, three_digits
@@ -17,7 +18,6 @@ def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: s
     """Everything `plan diff` says."""
     found = diff(first, second)
     choices, changes = found.choices, found.quantities
-    faster = first.estimate.step_time_s / second.estimate.step_time_s
     sections: list[Section] = [_choices_table(choices), _quantities_table(changes)]
     document = {
         "first": first_name,
@@ -29,11 +29,24 @@ def diff_answer(first: Plan, second: Plan, first_name: str = "A", second_name: s
         },
     }
     return Answer(
-        headline=f"A = {first_name} · B = {second_name} · B is {three_digits(faster)} × as fast as A",
+        headline=f"A = {first_name} · B = {second_name} · {verdict(compare(first, second))}",
         sections=tuple(sections),
         document=lambda: json_text(document),
         records=tuple(found.rows()),
     )
+
+
+def verdict(found: Comparison) -> str:
+    """Say whether B is faster than A, in tokens per second where steps do not hold the same.
+
+    >>> verdict(Comparison(speed=2.0, same_work=True, same_model=True, tied=False))
+    'B is 2 × as fast as A'
+    >>> verdict(Comparison(speed=1.02, same_work=False, same_model=True, tied=True))
+    'B does 1.02 × the tokens/s of A: a tie, within the error band'
+    """
+    speed = three_digits(found.speed)
+    words = f"B is {speed} × as fast as A" if found.same_work else f"B does {speed} × the tokens/s of A"
+    return f"{words}: a tie, within the error band" if found.tied else words
 
 
 def _choices_table(choices: Mapping[str, tuple[Any, Any]]) -> Table:

@@ -17,25 +17,27 @@ BAR_WIDTH = 0.6
 
 
 def memory_bars(
-    stages: Sequence[MemoryBreakdown], capacity_bytes: float, layers: Sequence[str] = ()
+    stages: Sequence[MemoryBreakdown],
+    capacity_bytes: float,
+    layers: Sequence[str] = (),
+    band_bytes: tuple[float, float] | None = None,
 ) -> go.Figure:
-    """Stack the parts of every stage's memory in GiB; the line is what a GPU has.
+    """Stack the parts of every stage's memory in GiB; the line is what a GPU has, the whisker the error band.
 
     Args:
         stages: One breakdown per pipeline rank.
         capacity_bytes: Memory of a GPU.
         layers: Text per rank that says which layers it holds.
+        band_bytes: Ends of the 80 % band of the fullest stage.
     """
     import plotly.graph_objects as go
 
     totals = [stage.total_bytes for stage in stages]
     fullest = max(range(len(stages)), key=totals.__getitem__)
-    fits = "fits" if totals[fullest] <= capacity_bytes else "does not fit"
-    fill = f"{format_bytes(totals[fullest])} of {format_bytes(capacity_bytes)}"
-    alt = f"Stage {fullest} is fullest with {fill}: it {fits}."
+    top_bytes = max((totals[fullest], *(band_bytes or ())))
     names = [f"stage {number}" for number in range(len(stages))]
     picture = figure(
-        alt,
+        _reading(fullest, totals[fullest], capacity_bytes, band_bytes),
         barmode="stack",
         xaxis={
             "title": "pipeline stage",
@@ -44,7 +46,7 @@ def memory_bars(
             "ticktext": _ticks(len(stages)),
         },
         legend={"y": 1.08},
-        yaxis={"title": "GiB on one GPU", "range": [0, 1.08 * max(*totals, capacity_bytes) / GIB]},
+        yaxis={"title": "GiB on one GPU", "range": [0, 1.08 * max(top_bytes, capacity_bytes) / GIB]},
     )
     held = [f"<br>layers {text}" for text in layers] or [""] * len(stages)
     for part, colour in MEMORY_COLOURS.items():
@@ -57,11 +59,41 @@ def memory_bars(
                    hovertext=hover, width=BAR_WIDTH,
                    hovertemplate="%{x} · %{fullData.name}<br>%{hovertext}<extra></extra>")
         )  # fmt: skip
+    if band_bytes is not None:
+        picture.add_trace(_whisker(names[fullest], totals[fullest], band_bytes))
     picture.add_hline(
         y=capacity_bytes / GIB, line={"color": VERMILION, "width": 2, "dash": "dash"},
         annotation={"text": f"GPU memory {format_bytes(capacity_bytes)}", "xanchor": "right"},
     )  # fmt: skip
     return picture
+
+
+def _reading(
+    fullest: int, total_bytes: float, capacity_bytes: float, band_bytes: tuple[float, float] | None
+) -> str:
+    """Say which stage is fullest and whether it fits, over the whole band where there is one."""
+    fill = f"Stage {fullest} is fullest with {format_bytes(total_bytes)} of {format_bytes(capacity_bytes)}"
+    if total_bytes > capacity_bytes:
+        return f"{fill}: it does not fit."
+    if band_bytes is None:
+        return f"{fill}: it fits."
+    low, high = map(format_bytes, band_bytes)
+    sure = "all of which fits" if band_bytes[1] <= capacity_bytes else "whose upper end does not fit"
+    return f"{fill}: it fits; the 80 % band is {low} to {high}, {sure}."
+
+
+def _whisker(stage: str, total_bytes: float, band_bytes: tuple[float, float]) -> go.Scatter:
+    """The error band of the fullest stage, at the top of its bar."""
+    import plotly.graph_objects as go
+
+    low, high = band_bytes
+    ends = {"array": [(high - total_bytes) / GIB], "arrayminus": [(total_bytes - low) / GIB]}
+    bar = {"type": "data", "symmetric": False, "color": "#666666", "thickness": 2, "width": 8, **ends}
+    hover = f"80 % band {format_bytes(low)} to {format_bytes(high)}<extra></extra>"
+    return go.Scatter(
+        x=[stage], y=[total_bytes / GIB], mode="markers", error_y=bar, name="80 % band",
+        marker={"size": 1, "color": "#666666"}, hovertemplate=hover, showlegend=False,
+    )  # fmt: skip
 
 
 def _ticks(count: int) -> list[str]:

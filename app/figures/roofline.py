@@ -22,7 +22,7 @@ def roofline(ops: Sequence[OpPoint], gpu: Gpu, dtype: str = "bf16") -> go.Figure
     peak, rate = gpu.peak(dtype), gpu.memory_bandwidth_bytes_per_s
     ridge = peak / rate
     drawn = [op for op in ops if op.flop > 0 and op.moved_bytes > 0 and op.seconds > 0]
-    total_s = sum(op.seconds for op in drawn) or 1.0
+    total_s = sum(op.total_s for op in drawn) or 1.0
     edges = [op.flop / op.moved_bytes for op in drawn] or [ridge]
     roof = [min(*edges, ridge) / 2, ridge, max(*edges, ridge) * 2]
     picture = figure(
@@ -68,7 +68,7 @@ def _marks(ops: Sequence[OpPoint], name: str, total_s: float, **marker: str) -> 
         marker={
             **marker,
             "line": {"width": 1, "color": GREY},
-            "size": [8 + 40 * (op.seconds / total_s) ** 0.5 for op in ops],
+            "size": [8 + 40 * (op.total_s / total_s) ** 0.5 for op in ops],
             "opacity": 0.85,
         },
     )
@@ -78,13 +78,16 @@ def _hover(op: OpPoint, total_s: float) -> str:
     """What a mark says."""
     rate = f"{three_digits(op.flop / op.seconds / TERA)} TFLOP/s"
     intensity = f"{three_digits(op.flop / op.moved_bytes)} FLOP/byte"
-    share = f"{format_seconds(op.seconds)}, {format_percent(op.seconds / total_s)} of the layer"
+    times = f"{format_seconds(op.seconds)} × {op.calls}" if op.calls > 1 else format_seconds(op.seconds)
+    share = f"{times}, {format_percent(op.total_s / total_s)} of the model's forward kernels"
     return f"{op.name}<br>{rate} at {intensity}<br>{share}"
 
 
 def _reading(ops: Sequence[OpPoint], ridge: float, gpu: str) -> str:
     """Say what share of the time is bound by memory."""
-    total_s = sum(op.seconds for op in ops)
-    bound_s = sum(op.seconds for op in ops if op.flop / op.moved_bytes < ridge)
+    total_s = sum(op.total_s for op in ops)
+    bound_s = sum(op.total_s for op in ops if op.flop / op.moved_bytes < ridge)
     share = format_percent(bound_s / total_s) if total_s else "0 %"
-    return f"{share} of a layer's kernel time is in ops below the ridge of {gpu}, {ridge:.0f} FLOP per byte."
+    return (
+        f"{share} of the forward kernels' time is in ops below the ridge of {gpu}, {ridge:.0f} FLOP per byte."
+    )

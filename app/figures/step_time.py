@@ -7,10 +7,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from app.figures.style import GREY, HEIGHT, PART_COLOURS, TOTAL_COLOUR, faded, figure
-from app.quantities import format_percent
+from app.quantities import format_number, format_percent
 from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.parallel.axes import PARTS, Traffic
-from topology.base.units import format_seconds, three_digits, time_unit
+from planner.analysis.compare import compare, tokens_per_s
+from planner.plan import Plan
+from topology.base.units import MEGA, format_seconds, three_digits, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -70,22 +72,30 @@ def drawn_parts(estimate: Estimate) -> dict[str, float]:
     return seen | ({"rest": rest_s} if rest_s > 0 else {})
 
 
-def waterfalls(estimates: Sequence[tuple[str, Estimate]]) -> go.Figure:
-    """Stack the parts of several plans' steps, a row for each plan, its step time at the end."""
+def waterfalls(plans: Sequence[tuple[str, Plan]]) -> go.Figure:
+    """Stack the parts of several plans' steps, a row for each plan, its time at the end.
+
+    Where steps do not hold the same tokens, times are those of a million tokens: only these compare.
+    """
     import plotly.graph_objects as go
 
-    fastest = min(estimates, key=lambda entry: entry[1].step_time_s)
-    names = [name for name, _ in estimates]
-    totals = [estimate.step_time_s for _, estimate in estimates]
+    whole = all(compare(plans[0][1], plan).same_work for _, plan in plans)
+    names = [name for name, _ in plans]
+    scales = [1.0 if whole else MEGA / plan.request.job.tokens_per_step for _, plan in plans]
+    totals = [plan.estimate.step_time_s * scale for (_, plan), scale in zip(plans, scales, strict=True)]
     factor, unit = time_unit(max(totals))
     picture = figure(
-        f"{fastest[0]} is fastest with {format_seconds(fastest[1].step_time_s)} a step.",
+        compared_reading(plans),
         height=130 + 44 * len(names), barmode="stack",
-        xaxis={"title": f"time, {unit}", "range": [0, _ROOM_FOR_TEXT * max(totals) / factor]},
+        xaxis={"title": f"time{'' if whole else ' of a million tokens'}, {unit}",
+               "range": [0, _ROOM_FOR_TEXT * max(totals) / factor]},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
     )  # fmt: skip
     for part, label in PART_LABELS.items():
-        values = [parts_of(estimate.time).get(part, 0.0) for _, estimate in estimates]
+        values = [
+            parts_of(plan.estimate.time).get(part, 0.0) * scale
+            for (_, plan), scale in zip(plans, scales, strict=True)
+        ]
         if any(values):
             picture.add_trace(
                 go.Bar(name=label, orientation="h", y=names, x=[value / factor for value in values],
@@ -98,6 +108,21 @@ def waterfalls(estimates: Sequence[tuple[str, Estimate]]) -> go.Figure:
                    hoverinfo="skip")
     )  # fmt: skip
     return picture
+
+
+def compared_reading(plans: Sequence[tuple[str, Plan]]) -> str:
+    """Say which plan is fastest per token, and which the error band cannot tell from it."""
+    name, best = max(plans, key=lambda entry: tokens_per_s(entry[1]))
+    against = [(other, compare(best, plan)) for other, plan in plans if other != name]
+    rate = f"{format_number(tokens_per_s(best))} tokens/s"
+    if not all(one.same_model for _, one in against):
+        return f"{name} has the most tokens a second, {rate}; the models are not the same."
+    ties = [other for other, one in against if one.tied]
+    if ties:
+        return f"{name} has {rate}; the error band cannot tell {' and '.join(ties)} from it."
+    if all(one.same_work for _, one in against):
+        return f"{name} is fastest with {format_seconds(best.estimate.step_time_s)} a step."
+    return f"{name} is fastest with {rate}; steps hold unequal tokens."
 
 
 def _bar(label: str, below_s: float, value_s: float, total_s: float, marker: Mapping[str, Any]) -> go.Bar:

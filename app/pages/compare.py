@@ -40,7 +40,7 @@ def render() -> None:
         return
     show_summary(plans)
     names = NAMES[: len(plans)]
-    draw(waterfalls(list(zip(names, (plan.estimate for plan in plans), strict=True))), "compare_time")
+    draw(waterfalls(list(zip(names, plans, strict=True))), "compare_time")
     for column, name, plan in zip(st.columns(len(plans)), names, plans, strict=True):
         with column:
             one_plan(name, plan)
@@ -116,7 +116,9 @@ def one_plan(name: str, plan: Plan) -> None:
         return
     cluster = cluster_of(plan.request)
     layers = layer_words(plan.layers_of_stage, plan.layout)
-    draw(memory_bars(plan.estimate.memory_by_stage, capacity_of_fullest(plan), layers), f"memory_{name}")
+    band = (plan.estimate.memory_lower_bytes, plan.estimate.memory_upper_bytes)
+    capacity = capacity_of_fullest(plan)
+    draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers, band), f"memory_{name}")
     loads = link_load(cluster.hierarchy, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
     draw(network_map(cluster, loads), f"network_{name}")
     st.caption(plain(money_text(plan.request, plan.estimate)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import streamlit as st
 
@@ -18,6 +19,7 @@ from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words
 from costmodel.training.bands import LIKELY
+from planner.analysis.compare import compare
 from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
 from planner.problem import capacity_of_fullest
@@ -25,18 +27,25 @@ from planner.questions.flags import Flags
 from topology.base.units import format_bytes, format_seconds
 from topology.pools.rates import unpriced
 
+DeltaColor = Literal["normal", "inverse", "off"]
 TRUST = "[can I trust it?](accuracy)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One headline number: what is shown, how to compare it, and what it means."""
+    """One headline number: what is shown, how to compare it, and what it means.
+
+    `of_speed` numbers follow from the time of a step, so that a tie of two plans is a tie of these; `of_step`
+    ones compare only where the steps hold the same tokens.
+    """
 
     label: str
     text: str
     value: Callable[[Plan], float | None]
     note: str
     lower_is_better: bool = True
+    of_speed: bool = True
+    of_step: bool = False
 
 
 def show_headline(plan: Plan, baseline: Plan | None) -> None:
@@ -53,14 +62,8 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
         st.warning(f"Memory: {chance_text(plan.estimate)}.", icon=":material/warning:")
     row = st.container(key="numbers")
     for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
-        column.metric(
-            number.label,
-            number.text,
-            delta(plan, baseline, number.value),
-            delta_color="inverse" if number.lower_is_better else "normal",
-            help=number.note,
-            border=True,
-        )
+        text, colour = delta(plan, baseline, number)
+        column.metric(number.label, number.text, text, delta_color=colour, help=number.note, border=True)
     if baseline is not None:
         show_baseline(baseline)
 
@@ -68,7 +71,9 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
 def show_baseline(baseline: Plan) -> None:
     """Say what the differences are to."""
     question, layout = headline(baseline.request), layout_words(baseline.layout)
-    st.caption(plain(f"Differences are to the baseline: {layout} · {question}"))
+    st.caption(
+        plain(f"Differences are to the baseline: {layout} · {question}. A tie is within the error band.")
+    )
 
 
 def numbers(plan: Plan) -> tuple[Number, ...]:
@@ -84,6 +89,7 @@ def _speed(plan: Plan) -> tuple[Number, ...]:
             label="Step time",
             text=format_seconds(estimate.step_time_s),
             value=lambda p: p.estimate.step_time_s,
+            of_step=True,
             note=f"80 % band {band_text(estimate)}. Bound by {estimate.bound_by}.",
         ),
         Number(
@@ -115,6 +121,7 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             label="Peak memory",
             text=format_bytes(estimate.peak_memory_bytes),
             value=lambda p: p.estimate.peak_memory_bytes,
+            of_speed=False,
             note=f"On the fullest stage, of {format_bytes(capacity)}. 80 % band {low} to {high}.",
         ),
         Number(
@@ -150,12 +157,25 @@ def _price_note(plan: Plan) -> str:
     return f"At {price_text(spec)} per GPU-hour, {spec.price_as_of}"
 
 
-def delta(plan: Plan, baseline: Plan | None, value: Callable[[Plan], float | None]) -> str | None:
-    """Relative difference to the baseline."""
+def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None, DeltaColor]:
+    """Relative difference to the baseline, and its colour: grey where it decides nothing.
+
+    Steps of unequal tokens do not compare, nor do models; plans that the error band cannot tell apart tie in
+    all that follows from their speed.
+    """
     if baseline is None:
-        return None
-    now, then = value(plan), value(baseline)
-    return None if now is None or not then else format_percent(now / then - 1, signed=True)
+        return None, "off"
+    now, then = number.value(plan), number.value(baseline)
+    if now is None or not then:
+        return None, "off"
+    found, text = compare(baseline, plan), format_percent(now / then - 1, signed=True)
+    if number.of_step and not found.same_work:
+        return f"{text}, other tokens", "off"
+    if not found.same_model:
+        return f"{text}, other model", "off"
+    if number.of_speed and found.tied and now != then:
+        return f"{text}, a tie", "off"
+    return text, "inverse" if number.lower_is_better else "normal"
 
 
 def proof(plan: Plan) -> str:

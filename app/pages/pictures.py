@@ -75,7 +75,8 @@ def show_pictures(plan: Plan) -> None:
         st.markdown("#### Does it fit, and which stage is fullest?")
         capacity = capacity_of_fullest(plan)
         layers = layer_words(plan.layers_of_stage, plan.layout)
-        draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers), "memory")
+        band = (plan.estimate.memory_lower_bytes, plan.estimate.memory_upper_bytes)
+        draw(memory_bars(plan.estimate.memory_by_stage, capacity, layers, band), "memory")
     with right:
         st.markdown("#### Where does the step go?")
         draw(waterfall(plan.estimate), "waterfall")
@@ -257,32 +258,38 @@ def _matters(plan: Plan) -> None:
     with st.spinner("Planning with each fact 20 % lower and higher", show_time=True):
         effects = list(sensitivities(plan, outcomes[name], plan_or_none))
     draw(tornado(effects, name), "tornado")
+    st.caption(
+        "Every fact is planned anew, but kernel efficiency: kernels are measured, so they are slowed and "
+        "hastened under this layout."
+    )
 
 
 def _ops(plan: Plan) -> None:
-    """Roofline of one layer."""
+    """Roofline of the forward kernels of the whole model."""
     cluster = cluster_of(plan.request)
     points = op_points(plan)
     draw(roofline(points, cluster.gpu), "roofline")
     st.caption(
-        "Forward kernels of a layer and the head, one microbatch on one rank, under the dense bf16 peak."
+        "Forward kernels of one microbatch on one rank, under the dense bf16 peak. Those of a layer count "
+        "once for every layer, those of the head once."
     )
     table(op_columns(points, cluster.gpu), alt="Kernels, the longest first, and what binds them")
 
 
 def op_columns(points: Sequence[OpPoint], gpu: Gpu) -> dict[str, list[str]]:
     """Kernels as a table, the longest first."""
-    total_s = sum(point.seconds for point in points)
+    total_s = sum(point.total_s for point in points)
     rows = [
         {
             "kernel": point.name,
-            "time": format_seconds(point.seconds),
-            "share": format_share(point.seconds / total_s),
+            "one call": format_seconds(point.seconds),
+            "calls": f"{point.calls:,}",
+            "share": format_share(point.total_s / total_s),
             "FLOP/byte": format_number(point.flop / point.moved_bytes),
             "TFLOP/s": format_number(point.flop / point.seconds / TERA),
             "bound by": bound_of(point, gpu).removesuffix("-bound"),
         }
-        for point in sorted(points, key=lambda point: -point.seconds)
+        for point in sorted(points, key=lambda point: -point.total_s)
     ]
     return columns_of(rows)
 

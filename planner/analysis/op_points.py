@@ -1,7 +1,8 @@
-"""The kernels of one layer of a plan as points of a roofline: work, traffic, estimated forward time."""
+"""The kernels of a plan as points of a roofline: work, traffic, estimated time, and how many calls."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from costmodel.kernels.attention import attention_prefill
@@ -23,31 +24,52 @@ NOMINAL_FLOP_PER_BYTE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpPoint:
-    """One operation of a layer on one GPU: its work, its traffic, its estimated time."""
+    """One operation on one GPU: its work, its traffic, its estimated time, each of one call.
+
+    `calls` is how often the whole model makes it for one microbatch: once for every layer of its kind.
+    """
 
     name: str
     flop: float
     moved_bytes: float
     seconds: float
+    calls: int = 1
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all its calls."""
+        return self.seconds * self.calls
 
 
 def op_points(plan: Plan) -> tuple[OpPoint, ...]:
-    """Every kernel of the last kind of layer and of the head, on one rank, for one microbatch."""
+    """Every kernel of every kind of layer and of the head, on one rank, for one microbatch.
+
+    Kernels of unlike layers (dense ones before experts, hybrids) are named by their kind.
+    """
     request, stack = plan.request, find_stack(plan.request.stack)
     gpu, cal = build(request.cluster).gpu, calibration_for(request.cluster)
     shard = shard_of(plan.layout, request.job.sequence_length)
-    kind = layer_runs(request.model)[-1].kind
-    ops = (*layer_ops(request.model, kind, request.job, stack, shard), *head_ops(request.model, stack, shard))
-    return tuple(
-        OpPoint(
-            name=op.name.replace("_", " "),
-            flop=float(op.flop) or NOMINAL_FLOP_PER_BYTE * float(op.bytes),
-            moved_bytes=float(op.bytes),
-            seconds=seconds,
-        )
-        for op in ops
-        if (seconds := kernel_seconds(op, gpu, cal)) > 0
-    )
+    runs = layer_runs(request.model)
+    found: list[OpPoint] = []
+    for run in runs:
+        ops = layer_ops(request.model, run.kind, request.job, stack, shard)
+        where = f", {run.kind.attention} {run.kind.mlp} layers" if len(runs) > 1 else ""
+        found += _points(ops, gpu, cal, calls=run.count, where=where)
+    return (*found, *_points(head_ops(request.model, stack, shard), gpu, cal, calls=1, where=""))
+
+
+def _points(ops: Iterable[Op], gpu: Gpu, cal: Calibration, *, calls: int, where: str) -> Iterator[OpPoint]:
+    """Kernels that take time, as points."""
+    for op in ops:
+        seconds = kernel_seconds(op, gpu, cal)
+        if seconds > 0:
+            yield OpPoint(
+                name=op.name.replace("_", " ") + where,
+                flop=float(op.flop) or NOMINAL_FLOP_PER_BYTE * float(op.bytes),
+                moved_bytes=float(op.bytes),
+                seconds=seconds,
+                calls=calls,
+            )
 
 
 def kernel_seconds(op: Op, gpu: Gpu, cal: Calibration) -> float:

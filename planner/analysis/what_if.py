@@ -171,7 +171,11 @@ def _bought(request: PlanRequest, gpu: str, count: int) -> PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Something the outcome may depend on, and the request in which it is `factor` times as large."""
+    """Something the outcome may depend on, and the request in which it is `factor` times as large.
+
+    Facts are given; what is chosen, such as the batch, is varied in `VARIATIONS`, at values that divide: a
+    fifth more of it tells how many factors a number has, not what it is worth.
+    """
 
     name: str
     scaled: Callable[[Plan, float], PlanRequest]
@@ -195,14 +199,6 @@ def _scaled_gpu(plan: Plan, factor: float, *, field: str) -> PlanRequest:
     return replace(request, cluster=replace(request.cluster, gpus=(*others, replace(gpu, **changed))))
 
 
-def _scaled_batch(plan: Plan, factor: float) -> PlanRequest:
-    """The batch times `factor`, to the nearest that the plan's data parallelism divides."""
-    job = plan.request.job
-    grain = plan.layout.dp * plan.layout.microbatch_size
-    batch = max(1, round(job.global_batch_size * factor / grain)) * grain
-    return replace(plan.request, job=replace(job, global_batch_size=batch))
-
-
 def _scaled_price(plan: Plan, factor: float) -> PlanRequest:
     """The price of a GPU-hour of every node times `factor`."""
     spec = plan.request.cluster
@@ -224,7 +220,6 @@ FACTS: tuple[Fact, ...] = (
     Fact(name="GPU memory bandwidth", scaled=partial(_scaled_gpu, field="memory_bandwidth_bytes_per_s")),
     Fact(name="scale-up bandwidth", scaled=partial(_scaled_nodes, field="scaleup_bandwidth_bytes_per_s")),
     Fact(name="network bandwidth", scaled=partial(_scaled_nodes, field="nic_bandwidth_bytes_per_s")),
-    Fact(name="global batch size", scaled=_scaled_batch),
     Fact(name="price of a GPU-hour", scaled=_scaled_price),
 )
 

@@ -22,6 +22,10 @@ from costmodel.pipeline.simulator import StageSeconds, simulate_step
 from planner.analysis.link_load import axis_load, carried_bytes_per_s, link_load
 from planner.analysis.op_points import OpPoint
 from planner.analysis.what_if import Offer, ScalePoint, Sensitivity
+from planner.plan import Plan
+from planner.questions.flags import Flags
+from planner.questions.training import understand
+from planner.search.search import search
 from topology.base.units import GIB, format_seconds
 from topology.builders import build, default_cluster, machine_node
 from topology.hardware.datasheets import machines
@@ -58,6 +62,17 @@ def test_memory_bars_say_which_stage_is_fullest_and_whether_it_fits():
     assert alt_text(memory_bars(STAGES, 40 * GIB)).endswith("it does not fit.")
 
 
+def test_memory_has_the_whisker_of_its_band():
+    """At the top of the fullest stage, from lower to upper; the reading says whether all of it fits."""
+    picture = memory_bars(STAGES, CAPACITY, band_bytes=(50 * GIB, 56 * GIB))
+    whisker = picture.data[-1]
+    assert (whisker.x[0], whisker.y[0]) == ("stage 0", 53)
+    assert (whisker.error_y.array[0], whisker.error_y.arrayminus[0]) == (3, 3)
+    assert alt_text(picture).endswith("it fits; the 80 % band is 50 GiB to 56 GiB, all of which fits.")
+    tight = memory_bars(STAGES, 54 * GIB, band_bytes=(50 * GIB, 56 * GIB))
+    assert alt_text(tight).endswith("whose upper end does not fit.")
+
+
 def test_memory_line_stands_at_the_capacity_of_the_gpu():
     """The dashed line is at 80 GiB."""
     assert memory_bars(STAGES, CAPACITY).layout.shapes[0].y0 == 80
@@ -87,13 +102,41 @@ def test_parts_too_small_to_see_are_drawn_as_one():
     assert sum(drawn.values()) == pytest.approx(sum(parts_of(small.time).values()))
 
 
+def small_plan(estimate: Estimate = ESTIMATE, **flags) -> Plan:
+    """The plan of a small question, with an estimate of one's own."""
+    found = search(understand(Flags(**{"model": "llama-3.1-8b", "gpus": "8", **flags})).request)
+    assert isinstance(found, Plan)
+    return replace(found, estimate=estimate)
+
+
 def test_compared_steps_stack_to_their_totals():
     """Each plan's bar is as long as its step, which stands written at its end."""
-    other = replace(ESTIMATE, time=replace(TIME, compute_s=6.0), step_time_s=8.0)
-    *bars, ends = waterfalls([("A", ESTIMATE), ("B", other)]).data
+    other = replace(ESTIMATE, time=replace(TIME, compute_s=6.0), step_time_s=8.0, lower_s=7.2, upper_s=8.8)
+    picture = waterfalls([("A", small_plan()), ("B", small_plan(other))])
+    *bars, ends = picture.data
     lengths = np.sum([np.array(bar.x, dtype=float) for bar in bars], axis=0).tolist()
     assert lengths == pytest.approx([10.0, 8.0]) == list(ends.x)
     assert [text.strip() for text in ends.text] == ["10 s", "8 s"]
+    assert alt_text(picture) == "B is fastest with 8 s a step."
+
+
+def test_steps_of_unequal_batches_compare_by_tokens():
+    """Twice the batch in 1.8 times the time is faster; bars are those of a million tokens."""
+    double = replace(
+        ESTIMATE, time=replace(TIME, compute_s=16.0), step_time_s=18.0, lower_s=17.0, upper_s=19.0
+    )
+    picture = waterfalls([("A", small_plan()), ("B", small_plan(double, global_batch_size="1024"))])
+    ends = picture.data[-1]
+    assert list(ends.x) == pytest.approx([10 / 4.194304, 18 / 8.388608])
+    assert "of a million tokens" in picture.layout.xaxis.title.text
+    assert alt_text(picture) == "B has 466,000 tokens/s; the error band cannot tell A from it."
+
+
+def test_plans_that_the_band_cannot_tell_apart_have_no_winner():
+    """One per cent is a tie."""
+    close = replace(ESTIMATE, step_time_s=10.1, lower_s=9.1, upper_s=11.1)
+    reading = alt_text(waterfalls([("A", small_plan()), ("B", small_plan(close))]))
+    assert reading.endswith("the error band cannot tell B from it.")
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
@@ -248,11 +291,11 @@ def test_the_roofline_parts_ops_at_the_ridge():
     gpu = default_cluster("h100-sxm", 8).gpu
     ops = [
         OpPoint(name="norm", flop=1e9, moved_bytes=1e9, seconds=1e-3),
-        OpPoint(name="gemm", flop=1e12, moved_bytes=1e9, seconds=3e-3),
+        OpPoint(name="gemm", flop=1e12, moved_bytes=1e9, seconds=1e-3, calls=3),
     ]
     names = {trace.name: len(trace.x) for trace in roofline(ops, gpu).data}
     assert names == {"roof of h100-sxm": 3, "memory-bound": 1, "compute-bound": 1}
-    assert alt_text(roofline(ops, gpu)).startswith("25 % of a layer's kernel time")
+    assert alt_text(roofline(ops, gpu)).startswith("25 % of the forward kernels' time")
 
 
 def test_every_figure_says_what_it_shows():

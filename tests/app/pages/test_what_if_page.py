@@ -89,7 +89,7 @@ def test_a_baseline_gives_every_number_its_difference(open_page):
     page = open_page("what_if", **SMALL, tp="8", baseline=packed(**SMALL, tokens="1T"))
     now, then = plan_of(settings=("tp=8",)), plan_of()
     expected = format_percent(now.estimate.step_time_s / then.estimate.step_time_s - 1, signed=True)
-    assert page.metric[0].delta == expected
+    assert page.metric[0].delta == f"{expected}, a tie"  # within the ratio of misranked layouts
     assert all(metric.delta for metric in page.metric)
     assert "Differences are to the baseline" in words(page)
     assert "Unpin baseline" in [button.label for button in page.button]
