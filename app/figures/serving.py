@@ -6,79 +6,115 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.figures.style import BLUE, SERIES, VERMILION, figure
+from app.figures.style import SERIES, VERMILION, figure
 from topology.base.units import MS, format_seconds, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+HOLLOW = 100
+"""What plotly adds to the number of a symbol to draw its outline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """The limits of both latencies, seconds."""
+
+    ttft_s: float
+    tpot_s: float
+
+    def keeps(self, ttft_s: float, tpot_s: float) -> bool:
+        """Whether both latencies are within their limits."""
+        return ttft_s <= self.ttft_s and tpot_s <= self.tpot_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPoint:
-    """One load: requests in flight, time per output token, output tokens per second and GPU."""
+    """One load: requests in flight, both latencies at one percentile, output tokens per second and GPU.
+
+    `kept` says whether both latencies are within the limits.
+    """
 
     concurrency: int
+    ttft_s: float
     tpot_s: float
+    kept: bool
     tokens_per_s_per_gpu: float
     label: str
 
 
-def latency_throughput(points: Sequence[LoadPoint], limit_s: float | None = None) -> go.Figure:
-    """Draw throughput against latency; every mark is a load, its shape the layout that serves it best."""
+def latency_throughput(points: Sequence[LoadPoint], within: Within, percentile: float) -> go.Figure:
+    """Draw throughput against latency; a mark is a load, its shape the layout, hollow where a limit breaks.
+
+    Args:
+        points: Loads, in any order.
+        within: The limits.
+        percentile: That of requests at which latencies are told and limits hold.
+    """
     import plotly.graph_objects as go
 
     ordered = sorted(points, key=lambda point: point.tpot_s)
     most = max((point.tokens_per_s_per_gpu for point in ordered), default=1.0)
     picture = figure(
-        _reading(ordered, limit_s),
+        _reading(ordered, within, percentile),
         height=380,
-        xaxis={"title": "time per output token, ms", "showgrid": True, "rangemode": "tozero"},
-        yaxis={
-            "title": "output tokens/s/GPU",
-            "range": [-0.06 * most, 1.15 * most],
+        xaxis={
+            "title": f"p{percentile:g} time per output token, ms",
+            "showgrid": True,
+            "rangemode": "tozero",
         },
-    )
-    picture.add_trace(
-        go.Scatter(
-            x=[point.tpot_s / MS for point in ordered],
-            y=[point.tokens_per_s_per_gpu for point in ordered],
-            mode="lines",
-            line={"color": BLUE, "width": 1, "dash": "dot"},
-            hoverinfo="skip",
-            showlegend=False,
-        )
+        yaxis={"title": "output tokens/s/GPU", "range": [-0.06 * most, 1.15 * most]},
     )
     for number, label in enumerate(dict.fromkeys(point.label for point in ordered)):
         mine = [point for point in ordered if point.label == label]
+        colour = SERIES[number % len(SERIES)]
         picture.add_trace(
             go.Scatter(
                 x=[point.tpot_s / MS for point in mine],
                 y=[point.tokens_per_s_per_gpu for point in mine],
-                mode="markers+text",
+                mode="lines+markers+text",
                 name=label,
+                line={"color": colour, "width": 1, "dash": "dot"},
                 text=[str(point.concurrency) for point in mine],
                 textposition="bottom right",
-                marker={"size": 10, "symbol": number, "color": SERIES[number % len(SERIES)]},
-                hovertemplate="%{text} in flight<br>%{x:.3g} ms, %{y:.3g} tokens/s/GPU<extra></extra>",
+                marker={
+                    "size": 10,
+                    "symbol": [number if point.kept else number + HOLLOW for point in mine],
+                    "color": colour,
+                },
+                hovertext=[_hover(point, percentile) for point in mine],
+                hoverinfo="text",
             )
         )
-    if limit_s is not None:
-        line = {"color": VERMILION, "width": 2, "dash": "dash"}
-        picture.add_vline(
-            x=limit_s / MS,
-            line=line,
-            annotation={"text": f" limit {format_seconds(limit_s)}", "xanchor": "left"},
-        )
+    picture.add_vline(
+        x=within.tpot_s / MS,
+        line={"color": VERMILION, "width": 2, "dash": "dash"},
+        annotation={"text": f" limit {format_seconds(within.tpot_s)}", "xanchor": "left"},
+    )
     return picture
 
 
-def _reading(ordered: Sequence[LoadPoint], limit_s: float | None) -> str:
-    """Say what the most throughput within the limit is."""
-    kept = [point for point in ordered if limit_s is None or point.tpot_s <= limit_s]
+def _hover(point: LoadPoint, percentile: float) -> str:
+    """What a mark says."""
+    return (
+        f"{point.concurrency} in flight<br>{three_digits(point.tokens_per_s_per_gpu)} tokens/s/GPU<br>"
+        f"p{percentile:g}: first token {format_seconds(point.ttft_s)}, each {format_seconds(point.tpot_s)}"
+        f"<br>{'within the limits' if point.kept else 'breaks a limit'}"
+    )
+
+
+def _reading(ordered: Sequence[LoadPoint], within: Within, percentile: float) -> str:
+    """Say what the most throughput within both limits is, at which percentile."""
+    limits = (
+        f"p{percentile:g} first token {format_seconds(within.ttft_s)}, each {format_seconds(within.tpot_s)}"
+    )
+    kept = [point for point in ordered if point.kept]
     if not kept:
-        return "No load keeps the limit."
+        return f"No load drawn here keeps the limits ({limits}); hollow marks break one."
     best = max(kept, key=lambda point: point.tokens_per_s_per_gpu)
-    rate, latency = three_digits(best.tokens_per_s_per_gpu), format_seconds(best.tpot_s)
-    within = "" if limit_s is None else " within the limit"
-    load = f"{best.concurrency} requests in flight"
-    return f"The most{within} is {rate} tokens/s/GPU at {latency} per token, with {load}."
+    rate = three_digits(best.tokens_per_s_per_gpu)
+    return (
+        f"The most within the limits ({limits}) is {rate} tokens/s/GPU with "
+        f"{best.concurrency} requests in flight: first token {format_seconds(best.ttft_s)}, "
+        f"each {format_seconds(best.tpot_s)}. Hollow marks break a limit."
+    )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from app.pages.choices import choose, write
 from costmodel.layout import AXIS_FIELDS, RECOMPUTES, SCHEDULES, ParallelLayout
 from costmodel.parallel.axes import AXES
 
@@ -41,24 +42,16 @@ def choose_axes() -> tuple[str, ...]:
         columns = st.columns(2)
         pinned = []
         for number, (axis, options) in enumerate(CHOICES.items()):
-            value = columns[number % 2].selectbox(
-                LABELS[axis],
-                options,
-                key=axis,
-                bind="query-params",
+            value = choose(
+                columns[number % 2], LABELS[axis], options, axis, free=options[-1].isdecimal(),
                 help=f"Splits {AXES[axis].splits}." if axis in AXES else None,
-            )
+            )  # fmt: skip
             if value != AUTO:
                 pinned.append(f"layout.{axis}={value}")
-        more = st.text_input(
-            "Other settings",
-            "",
-            key="set",
-            bind="query-params",
-            max_chars=200,
-            placeholder="shard_degree=8",
+        more = write(
+            st, "Other settings", "", "set", max_chars=200, placeholder="shard_degree=8",
             help="Any field, as after --set, with spaces between.",
-        )
+        )  # fmt: skip
         st.button("All auto", on_click=release, width="stretch", disabled=not (pinned or more))
     return (*pinned, *more.split())
 
@@ -74,7 +67,7 @@ def load_layout(layout: ParallelLayout) -> None:
     """Pin the axes of a layout."""
     for axis, options in CHOICES.items():
         value = str(getattr(layout, axis))
-        st.session_state[axis] = value if value in options else AUTO
+        st.session_state[axis] = value if value in options or options[-1].isdecimal() else AUTO
 
 
 def pin(settings: Sequence[str]) -> None:
@@ -96,7 +89,7 @@ def pins_of(settings: Sequence[str]) -> tuple[dict[str, str], str]:
         field, _, value = setting.partition("=")
         name = field if "." in field else f"layout.{field}"
         axis = name.removeprefix("layout.")
-        if axis in CHOICES and value in CHOICES[axis]:
+        if axis in CHOICES and (value in CHOICES[axis] or value.isdecimal()):
             axes[axis] = value
         elif not name.startswith("cluster."):
             others.append(f"{name}={value}")

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.figures.serving import LoadPoint, latency_throughput
+from app.figures.serving import LoadPoint, Within, latency_throughput
 from app.pages.answer import show_answer
+from app.pages.choices import choose, require_all_read, write
 from app.pages.frame import asked, draw, guarded, plain, show_error
 from app.quantities import format_usd
 from app.reports.serving import serving_answer
-from costmodel.models.catalog import model_names
+from costmodel.models.catalog import model_aliases, model_names
 from planner.analysis.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import understand_serving
@@ -20,10 +21,13 @@ from planner.serving.plan import ServingPlan
 from topology.base.errors import InputError
 from topology.base.units import format_seconds, parse_seconds
 from topology.catalog import gpus
+from topology.hardware.datasheets import gpu_aliases
 
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
 LOADS = (1, 4, 16, 64, 256)
 FIND = "find"
+NO_LIMIT = "1h"
+"""A latency that no load reaches, so that it is told at the percentile and limits nothing."""
 FIRST_TOKEN_LIMITS = ("100ms", "200ms", "300ms", "500ms", "1s", "2s", "3s", "5s", "10s")
 TOKEN_LIMITS = ("5ms", "10ms", "15ms", "20ms", "30ms", "50ms", "75ms", "100ms", "200ms")
 
@@ -32,6 +36,7 @@ TOKEN_LIMITS = ("5ms", "10ms", "15ms", "20ms", "30ms", "50ms", "75ms", "100ms", 
 def render() -> None:
     """Draw the page."""
     flags = ask_load()
+    require_all_read()
     with st.spinner("Searching fleets", show_time=True):
         plan = fleet(flags)
     answer = serving_answer(plan)
@@ -40,8 +45,10 @@ def render() -> None:
     if flags.gpus and st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
         with st.spinner("Serving every load", show_time=True):
             points = list(load_points(flags))
-        limit = parse_seconds(flags.tpot) if flags.tpot else None
-        draw(latency_throughput(points, limit), "latency_throughput")
+        within = Within(
+            ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT)
+        )
+        draw(latency_throughput(points, within, float(flags.percentile or 99)), "latency_throughput")
     show_answer(replace(answer, headline=""))
 
 
@@ -54,51 +61,41 @@ def fleet(flags: ServeFlags) -> ServingPlan:
 def ask_load() -> ServeFlags:
     """Draw the sidebar and read it."""
     with st.sidebar:
-        names, kinds = list(model_names()), list(gpus())
-        model = st.selectbox(
-            "Model", names, index=names.index(DEFAULT_MODEL), key="serve_model", bind="query-params"
+        model = choose(
+            st, "Model", list(model_names()), "model", default=DEFAULT_MODEL, aliases=model_aliases()
         )
         left, right = st.columns(2)
-        gpu = left.selectbox(
-            "GPU", kinds, index=kinds.index(DEFAULT_GPU), key="serve_gpu", bind="query-params"
-        )
-        counts = [FIND, "1", "2", "4", "8", "16", "32", "64"]
-        count = right.selectbox("GPUs", counts, index=4, key="serve_gpus", bind="query-params")
-        prompt = left.text_input("Prompt tokens", "2000", key="input", bind="query-params", max_chars=8)
-        output = right.text_input("Output tokens", "300", key="output", bind="query-params", max_chars=8)
-        ttft = st.select_slider(
-            "First token within", FIRST_TOKEN_LIMITS, "1s", key="ttft", bind="query-params"
-        )
-        tpot = st.select_slider("Each token within", TOKEN_LIMITS, "50ms", key="tpot", bind="query-params")
-        left, right = st.columns(2)
-        percentile = left.selectbox(
-            "Percentile", ["50", "90", "95", "99"], index=3, key="percentile", bind="query-params"
-        )
-        weights = right.selectbox(
-            "Weights", ["bf16", "fp8", "int8", "int4", "fp4"], key="weights", bind="query-params"
-        )
-        rate = st.text_input("Requests per second", "2/s", key="rate", bind="query-params", max_chars=12)
+        gpu = choose(left, "GPU", list(gpus()), "gpu", default=DEFAULT_GPU, aliases=gpu_aliases())
+        count = choose(right, "GPUs", [FIND, "1", "2", "4", "8", "16", "32", "64"], "serve_gpus", default="8",
+                       free=True)  # fmt: skip
+        prompt = write(left, "Prompt tokens", "2000", "input", max_chars=8)
+        output = write(right, "Output tokens", "300", "output", max_chars=8)
+        ttft = choose(left, "First token within", FIRST_TOKEN_LIMITS, "ttft", default="1s", free=True)
+        tpot = choose(right, "Each token within", TOKEN_LIMITS, "tpot", default="50ms", free=True)
+        percentile = choose(left, "Percentile", ["50", "90", "95", "99"], "percentile", default="99")
+        weights = choose(right, "Weights", ["bf16", "fp8", "int8", "int4", "fp4"], "weights")
+        rate = write(st, "Requests per second", "2/s", "rate", max_chars=12)
     return ServeFlags(
-        model=str(model),
-        gpu=str(gpu),
-        gpus=None if count == FIND else str(count),
+        model=model,
+        gpu=gpu,
+        gpus=None if count == FIND else count,
         input_tokens=prompt or None,
         output_tokens=output or None,
-        ttft=str(ttft),
-        tpot=str(tpot),
-        percentile=str(percentile),
-        weights=str(weights),
+        ttft=ttft,
+        tpot=tpot,
+        percentile=percentile,
+        weights=weights,
         rate=rate or None,
     )
 
 
 def show_fleet_numbers(plan: ServingPlan) -> None:
-    """The headline of a fleet."""
-    estimate = plan.estimate
+    """The headline of a fleet, its latencies at the percentile that was asked for."""
+    estimate, at = plan.estimate, f"p{plan.request.job.percentile:g}"
     values = (
         ("GPUs", f"{plan.num_gpus}"),
-        ("First token, p99", format_seconds(estimate.ttft.p99_s)),
-        ("Per token, p99", format_seconds(estimate.tpot.p99_s)),
+        (f"First token, {at}", format_seconds(estimate.limits["ttft"].predicted_s)),
+        (f"Per token, {at}", format_seconds(estimate.limits["tpot"].predicted_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
         ("$ per M tokens", format_usd(estimate.usd_per_million_output_tokens)),
@@ -109,18 +106,27 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
 
 
 def load_points(flags: ServeFlags) -> Iterator[LoadPoint]:
-    """The best deployment of the same GPUs at every load, without limits."""
+    """The best deployment of the same GPUs at every load, with its latencies at the percentile asked for."""
+    within = Within(
+        ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT)
+    )
     for concurrency in LOADS:
-        asked = replace(flags, rate=None, ttft=None, tpot=None, concurrency=str(concurrency))
+        asked = replace(flags, rate=None, ttft=NO_LIMIT, tpot=NO_LIMIT, concurrency=str(concurrency))
         try:
-            plan = fleet(asked)
+            yield load_point(fleet(asked), concurrency, within)
         except InputError as error:
             show_error(error)
             return
-        estimate = plan.estimate
-        yield LoadPoint(
-            concurrency=concurrency,
-            tpot_s=estimate.tpot.p50_s,
-            tokens_per_s_per_gpu=estimate.tokens_per_s_per_gpu,
-            label=serving_answer(plan).headline.partition(": ")[2].partition(",")[0],
-        )
+
+
+def load_point(plan: ServingPlan, concurrency: int, within: Within) -> LoadPoint:
+    """One fleet as a point of the curve."""
+    limits = plan.estimate.limits
+    return LoadPoint(
+        concurrency=concurrency,
+        ttft_s=limits["ttft"].predicted_s,
+        tpot_s=limits["tpot"].predicted_s,
+        kept=within.keeps(limits["ttft"].predicted_s, limits["tpot"].predicted_s),
+        tokens_per_s_per_gpu=plan.estimate.tokens_per_s_per_gpu,
+        label=serving_answer(plan).headline.partition(": ")[2].partition(",")[0],
+    )

@@ -9,12 +9,13 @@ import streamlit as st
 
 from app.pages.axes import choose_axes, pin
 from app.pages.carried import carried, carry
+from app.pages.choices import choose, write
 from app.pages.frame import MOST_UPLOAD_MIB
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.kept_anchors import kept_anchors
 from costmodel.kernels.precisions import TRAINING
-from costmodel.models.catalog import model_names
+from costmodel.models.catalog import model_aliases, model_names
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stacks
 from planner.plan import OBJECTIVES
@@ -23,6 +24,7 @@ from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, Understood, understand, understand_cluster
 from topology.base.errors import InputError
 from topology.catalog import cluster_names, gpus
+from topology.hardware.datasheets import gpu_aliases
 from topology.spec import ClusterSpec
 
 NO_ANCHOR = "none"
@@ -65,20 +67,13 @@ def ask_job() -> Question:
     return Question(flags=flags, model=model, cluster=cluster)
 
 
-def ask_cluster() -> ClusterSpec:
-    """Draw only the choice of a cluster, and read it."""
-    flags, spec = _cluster()
-    settings = _fabric(flags) if spec is None else ()
-    return understand_cluster(Flags(settings=settings, **flags), cluster=spec)
-
-
 def _model() -> tuple[str | None, ModelSpec | None]:
     """Choose a model by name, or bring its config.json."""
     known = carried("model_spec", ModelSpec)
     names = [*model_names(), UPLOADED]
-    name = st.selectbox("Model", names, index=names.index(DEFAULT_MODEL), key="model", bind="query-params")
+    name = choose(st, "Model", names, "model", default=DEFAULT_MODEL, aliases=model_aliases())
     if name != UPLOADED:
-        return str(name), None
+        return name, None
     file = st.file_uploader(
         "config.json of the model", type="json", key="model_file", max_upload_size=MOST_UPLOAD_MIB
     )
@@ -97,7 +92,7 @@ def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
     """Choose GPUs by kind and number, a machine by name, or bring a TOML file."""
     known = carried("cluster_spec", ClusterSpec)
     names = [BY_GPU, *cluster_names(), UPLOADED]
-    name = st.selectbox("Cluster", names, key="cluster", bind="query-params")
+    name = choose(st, "Cluster", names, "cluster")
     if name == UPLOADED:
         file = st.file_uploader(
             "cluster.toml", type="toml", key="cluster_file", max_upload_size=MOST_UPLOAD_MIB
@@ -112,20 +107,12 @@ def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
         return {}, known[0]
     left, right = st.columns(2)
     counts = ["8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"]
-    number = right.selectbox(
-        "GPUs",
-        counts,
-        index=counts.index(DEFAULT_GPUS),
-        key="gpus",
-        bind="query-params",
-        accept_new_options=True,
-    )
+    number = choose(right, "GPUs", counts, "gpus", default=DEFAULT_GPUS, free=True)
     if name != BY_GPU:
         left.caption("GPUs of this machine")
-        return {"cluster": str(name), "gpus": str(number)}, None
-    kinds = list(gpus())
-    kind = left.selectbox("GPU", kinds, index=kinds.index(DEFAULT_GPU), key="gpu", bind="query-params")
-    return {"gpu": str(kind), "gpus": str(number)}, None
+        return {"cluster": name, "gpus": number}, None
+    kind = choose(left, "GPU", list(gpus()), "gpu", default=DEFAULT_GPU, aliases=gpu_aliases())
+    return {"gpu": kind, "gpus": number}, None
 
 
 def _job() -> dict[str, str | None]:
@@ -133,62 +120,32 @@ def _job() -> dict[str, str | None]:
     left, right = st.columns(2)
     lengths = ["2048", "4096", "8192", "16384", "32768", "65536", "131072"]
     batches = ["64", "128", "256", "512", "1024", "2048", "4096"]
-    length = left.selectbox(
-        "Sequence length",
-        lengths,
-        index=2,
-        key="sequence_length",
-        bind="query-params",
-        accept_new_options=True,
-    )
-    batch = right.selectbox(
-        "Global batch",
-        batches,
-        index=3,
-        key="global_batch_size",
-        bind="query-params",
-        accept_new_options=True,
+    length = choose(left, "Sequence length", lengths, "sequence_length", default="8192", free=True)
+    batch = choose(
+        right, "Global batch", batches, "global_batch_size", default="512", free=True,
         help="Sequences in one optimizer step.",
-    )
-    precision = left.selectbox("Precision", list(TRAINING), key="precision", bind="query-params")
-    tokens = right.text_input("Tokens to train", "1T", key="tokens", bind="query-params", max_chars=12)
-    names = list(stacks())
-    stack = st.selectbox(
-        "Software stack", names, index=names.index(DEFAULT_STACK), key="stack", bind="query-params"
-    )
-    headroom = st.text_input(
-        "Memory left free",
-        "",
-        key="memory_headroom",
-        bind="query-params",
-        max_chars=8,
+    )  # fmt: skip
+    precision = choose(left, "Precision", list(TRAINING), "precision")
+    tokens = write(right, "Tokens to train", "1T", "tokens", max_chars=12)
+    stack = choose(st, "Software stack", list(stacks()), "stack", default=DEFAULT_STACK)
+    headroom = write(
+        st, "Memory left free", "", "memory_headroom", max_chars=8, help="Share of each GPU, such as 5%.",
         placeholder="as much as the error band asks",
-        help="Share of each GPU, such as 5%.",
-    )
+    )  # fmt: skip
     anchors = [NO_ANCHOR, *kept_anchors()]
-    anchor = (
-        st.selectbox("Steps you measured", anchors, key="anchor", bind="query-params")
-        if len(anchors) > 1
-        else NO_ANCHOR
-    )
-    objective = st.selectbox(
-        "Best means", OBJECTIVES, key="objective", bind="query-params", format_func=_objective_label
-    )
-    deadline = (
-        st.text_input("Deadline", "30d", key="deadline", bind="query-params", max_chars=12)
-        if objective == "gpus"
-        else None
-    )
+    anchor = choose(st, "Steps you measured", anchors, "anchor") if len(anchors) > 1 else NO_ANCHOR
+    objective = choose(st, "Best means", OBJECTIVES, "objective", format_func=_objective_label)
+    deadline = write(st, "Deadline", "30d", "deadline", max_chars=12) if objective == "gpus" else None
     return {
-        "sequence_length": str(length),
-        "global_batch_size": str(batch),
-        "precision": str(precision),
-        "stack": str(stack),
-        "objective": str(objective),
+        "sequence_length": length,
+        "global_batch_size": batch,
+        "precision": precision,
+        "stack": stack,
+        "objective": objective,
         "tokens": tokens or None,
         "deadline": deadline,
         "memory_headroom": headroom or None,
-        "anchor": None if anchor == NO_ANCHOR else str(anchor),
+        "anchor": None if anchor == NO_ANCHOR else anchor,
     }
 
 
@@ -207,30 +164,17 @@ def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
     """What of the fabric to change."""
     usual = "as built"
     with st.expander("Fabric"):
-        per_node = (
-            st.selectbox(
-                "GPUs per node", [usual, "1", "2", "4", "8", "16", "72"], key="per_node", bind="query-params"
-            )
-            if flags.get("gpu")
-            else usual
-        )
-        nic = st.selectbox(
-            "Network card",
-            [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"],
-            key="nic",
-            bind="query-params",
-        )
-        price = st.text_input(
-            "$ per GPU-hour", "", key="price", bind="query-params", max_chars=10, placeholder="list price"
-        )
-        memory = st.selectbox(
-            "Oversubscription", [usual, "2", "4", "8"], key="oversubscription", bind="query-params"
-        )
+        sizes = [usual, "1", "2", "4", "8", "16", "72"]
+        per_node = choose(st, "GPUs per node", sizes, "per_node") if flags.get("gpu") else usual
+        cards = [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"]
+        nic = choose(st, "Network card", cards, "nic")
+        price = write(st, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
+        thinner = choose(st, "Oversubscription", [usual, "2", "4", "8"], "oversubscription")
     settings = [] if per_node == usual else list(settings_of_nodes(flags, int(per_node)))
     if nic != usual:
         settings.append(f"cluster.nic_bandwidth_bytes_per_s={nic}")
-    if memory != usual:
-        settings.append(f"cluster.oversubscription={memory}")
+    if thinner != usual:
+        settings.append(f"cluster.oversubscription={thinner}")
     if price:
         settings.append(f"cluster.usd_per_gpu_hour={price}")
     return tuple(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.pages.carried import carried
+from app.pages.choices import require_all_read
 from app.pages.frame import guarded, plain, planned, show_error
 from app.pages.headline import show_actions, show_headline
 from app.pages.pictures import show_pictures
@@ -20,6 +21,7 @@ def render() -> None:
     """Draw the page."""
     start_from_file()
     question = ask_job()
+    require_all_read()
     understood = question.understood()
     found = planned(understood.request)
     if isinstance(found, Infeasible):

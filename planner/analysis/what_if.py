@@ -147,10 +147,12 @@ def scale_point(plan: Plan, value: int) -> ScalePoint:
 def offers(
     request: PlanRequest, gpus: Sequence[str], counts: Sequence[int], planner: Planner
 ) -> Iterator[Offer]:
-    """Plans of the same job on other kinds and numbers of GPUs that have a known price."""
-    for gpu in gpus:
-        if price(gpu) is None:
-            continue
+    """Plans of the same job on numbers of its own GPUs, as they are described, and of other kinds.
+
+    What has no price is left out. The offer of the request's own kind and number is the request's plan.
+    """
+    own = request.cluster.nodes[0].gpu
+    for gpu in dict.fromkeys((own, *gpus)):
         for count in counts:
             plan = _planned(partial(_bought, request, gpu, count), planner)
             if plan is not None and plan.estimate.usd_per_billion_tokens is not None:
@@ -164,7 +166,13 @@ def offers(
 
 
 def _bought(request: PlanRequest, gpu: str, count: int) -> PlanRequest:
-    """The same job on `count` GPUs of another kind."""
+    """The same job on `count` GPUs of a kind: more or fewer of the cluster's own nodes, or usual ones."""
+    if count == request.cluster.num_gpus and gpu == request.cluster.nodes[0].gpu:
+        return request
+    if gpu == request.cluster.nodes[0].gpu:
+        return _with_gpus(request, count)
+    if price(gpu) is None:
+        raise InputError(what=f"{gpu} has no price", cause="none is known", fix="give one")
     spec = default_cluster(gpu, count).spec
     return replace(request, cluster=spec, pins=without_sizes(request.pins))
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from app.figures.serving import HOLLOW
 from app.quantities import format_percent
 from app.reports.topology import parse_layout, topology_answer
 from app.store.run_log import CHECKPOINT_FOLDER, RunStep, checkpoints_of
 from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.kernels.tables import load_calibration
+from costmodel.layout import layout_words
 from planner.plan import to_json
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -85,6 +87,14 @@ def test_the_topology_page_gives_the_numbers_of_the_command(open_page):
     assert charts(page)[0] == (
         "What each GPU gets at every level, in each direction: scale-up 450 GB/s, node 50 GB/s."
     )
+
+
+def test_the_topology_page_shows_the_cluster_and_the_layout_of_the_question(open_page):
+    """One question on every page: the plan's own layout, on its own GPUs."""
+    plan = search(understand(Flags(**SMALL, tokens="1T", settings=("tp=4",))).request)
+    page = open_page("topology", **SMALL, tp="4")
+    assert f"Layout of the plan: {layout_words(plan.layout)}" in words(page)
+    assert "8 GPUs" in page.subheader[0].value
 
 
 def test_the_topology_page_shows_the_groups_of_an_axis(open_page):
@@ -159,22 +169,45 @@ def test_the_serving_page_gives_the_plan_of_the_command(open_page):
     from planner.questions.flags import ServeFlags
     from planner.questions.serving import understand_serving
 
-    page = open_page("serving", serve_model="llama-3.1-8b", serve_gpus="2", rate="1/s")
+    page = open_page("serving", model="llama-3.1-8b", serve_gpus="2", rate="1/s")
     plan = find_fleet(
         understand_serving(
             ServeFlags(model="llama-3.1-8b", gpu="h100-sxm", gpus="2", input_tokens="2000", output_tokens="300",
                        ttft="1s", tpot="50ms", percentile="99", weights="bf16", rate="1/s")
         )
     )  # fmt: skip
-    assert numbers(page)["First token, p99"] == format_seconds(plan.estimate.ttft.p99_s)
+    assert numbers(page)["First token, p99"] == format_seconds(plan.estimate.limits["ttft"].predicted_s)
     assert numbers(page)["GPUs"] == f"{plan.num_gpus}"
     assert "vllm serve" in words(page)
+
+
+def test_the_percentile_of_a_latency_is_the_one_asked_for(open_page):
+    """A median is not called p99, in the headline and on the curve."""
+    page = open_page(
+        "serving", model="llama-3.1-8b", serve_gpus="2", rate="1/s", percentile="50", curve="true"
+    )
+    assert "First token, p50" in numbers(page)
+    assert "p50 first token" in charts(page)[0]
+
+
+def test_a_load_that_breaks_the_first_token_is_not_within(open_page):
+    """The curve counts both limits at the percentile: what breaks one is drawn hollow."""
+    page = open_page(
+        "serving", model="llama-3.1-8b", serve_gpus="1", rate="0.2/s", ttft="200ms", curve="true"
+    )
+    traces = json.loads(page.get("plotly_chart")[0].proto.spec)["data"]
+    hollow = {
+        text: symbol >= HOLLOW
+        for trace in traces
+        for text, symbol in zip(trace["text"], trace["marker"]["symbol"], strict=True)
+    }
+    assert (hollow["1"], hollow["256"]) == (False, True)
 
 
 @pytest.mark.parametrize("query", [{"rate": "fast"}, {"input": "<b>"}, {"output": "0"}], ids=str)
 def test_an_impossible_load_is_answered_in_three_lines(open_page, query):
     """The message of `plan serve`."""
-    page = open_page("serving", serve_model="llama-3.1-8b", serve_gpus="2", **query)
+    page = open_page("serving", model="llama-3.1-8b", serve_gpus="2", **query)
     assert "error: " in words(page)
     assert not page.exception
 

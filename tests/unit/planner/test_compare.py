@@ -1,19 +1,21 @@
 """Plans are compared in work done, and ties are said."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from costmodel.training.bands import tie_ratio
 from planner.analysis.compare import compare
 from planner.analysis.op_points import op_points
-from planner.plan import Plan
+from planner.analysis.what_if import offers
+from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import understand
 from planner.search.search import search
 
 
-def plan_of(**flags: str) -> Plan:
+def plan_of(**flags: Any) -> Plan:
     """A plan of eight GPUs."""
     found = search(understand(Flags(**{"model": "llama-3.1-8b", "gpus": "8", **flags})).request)
     assert isinstance(found, Plan)
@@ -52,6 +54,28 @@ def test_twice_the_batch_in_twice_the_time_is_the_same_speed():
     assert not found.same_work
     assert found.same_model
     assert found.tied
+
+
+def test_the_offer_of_this_cluster_is_this_plan():
+    """At the price that was set, on the fabric that was described; every kind has its own ring."""
+    for flags in (
+        {"settings": ("cluster.usd_per_gpu_hour=3",)},
+        {"gpu": "mi300x"},
+        {"settings": ("cluster.oversubscription=4",)},
+    ):
+        plan = plan_of(**flags)
+        own = next(
+            offer for offer in offers(plan.request, ("h100-sxm", "b200-sxm"), (8, 16), found_plan)
+            if (offer.gpu, offer.num_gpus) == (plan.request.cluster.nodes[0].gpu, 8)
+        )  # fmt: skip
+        assert own.usd_per_billion_tokens == plan.estimate.usd_per_billion_tokens
+        assert own.step_time_s == plan.estimate.step_time_s
+
+
+def found_plan(request: PlanRequest) -> Plan | None:
+    """A plan, or None."""
+    found = search(request)
+    return found if isinstance(found, Plan) else None
 
 
 def test_models_are_not_compared():
