@@ -42,6 +42,7 @@ def main() -> None:
 
     from app.pages import accuracy, compare, executor, serving, topology, what_if
     from app.pages.frame import hasten_spinners
+    from app.pages.headline import ACCURACY
 
     hasten_spinners()
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
@@ -55,7 +56,9 @@ def main() -> None:
         st.Page(serving.render, title="Serving", icon=":material/dns:", url_path="serving"),
         st.Page(executor.render, title="Executor", icon=":material/play_circle:", url_path="executor"),
     ]
-    st.navigation(pages, position="top").run()
+    chosen = st.navigation(pages, position="top")
+    st.session_state[ACCURACY] = next(page for page in pages if page.url_path == "accuracy")
+    chosen.run()
 
 
 def start(launcher: int) -> None:

@@ -10,14 +10,18 @@ from pathlib import Path
 import streamlit as st
 
 from app.figures.accuracy import predicted_against_measured
+from app.pages.choices import KEPT
 from app.pages.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
+from app.pages.sidebar import BY_GPU
 from app.quantities import format_percent
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
 from costmodel.accuracy.training_runs import read_rows, shipped_runs
+from costmodel.evidence.keys import engine_family
 from costmodel.kernels.tables import load_calibration
 from topology.base.errors import InputError
 from topology.base.units import format_seconds
+from topology.catalog import gpus
 
 MOST_ROWS = 20_000
 WORST = 15
@@ -35,7 +39,7 @@ def render() -> None:
         max_upload_size=MOST_UPLOAD_MIB,
     )
     results = shipped_results() if file is None else uploaded_results(file.name, file.getvalue())
-    shown = filtered(results)
+    shown = filtered(near_ones(results) if file is None else results)
     by = str(
         st.segmented_control(
             "Group by",
@@ -58,6 +62,25 @@ def render() -> None:
         with st.expander(f"{len(left_out)} runs could not be predicted"):
             table(columns_of([{"run": r.name, "reason": r.reason} for r in left_out]), alt="Runs left out")
     show_constants()
+
+
+def near_ones(results: Sequence[RunResult]) -> list[RunResult]:
+    """The runs behind the plan of the question, of its engine on its generation of GPU; all, if asked for."""
+    kept = st.session_state.get(KEPT, {})
+    if not kept.get("stack") or kept.get("cluster") != BY_GPU:
+        return list(results)
+    engine, generation = engine_family(kept["stack"]), gpus()[kept["gpu"]].architecture
+    near = [
+        r for r in results if r.footing and (r.footing.engine, r.footing.generation) == (engine, generation)
+    ]
+    words = {
+        True: f"behind this plan: {engine} on {generation} ({len(near)})",
+        False: f"all ({len(results)})",
+    }
+    chosen = st.segmented_control(
+        "Runs", list(words.values()), default=words[bool(near)], key="runs_near", required=True
+    )
+    return near if chosen == words[True] else list(results)
 
 
 def by_size(summaries: Sequence[Summary]) -> list[Summary]:

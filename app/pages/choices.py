@@ -1,7 +1,7 @@
 """Widgets of the question: bound to the URL, the same on every page, strict about what a link says.
 
 A link may say what no widget lists: a name in short (`model=405b`), a name of another version, a word that
-no page reads. The first is completed, the others are refused in three lines until somebody chooses; what was
+no page reads. The first is understood, the others are refused in three lines until somebody chooses; what was
 asked is never dropped for a default.
 """
 
@@ -12,17 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from topology.base.errors import InputError, shown
 from topology.base.names import resolve, suggest
 
-KEPT, REFUSED, READ = "question", "refused", "link_was_read"
+KEPT, REFUSED, READ, SHORT = "question", "refused", "link_was_read", "short_names"
+VISIT = "visit"
+"""What the session remembers of the question and of its link."""
 PARAMETERS = (
     "model", "cluster", "gpu", "gpus", "sequence_length", "global_batch_size", "precision", "tokens", "stack",
     "memory_headroom", "anchor", "objective", "deadline", "per_node", "nic", "price", "oversubscription",
     "tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage", "recompute",
     "schedule", "set", "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
-    "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate", "curve",
+    "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
+    "curve",
 )  # fmt: skip
 """What the widgets of any page bind; a test finds them in the pages."""
 CARRIED = ("baseline", "with", "model_spec", "cluster_spec")
@@ -61,18 +65,17 @@ def choose(
         how: Further arguments of the select box.
     """
     usual = options[0] if default is None else default
-    if not free:
-        shown_as = how.get("format_func", str)
-        _complete(key, [*options, *map(shown_as, options)], label, aliases)
-    _seed(key, None if free else options)
-    how |= {"index": list(options).index(usual), "accept_new_options": free}
-    value = where.selectbox(label, options, key=key, bind="query-params", **how)
-    return _keep(key, str(value))
+    short = {} if free else _short_names(key, options, label, aliases)
+    listed = [*options, *short]
+    _seed(key, usual, None if free else options)
+    how |= {"index": listed.index(usual), "accept_new_options": free}
+    value = str(where.selectbox(label, listed, key=key, bind="query-params", **how))
+    return _keep(key, short.get(value, value))
 
 
 def write(where: Any, label: str, default: str, key: str, **how: Any) -> str:
     """Draw a box for text that is part of the question, and read it."""
-    _seed(key, None)
+    _seed(key, default, None)
     return _keep(key, str(where.text_input(label, default, key=key, bind="query-params", **how)))
 
 
@@ -111,22 +114,54 @@ def _refused() -> dict[str, Refusal]:
     return refused
 
 
-def _complete(key: str, options: Sequence[str], label: str, aliases: Mapping[str, str] | None) -> None:
-    """Start a widget at what the link's short name means; keep the refusal of a name that means nothing."""
-    if key in st.session_state or key not in st.query_params or st.query_params[key] in options:
-        return
+def _short_names(
+    key: str, options: Sequence[str], label: str, aliases: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Short names that a link of this session used for an option, and what each means; others are refused."""
+    short: dict[str, str] = st.session_state.setdefault(SHORT, {}).setdefault(key, {})
+    word = st.query_params.get(key)
+    if word is None or word in (*options, *short):
+        return short
     try:
-        st.session_state[key] = resolve(st.query_params[key], options, label.lower(), aliases)
+        short[word] = resolve(word, options, label.lower(), aliases)
     except InputError as error:
-        _refused()[key] = Refusal(error=error)  # the widget shows its default, which was not asked for
+        _refused()[key] = Refusal(error=error)
+    return short
 
 
-def _seed(key: str, options: Sequence[str] | None) -> None:
-    """Start a widget at what another page was told."""
-    kept = st.session_state.setdefault(KEPT, {})
-    new = key in kept and key not in st.session_state and key not in st.query_params
-    if new and (options is None or kept[key] in options):
-        st.session_state[key] = kept[key]
+def _seed(key: str, default: str, options: Sequence[str] | None) -> None:
+    """Start a widget, and the URL, at what another page was told."""
+    value = st.session_state.setdefault(KEPT, {}).get(key, default)
+    if not _first_here(key) or key in st.query_params or value == default:
+        return
+    if options is None or value in options:
+        st.session_state[key] = st.query_params[key] = value
+
+
+def arrive() -> None:
+    """Note which page is drawn, so that its widgets know when they are drawn for the first time there.
+
+    Streamlit leaves a page by way of its bare address, and starts one that is gone back to at its address,
+    whatever the session says; so such a page is drawn once more, at the question that it had.
+    """
+    context = get_script_run_ctx()
+    page = context.page_script_hash if context else ""
+    before, drawn = st.session_state.get(VISIT, ("", {}))
+    if before == page:
+        return
+    st.session_state[VISIT] = (page, {**drawn, page: frozenset()})
+    kept = st.session_state.get(KEPT, {})
+    if context and context.is_history_navigation and not set(st.query_params) & set(PARAMETERS):
+        st.query_params.update({key: kept[key] for key in drawn.get(page, ()) if key in kept})
+        st.rerun()
+
+
+def _first_here(key: str) -> bool:
+    """Whether this visit to the page draws a widget for the first time."""
+    page, drawn = st.session_state.get(VISIT, ("", {}))
+    mine = drawn.get(page, frozenset())
+    st.session_state[VISIT] = (page, {**drawn, page: mine | {key}})
+    return key not in mine
 
 
 def _keep(key: str, value: str) -> str:

@@ -14,6 +14,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from app.actions.workers import workers
 from app.errors import DefectError, defect, three_lines
 from app.figures.style import alt_text
+from app.pages.choices import arrive
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
@@ -33,11 +34,16 @@ _NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days
 _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
 
 
+class AwaitedFileError(InputError):
+    """A file was chosen as the source and is not here yet: nobody did anything wrong."""
+
+
 def guarded(render: Callable[Given, None]) -> Callable[Given, None]:
     """Draw a page so that whatever escapes it becomes a clear message, never a traceback."""
 
     @wraps(render)
     def drawn(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        arrive()
         try:
             render(*args, **kwargs)
         except InputError as error:
@@ -50,6 +56,9 @@ def guarded(render: Callable[Given, None]) -> Callable[Given, None]:
 
 def show_error(error: InputError) -> None:
     """Show what is wrong, why, and what fixes it; names from files are text, never markup."""
+    if isinstance(error, AwaitedFileError):
+        st.info(f"{error.what.capitalize()}: {error.fix}.", icon=":material/upload_file:")
+        return
     ours = isinstance(error, DefectError)
     title = "Something broke here, not in your input." if ours else "This is not possible as asked."
     st.error(f"**{title}**", icon=":material/block:")

@@ -27,8 +27,9 @@ from planner.questions.flags import Flags
 from topology.base.units import format_bytes, format_seconds
 from topology.pools.rates import unpriced
 
+ACCURACY = "accuracy_page"
+"""Where the session keeps the page that answers whether a plan can be trusted."""
 DeltaColor = Literal["normal", "inverse", "off"]
-TRUST = "[can I trust it?](accuracy)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,13 @@ def show_headline(plan: Plan, baseline: Plan | None) -> None:
     st.subheader(plain(title), anchor=False)
     st.caption(plain(" · ".join(job)))
     step = f"step {band_text(plan.estimate)} (80 % band)"
-    words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)), TRUST)
+    words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)))
     st.markdown(" &nbsp;·&nbsp; ".join(words))
     if plan.estimate.evidence:
-        st.caption(plain(evidence_text(plan.request, plan.estimate)))
+        said, asked = st.columns([5, 1], vertical_alignment="center")
+        said.caption(plain(evidence_text(plan.request, plan.estimate)))
+        if ACCURACY in st.session_state:
+            asked.page_link(st.session_state[ACCURACY], label="Can I trust it?", icon=":material/target:")
     if plan.estimate.out_of_memory_chance > LIKELY:
         st.warning(f"Memory: {chance_text(plan.estimate)}.", icon=":material/warning:")
     row = st.container(key="numbers")
@@ -115,7 +119,14 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
     capacity = capacity_of_fullest(plan)
     low, high = format_bytes(estimate.memory_lower_bytes), format_bytes(estimate.memory_upper_bytes)
     steps = -(-(job.total_tokens or 0) // job.tokens_per_step)
-    total = f", {format_usd(steps * estimate.usd_per_step)}" if estimate.usd_per_step else ""
+    total_usd = steps * estimate.usd_per_step if steps and estimate.usd_per_step else None
+    per_tokens = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
+    money = Number(
+        label="$ for all tokens" if total_usd else "$ per B tokens",
+        text=format_usd(total_usd or estimate.usd_per_billion_tokens),
+        value=lambda p: p.estimate.usd_per_billion_tokens,
+        note=f"{per_tokens}. {_price_note(plan)}" if total_usd else _price_note(plan),
+    )
     return (
         Number(
             label="Peak memory",
@@ -124,17 +135,14 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             of_speed=False,
             note=f"On the fullest stage, of {format_bytes(capacity)}. 80 % band {low} to {high}.",
         ),
-        Number(
-            label="$ per B tokens",
-            text=format_usd(estimate.usd_per_billion_tokens),
-            value=lambda p: p.estimate.usd_per_billion_tokens,
-            note=_price_note(plan),
-        ),
+        money,
         Number(
             label="Time to train",
             text=format_duration(steps * estimate.step_time_s) if steps else "–",
             value=_seconds_of_run,
-            note=f"{steps:,} steps{total}." if steps else "Say how many tokens to train.",
+            note=f"{steps:,} steps of the time above, nothing failing."
+            if steps
+            else "Say how many tokens to train.",
         ),
     )
 

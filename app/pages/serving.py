@@ -26,6 +26,7 @@ from topology.hardware.datasheets import gpu_aliases
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
 LOADS = (1, 4, 16, 64, 256)
 FIND = "find"
+COUNTS = (FIND, "1", "2", "4", "8", "16", "32", "64")
 NO_LIMIT = "1h"
 """A latency that no load reaches, so that it is told at the percentile and limits nothing."""
 FIRST_TOKEN_LIMITS = ("100ms", "200ms", "300ms", "500ms", "1s", "2s", "3s", "5s", "10s")
@@ -42,9 +43,9 @@ def render() -> None:
     answer = serving_answer(plan)
     st.subheader(plain(answer.headline), anchor=False)
     show_fleet_numbers(plan)
-    if flags.gpus and st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
+    if st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
         with st.spinner("Serving every load", show_time=True):
-            points = list(load_points(flags))
+            points = list(load_points(replace(flags, gpus=str(plan.num_gpus))))
         within = Within(
             ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT)
         )
@@ -66,8 +67,7 @@ def ask_load() -> ServeFlags:
         )
         left, right = st.columns(2)
         gpu = choose(left, "GPU", list(gpus()), "gpu", default=DEFAULT_GPU, aliases=gpu_aliases())
-        count = choose(right, "GPUs", [FIND, "1", "2", "4", "8", "16", "32", "64"], "serve_gpus", default="8",
-                       free=True)  # fmt: skip
+        count = choose(right, "GPUs", COUNTS, "serve_gpus", free=True)
         prompt = write(left, "Prompt tokens", "2000", "input", max_chars=8)
         output = write(right, "Output tokens", "300", "output", max_chars=8)
         ttft = choose(left, "First token within", FIRST_TOKEN_LIMITS, "ttft", default="1s", free=True)

@@ -10,7 +10,7 @@ import streamlit as st
 from app.pages.axes import choose_axes, pin
 from app.pages.carried import carried, carry
 from app.pages.choices import choose, write
-from app.pages.frame import MOST_UPLOAD_MIB
+from app.pages.frame import MOST_UPLOAD_MIB, AwaitedFileError
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.kept_anchors import kept_anchors
@@ -56,15 +56,28 @@ class Question:
 
 
 def ask_job() -> Question:
-    """Draw the sidebar and read it."""
+    """Draw the sidebar and read it.
+
+    Raises:
+        AwaitedFileError: A file was chosen as a source and is not here yet; every box is drawn all the same.
+    """
     with st.sidebar:
         model_name, model = _model()
         cluster_flags, cluster = _cluster()
         job = _job()
         settings = choose_axes()
         settings += _fabric(cluster_flags) if cluster is None else ()
+    _require_files(model_name or model, cluster_flags or cluster)
     flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
     return Question(flags=flags, model=model, cluster=cluster)
+
+
+def _require_files(model: object, cluster: object) -> None:
+    """See that what is said to be in a file is there."""
+    for said, what, file in ((model, "no model yet", MODEL_FILE), (cluster, "no cluster yet", CLUSTER_FILE)):
+        if not said:
+            fix = f"upload a {file} in the sidebar, or pick a name there"
+            raise AwaitedFileError(what=what, cause=f"no {file} was uploaded", fix=fix)
 
 
 def _model() -> tuple[str | None, ModelSpec | None]:
@@ -81,9 +94,7 @@ def _model() -> tuple[str | None, ModelSpec | None]:
         known = [read_model_upload(file.name, file.getvalue())]
         carry("model_spec", *known)
     if not known:
-        raise InputError(
-            what="no model yet", cause="no config.json was uploaded", fix="upload one, or pick a name"
-        )
+        return None, None
     st.caption(f"{known[0].num_layers} layers · hidden {known[0].hidden_size:,}")
     return None, known[0]
 
@@ -100,11 +111,7 @@ def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
         if file is not None:
             known = [read_cluster_upload(file.name, file.getvalue())]
             carry("cluster_spec", *known)
-        if not known:
-            raise InputError(
-                what="no cluster yet", cause="no TOML file was uploaded", fix="upload one, or pick a name"
-            )
-        return {}, known[0]
+        return {}, known[0] if known else None
     left, right = st.columns(2)
     counts = ["8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"]
     number = choose(right, "GPUs", counts, "gpus", default=DEFAULT_GPUS, free=True)
@@ -134,7 +141,9 @@ def _job() -> dict[str, str | None]:
     )  # fmt: skip
     anchors = [NO_ANCHOR, *kept_anchors()]
     anchor = choose(st, "Steps you measured", anchors, "anchor") if len(anchors) > 1 else NO_ANCHOR
-    objective = choose(st, "Best means", OBJECTIVES, "objective", format_func=_objective_label)
+    labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
+    said = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
+    objective = next(name for name in OBJECTIVES if labels[name] == said)
     deadline = write(st, "Deadline", "30d", "deadline", max_chars=12) if objective == "gpus" else None
     return {
         "sequence_length": length,

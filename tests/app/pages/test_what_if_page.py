@@ -50,7 +50,7 @@ def test_the_headline_is_that_of_the_command_line(open_page):
         "Tokens/s/GPU": f"{estimate.tokens_per_s_per_gpu:,.0f}",
         "MFU": format_percent(estimate.mfu),
         "Peak memory": format_bytes(estimate.peak_memory_bytes),
-        "$ per B tokens": format_usd(estimate.usd_per_billion_tokens),
+        "$ for all tokens": format_usd(steps * estimate.usd_per_step),
         "Time to train": format_duration(steps * estimate.step_time_s),
     }
     assert band_text(estimate) in words(page)
@@ -200,7 +200,7 @@ def test_work_is_announced_within_a_third_of_a_second(monkeypatch):
 def test_an_uploaded_model_is_planned_and_named_in_the_command(open_page):
     """A config.json gives a plan; the command reads the file; the URL holds the whole model."""
     page = open_page("what_if", model="uploaded file", gpus="8", sequence_length="4096")
-    assert "cause: no config.json was uploaded" in words(page)
+    assert "upload a config.json in the sidebar" in words(page)
     page.file_uploader(key="model_file").upload("config.json", json.dumps(CONFIG).encode())
     page.run()
     assert numbers(page)["Step time"]
