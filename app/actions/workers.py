@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from itertools import count
 from multiprocessing.connection import Connection, Pipe
+from pickle import PicklingError
 from threading import Condition, Thread
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -180,7 +181,20 @@ def work(line: int, memory_bytes: int) -> None:
                 function, args, kwargs = connection.recv()
             except EOFError:
                 return
-            connection.send(_outcome(function, args, kwargs))
+            answer = _outcome(function, args, kwargs)
+            try:
+                connection.send(answer)
+            except (
+                AttributeError,
+                TypeError,
+                PicklingError,
+            ) as error:  # what rides on a refusal may not travel
+                connection.send(_three_lines_of(answer) or defect(error))
+
+
+def _three_lines_of(answer: object) -> InputError | None:
+    """A refusal without the data that rides on it."""
+    return InputError(answer.what, answer.cause, answer.fix) if isinstance(answer, InputError) else None
 
 
 def _end_with_server() -> None:

@@ -11,9 +11,12 @@ import streamlit as st
 from app.figures.gantt import trace_json
 from app.pages.carried import add, carry
 from app.pages.frame import plain
+from app.pages.launch import show_launch
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_count, format_duration, format_percent, format_usd
-from app.reports.answer import csv_text
+from app.reports.answer import csv_text, render
+from app.reports.explain import explain_answer
+from app.reports.plan import plan_answer
 from app.reports.plan_headline import band_text, chance_text, evidence_text, headline, price_text
 from app.requests.links import command_line
 from costmodel.kernels.saved import calibration_for
@@ -207,7 +210,7 @@ def proof(plan: Plan) -> str:
 def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
     """Pin a baseline, copy the command, take the plan home."""
     row = st.container(key="actions")
-    left, second, middle, *downloads = row.columns([1.4, 1.4, 1.1, 1, 1, 1], gap="small")
+    left, second, middle, launch, *downloads = row.columns([1.4, 1.4, 1.1, 1.2, 1, 1, 1, 1], gap="small")
     if baseline is None:
         pin, words = ":material/push_pin:", ("baseline", plan.request)
         left.button("Pin as baseline", icon=pin, on_click=carry, args=words, width="stretch")
@@ -227,12 +230,14 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
         st.code(command_line(flags), language="bash", wrap_lines=True)
         if {MODEL_FILE, CLUSTER_FILE} & {flags.model, flags.cluster}:
             st.caption("Run it beside the file that was uploaded.")
+    with launch:
+        show_launch(plan)
     for column, (name, write) in zip(downloads, files_of(plan).items(), strict=True):
         column.download_button(
             name,
             write,
             name,
-            "text/csv" if name.endswith(".csv") else "application/json",
+            MIME_OF_SUFFIX[name.rpartition(".")[2]],
             icon=":material/download:",
             on_click="ignore",
             width="stretch",
@@ -241,10 +246,16 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
         )
 
 
+MIME_OF_SUFFIX = {"csv": "text/csv", "json": "application/json", "md": "text/markdown"}
+
+
 def files_of(plan: Plan) -> dict[str, Callable[[], str]]:
     """What can be taken home, by file name; written only when somebody asks for it."""
     return {
         "plan.json": lambda: to_json(plan),
+        "report.md": lambda: (
+            render(plan_answer(plan), "markdown") + "\n" + render(explain_answer(plan), "markdown")
+        ),
         "plans.csv": lambda: csv_text(plan.rows()),
         "trace.json": lambda: trace_json(
             schedule_of(plan, calibration_for(plan.request.cluster)), plan.request.model.name

@@ -18,10 +18,22 @@ from app.figures.network import network_map
 from app.figures.roofline import bound_of, roofline
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
+from app.pages.answer import show_section
 from app.pages.axes import load_layout
-from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
+from app.pages.frame import (
+    MOST_CACHED_PLANS,
+    asked,
+    columns_of,
+    draw,
+    guarded,
+    plan_or_none,
+    request_key,
+    table,
+)
 from app.pages.sidebar import load_gpus
 from app.quantities import format_like, format_number, format_percent, format_share
+from app.reports.answer import Answer
+from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import PART_NAMES
@@ -40,7 +52,7 @@ from planner.analysis.what_if import (
     step_per_token,
     usual_counts,
 )
-from planner.explain import Share, runner_up
+from planner.explain import Share, explain, runner_up
 from planner.plan import Plan
 from planner.problem import capacity_of_fullest, setting_of
 from topology.base.units import TERA, format_bytes, format_seconds
@@ -48,6 +60,7 @@ from topology.hardware.gpu import Gpu
 
 TABS = (
     "What else was close?",
+    "What would help most?",
     "Why is there a bubble?",
     "Which link hurts?",
     "What if there were more?",
@@ -80,13 +93,25 @@ def show_pictures(plan: Plan) -> None:
     with right:
         st.markdown("#### Where does the step go?")
         draw(waterfall(plan.estimate), "waterfall")
-    shown = (_alternatives, _bubble, _network, _more, _money, _matters, _ops)
+    shown = (_alternatives, _explained, _bubble, _network, _more, _money, _matters, _ops)
     for tab, show in zip(
         st.tabs(TABS, key="picture", on_change="rerun", bind="query-params"), shown, strict=True
     ):
         if tab.open:
             with tab:
                 show(plan)
+
+
+def _explained(plan: Plan) -> None:
+    """What `plan explain` says: what binds the plan, and the one change that helps most."""
+    for section in explained(request_key(plan.request), plan).sections[2:]:
+        show_section(section)
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Planning with one change at a time")  # type: ignore[untyped-decorator]
+def explained(key: str, _plan: Plan) -> Answer:  # noqa: ARG001 - the key is what is cached by
+    """The explanation of a plan; told once per question."""
+    return explanation_answer(_plan, asked(explain, _plan))
 
 
 def _alternatives(plan: Plan) -> None:

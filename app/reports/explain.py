@@ -24,7 +24,11 @@ _LEAST_GAIN = 0.001
 
 def explain_answer(plan: Plan) -> Answer:
     """Explain a plan."""
-    found = explain(plan)
+    return explanation_answer(plan, explain(plan))
+
+
+def explanation_answer(plan: Plan, found: Explanation) -> Answer:
+    """What an explanation of a plan says."""
     sections: list[Section] = [
         Facts(title="", pairs=(("step time", step_text(plan.estimate)), ("layout", plan_words(plan)))),
         layout_facts(plan),
