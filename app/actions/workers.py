@@ -188,7 +188,7 @@ def work(line: int, memory_bytes: int) -> None:
                 AttributeError,
                 TypeError,
                 PicklingError,
-            ) as error:  # what rides on a refusal may not travel
+            ) as error:  # what rides on it may not travel
                 connection.send(_three_lines_of(answer) or defect(error))
 
 

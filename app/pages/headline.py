@@ -210,7 +210,7 @@ def proof(plan: Plan) -> str:
 def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
     """Pin a baseline, copy the command, take the plan home."""
     row = st.container(key="actions")
-    left, second, middle, launch, *downloads = row.columns([1.4, 1.4, 1.1, 1.2, 1, 1, 1, 1], gap="small")
+    left, second, middle, launch, home = row.columns(5, gap="small")
     if baseline is None:
         pin, words = ":material/push_pin:", ("baseline", plan.request)
         left.button("Pin as baseline", icon=pin, on_click=carry, args=words, width="stretch")
@@ -232,18 +232,19 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
             st.caption("Run it beside the file that was uploaded.")
     with launch:
         show_launch(plan)
-    for column, (name, write) in zip(downloads, files_of(plan).items(), strict=True):
-        column.download_button(
-            name,
-            write,
-            name,
-            MIME_OF_SUFFIX[name.rpartition(".")[2]],
-            icon=":material/download:",
-            on_click="ignore",
-            width="stretch",
-            key=f"get_{name}",
-            help="Open it at ui.perfetto.dev" if name == "trace.json" else None,
-        )
+    with home.popover("Take home", icon=":material/download:", width="stretch"):
+        for name, write in files_of(plan).items():
+            st.download_button(
+                name,
+                write,
+                name,
+                MIME_OF_SUFFIX[name.rpartition(".")[2]],
+                icon=":material/download:",
+                on_click="ignore",
+                width="stretch",
+                key=f"get_{name}",
+                help="Open it at ui.perfetto.dev" if name == "trace.json" else None,
+            )
 
 
 MIME_OF_SUFFIX = {"csv": "text/csv", "json": "application/json", "md": "text/markdown"}
