@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app.figures.style import BLUE, GREY, SERIES, VERMILION, faded, figure, log_ticks
 from app.quantities import format_percent, format_usd
 from planner.analysis.what_if import Offer, ScalePoint
-from topology.base.units import KILO, format_seconds, three_digits
+from topology.base.units import KILO, MEGA, format_seconds, three_digits
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -194,8 +194,18 @@ def _with_room(values: Sequence[float], before: float, after: float) -> list[flo
 
 
 def _thousands(values: Sequence[float]) -> dict[str, object]:
-    """Ticks written in thousands."""
-    return {"tickvals": list(values), "ticktext": [f"{three_digits(value / KILO)} k" for value in values]}
+    """Ticks of a rate, written in thousands or millions."""
+    return {"tickvals": list(values), "ticktext": [_rate(value) for value in values]}
+
+
+def _rate(value: float) -> str:
+    """A rate on an axis.
+
+    >>> _rate(5_000), _rate(10_000_000)
+    ('5 k', '10 M')
+    """
+    factor, suffix = (MEGA, "M") if value >= MEGA else (KILO, "k")
+    return f"{three_digits(value / factor)} {suffix}"
 
 
 def _beside(rates: Sequence[float]) -> list[str]:

@@ -12,7 +12,7 @@ from costmodel.estimate import Estimate, TimeBreakdown
 from costmodel.parallel.axes import PARTS, Traffic
 from planner.analysis.compare import compare, tokens_per_s
 from planner.plan import Plan
-from topology.base.units import MEGA, format_seconds, three_digits, time_unit
+from topology.base.units import MEGA, format_seconds, time_unit
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -129,8 +129,8 @@ def _bar(label: str, below_s: float, value_s: float, total_s: float, marker: Map
     """One row of the waterfall, from `below_s` onwards, its time at its end."""
     import plotly.graph_objects as go
 
-    factor, unit = time_unit(total_s)
-    text = f"{three_digits(value_s / factor)} {unit}"
+    factor, _ = time_unit(total_s)
+    text = format_seconds(value_s)
     return go.Bar(
         name=label, orientation="h", y=[label], x=[value_s / factor], base=[below_s / factor],
         marker=dict(marker), text=[text], textposition="outside", constraintext="none", cliponaxis=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import streamlit as st
@@ -12,6 +13,7 @@ from app.figures.run import run_line, step_time_figure
 from app.pages.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
+from app.store.steps import unlike_device
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 REFRESH_S = 3
@@ -37,7 +39,11 @@ def follow(folder: Path) -> None:
         st.info(plain(f"{folder.name} has no steps yet."))
         return
     show_state(folder)
-    show_run_numbers(steps)
+    elsewhere = unlike_device(folder)
+    if elsewhere:
+        st.info(plain(elsewhere))
+        steps = [replace(step, predicted_step_time_s=0.0) for step in steps]
+    show_run_numbers(steps, mfu=not elsewhere)
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### Does it learn?")
@@ -63,8 +69,8 @@ def show_state(folder: Path) -> None:
         st.caption(plain(entry))
 
 
-def show_run_numbers(steps: list[RunStep]) -> None:
-    """The latest step."""
+def show_run_numbers(steps: list[RunStep], *, mfu: bool) -> None:
+    """The latest step; its MFU only where it ran on the GPU whose peak that is a share of."""
     last = steps[-1]
     columns = st.container(key="numbers").columns(5)
     columns[0].metric("Step", f"{last.step:,}", border=True, height="stretch")
@@ -78,7 +84,7 @@ def show_run_numbers(steps: list[RunStep]) -> None:
         border=True,
         height="stretch",
     )
-    columns[3].metric("MFU", format_percent(last.mfu), border=True, height="stretch")
+    columns[3].metric("MFU", format_percent(last.mfu) if mfu else "–", border=True, height="stretch")
     columns[4].metric("Peak memory", format_bytes(last.peak_memory_bytes), border=True, height="stretch")
 
 

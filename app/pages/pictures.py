@@ -48,6 +48,7 @@ from planner.analysis.what_if import (
     ScalePoint,
     offers,
     scale_points,
+    scale_values,
     sensitivities,
     step_per_token,
     usual_counts,
@@ -214,6 +215,10 @@ def _more(plan: Plan) -> None:
     if points:
         draw(scaling_curve(points, variation.name, variation.value(plan.request)), "scaling")
         table(point_columns(points, variation.name), alt=f"The best plan at every {variation.name}")
+        drawn = {point.value for point in points}
+        missing = [f"{value:,}" for value in scale_values(plan.request, variation) if value not in drawn]
+        if missing:
+            st.caption(f"No layout fits or is legal at {', '.join(missing)} {variation.name}.")
     else:
         st.info("None of the neighbouring values has a plan.")
 

@@ -6,14 +6,16 @@ import datetime as dt
 from pathlib import Path
 
 from executor.bench.measured_run import measurement_of, run_row, steady_steps, write_measured
-from planner.plan import Plan
+from executor.training.settings import RUN_FILE, read_settings, read_status
+from planner.plan import Plan, from_json
 from topology.base.atomic import write_atomically
+from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.cluster_file import to_toml
 from topology.hardware.device_names import gpu_of_device
 
-CLUSTER_FILE = "cluster.toml"
+CLUSTER_FILE, PLAN_FILE = "cluster.toml", "plan.json"
 
 
 def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: float = 0.0) -> tuple[str, ...]:
@@ -43,6 +45,27 @@ def keep_measured_step(folder: Path, plan: Plan, device: str, memory_bytes: floa
     return (
         f"{measured}, predicted {plan.estimate.step_time_s:.3g} s",
         f"correct predictions by it with `plan accuracy --anchor {path} --trust-paths --name NAME`",
+    )
+
+
+def unlike_device(folder: Path) -> str:
+    """What a run is on, in words, where that is not what its plan is for; nothing where it is, or is unknown.
+
+    Args:
+        folder: The run's: its plan, its settings, and its status once it has ended.
+    """
+    try:
+        settings = read_settings(folder / RUN_FILE)
+        plan = from_json(read_text(folder / PLAN_FILE), PLAN_FILE)
+        status = read_status(folder)
+    except (InputError, OSError):
+        return ""
+    device = (status.device if status else "") or ("cpu" if settings.device == "cpu" else "")
+    if not device or is_device(plan, device, status.device_memory_bytes if status else 0.0):
+        return ""
+    planned = ", ".join(dict.fromkeys(node.gpu for node in plan.request.cluster.nodes))
+    return (
+        f"It runs on {device}; the plan is for {planned}, so times, MFU and memory are not compared with it."
     )
 
 

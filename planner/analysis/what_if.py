@@ -109,18 +109,21 @@ def resized_cluster(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:
     return resized(spec, num_gpus)
 
 
+def scale_values(request: PlanRequest, variation: Variation) -> tuple[int, ...]:
+    """Halves and doubles of one quantity, as far as they are whole and the model goes."""
+    value = variation.value(request)
+    halves = [value // 2**n for n in range(MOST_STEPS_OUT, 0, -1) if value % 2**n == 0]
+    doubles = [value * 2**n for n in range(MOST_STEPS_OUT + 1)]
+    most = request.model.max_sequence_length if variation.name == "sequence length" else None
+    return tuple(other for other in (*halves, *doubles) if other >= 1 and (most is None or other <= most))
+
+
 def scale_points(request: PlanRequest, variation: Variation, planner: Planner) -> Iterator[ScalePoint]:
     """Plans at halves and doubles of one quantity; values without a plan are left out."""
-    value = variation.value(request)
-    for steps in range(-MOST_STEPS_OUT, MOST_STEPS_OUT + 1):
-        other = value * 2**steps if steps >= 0 else value // 2**-steps
-        if other < 1 or (steps < 0 and value % 2**-steps):
-            continue
-        if variation.name == "sequence length" and other > request.model.max_sequence_length:
-            continue
-        plan = _planned(partial(variation.varied, request, other), planner)
+    for value in scale_values(request, variation):
+        plan = _planned(partial(variation.varied, request, value), planner)
         if plan is not None:
-            yield scale_point(plan, other)
+            yield scale_point(plan, value)
 
 
 def _planned(build_request: Callable[[], PlanRequest], planner: Planner) -> Plan | None:

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from costmodel.accuracy.training import predict_rows, summarise
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, read_rows
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import layout_words
+from executor.training.settings import RunSettings, write_json
 from planner.plan import to_json
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -265,6 +266,23 @@ def test_a_timed_rerun_of_the_run_shows_a_defect_as_a_message(monkeypatch, tmp_p
     page = testing.AppTest.from_function(rerun, args=(tmp_path,), default_timeout=120).run()
     assert "the log cannot be drawn" in words(page)
     assert not page.exception
+
+
+def test_a_run_on_the_cpu_is_not_judged_by_a_plan_for_gpus(open_page, monkeypatch, tmp_path):
+    """Neither its step nor its MFU: the page says on what it runs and for what the plan is."""
+    plan = search(understand(Flags(**SMALL)).request)
+    (tmp_path / "plan.json").write_text(to_json(plan))
+    (tmp_path / "metrics.jsonl").write_text(log_line(1, step_time_s=30.0))
+    settings = RunSettings(folder=str(tmp_path), plan_file=str(tmp_path / "plan.json"), steps=9, device="cpu")
+    write_json(tmp_path / "run.json", settings)
+    monkeypatch.setenv("MESHPLAN_RUN", str(tmp_path))
+    page = open_page("executor")
+    assert "It runs on cpu; the plan is for h100-sxm" in words(page)
+    assert numbers(page)["MFU"] == "–"
+    assert all(not metric.delta for metric in page.metric)
+    assert "not predicted" in " ".join(charts(page))
+    write_json(tmp_path / "run.json", replace(settings, device="cuda"))
+    assert numbers(open_page("executor"))["MFU"] != "–"
 
 
 def test_a_checkpoint_that_the_run_removes_meanwhile_breaks_nothing(monkeypatch, tmp_path):
