@@ -30,6 +30,15 @@ def format_usd(value: float | None) -> str:
     return f"${format_number(value)}"
 
 
+def format_sum(usd: float) -> str:
+    """Write the money of a whole run, short enough for a tile.
+
+    >>> format_sum(9_402_000.0), format_sum(4_120.0)
+    ('$9.4 M', '$4,120')
+    """
+    return f"${format_count(usd)}" if usd >= MEGA else format_usd(usd)
+
+
 def format_percent(fraction: float, *, signed: bool = False) -> str:
     """Write a fraction as percent.
 

@@ -13,7 +13,7 @@ from app.pages.carried import add, carry
 from app.pages.frame import plain
 from app.pages.launch import show_launch
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
-from app.quantities import format_count, format_duration, format_percent, format_usd
+from app.quantities import format_duration, format_percent, format_sum, format_usd
 from app.reports.answer import csv_text, render
 from app.reports.explain import explain_answer
 from app.reports.plan import plan_answer
@@ -27,7 +27,7 @@ from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
 from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
-from topology.base.units import MEGA, format_bytes, format_seconds
+from topology.base.units import format_bytes, format_seconds
 from topology.pools.rates import unpriced
 
 ACCURACY = "accuracy_page"
@@ -126,7 +126,7 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
     per_tokens = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
     money = Number(
         label="$ for all tokens" if total_usd else "$ per B tokens",
-        text=_total(total_usd) if total_usd else format_usd(estimate.usd_per_billion_tokens),
+        text=format_sum(total_usd) if total_usd else format_usd(estimate.usd_per_billion_tokens),
         value=lambda p: p.estimate.usd_per_billion_tokens,
         note=f"{per_tokens}. {_price_note(plan)}" if total_usd else _price_note(plan),
     )
@@ -148,15 +148,6 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             else "Say how many tokens to train.",
         ),
     )
-
-
-def _total(usd: float) -> str:
-    """A sum as it fits a tile.
-
-    >>> _total(9_402_000.0), _total(4_120.0)
-    ('$9.4 M', '$4,120')
-    """
-    return f"${format_count(usd)}" if usd >= MEGA else format_usd(usd)
 
 
 def _seconds_of_run(plan: Plan) -> float | None:

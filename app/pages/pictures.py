@@ -31,7 +31,14 @@ from app.pages.frame import (
     table,
 )
 from app.pages.sidebar import load_gpus
-from app.quantities import format_like, format_number, format_percent, format_share
+from app.quantities import (
+    format_duration,
+    format_like,
+    format_number,
+    format_percent,
+    format_share,
+    format_sum,
+)
 from app.reports.answer import Answer
 from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words
@@ -45,6 +52,7 @@ from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
 from planner.analysis.what_if import (
     VARIATIONS,
+    Offer,
     ScalePoint,
     offers,
     scale_points,
@@ -56,7 +64,7 @@ from planner.analysis.what_if import (
 from planner.explain import Share, explain, runner_up
 from planner.plan import Plan
 from planner.problem import capacity_of_fullest, setting_of
-from topology.base.units import TERA, format_bytes, format_seconds
+from topology.base.units import BILLION, TERA, format_bytes, format_seconds
 from topology.hardware.gpu import Gpu
 
 TABS = (
@@ -248,6 +256,7 @@ def _money(plan: Plan) -> None:
     if not found:
         st.info("None of the compared GPUs with a known price can run this job.")
         return
+    table(capacity_columns(found, plan), alt="Time and money of every kind and number of GPUs")
     spec = plan.request.cluster
     figure = pareto_chart(found, (spec.nodes[0].gpu, spec.num_gpus))
     chosen: Any = draw(figure, "pareto", on_select="rerun", selection_mode="points")
@@ -263,6 +272,25 @@ def _money(plan: Plan) -> None:
         )
     else:
         st.caption("The number at a mark is its GPUs. Click a mark to load it.")
+
+
+def capacity_columns(found: Sequence[Offer], plan: Plan) -> dict[str, list[str]]:
+    """Kinds against numbers of GPUs: time and money of the whole run, of a step where no tokens are given."""
+    job = plan.request.job
+    steps = -(-job.total_tokens // job.tokens_per_step) if job.total_tokens else 1
+    cells = {(one.gpu, one.num_gpus): _run_words(one, steps, job.tokens_per_step) for one in found}
+    counts = usual_counts(plan.request)
+    kinds = dict.fromkeys((plan.request.cluster.nodes[0].gpu, *OFFERED_GPUS))
+    head = "time and money of a step" if job.total_tokens is None else "time and money to train"
+    return {head: list(kinds)} | {
+        f"{count:,} GPUs": [cells.get((kind, count), "no layout") for kind in kinds] for count in counts
+    }
+
+
+def _run_words(offer: Offer, steps: int, tokens_per_step: int) -> str:
+    """Time and money of some steps of an offer."""
+    usd = offer.usd_per_billion_tokens * steps * tokens_per_step / BILLION
+    return f"{format_duration(steps * offer.step_time_s)} · {format_sum(usd)}"
 
 
 @st.fragment  # type: ignore[untyped-decorator]

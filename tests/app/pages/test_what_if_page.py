@@ -301,3 +301,12 @@ def test_sizes_without_a_plan_are_named(open_page):
     """70B on 32 GPUs: half of them do not hold it, and the curve says so instead of beginning later."""
     page = open_page("what_if", model="llama-3.1-70b", gpus="32", picture="What if there were more?")
     assert "No layout fits or is legal at 8, 16 GPUs." in words(page)
+
+
+def test_the_map_of_kinds_and_numbers_has_this_plan(open_page):
+    """Its cell is the headline's time and money; what cannot run it says so."""
+    page = open_page("what_if", **SMALL, picture="Time or money?", price="3")
+    (found,) = [frame.value for frame in page.dataframe if "8 GPUs" in frame.value.columns]
+    cells = dict(zip(found[found.columns[0]], found["8 GPUs"], strict=True))
+    told = numbers(page)
+    assert cells["h100-sxm"] == f"{told['Time to train']} · {told['$ for all tokens']}"
