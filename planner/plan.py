@@ -112,7 +112,9 @@ class Alternative:
     """Another plan worth considering: how it differs, what it gives up, and whether the model can tell.
 
     `simulated_s` is its step by event simulation of the schedule, `step_time_s` by the closed form of the
-    search.
+    search. Beside a plan of a pool, `kinds` are the kinds of node that it takes (places in
+    `topology.pools.kinds.kinds_of` of what was offered) where they are not the plan's, and `kind_of_stage`
+    says the same as of a plan.
     """
 
     layout: ParallelLayout
@@ -126,6 +128,8 @@ class Alternative:
     tied: bool
     difference: str
     simulated_s: float | None = None
+    kinds: tuple[int, ...] = ()
+    kind_of_stage: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

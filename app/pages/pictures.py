@@ -22,7 +22,7 @@ from app.pages.axes import load_layout
 from app.pages.frame import MOST_CACHED_PLANS, columns_of, draw, guarded, plan_or_none, request_key, table
 from app.pages.sidebar import load_gpus
 from app.quantities import format_like, format_number, format_percent, format_share
-from app.reports.layout_words import UNLIKE, layer_words
+from app.reports.layout_words import UNLIKE, layer_words, other_nodes
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
@@ -97,6 +97,7 @@ def _alternatives(plan: Plan) -> None:
     rows = [
         {
             "layout": layout_words(other.layout),
+            **({"nodes": where} if (where := other_nodes(plan, other)) else {}),
             "step time": format_seconds(other.step_time_s),
             "slower by": format_share(other.slower_by, signed=True),
             "verdict": "tie" if other.tied else "slower",
