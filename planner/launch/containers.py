@@ -14,6 +14,7 @@ from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
 from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
+from planner.problem import setting_of
 
 
 def _container(
@@ -56,24 +57,27 @@ def _slices(order: NodeOrder) -> dict[str, Any]:
     return {"metadata": {"annotations": slices}}
 
 
-def _queued(plan: Plan, order: NodeOrder) -> tuple[dict[str, Any], dict[str, Any]]:
+def _queued(plan: Plan, where: PlanMachines, order: NodeOrder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Metadata of a job, and what of its spec holds it until Kueue has placed it."""
     if not order.blocks_suffice:
-        return {"name": title_of(plan)}, {}
+        return {"name": title_of(plan), **_in_one_domain(plan, where)}, {}
     queue = {"kueue.x-k8s.io/queue-name": "<LocalQueue of Kueue>"}
-    metadata: dict[str, Any] = {"name": title_of(plan), "labels": queue}
-    if len(order.nodes) == order.together:  # KAI keeps a job together, and has no blocks within it
-        named = f"<node label that the {order.together} hosts of a block share>"
-        metadata["annotations"] = {
-            "kai.scheduler/topology": "<Topology of KAI, if that admits the job>",
-            "kai.scheduler/topology-required-placement": named,
-        }
-    return metadata, {"suspend": True}
+    return {"name": title_of(plan), "labels": queue}, {"suspend": True}
+
+
+def _in_one_domain(plan: Plan, where: PlanMachines) -> dict[str, Any]:
+    """What tells KAI that all nodes are one scale-up domain; of blocks within a job it has no word."""
+    domain = setting_of(plan.request).cluster.hierarchy.gpus_per_node
+    if plan.kind_of_stage or where.nodes == 1 or plan.layout.num_gpus > domain:
+        return {}
+    named = f"<node label that the {where.nodes} hosts of a scale-up domain share>"
+    words = {"topology": "<Topology of KAI>", "topology-required-placement": named}
+    return {"annotations": {f"kai.scheduler/{key}": value for key, value in words.items()}}
 
 
 def kubernetes(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A JobSet (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node, one for each kind of node."""
-    name, (metadata, held) = title_of(plan), _queued(plan, order)
+    name, (metadata, held) = title_of(plan), _queued(plan, where, order)
     jobs = []
     for number, kind in enumerate(where.kinds):
         of, index = _job_name(where, number), "$JOB_COMPLETION_INDEX"
@@ -125,7 +129,7 @@ def pytorchjob(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> d
 
 def kubeflow(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A TrainJob (trainer.kubeflow.org/v1alpha1): the runtime sets PET_NODE_RANK and PET_MASTER_ADDR."""
-    metadata, held = _queued(plan, order)
+    metadata, held = _queued(plan, where, order)
     container = _container(entry, where, "$PET_NODE_RANK", "$PET_MASTER_ADDR")
     gpus = {where.maker.resource: str(where.gpus_per_node)}
     mounted = [{"name": "node", "volumeMounts": container["volumeMounts"]}]
