@@ -177,9 +177,7 @@ def told(rows: Sequence[Row], links: Links) -> str:
     inside = [one.lower_s <= row.measured_s <= one.upper_s for one, row in zip(found, rows, strict=True)]
     order = spearman([one.step_time_s for one in found], [row.measured_s for row in rows])
     middle, share = statistics.median(ratios), sum(inside) / len(inside)
-    lines = [
-        f"{len(rows)} rows  spearman {order:.2f}  predicted/measured {middle:.2f}  band {share:.2f}"
-    ]
+    lines = [f"{len(rows)} rows  spearman {order:.2f}  predicted/measured {middle:.2f}  band {share:.2f}"]
     for row, one, ratio in zip(rows, found, ratios, strict=True):
         x = row.layout
         lines.append(
