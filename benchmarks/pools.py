@@ -8,8 +8,8 @@ Neither GPU has kernel tables, and nothing is fitted on these rows.
 
 Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.95, 41 % too fast in the median (a T4 of 70 W
 does not hold its peak), 29 % in the band; mixed, 18 layouts, 9 % off, 94 % in the band, rank correlation
-0.60, and 0.86 without the row that is slower than any sum of its parts (tp 2, pp 8, microbatch 1). Replicas sum
-gradients in four bytes there; with two it was 0.43 and 33 % off.
+0.60, and 0.86 without the row that is slower than any sum of its parts (tp 2, pp 8, microbatch 1). Replicas
+sum gradients in four bytes there; with two it was 0.43 and 33 % off.
 """
 
 from __future__ import annotations
