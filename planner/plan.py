@@ -211,7 +211,20 @@ class Plan:
         for rank, other in enumerate(self.alternatives, start=1):
             costs = {name: getattr(other, name) for name in (*_COSTS, "slower_by", "tied")}
             rows.append(_row(rank, other, costs))
+        if self.pool is not None:  # where each runs, which need not be where the plan does
+            places = ((), *(other.kinds for other in self.alternatives))
+            stages = [self.kind_of_stage, *(other.kind_of_stage for other in self.alternatives)]
+            for row, kinds, kind_of_stage in zip(rows, places, stages, strict=True):
+                row["nodes"], row["gpu_of_stage"] = self._places(kinds, kind_of_stage)
         return rows
+
+    def _places(self, places: tuple[int, ...], kind_of_stage: tuple[int, ...]) -> tuple[str, str]:
+        """Nodes of a pool in words, by their kinds or the plan's own, and the GPU of each unlike stage."""
+        from topology.pools.kinds import kinds_of, words_of
+
+        offered = kinds_of(self.pool.offered) if self.pool is not None else ()
+        used = tuple(offered[place] for place in places) or kinds_of(self.request.cluster)
+        return words_of(used), " ".join(used[kind].gpu for kind in kind_of_stage)
 
 
 _WRITERS: dict[Literal["markdown", "html"], Callable[[Plan], str]] = {}

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.reports.plan import alternatives_table
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
@@ -201,3 +202,16 @@ def test_an_edited_alternative_of_a_pool_is_noticed(
     others = (replace(found.alternatives[0], **changes), *found.alternatives[1:])  # type: ignore[arg-type]
     claims = verify(replace(found, alternatives=others), CAL, proof=False).claims
     assert name in [claim.name for claim in claims if not claim.holds]
+
+
+def test_tables_say_where_each_plan_runs(found: Plan) -> None:
+    """Rows for a table and the report name the nodes of every plan, which differ in a pool."""
+    rows = found.rows()
+    assert rows[0]["gpu_of_stage"].split() == [
+        found.request.cluster.nodes[kind].gpu for kind in found.kind_of_stage
+    ]
+    place = next(rank for rank, other in enumerate(found.alternatives, start=1) if other.kinds == (0,))
+    assert (rows[place]["nodes"], rows[place]["gpu_of_stage"]) == ("1 × 8 h100-sxm", "")
+    table = alternatives_table(found)
+    assert table.columns[2] == "nodes"
+    assert table.rows[place - 1][2] == "all on 1 × 8 h100-sxm"
