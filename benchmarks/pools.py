@@ -6,10 +6,10 @@ The layouts are those that AMP (NeurIPS 2022) measured with Megatron-DeepSpeed o
 nodes, and three V100 nodes with one T4 node, which has the last ranks. A stage with some T4 is planned as T4.
 Neither GPU has kernel tables, and nothing is fitted on these rows.
 
-Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.94, all 45 % too fast in the median (a T4 of
-70 W does not hold its peak); mixed, 18 layouts, rank correlation 0.43, 33 % off, 56 % in the band. Sums of
-gradients between V100 nodes took twice what 10 Gbit/s allow (at 5, what AWS gives one flow, 17 % off and 83 %
-in the band, in no better order).
+Found on 2026-11-23: alike T4, 38 layouts, rank correlation 0.95, 41 % too fast in the median (a T4 of 70 W
+does not hold its peak), 29 % in the band; mixed, 18 layouts, 9 % off, 94 % in the band, rank correlation
+0.60, and 0.86 without the row that is slower than any sum of its parts (tp 2, pp 8, microbatch 1). Replicas
+sum gradients in four bytes there; with two it was 0.43 and 33 % off.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ from topology.cluster import Cluster
 from topology.hardware.gpu import Gpu
 from topology.spec import ClusterSpec, NodeSpec, TierSpec
 
+SUMMED_BYTES = 4
+"""Of a gradient that replicas sum: DachengLi1/AMP@49afb8b, examples/ds_config.json, `fp32_allreduce`."""
 MODULES_BEFORE, BLOCKS = 3, 24  # stages are cut from 30 modules; the first and last three hold no block
 PER_NODE, V100_NODES = 4, 3
 
@@ -108,6 +110,7 @@ def predicted(row: Row) -> Estimate:
     spec = replace(model("gpt-2-medium"), vocab_size=52_256)
     job = TrainingJob(sequence_length=1024, global_batch_size=row.batch, precision="fp16")
     stack, cal, layout = stacks()["megatron-deepspeed"], load_calibration(), row.layout
+    stack = replace(stack, memory=replace(stack.memory, gradient_reduce_bytes=SUMMED_BYTES))
     split = StageSplit(
         layers_of_stage=tuple((count,) for count in row.blocks), recompute_of_stage=(0,) * layout.pp
     )

@@ -11,11 +11,11 @@ from costmodel.estimate import PART_NAMES, Estimate
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.parallel.axes import PARTS
-from costmodel.training.estimate import estimate
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
-from planner.problem import Setting, capacity_of_fullest, setting_of
+from planner.problem import Setting, capacity_of_fullest, estimate_split, setting_of, split_of
 from planner.search.best_first import explore
+from planner.search.pool import plan_beside
 from planner.search.state import Search
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds
@@ -156,7 +156,7 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
     if not plan.alternatives:
         return None
     other = plan.alternatives[0]
-    asked = _estimate_of(setting, other, cal)
+    asked = _estimate_of(plan, setting, other, cal)
     lost = [
         Share(part=name, seconds_s=delta, share=delta / plan.estimate.step_time_s)
         for field, name in PART_NAMES.items()
@@ -172,18 +172,12 @@ def runner_up(plan: Plan, setting: Setting, cal: Calibration) -> RunnerUp | None
     )
 
 
-def _estimate_of(setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
-    """Estimate an alternative under its own split."""
-    from costmodel.models.spec import layer_order, layer_runs
-    from costmodel.pipeline.stage_costs import StageSplit
-    from costmodel.pipeline.stages import ranks_of_chunks, runs_of_ranks
-
-    runs = tuple(run.count for run in layer_runs(setting.model))
-    order = layer_order(setting.model)
-    rows = runs_of_ranks(ranks_of_chunks(other.layout), other.layers_of_stage, runs, order)
-    split = StageSplit(layers_of_stage=rows, recompute_of_stage=other.recompute_of_stage)
-    s = setting
-    return estimate(s.model, s.cluster, s.job, s.stack, other.layout, cal, split)
+def _estimate_of(plan: Plan, setting: Setting, other: Alternative, cal: Calibration) -> Estimate:
+    """Estimate an alternative under its own split, on its own nodes."""
+    there = plan_beside(plan, other)
+    s = setting_of(there.request) if other.kinds else setting
+    split = split_of(s.model, other.layout, other.layers_of_stage, other.recompute_of_stage)
+    return estimate_split(s, there, other.layout, cal, split)[0]
 
 
 def what_if(plan: Plan, cal: Calibration) -> tuple[WhatIf, ...]:

@@ -112,7 +112,9 @@ class Alternative:
     """Another plan worth considering: how it differs, what it gives up, and whether the model can tell.
 
     `simulated_s` is its step by event simulation of the schedule, `step_time_s` by the closed form of the
-    search.
+    search. Beside a plan of a pool, `kinds` are the kinds of node that it takes (places in
+    `topology.pools.kinds.kinds_of` of what was offered) where they are not the plan's, and `kind_of_stage`
+    says the same as of a plan.
     """
 
     layout: ParallelLayout
@@ -126,6 +128,8 @@ class Alternative:
     tied: bool
     difference: str
     simulated_s: float | None = None
+    kinds: tuple[int, ...] = ()
+    kind_of_stage: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,20 @@ class Plan:
         for rank, other in enumerate(self.alternatives, start=1):
             costs = {name: getattr(other, name) for name in (*_COSTS, "slower_by", "tied")}
             rows.append(_row(rank, other, costs))
+        if self.pool is not None:  # where each runs, which need not be where the plan does
+            places = ((), *(other.kinds for other in self.alternatives))
+            stages = [self.kind_of_stage, *(other.kind_of_stage for other in self.alternatives)]
+            for row, kinds, kind_of_stage in zip(rows, places, stages, strict=True):
+                row["nodes"], row["gpu_of_stage"] = self._places(kinds, kind_of_stage)
         return rows
+
+    def _places(self, places: tuple[int, ...], kind_of_stage: tuple[int, ...]) -> tuple[str, str]:
+        """Nodes of a pool in words, by their kinds or the plan's own, and the GPU of each unlike stage."""
+        from topology.pools.kinds import kinds_of, words_of
+
+        offered = kinds_of(self.pool.offered) if self.pool is not None else ()
+        used = tuple(offered[place] for place in places) or kinds_of(self.request.cluster)
+        return words_of(used), " ".join(used[kind].gpu for kind in kind_of_stage)
 
 
 _WRITERS: dict[Literal["markdown", "html"], Callable[[Plan], str]] = {}

@@ -16,7 +16,7 @@ from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stages import layers_of_chunks, ranks_of_chunks
-from planner.plan import Plan
+from planner.plan import Alternative, Plan
 from topology.base.errors import InputError
 from topology.pools.kinds import is_part, kinds_of
 
@@ -112,12 +112,27 @@ def _counts(plan: Plan) -> Iterator[Claim]:
         used = is_part(plan.request.cluster, plan.pool.offered)
         yield same("used nodes are some kinds of the pool", used, found=True)
     if plan.kind_of_stage:
-        kinds = range(len(kinds_of(plan.request.cluster)))
-        yield same("stages with a kind of node", len(plan.kind_of_stage), x.pp)
-        yield same("kinds of node of the stages", tuple(sorted(set(plan.kind_of_stage))), tuple(kinds))
-        runs = [kind for kind, _ in groupby(plan.kind_of_stage)]
-        yield same("stages of a kind follow each other", len(runs), len(set(runs)))
-        yield same("stages of unlike kinds are one chunk of 1f1b, side by side", is_plain(x), found=True)
+        yield from _kinds(x, plan.kind_of_stage, len(kinds_of(plan.request.cluster)), "")
+
+
+def _kinds(x: ParallelLayout, kind_of_stage: tuple[int, ...], kinds: int, of: str) -> Iterator[Claim]:
+    """Stages on unlike kinds of node: each has one, every kind has some, side by side."""
+    yield same(f"stages with a kind of node{of}", len(kind_of_stage), x.pp)
+    yield same(f"kinds of node of the stages{of}", tuple(sorted(set(kind_of_stage))), tuple(range(kinds)))
+    runs = [kind for kind, _ in groupby(kind_of_stage)]
+    yield same(f"stages of a kind follow each other{of}", len(runs), len(set(runs)))
+    yield same(f"stages of unlike kinds are one chunk of 1f1b, side by side{of}", is_plain(x), found=True)
+
+
+def _places(plan: Plan, other: Alternative, of: str) -> tuple[Claim, ...]:
+    """Whether the kinds of node of another plan, and those of its stages, are there."""
+    offered = len(kinds_of(plan.pool.offered)) if plan.pool is not None else 0
+    there = tuple(sorted({place for place in other.kinds if 0 <= place < offered}))
+    claims = (same(f"kinds of the pool{of}", other.kinds, there),)
+    if not other.kind_of_stage or not claims[0].holds:
+        return claims
+    count = len(other.kinds) or len(kinds_of(plan.request.cluster))
+    return (*claims, *_kinds(other.layout, other.kind_of_stage, count, of))
 
 
 def _stages(
@@ -172,13 +187,19 @@ def _band(name: str, lower: float, middle: float, upper: float) -> Claim:
 def _alternatives(plan: Plan) -> Iterator[Claim]:
     """The same of every other plan."""
     request = plan.request
+    kinds = kinds_of(plan.pool.offered) if plan.pool is not None else ()
     for number, other in enumerate(plan.alternatives, start=1):
         of, x = f" of alternative {number}", other.layout
         degrees = tuple(_degrees(x, of))
         yield from degrees
         if not all(claim.holds for claim in degrees):
             continue
-        yield within(f"GPUs{of}", x.num_gpus, 1, request.cluster.num_gpus)
+        places = _places(plan, other, of)
+        yield from places
+        if not all(claim.holds for claim in places):
+            continue
+        room = sum(kinds[i].count * kinds[i].gpus_per_node for i in other.kinds) or request.cluster.num_gpus
+        yield within(f"GPUs{of}", x.num_gpus, 1, room)
         yield from _stages(x, other.layers_of_stage, other.recompute_of_stage, request.model.num_layers, of)
         yield within(f"step time{of}", other.step_time_s, EQUAL**2, math.inf)
         yield _band(f"band of the step{of}", other.lower_s, other.step_time_s, other.upper_s)

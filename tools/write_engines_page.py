@@ -72,8 +72,10 @@ nothing starts (`HOSTS=any` takes the launcher's order). Under Kubernetes Kueue 
 plan needs; launchers that cannot keep an order refuse with both step times.
 
 Where stages run on unlike nodes, the hosts are in the order of their stages, and `preflight.sh` wants of
-each node what its rank was planned on: product, memory, driver, NICs. Launchers that ask for equal nodes
-(all but `slurm`, `torchrun`, `mpi`, `ray`) refuse, as they do where a stage leaves part of a node unused.
+each node what its rank was planned on: product, memory, driver, NICs. A JobSet has a job with a node selector
+for each kind, and refuses where racks within a kind matter. Nodes may have unlike numbers of GPUs (`slurm`,
+`torchrun`, `mpi`, `kubernetes`). Other launchers than these and `ray` refuse unlike nodes, and all do where a
+stage leaves part of a node unused. `start.sh` names the GPUs of a node of which some are broken.
 
 No launcher has run on a cluster. shellcheck finds nothing in any script, the classes of Kubeflow's Trainer
 take every word of the JobSet and the TrainJob; where they are installed, so do kubernetes-validate, the

@@ -38,6 +38,7 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     Hosts of `without` are left out, and `degraded` says what ails others.
     """
     raw = read_toml(path)
+    _require_no_torus(raw, str(path))
     without, faults = (_words(raw, key, str(path)) for key in ("without", "degraded"))
     raw.setdefault("name", as_text(Path(path).stem))
     if isinstance(raw.get("nodes"), list):
@@ -49,6 +50,23 @@ def read_cluster(path: str | Path) -> ClusterSpec:
     if isinstance(raw.get("gpus"), list):
         raw["gpus"] = [_fill_gpu(table) for table in raw["gpus"]]
     return degraded(structure(raw, ClusterSpec, str(path)), without, faults)
+
+
+TORUS = ("torus", "torus3d", "rings", "dims", "dimensions")
+"""Words by which a torus is described elsewhere."""
+
+
+def _require_no_torus(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse a torus, whose rings share links as no tree does, and name the tree of its bisection."""
+    tables = [raw, *_tables(raw.get("tiers")), *_tables(raw.get("switches"))]
+    said = next((key for key in TORUS if any(key in table for table in tables)), None)
+    if said is not None:
+        raise InputError(
+            what=f"{where} describes a torus, which is not planned for",
+            cause=f"{said}: rings of a dimension share links with those of others, a fabric here is a tree",
+            fix="plan for its bisection: a tier of nodes_per_unit = 1 whose oversubscription is"
+            " links of a node x longest ring / 4, then one of all nodes",
+        )
 
 
 def resized(spec: ClusterSpec, num_gpus: int) -> ClusterSpec:

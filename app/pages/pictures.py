@@ -41,7 +41,7 @@ from app.quantities import (
 )
 from app.reports.answer import Answer
 from app.reports.explain import explanation_answer
-from app.reports.layout_words import UNLIKE, layer_words
+from app.reports.layout_words import UNLIKE, layer_words, other_nodes
 from app.reports.plan_headline import cluster_of
 from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
@@ -131,6 +131,7 @@ def _alternatives(plan: Plan) -> None:
     rows = [
         {
             "layout": layout_words(other.layout),
+            **({"nodes": where} if (where := other_nodes(plan, other)) else {}),
             "step time": format_seconds(other.step_time_s),
             "slower by": format_share(other.slower_by, signed=True),
             "verdict": "tie" if other.tied else "slower",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby, islice
 
@@ -15,7 +16,7 @@ from topology.base.units import format_seconds
 from topology.discover.places import MOST_NAMED
 from topology.fabric.degraded import host_names, left_out_words
 from topology.fabric.seats import idle_nodes
-from topology.pools.kinds import left_out, stages_on, words_of
+from topology.pools.kinds import kinds_of, left_out, stages_on, words_of
 
 UNLIKE = "stages run on unlike kinds of node, each with links and memory of its own"
 """Why a picture of one kind of GPU is not drawn."""
@@ -60,6 +61,18 @@ def idle_text(plan: Plan) -> str:
 def _unlike_text(plan: Plan) -> str:
     """Where the stages run, if not all on the same kind of node; empty else."""
     return ", ".join(stages_on(plan.request.cluster, plan.kind_of_stage))
+
+
+def other_nodes(plan: Plan, other: Alternative) -> str:
+    """On which nodes of a pool an alternative runs; empty where all plans have the same."""
+    if plan.pool is None:
+        return ""
+    kinds = [kind for place, kind in enumerate(kinds_of(plan.pool.offered)) if place in other.kinds]
+    used = tuple(kinds) or kinds_of(plan.request.cluster)
+    if not other.kind_of_stage:
+        return f"all on {words_of(used)}" + (", as the slowest" if len(used) > 1 else "")
+    stages = Counter(used[kind].gpu for kind in other.kind_of_stage)
+    return " + ".join(f"{count} stage{'s' if count > 1 else ''} on {gpu}" for gpu, count in stages.items())
 
 
 def pool_text(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from app.errors import NO_FEASIBLE_PLAN
 from app.quantities import format_percent, format_share
 from app.reports.answer import Answer, Facts, Lines, Section, Table
-from app.reports.layout_words import layout_facts, plan_words
+from app.reports.layout_words import layout_facts, other_nodes, plan_words
 from app.reports.plan_headline import headline, headline_facts
 from app.reports.plan_tables import memory_table, time_table
 from costmodel.layout import num_axes
@@ -73,10 +73,12 @@ def _certainty(optimality: Optimality) -> str:
 
 def alternatives_table(plan: Plan) -> Table:
     """The other plans worth considering."""
+    where = [other_nodes(plan, other) for other in plan.alternatives]
     rows = [
         (
             str(number),
             plan_words(other),
+            *([where[number - 1]] if any(where) else []),
             format_seconds(other.step_time_s),
             format_share(other.slower_by, signed=True) + (" (tie)" if other.tied else ""),
             format_bytes(other.peak_memory_bytes),
@@ -84,8 +86,9 @@ def alternatives_table(plan: Plan) -> Table:
         for number, other in enumerate(plan.alternatives, start=1)
     ]
     return Table(
-        title="Also considered", columns=("", "layout", "step time", "slower by", "peak memory"),
-        rows=tuple(rows), align="rlrrr",
+        title="Also considered",
+        columns=("", "layout", *(["nodes"] if any(where) else []), "step time", "slower by", "peak memory"),
+        rows=tuple(rows), align="rllrrr" if any(where) else "rlrrr",
         note=_ties_text(plan),
     )  # fmt: skip
 

@@ -41,6 +41,7 @@ from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.builders import build
 from topology.fabric.seats import hosts_by_rank
+from topology.pools.kinds import kinds_of, stages_on
 
 MEETINGS = ".meetings"
 
@@ -54,6 +55,17 @@ def ranks_per_node(num_gpus: int, nodes: int) -> int:
             fix="plan for a multiple of the number of nodes",
         )
     return num_gpus // nodes
+
+
+def require_even(plan: Plan) -> None:
+    """Refuse a plan whose stages are on nodes of unlike numbers of GPUs: a launcher divides ranks evenly."""
+    kinds = kinds_of(plan.request.cluster)
+    if len({kinds[kind].gpus_per_node for kind in plan.kind_of_stage}) > 1:
+        raise InputError(
+            what="plan run starts as many ranks on every node",
+            cause=f"this plan has {', '.join(stages_on(plan.request.cluster, plan.kind_of_stage))}",
+            fix="write a bundle: plan export --to meshplan --launcher torchrun --save-dir DIR",
+        )
 
 
 def check_doors(settings: RunSettings, environment: Mapping[str, str]) -> None:
@@ -146,6 +158,7 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
 
 def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervision, nodes: Nodes) -> RunStatus:
     """Ranks meet in the run's folder; there the nodes also agree on who is left."""
+    require_even(plan)
     folder, each = Path(settings.folder), ranks_per_node(plan.layout.num_gpus, nodes.count)
     hosts = hosts_by_rank(plan.mesh, build(plan.request.cluster).spec, each)
     hosts = () if os.environ.get("HOSTS") == "any" else hosts

@@ -7,7 +7,7 @@ stops the script with a message where it is unset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,8 @@ from planner.engines.program import FILE
 from planner.engines.quoting import one_line, shell
 from planner.launch.cloud import sagemaker, skypilot, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
-from planner.launch.entries import ENTRIES, Entry
-from planner.launch.machines import PlanMachines, machines_of, title_of
+from planner.launch.entries import ENTRIES, TORCHRUN, Entry
+from planner.launch.machines import PlanMachines, machines_of, require_equal, title_of
 from planner.launch.makers import image_of
 from planner.launch.node_order import (
     ANY,
@@ -61,6 +61,8 @@ def bundle(
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
     contract, where = CONTRACTS[engine], machines_of(plan)
     entry = in_image(contract, ENTRIES[engine], where)
+    if entry.launcher is not TORCHRUN or how not in UNEQUAL:
+        require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
     order = node_order(plan, where, cal or tables_of(plan), lists_hosts=entry.lists_hosts)
     notes = (*notes, *require_order(order, how, nearest=nearest))
@@ -94,6 +96,11 @@ def environment(plan: Plan, contract: Contract, entry: Entry, where: PlanMachine
         "# messages of NCCL, or of RCCL, only where something is wrong",
         'export NCCL_DEBUG="${NCCL_DEBUG:-WARN}"',
     ]
+    if where.reduces and where.nodes > 1:
+        lines += [
+            "# all-reduces are added up by the switches (SHARP), as the plan was priced; needs NCCL's plugin",
+            'export NCCL_COLLNET_ENABLE="${NCCL_COLLNET_ENABLE:-1}"',
+        ]
     for name, what in entry.variables.items():
         lines.append(f': "${{{name}:?name the {what}}}"; export {name}')
     return "\n".join(lines) + "\n"
@@ -118,7 +125,8 @@ def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
     source = ["source environment.sh", *([f"source {entry.sourced}"] if entry.sourced else [])]
     if KEEPS[launcher] == HOSTS:
         source.append("source hosts.sh")
-    counts = {"nodes": where.nodes, "each": where.gpus_per_node, "all": where.nodes * where.gpus_per_node}
+    each = '"$ranks_here"' if where.unequal else where.gpus_per_node
+    counts = {"nodes": where.nodes, "each": each, "all": sum(where.ranks_of_node)}
     return "\n".join([
         "#!/bin/bash",
         "# the ranks of this node; launchers set NODE_RANK and MASTER_ADDR",
@@ -127,6 +135,8 @@ def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
         *source,
         ': "${NODE_RANK:?rank of this node, from 0}" "${MASTER_ADDR:?host of node 0}"',
         'export NODE_RANK MASTER_ADDR MASTER_PORT="${MASTER_PORT:-29500}"',
+        *_ranks_here(where),
+        *(_devices(where) if KEEPS[launcher] == HOSTS else ()),
         '[ -n "${SKIP_PREFLIGHT:-}" ] || bash preflight.sh  # SKIP_PREFLIGHT=1 starts all the same',
         *(line.format(**counts) for line in entry.before),
         f'exec {entry.launcher.format(**counts)} {entry.words} "$@"',
@@ -134,11 +144,32 @@ def start(entry: Entry, where: PlanMachines, launcher: str) -> str:
     ])  # fmt: skip
 
 
+def _ranks_here(where: PlanMachines) -> Iterator[str]:
+    """Lines that count the ranks of this node, where nodes have unlike numbers of them."""
+    for kind in where.kinds if where.unequal else ():
+        yield f'[ "$NODE_RANK" -lt {kind.first} ] || ranks_here={kind.ranks}'
+
+
+def _devices(where: PlanMachines) -> Iterator[str]:
+    """Lines that name the GPUs of a node of which some are broken; pods are given none of those."""
+    name = where.maker.devices
+    if where.gpus_of_node is None:
+        yield f': "${{{name}:?name the GPUs of this node that work, as 0,1,2}}"; export {name}'
+        return
+    for node, gpus in enumerate(where.gpus_of_node):
+        if gpus != tuple(range(len(gpus))):
+            listed = ",".join(map(str, gpus))
+            yield f'[ "$NODE_RANK" != {node} ] || export {name}={listed}  # the others are broken'
+
+
 def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
     """Rank, node of the cluster, GPU of the node, name of the host: the placement that was estimated."""
     named = ",host" if order.hosts else ""
+    node_of = [node for node, count in enumerate(where.ranks_of_node) for _ in range(count)]
+    gpu_of = [gpu for gpus in where.gpus_of_node or () for gpu in gpus]
     rows = [
-        f"{one.rank},{one.rank // where.gpus_per_node},{one.node},{one.gpu}" + (named and f",{one.host}")
+        f"{one.rank},{node_of[one.rank]},{one.node},{gpu_of[one.rank] if gpu_of else one.gpu}"
+        + (named and f",{one.host}")
         for one in seats(plan.mesh, setting_of(plan.request).cluster.spec)
     ]
     return "\n".join([f"rank,node_rank,node_of_cluster,gpu_of_node{named}", *rows]) + "\n"
@@ -147,12 +178,13 @@ def ranks(plan: Plan, where: PlanMachines, order: NodeOrder) -> str:
 def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """An sbatch script: one task a node, nodes in the order of HOSTS, else of Slurm's own list."""
     together = _nodes_together(plan)
+    all_gpus = where.unequal or where.in_part  # nodes differ, or those that work are not the first
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={title_of(plan)}",
         f"#SBATCH --nodes={where.nodes}",
         "#SBATCH --ntasks-per-node=1",
-        f"#SBATCH --gpus-per-node={where.gpus_per_node}",
+        *([] if all_gpus else [f"#SBATCH --gpus-per-node={where.gpus_per_node}"]),
         "#SBATCH --exclusive",
         *([f"#SBATCH --segment={together}"] if together > 1 else []),
         "#SBATCH --output=%x-%j.log",
@@ -238,6 +270,8 @@ LAUNCHERS: Mapping[str, Callable[[Plan, Entry, PlanMachines, NodeOrder], dict[st
     "vertex": vertex,
 }
 """What can start a bundle."""
+UNEQUAL = ("slurm", "torchrun", "mpi", "kubernetes")
+"""Launchers that start unlike numbers of ranks on nodes, if torchrun starts them there."""
 STARTS: Mapping[str, str] = {
     "slurm": "sbatch --export=ALL train.sbatch",
     "torchrun": "HOSTS=hosts bash start.sh on every node; or NODE_RANK=0 MASTER_ADDR=HOST, each its own rank",
@@ -263,7 +297,10 @@ def readme(
         also = "; give it to sbatch --nodefile too" if launcher == "slurm" else ""
         needs.append(f"- `HOSTS`: {HOSTS_ARE}{also}" + (", `hosts` if not named" if order.hosts else ""))
     together = _nodes_together(plan)
+    kept = "." if order.kinds or not order.matters else _KEPT[KEEPS[launcher]]
     rack = f" Ask for nodes that share a rack by {together}." if together > 1 else ""
+    if order.kinds and launcher == "kubernetes":
+        needs.append("- the labels in `jobset.yaml` by which nodes of each kind are selected")
     title = f"{one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs by {contract.title}"
     return "\n".join([
         f"# {title}", "", f"Start it: `{STARTS[launcher]}`", "",
@@ -271,7 +308,7 @@ def readme(
         f"`{next(iter(files))}` holds the plan in {contract.title}'s words, `plan.json` the plan itself;",
         "`preflight.sh` says what of a node differs from it, `ranks.csv` where each rank was planned."
         + ("" if launcher == "slurm" else rack),
-        f"{order.why[0].upper()}{order.why[1:]}{_KEPT[KEEPS[launcher]] if order.matters else '.'}", "",
+        f"{order.why[0].upper()}{order.why[1:]}{kept}", "",
     ])  # fmt: skip
 
 

@@ -14,9 +14,12 @@ from planner.launch.entries import IMAGE, Entry
 from planner.launch.machines import PlanMachines, title_of
 from planner.launch.node_order import NodeOrder
 from planner.plan import Plan
+from planner.problem import setting_of
 
 
-def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dict[str, Any]:
+def _container(
+    entry: Entry, where: PlanMachines, rank: str, master: str, *, gpus: int | None = None
+) -> dict[str, Any]:
     """The container of a node, in an image that holds this folder at /plan."""
     command = f'export NODE_RANK="{rank}" MASTER_ADDR="{master}"; exec bash /plan/start.sh'
     named = [{"name": name, "value": ""} for name in entry.variables]  # start.sh stops while one is empty
@@ -25,7 +28,7 @@ def _container(entry: Entry, where: PlanMachines, rank: str, master: str) -> dic
         "image": IMAGE,
         "command": ["bash", "-c", command],
         "env": named,
-        "resources": {"limits": {where.maker.resource: str(where.gpus_per_node)}},
+        "resources": {"limits": {where.maker.resource: str(gpus or where.gpus_per_node)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108  # of the container
     }
 
@@ -54,32 +57,55 @@ def _slices(order: NodeOrder) -> dict[str, Any]:
     return {"metadata": {"annotations": slices}}
 
 
-def _queued(plan: Plan, order: NodeOrder) -> tuple[dict[str, Any], dict[str, Any]]:
+def _queued(plan: Plan, where: PlanMachines, order: NodeOrder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Metadata of a job, and what of its spec holds it until Kueue has placed it."""
     if not order.blocks_suffice:
-        return {"name": title_of(plan)}, {}
+        return {"name": title_of(plan), **_in_one_domain(plan, where)}, {}
     queue = {"kueue.x-k8s.io/queue-name": "<LocalQueue of Kueue>"}
     return {"name": title_of(plan), "labels": queue}, {"suspend": True}
 
 
+def _in_one_domain(plan: Plan, where: PlanMachines) -> dict[str, Any]:
+    """What tells KAI that all nodes are one scale-up domain; of blocks within a job it has no word."""
+    domain = setting_of(plan.request).cluster.hierarchy.gpus_per_node
+    if plan.kind_of_stage or where.nodes == 1 or plan.layout.num_gpus > domain:
+        return {}
+    named = f"<node label that the {where.nodes} hosts of a scale-up domain share>"
+    words = {"topology": "<Topology of KAI>", "topology-required-placement": named}
+    return {"annotations": {f"kai.scheduler/{key}": value for key, value in words.items()}}
+
+
 def kubernetes(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
-    """A JobSet (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node."""
-    name, (metadata, held) = title_of(plan), _queued(plan, order)
-    container = _container(entry, where, "$JOB_COMPLETION_INDEX", f"{name}-node-0-0.{name}")
-    job = {
-        "completionMode": "Indexed",
-        "completions": where.nodes,
-        "parallelism": where.nodes,
-        "backoffLimit": 0,
-        "template": _pod(container, _slices(order)),
-    }
+    """A JobSet (jobset.x-k8s.io/v1alpha2): an indexed job with a pod a node, one for each kind of node."""
+    name, (metadata, held) = title_of(plan), _queued(plan, where, order)
+    jobs = []
+    for number, kind in enumerate(where.kinds):
+        of, index = _job_name(where, number), "$JOB_COMPLETION_INDEX"
+        rank = f"$(({kind.first} + JOB_COMPLETION_INDEX))" if kind.first else index
+        master = f"{name}-{_job_name(where, 0)}-0-0.{name}"
+        pod = _pod(_container(entry, where, rank, master, gpus=kind.ranks), _slices(order))
+        if len(where.kinds) > 1:
+            pod["spec"]["nodeSelector"] = {where.maker.product: f"<its value on {kind}>"}
+        job = {
+            "completionMode": "Indexed",
+            "completions": kind.count,
+            "parallelism": kind.count,
+            "backoffLimit": 0,
+            "template": pod,
+        }
+        jobs.append({"name": of, "replicas": 1, "template": {"spec": job}})
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata,
-        "spec": {**held, "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": job}}]},
+        "spec": {**held, "replicatedJobs": jobs},
     }
     return {"jobset.yaml": yaml(jobset)}
+
+
+def _job_name(where: PlanMachines, number: int) -> str:
+    """The name of the job of a kind of node."""
+    return f"kind{number}" if len(where.kinds) > 1 else "node"
 
 
 def pytorchjob(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> dict[str, str]:
@@ -103,7 +129,7 @@ def pytorchjob(plan: Plan, entry: Entry, where: PlanMachines, _: NodeOrder) -> d
 
 def kubeflow(plan: Plan, entry: Entry, where: PlanMachines, order: NodeOrder) -> dict[str, str]:
     """A TrainJob (trainer.kubeflow.org/v1alpha1): the runtime sets PET_NODE_RANK and PET_MASTER_ADDR."""
-    metadata, held = _queued(plan, order)
+    metadata, held = _queued(plan, where, order)
     container = _container(entry, where, "$PET_NODE_RANK", "$PET_MASTER_ADDR")
     gpus = {where.maker.resource: str(where.gpus_per_node)}
     mounted = [{"name": "node", "volumeMounts": container["volumeMounts"]}]

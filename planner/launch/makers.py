@@ -28,6 +28,8 @@ class Maker:
         built_for: The same for people.
         images: Base image by engine where it is not the one of the engine's entry.
         environment: Lines of `environment.sh`, with `{gpus}` of a node.
+        devices: The variable that names the GPUs of a process.
+        product: The label of a Kubernetes node that names its GPUs.
     """
 
     resource: str
@@ -36,6 +38,8 @@ class Maker:
     built_for: str
     images: Mapping[str, str]
     environment: tuple[str, ...] = ()
+    devices: str = "CUDA_VISIBLE_DEVICES"
+    product: str = "nvidia.com/gpu.product"
 
 
 _ROCM_IMAGE = "rocm/primus:v26.2"
@@ -94,6 +98,8 @@ gpus() { memory; }
             "# arguments of kernels in the GPU's own memory: they start earlier",
             "export HIP_FORCE_DEV_KERNARG=1",
         ),
+        devices="HIP_VISIBLE_DEVICES",
+        product="amd.com/gpu.product-name",
     ),
 }
 

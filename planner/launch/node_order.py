@@ -63,6 +63,11 @@ class NodeOrder:
         return self.matters and not self.kinds and in_order and close(self.whole_s, self.step_time_s)
 
     @property
+    def kinds_suffice(self) -> bool:
+        """Whether any order of the nodes of each kind will do: no boundary is around several of them."""
+        return bool(self.kinds) and self.together == 1
+
+    @property
     def why(self) -> str:
         """The sentence for people."""
         if self.kinds:
@@ -83,7 +88,7 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     """
     setting = setting_of(plan.request)
     spec = setting.cluster.spec
-    hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.gpus_per_node)
+    hierarchy, nodes = setting.cluster.hierarchy, nodes_by_rank(plan.mesh, spec, where.ranks_of_node)
     unlike = len(where.kinds) > 1
     host = spec.nodes[0].gpus_per_node
     shared = [level.unit_gpus // host for level in hierarchy.levels if level.unit_gpus > host]
@@ -101,7 +106,7 @@ def node_order(plan: Plan, where: PlanMachines, cal: Calibration, *, lists_hosts
     return NodeOrder(
         nodes=nodes,
         listed=lists_hosts and len(nodes) > 1,
-        hosts=hosts_by_rank(plan.mesh, spec, where.gpus_per_node),
+        hosts=hosts_by_rank(plan.mesh, spec, where.ranks_of_node),
         together=min(innermost, len(nodes)),
         step_time_s=plan.estimate.step_time_s,
         apart_s=step(host),
@@ -129,6 +134,10 @@ KEEPS: Mapping[str, str] = {
 pods together, whose index is the rank of a node; or why it cannot."""
 
 
+SELECTS = ("kubernetes",)
+"""Launchers that select nodes by kind, in the order of ranks; nodes of one kind in any order."""
+
+
 def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[str, ...]:
     """Refuse a launcher that cannot keep an order that matters, or say what it may cost."""
     keeps = KEEPS[launcher]
@@ -138,12 +147,17 @@ def require_order(order: NodeOrder, launcher: str, *, nearest: bool) -> tuple[st
             cause=f"it is told all {len(order.nodes)} of them by name, which they have not before they start",
             fix="use --launcher slurm, torchrun, mpi or ray with HOSTS",
         )
-    if order.kinds and keeps != HOSTS:
+    if order.kinds and keeps != HOSTS and not (launcher in SELECTS and order.kinds_suffice):
+        alike = "is asked for nodes that are all alike"
+        if launcher in SELECTS:
+            alike = f"keeps nodes of a kind in no order, and {order.together} of them share a boundary"
         raise InputError(
-            what=f"{launcher} is asked for nodes that are all alike",
+            what=f"{launcher} {alike}",
             cause=order.why,
             fix="use --launcher slurm, torchrun, mpi or ray with HOSTS",
         )
+    if order.kinds:
+        return ()
     if not order.matters or keeps == HOSTS or (keeps == BLOCKS and order.blocks_suffice):
         return ()
     reason = keeps if keeps != BLOCKS else "Kueue keeps blocks of nodes together, which is not all of it"

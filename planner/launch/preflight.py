@@ -126,8 +126,7 @@ cd "$(dirname "$0")"
 wrong=0
 say() {{ echo "preflight: $1" >&2; wrong=1; }}
 {maker.tools}count=$(gpus | wc -l)
-[ "$count" -ge {where.gpus_per_node} ] || say "$count GPUs, the plan has {where.gpus_per_node} of a node"
-least=$(memory | sort -n | head -n 1)
+{"" if where.unequal else _count(where.gpus_per_node)}least=$(memory | sort -n | head -n 1)
 least=${{least:-0}}
 driver=$(driver | head -n 1 || true)
 names | sort | uniq -c >&2 || true
@@ -141,7 +140,7 @@ names | sort | uniq -c >&2 || true
 def _of_kinds(where: PlanMachines) -> str:
     """The checks that each kind of host has its own of; of several the rank of this node says which."""
     unlike = len(where.kinds) > 1
-    texts = [_of_kind(where, one) for one in where.kinds]
+    texts = [(_count(one.ranks) if where.unequal else "") + _of_kind(where, one) for one in where.kinds]
     if not unlike:
         return texts[0]
     text = ': "${NODE_RANK:?rank of this node: the plan has unlike ones}"\n'
@@ -150,6 +149,11 @@ def _of_kinds(where: PlanMachines) -> str:
         text += "".join(f"  {line}\n" for line in [*_product(one).splitlines(), *checks.splitlines()])
         text += "fi\n"
     return text
+
+
+def _count(ranks: int) -> str:
+    """The check that a node has as many GPUs as it has ranks."""
+    return f'[ "$count" -ge {ranks} ] || say "$count GPUs, the plan has {ranks} of a node"\n'
 
 
 def _of_kind(where: PlanMachines, kind: AlikeHosts) -> str:

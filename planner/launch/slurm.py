@@ -8,7 +8,7 @@ from __future__ import annotations
 from planner.engines.contracts import engine_of_stack
 from planner.engines.own import OWN
 from planner.engines.quoting import one_line
-from planner.launch.machines import Exported, machines_of, title_of
+from planner.launch.machines import Exported, machines_of, require_equal, title_of
 from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 
@@ -32,6 +32,7 @@ def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
     _require_own(plan)
     where = machines_of(plan)
+    require_equal(where, "plan run")
     flags, notes = f"--notice {SLURM_NOTICE_S}", list[str]()
     if where.nodes > 1:
         flags += ' --interface "${INTERFACE:?name the network of these nodes}"'

@@ -44,7 +44,8 @@ def export_plan(
         return OTHERS[name](plan)
     files, notes = told(plan, CONTRACTS[name], nearest=nearest, cal=cal)
     (main, text), *others = files.items()
-    return Exported(target=name, file_name=main, text=text, notes=notes, others=dict(others))
+    every = (*notes, *_places(plan))
+    return Exported(target=name, file_name=main, text=text, notes=every, others=dict(others))
 
 
 def told(
@@ -56,7 +57,7 @@ def told(
     files = form.render(plan, write(contract, facts), variables(plan, contract))
     reading = read(contract, form.parse(files, contract), plan.layout.num_gpus)
     verdict = judge(plan, contract, reading, cal or tables_of(plan))
-    notes = (*form.notes(plan), *_places(plan))
+    notes = form.notes(plan)
     if is_the_plan(plan, verdict):
         return files, notes
     if not nearest:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodel.estimate import Estimate
-from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable
+from costmodel.layout import DEFAULT_AXIS_ORDER, DEGREES, LayoutTable, ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
 from costmodel.training.bands import tie_ratio
 from planner.bounds.priced import Priced, price
@@ -141,13 +141,13 @@ def _alternative(done: Search, best: Choice, full: Estimate, found: Choice) -> A
         upper_s=estimate.upper_s,
         peak_memory_bytes=estimate.peak_memory_bytes,
         slower_by=estimate.step_time_s / full.step_time_s - 1,
-        tied=_tied(estimate, full),
+        tied=tied(estimate, full),
         simulated_s=simulated_step_s(found.costs, found.layout, found.split),
         difference=difference(best, found),
     )
 
 
-def _tied(one: Estimate, other: Estimate) -> bool:
+def tied(one: Estimate, other: Estimate) -> bool:
     """Whether the model cannot tell which of two layouts of one job is faster."""
     faster, slower = sorted((one.step_time_s, other.step_time_s))
     return slower <= faster * tie_ratio()
@@ -161,20 +161,32 @@ def difference(one: Choice, other: Choice) -> str:
         other: the other plan.
     """
     before, after = _choices(one), _choices(other)
+    return words_between(before, after, one.peak_memory_bytes - other.peak_memory_bytes)
+
+
+def words_between(
+    before: dict[str, int | str | None], after: dict[str, int | str | None], spared_bytes: float
+) -> str:
+    """What changes from one plan's fields to another's, and the memory that it spares."""
     changed = [
         f"{name} {after[name]} instead of {before[name]}"
         for name in before
         if None not in (before[name], after[name]) and before[name] != after[name]
     ]
-    spared = one.peak_memory_bytes - other.peak_memory_bytes
-    memory = f"{format_bytes(abs(spared))} {'less' if spared > 0 else 'more'} memory"
+    memory = f"{format_bytes(abs(spared_bytes))} {'less' if spared_bytes > 0 else 'more'} memory"
     return "; ".join([", ".join(changed) or "another split of the layers", memory])
 
 
 def _choices(found: Choice) -> dict[str, int | str | None]:
+    """Fields of a choice as they act."""
+    return fields_as_they_act(
+        found.layout, sum(map(sum, found.split.layers_of_stage)), sum(found.split.recompute_of_stage)
+    )
+
+
+def fields_as_they_act(x: ParallelLayout, layers: int, recomputed: int) -> dict[str, int | str | None]:
     """Fields of a plan as they act: None where a field decides nothing, recomputation in layers."""
-    x, layers = found.layout, sum(map(sum, found.split.layers_of_stage))
-    ranks, recomputed = x.replicas, sum(found.split.recompute_of_stage)
+    ranks = x.replicas
     replicated = ranks > 1 or (x.expert_shards > 1 and x.expert_dp > 1)
     partly = replicated and x.zero_stage > 0 and x.effective_shard_degree < ranks
     active, usual = (

@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from costmodel.kernels.tables import Calibration
 from planner.bounds.objective import Goal, goal_of, goal_of_plan
-from planner.plan import Optimality, Plan, PlanRequest, Pool, PoolPart
+from planner.plan import Alternative, Optimality, Plan, PlanRequest, Pool, PoolPart
 from planner.search.unlike import UnlikeSearch, search_unlike
-from planner.search.unlike_plan import plan_unlike
+from planner.search.unlike_plan import plan_score, plan_unlike, plans_beside, with_alternatives
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.base.units import format_seconds
-from topology.pools.kinds import kinds_of, left_out, parts_of, stages_on, words_of
+from topology.pools.kinds import kinds_of, left_out, part_of, parts_of, stages_on, words_of
 from topology.pools.rates import each_priced, with_idle
 from topology.spec import ClusterSpec
 
@@ -40,8 +40,9 @@ def best_of_pool(
         cal: kernel and collective tables.
     """
     request = replace(request, cluster=each_priced(request.cluster))
-    found, goal = best_part(replace(request, top=1), search), goal_of(request)
-    score = _score(found) if isinstance(found, Plan) else math.inf
+    goal, answers = goal_of(request), _answers(replace(request, top=1), search)
+    found = _best_answer(request, answers)
+    score = plan_score(found) if isinstance(found, Plan) else math.inf
     started, best = time.perf_counter(), None
     every: list[UnlikeSearch] = []
     for part in parts_of(request.cluster):
@@ -73,7 +74,18 @@ def best_of_pool(
         search_time_s=spent,
         assumptions=(*words, *unlike.assumptions),
     )
-    return _with_unlike(plan, [done for done in every if done is not best], seconds)
+    plan = _with_unlike(plan, [done for done in every if done is not best], seconds)
+    return _with_others(plan, [one for _, one in answers if isinstance(one, Plan)], every)
+
+
+def _with_others(plan: Plan, parts: Sequence[Plan], every: Sequence[UnlikeSearch]) -> Plan:
+    """The plan with the plans beside it, if any were asked for: of its parts, and of other degrees."""
+    if plan.request.top <= 1 or plan.optimality.enumerated == 1:
+        return plan
+    started = time.perf_counter()
+    others = [other for done in every for other in plans_beside(done, plan)]
+    plan = with_alternatives(plan, parts, others)
+    return replace(plan, search_time_s=plan.search_time_s + time.perf_counter() - started)
 
 
 def _with_alternatives(found: Plan, search: Callable[[PlanRequest], Plan | Refusal], top: int) -> Plan:
@@ -98,15 +110,26 @@ def best_part(request: PlanRequest, search: Callable[[PlanRequest], Plan | Refus
         search: answers a request all of whose GPUs are planned for alike.
     """
     request = replace(request, cluster=each_priced(request.cluster))
+    return _best_answer(request, _answers(request, search))
+
+
+def _answers(
+    request: PlanRequest, search: Callable[[PlanRequest], Plan | Refusal]
+) -> list[tuple[ClusterSpec, Plan | Refusal]]:
+    """Every choice of kinds of a pool with what is found on it."""
     goal = goal_of(request)
-    parts = list(parts_of(request.cluster))
-    answers = [search(part_request(request, part, goal)) for part in parts]
-    plans = [answer for answer in answers if isinstance(answer, Plan)]
+    return [(part, search(part_request(request, part, goal))) for part in parts_of(request.cluster)]
+
+
+def _best_answer(
+    request: PlanRequest, answers: Sequence[tuple[ClusterSpec, Plan | Refusal]]
+) -> Plan | Refusal:
+    """The best of the plans on every choice of kinds, or what stands in the way of all nodes."""
+    plans = [answer for _, answer in answers if isinstance(answer, Plan)]
     if not plans:
-        return answers[0]
-    best = min(plans, key=lambda plan: (_score(plan), plan.request.cluster.num_gpus))
-    found = zip(parts, answers, strict=True)
-    others = tuple(_part(part, answer) for part, answer in found if answer is not best)
+        return answers[0][1]
+    best = min(plans, key=lambda plan: (plan_score(plan), plan.request.cluster.num_gpus))
+    others = tuple(_part(part, answer) for part, answer in answers if answer is not best)
     pool = Pool(offered=request.cluster, others=others)
     one_layout = best.optimality.enumerated == 1
     return replace(
@@ -121,6 +144,28 @@ def best_part(request: PlanRequest, search: Callable[[PlanRequest], Plan | Refus
 def part_request(request: PlanRequest, part: ClusterSpec, goal: Goal) -> PlanRequest:
     """The same question of a part of the pool; nodes left idle are paid for, unless it says what to rent."""
     return replace(request, cluster=part if goal.rents_what_it_uses else with_idle(part, request.cluster))
+
+
+def request_beside(plan: Plan, other: Alternative) -> PlanRequest:
+    """The question that an alternative answers: of the plan's nodes, or of other kinds of its pool."""
+    if not other.kinds or plan.pool is None:
+        return plan.request
+    kinds = kinds_of(plan.pool.offered)
+    part = part_of(plan.pool.offered, tuple(kinds[place] for place in other.kinds))
+    asked = replace(plan.request, cluster=plan.pool.offered)
+    return part_request(asked, part, goal_of(plan.request))
+
+
+def plan_beside(plan: Plan, other: Alternative) -> Plan:
+    """An alternative as the plan it would be, with the numbers of the plan it stands beside."""
+    return replace(
+        plan,
+        request=request_beside(plan, other),
+        layout=other.layout,
+        layers_of_stage=other.layers_of_stage,
+        recompute_of_stage=other.recompute_of_stage,
+        kind_of_stage=other.kind_of_stage,
+    )
 
 
 def pool_words(used: ClusterSpec, pool: Pool, kind_of_stage: tuple[int, ...] = ()) -> tuple[str, ...]:
@@ -146,13 +191,6 @@ def _part(part: ClusterSpec, answer: object) -> PoolPart:
     """What was found on a part of the pool."""
     step_s = answer.estimate.step_time_s if isinstance(answer, Plan) else None
     return PoolPart(nodes=words_of(part.nodes), num_gpus=part.num_gpus, step_time_s=step_s)
-
-
-def _score(plan: Plan) -> float:
-    """Score of a plan; under ``memory`` that of the fastest, in whose band it is."""
-    memory = plan.request.objective == "memory"
-    step_s = plan.optimality.bound_s if memory else plan.estimate.step_time_s
-    return float(goal_of_plan(plan).score(plan.layout.num_gpus, step_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,10 @@ class UnlikeChoice:
 
 @dataclass(slots=True)
 class UnlikeSearch:
-    """What is asked, and what is known so far; `score` is what a choice has to stay below."""
+    """What is asked, and what is known so far; `score` is what a choice has to stay below.
+
+    `seen` are the combinations of degrees that could win at first, with their bounds, for plans beside it.
+    """
 
     request: PlanRequest
     setting: Setting
@@ -80,6 +83,7 @@ class UnlikeSearch:
     dismissed: Dismissals = field(default_factory=Dismissals)
     solved: int = 0
     bound: float = math.inf
+    seen: tuple[LayoutTable, Vector] | None = None
 
     @property
     def cutoff(self) -> float:
@@ -118,11 +122,19 @@ def search_unlike(request: PlanRequest, cal: Calibration, score: float) -> Unlik
         return done
     layers = [best_placement_seconds(setting, table, cal)[0] for setting in done.settings]
     scores = _scores(done, layers, table.by_name(), num_microbatches(table, done.setting.job))
+    done.seen = table, scores
     for batch in done.dismissed.in_turn(
         "core-bound", scores, lambda: done.cutoff, first=FIRST_BATCH, growth=2
     ):
         _look(done, _unfold(done, table.take(batch)))
     return done
+
+
+def best_of(done: UnlikeSearch, table: LayoutTable, score: float) -> UnlikeSearch:
+    """The best layout of some combinations that scores less, as a search of them alone."""
+    alone = replace(done, score=score, best=None, dismissed=Dismissals(), solved=0, bound=math.inf, seen=None)
+    _look(alone, _unfold(alone, table))
+    return alone
 
 
 def rederive_unlike(request: PlanRequest, cal: Calibration, score: float) -> UnlikeSearch | None:

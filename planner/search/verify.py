@@ -15,14 +15,13 @@ from costmodel.estimate import Estimate
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
-from costmodel.training.estimate import estimate_and_costs
 from planner.bounds.objective import goal_of, goal_of_plan
 from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
 from planner.rules.check import check
 from planner.search.origin import digest
-from planner.search.pool import part_request
+from planner.search.pool import part_request, plan_beside
 from planner.search.rederive import Progress, Rederived, rederive
 from planner.search.unlike import rederive_unlike
 from planner.search.unlike_plan import mesh_unlike
@@ -165,12 +164,14 @@ def _others(plan: Plan, s: Setting, cal: Calibration) -> Iterator[Claim]:
     """The same of the plans beside it."""
     for number, other in enumerate(plan.alternatives, start=1):
         of, x = f" of alternative {number}", other.layout
-        broken = check(s.model, s.cluster, s.job, s.stack, x, engine=s.engine)
+        there = plan_beside(plan, other)
+        own = setting_of(there.request) if other.kinds else s
+        broken = check(own.model, own.cluster, own.job, own.stack, x, engine=own.engine)
         yield same(f"rules{of}", ", ".join(violation.rule for violation in broken) or "legal", "legal")
         if broken:
             continue
         split = split_of(s.model, x, other.layers_of_stage, other.recompute_of_stage)
-        now, costs = estimate_and_costs(s.model, s.cluster, s.job, s.stack, x, cal, split)
+        now, costs = estimate_split(own, there, x, cal, split)
         slower = other.step_time_s / plan.estimate.step_time_s
         yield _close(f"step time{of}", other.step_time_s, now.step_time_s, format_seconds)
         yield _close(f"lower end{of}", other.lower_s, now.lower_s, format_seconds)

@@ -19,6 +19,8 @@ from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 from topology.spec_rules import require_valid
 
 _FAULT = re.compile(r"(?P<host>[^\s:=]+):(?:gpu(?P<gpu>\d{1,4})|nic=(?P<rate>.+))")
+IN_PART = " without "
+"""Between a host that is used and a GPU of it that is not; a colon where all of the host idles for it."""
 _NAMED = 16
 """Hosts that a sentence names."""
 _COMPARED = 4096
@@ -68,7 +70,8 @@ def degraded(spec: ClusterSpec, without: Sequence[str] = (), faults: Sequence[st
     words = [host.name for host in hosts if host.name in out]
     for host in hosts:
         if host.broken and host.name not in out:
-            words += [f"{host.name}:gpu{gpu}" for gpu in sorted(host.broken)]
+            used = any(host is one for one in left)
+            words += [f"{host.name}{IN_PART if used else ':'}gpu{gpu}" for gpu in sorted(host.broken)]
     return replace(
         spec,
         nodes=_entries(left, named=bool(spec.hosts), most=most),
@@ -82,16 +85,47 @@ def left_out_words(spec: ClusterSpec) -> tuple[str, ...]:
     """Return one sentence on what was left out of a cluster before it was planned on, none if nothing was."""
     if not spec.left_out:
         return ()
-    broken = sorted({name.partition(":")[0] for name in spec.left_out if ":" in name})
-    known = host_names(spec) if spec.hosts or spec.num_nodes == 1 else ()
-    used = [name for name in broken if name in known]
-    drained = [name for name in broken if name not in known]
+    drained = sorted({name.partition(":")[0] for name in spec.left_out if ":" in name})
+    used = list(_broken(spec))
     words = _few(spec.left_out)
     if drained:
         words += f"; all of {_few(drained)} stays idle, since every node has equally many ranks"
     if used:
         words += f"; {_few(used)} is used in part: CUDA_VISIBLE_DEVICES names the GPUs that work"
     return (words,)
+
+
+def working_gpus(spec: ClusterSpec) -> tuple[tuple[int, ...], ...] | None:
+    """Return the GPUs of each node that are used, by their numbers there; None where nobody knows which.
+
+    Hosts without names are known in order if all of them are used in part.
+
+    >>> from topology.builders import default_cluster
+    >>> working_gpus(degraded(default_cluster("h100-sxm", 4).spec, [], ["node0:gpu1"]))
+    ((0, 2, 3),)
+    """
+    broken = _broken(spec)
+    sizes = [node.gpus_per_node for node in spec.nodes for _ in range(node.count)]
+    if spec.hosts:
+        outs = [broken.get(name, frozenset()) for name in spec.hosts]
+    elif not broken:
+        outs = [frozenset[int]()] * len(sizes)
+    elif len(broken) == len(sizes):
+        outs = list(broken.values())
+    else:
+        return None
+    every = zip(sizes, outs, strict=True)
+    return tuple(tuple(gpu for gpu in range(size + len(out)) if gpu not in out)[:size] for size, out in every)
+
+
+def _broken(spec: ClusterSpec) -> dict[str, frozenset[int]]:
+    """Return the GPUs that hosts in use lack, in the order of the hosts."""
+    found: dict[str, frozenset[int]] = {}
+    for words in spec.left_out:
+        host, used, gpu = words.partition(f"{IN_PART}gpu")
+        if used:
+            found[host] = found.get(host, frozenset()) | {int(gpu)}
+    return found
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Where ranks sit: host and GPU of the host of each, and the hosts by the rank of their node."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,19 +38,36 @@ def idle_nodes(mesh: Mesh, spec: ClusterSpec) -> tuple[str, ...]:
     return tuple(names[node] if names else f"node{node}" for node in range(len(first)) if node not in used)
 
 
-def nodes_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int) -> tuple[int, ...]:
-    """Return the node of the cluster by node rank; `per_node` ranks are the first GPUs of one, in order."""
-    gpus, first = np.asarray(mesh.gpu_of_rank).reshape(-1, per_node), _first_gpus(spec)
-    nodes = np.searchsorted(first, gpus[:, 0], side="right") - 1
-    wrong = np.flatnonzero((gpus != first[nodes][:, None] + np.arange(per_node)).any(1))
+def nodes_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the node of the cluster by node rank; each has so many ranks, the first GPUs of one, in order.
+
+    Args:
+        mesh: the ranks.
+        spec: the cluster as it was built.
+        per_node: ranks of every node, or of each by node rank.
+    """
+    gpus, first = np.asarray(mesh.gpu_of_rank), _first_gpus(spec)
+    sizes = [per_node] * (len(gpus) // per_node) if isinstance(per_node, int) else list(per_node)
+    if sum(sizes) != len(gpus):
+        raise InputError(
+            "a launcher starts every rank on some node",
+            f"{len(gpus)} ranks, nodes of {', '.join(map(str, sizes[:8]))}",
+            "plan for whole nodes",
+        )
+    starts = np.cumsum(sizes) - sizes
+    nodes = np.searchsorted(first, gpus[starts], side="right") - 1
+    places = np.repeat(first[nodes] - starts, sizes) + np.arange(len(gpus))
+    wrong = np.flatnonzero(gpus != places)
     if wrong.size:
+        node = int(np.searchsorted(starts, wrong[0], side="right") - 1)
+        there = gpus[starts[node] : starts[node] + sizes[node]][:8]
         what = "a launcher starts the ranks of a node on the GPUs of one host, in order"
-        cause = f"node {wrong[0]} of the plan has GPUs {', '.join(map(str, gpus[wrong[0]][:8]))}"
+        cause = f"node {node} of the plan has GPUs {', '.join(map(str, there))}"
         raise InputError(what, cause, "plan anew: the search places whole hosts")
     return tuple(map(int, nodes))
 
 
-def hosts_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int) -> tuple[str, ...]:
+def hosts_by_rank(mesh: Mesh, spec: ClusterSpec, per_node: int | Sequence[int]) -> tuple[str, ...]:
     """Return the names of the hosts by node rank; none unless the cluster has one for each of its nodes."""
     names = spec.hosts
     return tuple(names[node] for node in nodes_by_rank(mesh, spec, per_node)) if names else ()

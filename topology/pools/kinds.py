@@ -72,6 +72,12 @@ def part_of(spec: ClusterSpec, kinds: tuple[NodeSpec, ...]) -> ClusterSpec:
     return replace(spec, nodes=tuple(nodes), tiers=tiers, name=name)
 
 
+def places_of(used: ClusterSpec, offered: ClusterSpec) -> tuple[int, ...]:
+    """The kinds of a pool that a part of it takes, by their places in `kinds_of` of the pool."""
+    kept = {_kind(node) for node in used.nodes}
+    return tuple(place for place, kind in enumerate(kinds_of(offered)) if _kind(kind) in kept)
+
+
 def each_kind(spec: ClusterSpec) -> tuple[ClusterSpec, ...]:
     """The cluster that the nodes of each kind of a pool make where they stand."""
     return tuple(part_of(spec, (kind,)) for kind in kinds_of(spec))

@@ -9,8 +9,9 @@ from topology import catalog
 from topology.base.errors import InputError
 from topology.base.units import GB, GBIT, GIB
 from topology.builders import build, default_cluster
-from topology.cluster_file import to_toml
+from topology.cluster_file import read_cluster, to_toml
 from topology.fabric import graph as g
+from topology.fabric.axis_report import bisection_bytes_per_s
 from topology.fabric.derive import derive, unit_of_gpu, units_at
 from topology.spec import ClusterSpec, NodeSpec, SwitchSpec, TierSpec
 
@@ -299,3 +300,27 @@ def test_rail_only_and_multi_plane_fabrics_are_described() -> None:
     planes, plain = build(replace(spec, nodes=(node,))).hierarchy, build(spec).hierarchy
     assert [level.uplink_bytes_per_s for level in planes.levels] == [50 * GB, 50 * GB]
     assert [level.unit_gpus for level in planes.levels] == [level.unit_gpus for level in plain.levels]
+
+
+@pytest.mark.parametrize(
+    "words", ["[torus]\ndims = [4, 4, 4]", '[[tiers]]\nname = "torus"\nrings = [4, 4, 4]']
+)
+def test_a_torus_is_refused_with_the_tree_of_its_bisection(words: str, tmp_path: Path) -> None:
+    """Rings per dimension are no tree; the help names the oversubscription by the bisection."""
+    path = tmp_path / "torus.toml"
+    path.write_text(f'{words}\n[[nodes]]\nmachine = "dgx-h100"\ncount = 64\n')
+    with pytest.raises(InputError, match="describes a torus, which is not planned for"):
+        read_cluster(path)
+
+
+def test_the_tree_of_a_torus_has_its_bisection(tmp_path: Path) -> None:
+    """4 x 4 x 4 nodes of six links: 32 links cross the middle each way, a sixth of what 32 nodes could send."""
+    path = tmp_path / "tree.toml"
+    path.write_text(
+        '[[nodes]]\nmachine = "dgx-h100"\ncount = 64\nnics_per_node = 6\ngpus_per_node = 6\n'
+        '[[tiers]]\nname = "node of a torus"\nnodes_per_unit = 1\noversubscription = 6\n'
+        '[[tiers]]\nname = "torus"\nnodes_per_unit = 64\n'
+    )
+    spec = read_cluster(path)
+    link = spec.nodes[0].nic_bandwidth_bytes_per_s
+    assert bisection_bytes_per_s(build(spec).hierarchy) == pytest.approx(32 * link)

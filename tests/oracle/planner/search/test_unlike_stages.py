@@ -1,11 +1,14 @@
 """Stages on unlike kinds of node, judged by every layout, arrangement, split and recomputation one by one."""
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from costmodel.job import TrainingJob
@@ -14,12 +17,15 @@ from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.catalog import model
 from costmodel.models.spec import layer_runs
 from costmodel.pipeline.stage_costs import StageSplit, UnlikeStages, fits_capacity, step_time
+from costmodel.training.priced import Priced
 from costmodel.training.unlike import price_unlike, unlike_costs
 from planner.engines.contracts import recomputes_of
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, kinds_of_setting, setting_of
+from planner.search.candidates import decidable
 from planner.search.search import search
-from planner.search.unlike import search_unlike
+from planner.search.unlike import UnlikeSearch, _begin, _every, _unfold, search_unlike
+from planner.stages.unlike import kind_tables, split_unlike
 from tests.oracle.planner.search.plain_enumeration import every_layout
 from tests.oracle.planner.search.plain_splits import every_split
 from topology.builders import machine_node
@@ -133,3 +139,60 @@ def test_the_plan_of_a_pool_is_the_best_of_all(number: int) -> None:
         assert found.optimality.bound_s <= best_s * (1 + SLACK)
     else:
         assert math.isinf(best_s)
+
+
+@pytest.mark.slow
+def test_a_pool_of_32_is_planned_as_by_every_kind_of_every_stage() -> None:
+    """16 H100 + 16 A100, 10B: stages on kinds in any order, in runs or not, take no less than the plan.
+
+    Of the layouts of up to eight stages those are tried that could win if layers could be cut anywhere.
+    """
+    nodes = tuple(machine_node(machines()[name], 2) for name in ("dgx-h100", "dgx-a100"))
+    tier = TierSpec(name="leaf", nodes_per_unit=32)
+    request = PlanRequest(
+        model=replace(model("llama-3.1-8b"), num_layers=40),
+        cluster=ClusterSpec(name="pool", nodes=nodes, tiers=(tier,)),
+        job=TrainingJob(sequence_length=8192, global_batch_size=512),
+    )
+    plan = search(request, CAL)
+    assert isinstance(plan, Plan)
+    assert plan.optimality.status == "proven"
+    found = _begin(request, CAL, math.inf)
+    assert found is not None
+    table, _ = _every(found, None)
+    layouts = _unfold(found, table.take(np.flatnonzero(table.pp <= 8)))
+    priced = price_unlike(
+        found.setting.model, found.kinds, found.setting.job, found.setting.stack, layouts, CAL
+    )
+    least_s, tried = math.inf, 0
+    for row in np.flatnonzero(_ideal_s(priced) < plan.estimate.step_time_s):
+        one = [kind.take(slice(row, row + 1)) for kind in priced]
+        for costs in _every_order(found, one):
+            tables = kind_tables(costs.kinds, "per-rank", spare_bytes=0.0)
+            strict = functools.partial(kind_tables, costs.kinds, "per-rank", spare_bytes=0.0)
+            least_s = min(least_s, split_unlike(costs, tables, strict, math.inf).step_s)
+            tried += 1
+    assert tried > 400
+    assert plan.estimate.step_time_s == pytest.approx(least_s, rel=SLACK)
+
+
+def _ideal_s(priced: tuple[Priced, ...]) -> npt.NDArray[np.float64]:
+    """Seconds of each layout if its layers could be cut anywhere, and as many stages as can be are on H100."""
+    (h100, a100), M, pp = (
+        [one.costs.layer_s[0] for one in priced],
+        priced[0].costs.num_microbatches,
+        priced[0].table.pp,
+    )
+    fast = np.minimum(pp - 1, 16 // priced[0].table.stage_ranks)
+    return np.asarray(40 * ((M - 1) / (fast / h100 + (pp - fast) / a100) + h100))
+
+
+def _every_order(found: UnlikeSearch, one: list[Priced]) -> Iterator[UnlikeStages]:
+    """Costs of the stages of one layout on the kinds in every order that has the GPUs."""
+    s, layout = found.setting, one[0].table.layout(0)
+    budgets = [setting.memory_budget_bytes for setting in found.settings]
+    plain = unlike_costs(one, layout, s.model, s.job, budgets, (0,) * layout.pp)
+    kinds = tuple(decidable(kind, layout) for kind in plain.kinds)
+    for of_stage in itertools.product((0, 1), repeat=layout.pp):
+        if all(1 <= of_stage.count(kind) <= 16 // layout.stage_ranks for kind in (0, 1)):
+            yield replace(plain, kinds=kinds, kind_of_stage=of_stage)

@@ -205,6 +205,16 @@ def test_slurm_keeps_the_nodes_of_a_rack_together() -> None:
     assert "--segment" not in bundle(plan_for("megatron"), "megatron", "slurm")[0]["train.sbatch"]
 
 
+def test_a_job_of_one_rack_says_so_to_kai_too() -> None:
+    """KAI keeps a job together; two racks of one job are blocks within it, for which it has no word."""
+    for racks, words in ((1, 1), (2, 0)):
+        layout = ParallelLayout(dp=72 * racks, zero_stage=1)
+        rack = priced(layout, gpu="gb200", global_batch_size=144 * racks)
+        text = bundle(rack, "megatron", "kubernetes")[0]["jobset.yaml"]
+        assert ("podset-slice-size" in text) == (racks > 1)
+        assert text.count("kai.scheduler/topology-required-placement") == words
+
+
 def test_a_plan_that_the_engine_cannot_be_told_has_no_bundle() -> None:
     """The refusal of the export is that of the bundle."""
     with pytest.raises(InputError, match="--for torchtitan"):

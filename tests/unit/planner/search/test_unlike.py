@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.reports.plan import alternatives_table
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.layout import ParallelLayout
@@ -152,3 +153,65 @@ def test_nothing_is_asked_of_unlike_stages_that_answers_for_equal_ones(found: Pl
 def test_where_unlike_stages_are_not_offered(changes: dict[str, object]) -> None:
     """Not under schedules whose closed form wants equal ranks, nor for memory, which every stage fills."""
     assert search_unlike(request(TWO, **changes), CAL, math.inf) is None
+
+
+def test_others_are_listed_with_where_they_run_and_why_they_lost(found: Plan) -> None:
+    """The best part alone and other degrees on both kinds, none better, each estimated anew on its nodes."""
+    assert found.pool is not None
+    steps = [found.estimate.step_time_s, *(other.step_time_s for other in found.alternatives)]
+    assert len(steps) > 1
+    assert steps == sorted(steps)
+    alone = next(other for other in found.alternatives if other.kinds == (0,))
+    parts = {part.nodes: part.step_time_s for part in found.pool.others}
+    assert alone.step_time_s == parts["1 × 8 h100-sxm"]
+    assert alone.kind_of_stage == ()
+    assert alone.difference.startswith("all on 1 × 8 h100-sxm, 1 × 8 a100-sxm-80gb left idle; ")
+    names = [claim.name for claim in verify(found, CAL, proof=False).claims]
+    assert f"step time of alternative {len(found.alternatives)}" in names
+    lost = explain(found, CAL).runner_up
+    assert lost is not None
+    assert sum(part.seconds_s for part in lost.lost_on) == pytest.approx(steps[1] - steps[0])
+
+
+def test_other_degrees_on_both_kinds_are_listed() -> None:
+    """Their best plan is that of a search that is pinned to them."""
+    free = search(request(TWO, pins={"cp": 1, "microbatch_size": 1}), CAL)
+    assert isinstance(free, Plan)
+    other = next(other for other in free.alternatives if other.kind_of_stage)
+    degrees = {name: getattr(other.layout, name) for name in ("tp", "pp", "cp", "microbatch_size")}
+    asked = request(TWO, pins=degrees)
+    pinned = search_unlike(replace(asked, cluster=free.request.cluster), CAL, math.inf)
+    assert pinned is not None
+    assert pinned.best is not None
+    assert other.step_time_s == pytest.approx(pinned.best.step_time_s)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"kinds": (5,)}, "kinds of the pool of alternative 1"),
+        ({"kinds": (1, 0)}, "kinds of the pool of alternative 1"),
+        ({"kind_of_stage": (3,)}, "stages with a kind of node of alternative 1"),
+        ({"step_time_s": 1.0, "lower_s": 0.5}, "step time of alternative 1"),
+    ],
+)
+def test_an_edited_alternative_of_a_pool_is_noticed(
+    found: Plan, changes: dict[str, object], name: str
+) -> None:
+    """Kinds that the pool lacks and steps that are others on their nodes are named."""
+    others = (replace(found.alternatives[0], **changes), *found.alternatives[1:])  # type: ignore[arg-type]
+    claims = verify(replace(found, alternatives=others), CAL, proof=False).claims
+    assert name in [claim.name for claim in claims if not claim.holds]
+
+
+def test_tables_say_where_each_plan_runs(found: Plan) -> None:
+    """Rows for a table and the report name the nodes of every plan, which differ in a pool."""
+    rows = found.rows()
+    assert rows[0]["gpu_of_stage"].split() == [
+        found.request.cluster.nodes[kind].gpu for kind in found.kind_of_stage
+    ]
+    place = next(rank for rank, other in enumerate(found.alternatives, start=1) if other.kinds == (0,))
+    assert (rows[place]["nodes"], rows[place]["gpu_of_stage"]) == ("1 × 8 h100-sxm", "")
+    table = alternatives_table(found)
+    assert table.columns[2] == "nodes"
+    assert table.rows[place - 1][2] == "all on 1 × 8 h100-sxm"
