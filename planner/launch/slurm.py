@@ -8,7 +8,7 @@ from __future__ import annotations
 from planner.engines.contracts import engine_of_stack
 from planner.engines.own import OWN
 from planner.engines.quoting import one_line
-from planner.launch.machines import Exported, machines_of, require_equal, title_of
+from planner.launch.machines import Exported, PlanMachines, machines_of, require_equal, title_of
 from planner.plan import FREE, Plan
 from topology.base.errors import InputError
 
@@ -28,6 +28,16 @@ def _require_own(plan: Plan) -> None:
     )
 
 
+def _devices(where: PlanMachines) -> list[str]:
+    """A line that names the GPUs of every node where some are broken; of unlike nodes the user must."""
+    name, each = where.maker.devices, set(where.gpus_of_node or ())
+    if not where.in_part:
+        return []
+    if len(each) == 1:
+        return [f"export {name}={','.join(map(str, each.pop()))}  # the others are broken"]
+    return [f': "${{{name}:?name the GPUs of a node that work on all, as 0,1,2}}"; export {name}']
+
+
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
     _require_own(plan)
@@ -44,7 +54,7 @@ def export_slurm(plan: Plan) -> Exported:
         f"#SBATCH --job-name={title_of(plan)}",
         f"#SBATCH --nodes={where.nodes}",
         "#SBATCH --ntasks-per-node=1",
-        f"#SBATCH --gpus-per-node={where.gpus_per_node}",
+        *([] if where.in_part else [f"#SBATCH --gpus-per-node={where.gpus_per_node}"]),
         "#SBATCH --exclusive",
         "#SBATCH --no-kill",
         f"#SBATCH --signal=USR1@{SLURM_NOTICE_S}",
@@ -52,6 +62,7 @@ def export_slurm(plan: Plan) -> Exported:
         "",
         "set -euo pipefail",
         'cd "$SLURM_SUBMIT_DIR"',
+        *_devices(where),
         # a node that fails does not end the others: they agree on how to go on, or say why they cannot
         "exec srun --no-kill --kill-on-bad-exit=0 --cpu-bind=none \\",
         f'  plan run "${{PLAN:-{PLAN_FILE}}}" {flags} "$@"',

@@ -11,6 +11,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from planner.launch.bundle import bundle
+from planner.launch.targets import export_plan
 from planner.plan import Plan, PlanRequest
 from planner.search.search import search
 from topology.builders import default_cluster
@@ -78,3 +79,14 @@ def test_the_switches_add_up_where_the_plan_says_so(*, reduces: bool) -> None:
     tiers = tuple(replace(tier, sharp=reduces) for tier in TWO.tiers)
     files, _ = bundle(planned(replace(TWO, tiers=tiers)), "megatron", "slurm")
     assert ("export NCCL_COLLNET_ENABLE=" in files["environment.sh"]) == reduces
+
+
+def test_a_job_of_plan_run_passes_over_the_broken_gpu_too() -> None:
+    """The launcher of a node numbers its ranks from 0 on, and torch the GPUs that it is shown."""
+    one = degraded(default_cluster("h100-sxm", 8).spec, [], ["node0:gpu3"])
+    asked = replace(planned(one).request, engine="meshplan", stack="meshplan")
+    plan = search(asked, load_calibration())
+    assert isinstance(plan, Plan)
+    lines = export_plan(plan, "slurm").text.splitlines()
+    assert "export CUDA_VISIBLE_DEVICES=0,1,2,4,5,6,7  # the others are broken" in lines
+    assert not [line for line in lines if "--gpus-per-node" in line]
