@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.fields import Facts
-from planner.engines.limit import Variable, model_limit
-from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
+from planner.engines.limit import Variable, adapter_limit, model_limit, optimizer_limit
+from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, OPTIMIZERS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
 from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
@@ -101,7 +101,12 @@ MEGATRON = Contract(
         "megatron-core-bf16-state",
     ),
     settings=SETTINGS,
-    limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
+    limits=(
+        model_limit("Megatron-LM", SETTINGS),
+        adapter_limit("Megatron-LM"),
+        optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),
+        *LIMITS,
+    ),
     refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
     sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
     runs=RUNS,

@@ -258,6 +258,9 @@ def _read_expert_tp(given: Given) -> dict[str, Any]:
     return {"layout.expert_tp": found if found is not None else given[TP] if given["--num-experts"] else 1}
 
 
+OPTIMIZERS: Mapping[str, str] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
+"""Optimizers by their names there; momentum of SGD is 0.9 without a word. Others are of its last releases."""
+
 LAYOUT_SETTINGS: tuple[Setting, ...] = (
     value(TP, "layout.tp", default=1, aliases=("--model-parallel-size", "--intra-layer-model-parallel-size")),
     value(
@@ -328,10 +331,12 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     Setting(
         words=(Word(name="--optimizer", default="adam"),),
         fields=("job.optimizer", "recipe.optimizer"),
-        write=lambda _: {},
-        read=lambda given: (
-            {"job.optimizer": "adamw", "recipe.optimizer": "adam"}
-            if given["--optimizer"] == "adam" else {"recipe.optimizer": given["--optimizer"]}
+        write=lambda facts: {} if facts["job.optimizer"] == "adamw" else {
+            "--optimizer": next(name for name, ours in OPTIMIZERS.items() if ours == facts["job.optimizer"])
+        },
+        read=lambda given: {"recipe.optimizer": given["--optimizer"]} | (
+            {"job.optimizer": OPTIMIZERS[given["--optimizer"]]}
+            if given["--optimizer"] in OPTIMIZERS else {}
         ),
     ),
 )  # fmt: skip
