@@ -8,9 +8,9 @@ from typing import Literal
 
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.models.sizes import LARGEST_SIZE
+from costmodel.updates.adapters import Adapter
+from costmodel.updates.optimizers import USUAL, require_known
 from topology.base.errors import InputError, shown
-
-Optimizer = Literal["adamw"]
 
 MOST_PER_S = 1e9
 """Requests a second; everybody on earth together sends fewer."""
@@ -32,18 +32,21 @@ class TrainingJob:
     """One pre-training job: how long a sequence is, how many make a step, and what the user is bound by.
 
     `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
-    reads them, and a run knows from the tokens when it is done.
+    reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
+    are frozen.
     """
 
     sequence_length: int
     global_batch_size: int
     precision: TrainingPrecision = "bf16"
-    optimizer: Optimizer = "adamw"
+    optimizer: str = USUAL
     total_tokens: int | None = None
     deadline_s: float | None = None
+    adapter: Adapter | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a job without tokens."""
+        """Refuse a job without tokens, or with an optimizer that is not known."""
+        require_known(self.optimizer)
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
         for name in ("total_tokens", "deadline_s"):

@@ -43,11 +43,9 @@ class StackLevel:
     def __post_init__(self) -> None:
         """Refuse a level that no runs can give: it would make every time negative or absurd."""
         if not (1 / FURTHEST_LEVEL <= self.level <= FURTHEST_LEVEL and 0 <= self.deviation <= WIDEST):
-            raise InputError(
-                what=f"the level of {self.stack} is out of reach",
-                cause=f"level {self.level:g}, deviation {self.deviation:g}",
-                fix=f"a level is at most {FURTHEST_LEVEL:g}, one over it at least; a deviation {WIDEST:g}",
-            )
+            said = f"level {self.level:g}, deviation {self.deviation:g}"
+            fix = f"a level is at most {FURTHEST_LEVEL:g}, one over it at least; a deviation {WIDEST:g}"
+            raise InputError(f"the level of {self.stack} is out of reach", said, fix)
 
 
 def constant(value: float, unit: str, meaning: str) -> float:
@@ -92,8 +90,8 @@ class StackTiming:
         early_stop_recompute: Full recomputation ends before the last matrix product, which nobody needs.
         accumulation_fused: Weight-gradient products accumulate into the gradient buffer themselves.
         p2p_sharded: Tensor-parallel ranks send a shard each to the next stage and gather there.
-        cuda_graphs: Kernels are launched from captured graphs.
-        launch_blocking: The host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1).
+        cuda_graphs: Kernels come from captured graphs.
+        launch_blocking: The host waits for each kernel before the next one (CUDA_LAUNCH_BLOCKING=1).
         overlaps_gradient_sum: The input gradient is summed over tp under the product for the weights'.
     """
 
@@ -156,14 +154,14 @@ class StackMemory:
         keeps_gathered_keys: All-gathered context parallelism keeps the keys and values of all ranks, and a
             mask, from forward to backward; otherwise they are gathered again.
         keeps_wide_inputs: Linear layers of fewer than sixteen bits keep their input in sixteen (torchao).
-        keeps_half_the_products: ``selective-op`` keeps the output of every second matrix product only.
-        gradients_on_demand: A gradient exists from its first microbatch's backward on, not from the start of
-            the step.
+        keeps_narrow_gates: In eight-bit jobs the input of a feed-forward's activation is kept in eight bits.
+        keeps_half_the_products: ``selective-op`` keeps only every second matrix product.
+        gradients_on_demand: A gradient exists from its first microbatch's backward on, not all the step.
         weight_bytes: Bytes per parameter of the weights that compute reads.
         gradient_bytes: Bytes per parameter of the stored gradient.
         bf16_sum_bytes: Bytes per parameter of the sum beside gradients in bf16 (those in fp16 have none).
-        optimizer_bytes: Bytes per parameter of master weights and moments, and of whatever else is sharded
-            with them.
+        optimizer_bytes: Bytes per parameter of master weights and moments, and of what is sharded with them.
+        moment_bytes: Those of AdamW's moments among them; other optimizers have their own instead.
         gradient_reduce_bytes: Bytes per parameter of gradient communication.
         parameter_gather_bytes: Bytes per parameter of parameter all-gathers.
         gathers_from_master: At ZeRO-3 the low-precision weights exist only while gathered.
@@ -178,12 +176,14 @@ class StackMemory:
     keeps_partial_sums: bool = False
     keeps_gathered_keys: bool = False
     keeps_wide_inputs: bool = False
+    keeps_narrow_gates: bool = False
     keeps_half_the_products: bool = False
     gradients_on_demand: bool = False
     weight_bytes: float = 2.0
     gradient_bytes: float = 4.0
     bf16_sum_bytes: float = 0.0
     optimizer_bytes: float = 12.0
+    moment_bytes: float = 8.0
     gradient_reduce_bytes: float = 4.0
     parameter_gather_bytes: float = 2.0
     gathers_from_master: bool = False

@@ -51,7 +51,7 @@ class PlanRequest:
     share of a GPU's memory to leave free; None leaves as much as keeps the 80 % band of the peak within the
     GPU, 0 fills it to the last byte. `anchor` is the level of the user's own runs of the stack; None before
     any was measured. `engine` is whose contract the plan keeps (`planner.engines.contracts`); ``any`` keeps
-    none.
+    none. `recompute_modules` are what ``selective`` repeats in place of what the profile says.
     """
 
     model: ModelSpec
@@ -64,6 +64,7 @@ class PlanRequest:
     memory_headroom: float | None = None
     anchor: StackLevel | None = None
     engine: str = FREE
+    recompute_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +252,10 @@ def _row(rank: int, plan: Plan | Alternative, costs: Mapping[str, Any]) -> dict[
 
 def stack_of(request: PlanRequest) -> SoftwareStack:
     """The software stack of a request, at the level of the user's own runs if there are any."""
-    return replace(stack(request.stack), measured=request.anchor)
+    profile = replace(stack(request.stack), measured=request.anchor)
+    if not request.recompute_modules:
+        return profile
+    return replace(profile, timing=replace(profile.timing, recomputed_modules=request.recompute_modules))
 
 
 def to_json(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from costmodel.accuracy.anchor import Anchor, anchored, fit_anchor, left_one_out
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.csv_table import RunTable, read_table, require_columns
 from costmodel.accuracy.kept_anchors import find_anchor, names_a_file, remember, with_levels
+from costmodel.accuracy.lora_benchmark import read_benchmark
 from costmodel.accuracy.serving_runs import is_serving_schema
 from costmodel.accuracy.training import GROUP_COLUMNS, RunResult, not_reached, predict_rows
 from costmodel.accuracy.training_runs import PUBLISHED_RUNS, REQUIRED_TRAINING_COLUMNS
@@ -49,8 +50,9 @@ def predicted_answer(question: AccuracyQuestion) -> Answer:
     table = read_table(path)
     if is_serving_schema(set(table.columns)):
         return _serving_answer(table, question)
-    require_columns(table, REQUIRED_TRAINING_COLUMNS[:-1], path, "training")
     cal = load_calibration()
+    table = read_benchmark(table, cal)
+    require_columns(table, REQUIRED_TRAINING_COLUMNS[:-1], path, "training")
     wishes = Wishes(
         by=_columns(question.by),
         worst=DEFAULT_WORST if question.worst is None else question.worst,

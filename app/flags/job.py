@@ -19,6 +19,8 @@ FLAGS: Final[Mapping[str, Any]] = {
     "sequence_length": options.SequenceLength,
     "global_batch_size": options.GlobalBatchSize,
     "precision": options.PrecisionFlag,
+    "adapter": options.AdapterFlag,
+    "recompute_modules": options.RecomputeModules,
     "stack": options.Stack,
     "engine": options.ForFlag,
     "objective": options.ObjectiveFlag,

@@ -47,6 +47,22 @@ PrecisionFlag: TypeAlias = Annotated[
     str | None,
     typer.Option("--precision", help=_PRECISION_HELP, metavar="DTYPE"),
 ]
+AdapterFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--adapter",
+        help="Train beside frozen weights: lora:r=16,targets=attention+mlp, qlora:r=16, dora:r=16.",
+        metavar="KIND:r=R,…",
+    ),
+]
+RecomputeModules: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--recompute-modules",
+        help="Parts of a layer to compute again: core_attn,mlp,layernorm,moe_act,mla_up_proj … (selective).",
+        metavar="MODULES",
+    ),
+]
 Stack: TypeAlias = Annotated[
     str | None,
     typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),

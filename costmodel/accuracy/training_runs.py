@@ -24,6 +24,7 @@ from costmodel.runs.limits import refuse_faster_than_peak, refuse_larger_than_me
 from costmodel.runs.model import model_of
 from costmodel.runs.recipe import RunRecipe, not_priced, recipe_of, with_recipe
 from costmodel.stack import SoftwareStack, stack_of_framework, stacks
+from costmodel.updates.adapters import EXAMPLE, parse_adapter
 from topology.base.errors import InputError, shown
 from topology.base.units import GBIT, GIB
 from topology.builders import default_cluster
@@ -110,9 +111,11 @@ def read_run(row: Row, index: int = 0, *, trust_paths: bool = False) -> Training
         trust_paths: Whether its `cluster` may name a file, which is then read.
     """
     require_cells(row, REQUIRED_TRAINING_COLUMNS[:-1])
-    adapter = _adapter(row)
-    if adapter:
-        raise UnsupportedRunError(f"{adapter} trains small matrices beside frozen weights")
+    unsaid = "" if row.get("adapter") else _adapter(row)
+    if unsaid:
+        raise UnsupportedRunError(
+            f"{unsaid} trains small matrices beside frozen weights: the column adapter says which ({EXAMPLE})"
+        )
     layout = layout_of(row)
     measured = row.get("step_time_s", "")
     memory = row.get("peak_memory_gib", "")
@@ -172,7 +175,9 @@ def _stack(row: Row, recipe: RunRecipe) -> SoftwareStack:
         timing = replace(timing, cuda_graphs=True)
     if re.search(r"launch[ _]blocking", note):
         timing = replace(timing, launch_blocking=True)
-    return replace(stack, timing=with_recipe(timing, recipe))
+    narrow = "fp8 activation store" in note
+    memory = replace(stack.memory, keeps_narrow_gates=stack.memory.keeps_narrow_gates or narrow)
+    return replace(stack, timing=with_recipe(timing, recipe), memory=memory)
 
 
 def _version(stack: SoftwareStack, row: Row) -> SoftwareStack:
@@ -196,7 +201,10 @@ def _job(row: Row, layout: ParallelLayout) -> TrainingJob:
     if name not in _PRECISIONS:
         raise UnsupportedRunError(f"unknown precision {shown(name)}")
     return TrainingJob(
-        sequence_length=count(row, "sequence_length"), global_batch_size=batch, precision=_PRECISIONS[name]
+        sequence_length=count(row, "sequence_length"),
+        global_batch_size=batch,
+        precision=_PRECISIONS[name],
+        adapter=parse_adapter(row["adapter"]) if row.get("adapter") else None,
     )
 
 

@@ -80,6 +80,7 @@ def footing(
         *_classes("GPUs", layout.num_gpus, SCALES_GPUS),
         *_classes("tokens a sequence", job.sequence_length, CONTEXTS_TOKENS),
         *([Key(name=EXPERTS, used=EXPERTS)] if model.is_moe else []),
+        *([Key(name=f"adapter {job.adapter.kind}", used=job.adapter.words)] if job.adapter else []),
     )
     return Footing(
         engine=engine_family(stack.name),

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from costmodel.layout import RECOMPUTES, Quantity
 from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind, ShardShape
+from costmodel.ops.updates import uneven_state_bytes
+from costmodel.updates.optimizers import Optimizer
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -30,6 +32,9 @@ class LayerShare:
         working_bytes: Largest set of temporaries while one operation runs backward.
         block_bytes: What exists of a block while ``selective`` runs it again.
         matrix_parameters: Parameters of the distinct matrices of a layer: dense ones, and one expert's.
+        frozen_bytes: Weights on the rank that are not trained, routed experts excluded.
+        frozen_expert_bytes: Those of the rank's routed experts.
+        uneven_bytes: What the optimizer keeps of some parameters alone (`costmodel.ops.updates`).
     """
 
     parameters: Floats
@@ -38,10 +43,29 @@ class LayerShare:
     working_bytes: Floats
     block_bytes: Floats
     matrix_parameters: Floats
+    frozen_bytes: Floats
+    frozen_expert_bytes: Floats
+    uneven_bytes: Floats
 
 
-def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> LayerShare:
-    """Sums over the operations of one layer (or of the embedding or the head), one entry per cut."""
+def layer_share(
+    ops: Sequence[Op],
+    shard: ShardShape,
+    hidden_size: int,
+    *,
+    updated: Optimizer | None = None,
+    matrices: bool = True,
+) -> LayerShare:
+    """Sums over the operations of one layer (or of an end), one entry per cut.
+
+    Args:
+        ops: Its operations.
+        shard: How it is cut.
+        hidden_size: H.
+        updated: An optimizer that keeps more of some parameters than of others.
+        matrices: Whether its matrices are updated as matrices.
+    """
+    uneven = 0.0 if updated is None else uneven_state_bytes(ops, updated, matrices=matrices)
     experts = [op for op in ops if op.kind is OpKind.GROUPED_GEMM]
     expert_parameters = _total([op.parameters for op in experts])
     kept = [saved_bytes(ops, policy, shard, hidden_size) for policy in RECOMPUTES]
@@ -52,7 +76,10 @@ def layer_share(ops: Sequence[Op], shard: ShardShape, hidden_size: int) -> Layer
         saved_bytes=np.stack([zero + of_policy for of_policy in kept]),
         working_bytes=zero + working_bytes(ops),
         block_bytes=zero + _total([op.saved_bytes - op.saved_bytes_selective for op in ops if op.relaunched]),
-        matrix_parameters=zero + _total([op.n * op.k for op in ops if op.kind in LINEAR]),
+        matrix_parameters=zero + _total([op.n * op.k for op in ops if op.kind in LINEAR and not op.frozen]),
+        frozen_bytes=zero + _total([op.frozen_bytes for op in ops if op.kind is not OpKind.GROUPED_GEMM]),
+        uneven_bytes=zero + uneven,
+        frozen_expert_bytes=zero + _total([op.frozen_bytes for op in experts]),
     )
 
 

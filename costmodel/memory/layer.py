@@ -14,7 +14,16 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
 from costmodel.memory.activations import LayerShare, layer_share
-from costmodel.memory.state import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
+from costmodel.memory.state import (
+    BytesPerParameter,
+    State,
+    bytes_per_parameter,
+    frozen_unit_bytes,
+    state_bytes,
+    unit_bytes,
+    with_frozen,
+    with_uneven,
+)
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
@@ -23,6 +32,7 @@ from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.pairing import paired_share
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
+from costmodel.updates.optimizers import optimizer
 from topology.base.columns import Columns
 
 _HOLDS_ALL = column(lambda schedule: schedule.holds_all)
@@ -105,11 +115,14 @@ def memory_pieces(
     each = bytes_per_parameter(table, stack, job)
     context = _Context(model, job, stack, table, known.of_layout, each, _pairs(table, stack, job))
 
-    def share(ops: Sequence[Op]) -> LayerShare:
-        """Sums over operations, once per distinct cut."""
-        return layer_share(ops, known.shard, model.hidden_size)
+    record = optimizer(job.optimizer)
+    updated, ends = None if record.is_plain else record, len(known.parts) - 2
 
-    *shares, embedding, head = (share(part) for part in known.parts)
+    def share(at: int, ops: Sequence[Op]) -> LayerShare:
+        """Sums over operations, once per distinct cut."""
+        return layer_share(ops, known.shard, model.hidden_size, updated=updated, matrices=at < ends)
+
+    *shares, embedding, head = (share(at, part) for at, part in enumerate(known.parts))
     layers = tuple(_layer_memory(of_run, context) for of_run in shares)
     working = _largest([layer.working_bytes for layer in layers])
     recompute_working = _largest([layer.recompute_working_bytes for layer in layers])
@@ -147,8 +160,11 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
     again = (policy == RECOMPUTES.index("selective")) * share.block_bytes[at.index]
     beside = again + at.paired * share.saved_bytes[policy, at.index]
+    frozen, frozen_experts = share.frozen_bytes[at.index], share.frozen_expert_bytes[at.index]
+    beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.stack)
+    state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
     return LayerMemory(
-        state=state_bytes(at.each, parameters, experts),
+        state=with_frozen(state, at.table, frozen, frozen_experts),
         saved_bytes=share.saved_bytes[policy, at.index],
         saved_bytes_recomputed=share.saved_bytes[full][at.index],
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack) + beside,
@@ -178,7 +194,11 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
         M = num_microbatches(table, at.job)
         masks = masks * in_flight(table.schedule, table.pp, table.virtual_stages, M, 0)
     unit = 0 if at.stack.memory.reduces_by_unit else unit_bytes(parameters, table, at.stack)
-    return EndMemory(state=state_bytes(at.each, parameters), activation_bytes=masks + unit)
+    frozen = share.frozen_bytes[at.index]
+    unit = unit + (0 if at.stack.memory.reduces_by_unit else frozen_unit_bytes(frozen, table, at.stack))
+    trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
+    state = with_frozen(trained, table, frozen)
+    return EndMemory(state=state, activation_bytes=masks + unit)
 
 
 def _head_memory(
@@ -192,12 +212,17 @@ def _head_memory(
     """
     table, model = at.table, at.model
     tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
-    parameters = share.parameters[at.index] + tied_copy
+    trains = at.job.adapter is None
+    parameters = share.parameters[at.index] + tied_copy * trains
+    frozen = share.frozen_bytes[at.index] + HALF_BYTES * tied_copy * (not trains)
     shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits
-    unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.memory.reduces_by_unit)
+    trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
+    follows = not at.stack.memory.reduces_by_unit
+    unit = unit_bytes(parameters, table, at.stack, prefetches=follows)
+    unit = unit + frozen_unit_bytes(frozen, table, at.stack, prefetches=follows)
     waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
     held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits
     peak, room = loss + unit, 0 * loss
@@ -205,7 +230,9 @@ def _head_memory(
         peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
         room = np.minimum(peak, recompute_working)
     return EndMemory(
-        state=state_bytes(at.each, parameters), activation_bytes=peak + held, recompute_room_bytes=room
+        state=with_frozen(trained, table, frozen),
+        activation_bytes=peak + held,
+        recompute_room_bytes=room,
     )
 
 

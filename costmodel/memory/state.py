@@ -6,7 +6,7 @@ shard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable, Quantity
 from costmodel.stack import SoftwareStack
+from costmodel.updates.optimizers import MASTER_BYTES, Optimizer, optimizer
 from topology.base.columns import Columns
 
 
@@ -59,7 +60,9 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     stages = [np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3)]
     weight_bytes = stack.memory.weight_bytes + stack.memory.fp8_weight_copies * job.is_low_precision
     gradient_bytes = stack.memory.gradient_bytes + stack.memory.bf16_sum_bytes * (job.precision == "bf16")
-    resident = 1 - stages[2] * stack.memory.gathers_from_master
+    updated = optimizer(job.optimizer)
+    resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master)
+    optimizer_bytes = kept_bytes(updated, stack)
 
     def after(ranks: npt.NDArray[Any]) -> State:
         """Bytes per parameter when sharded state is divided over so many ranks."""
@@ -67,10 +70,30 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
         return State(
             weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
             gradients_bytes=gradient_bytes * np.where(stages[1], share, 1.0),
-            optimizer_bytes=stack.memory.optimizer_bytes * np.where(stages[0], share, 1.0),
+            optimizer_bytes=optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 
     return BytesPerParameter(dense=after(dense_ranks), expert=after(table.expert_shard_degree))
+
+
+def kept_bytes(updated: Optimizer, stack: SoftwareStack) -> float:
+    """Bytes per parameter of optimizer state: the profile's, with moments and master copy of the optimizer.
+
+    What a profile keeps beside moments is at most an fp32 master weight, and whatever else it shards.
+    """
+    memory = stack.memory
+    if updated.state_bytes is None:
+        return memory.optimizer_bytes
+    beside = memory.optimizer_bytes - memory.moment_bytes
+    return updated.state_bytes + beside - (0 if updated.has_master else min(MASTER_BYTES, beside))
+
+
+def with_uneven(state: State, table: LayoutTable, uneven_bytes: Quantity) -> State:
+    """The state with what an optimizer keeps of some parameters alone, sharded from ZeRO-1 on."""
+    if not np.any(uneven_bytes):
+        return state
+    shards = np.where(table.zero_stage >= 1, np.minimum(table.shard_degree, table.replicas), 1)
+    return replace(state, optimizer_bytes=state.optimizer_bytes + uneven_bytes / shards)
 
 
 def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters: Quantity = 0.0) -> State:
@@ -92,6 +115,35 @@ def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters
             for part in _PARTS
         }
     )
+
+
+def with_frozen(
+    state: State, table: LayoutTable, frozen_bytes: Quantity, frozen_expert_bytes: Quantity = 0.0
+) -> State:
+    """The state with weights that are not trained: they have neither gradients nor moments.
+
+    They are sharded at ZeRO-3 alone: w/N, or w.
+
+    Args:
+        state: Of what is trained.
+        table: The layouts.
+        frozen_bytes: Weights of the rank, routed experts excluded.
+        frozen_expert_bytes: Weights of its routed experts.
+    """
+    if not (np.any(frozen_bytes) or np.any(frozen_expert_bytes)):
+        return state
+    sharded = np.greater_equal(table.zero_stage, 3)
+    dense = frozen_bytes / np.where(sharded, np.minimum(table.shard_degree, table.replicas), 1)
+    expert = frozen_expert_bytes / np.where(sharded, table.expert_shard_degree, 1)
+    return replace(state, weights_bytes=state.weights_bytes + dense + expert)
+
+
+def frozen_unit_bytes(
+    frozen_bytes: Quantity, table: LayoutTable, stack: SoftwareStack, *, prefetches: bool = True
+) -> Quantity:
+    """Frozen weights of one unit while gathered at ZeRO-3, and of the next one if prefetched."""
+    units = 1 + (prefetches and stack.timing.fsdp_prefetch)
+    return frozen_bytes * units * np.greater_equal(table.zero_stage, 3)
 
 
 _PARTS = ("weights_bytes", "gradients_bytes", "optimizer_bytes")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +42,7 @@ frequent.
 """
 
 KEYS_AND_VALUES = 2  # messages of a context exchange
+QUERY_KEY_VALUE = 3  # matrices that one product of the projections joins
 QUERIES_AND_OUTPUT = 2  # further ones when heads are swapped for tokens
 
 
@@ -84,6 +86,7 @@ def attention_ops(
         saved_elements=T * value_width,
         output_elements=reduced_elements(shard, H, keeps_partial_sums=stack.memory.keeps_partial_sums),
     )
+    output = replace(output, input_is_shared=stack.timing.flash_attention)
     gated = HALF_BYTES * T * value_width  # the gate is read and kept, as is what it multiplies
     gate = elementwise("attention_gate", traffic_bytes=3 * gated, saved_bytes=2 * gated)
     return (
@@ -119,6 +122,7 @@ def _grouped_projections(
         bias=width * model.qkv_bias,
         saved_elements=shard.sharded_tokens * H,
     )
+    qkv = replace(qkv, joins=QUERY_KEY_VALUE)
     norms = elementwise(
         "qk_norm", traffic_bytes=2 * qk_bytes, saved_bytes=qk_bytes, parameters=2 * d, count=2
     )

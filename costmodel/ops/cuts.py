@@ -10,6 +10,7 @@ import numpy.typing as npt
 from costmodel.job import TrainingJob
 from costmodel.layout import LayoutTable
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.adapters import adapted
 from costmodel.ops.layer import embedding_ops, head_ops, layer_ops
 from costmodel.ops.op import Op, ShardShape
 from costmodel.ops.shards import unique_shards
@@ -43,6 +44,6 @@ def ops_of_parts(
     """Operations of a layer of every run, then of the embedding, then of the head."""
     return (
         *(layer_ops(model, run.kind, job, stack, shard) for run in layer_runs(model)),
-        embedding_ops(model, stack, shard),
-        head_ops(model, stack, shard),
+        adapted(embedding_ops(model, stack, shard), None, job, stack),
+        adapted(head_ops(model, stack, shard), None, job, stack),
     )

@@ -7,6 +7,7 @@ per token. Routing is taken as balanced: every expert receives the same number o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +90,7 @@ def expert_ops(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: 
     if "layernorm" in stack.timing.recomputed_modules:
         router = drop_input(router)
     return (
-        router,
+        replace(router, input_is_shared=True),
         gate,
         elementwise("permute", traffic_bytes=moved, saved_bytes_op=kept),
         *_expert_traffic("dispatch", "all_gather", sent, shard, model, narrow_forward=there),
@@ -170,12 +171,13 @@ def _experts(model: ModelSpec, job: TrainingJob, stack: SoftwareStack, shard: Sh
     experts = model.num_experts / shard.ep
     m = routed_tokens(model, shard) / experts
     dtype, bias = linear_dtype(job), model.mlp_bias
-    activation = _activation(model, "expert_activation", m * experts * F, stack)
+    activation = _activation(model, "expert_activation", m * experts * F, job, stack)
     down = grouped_gemm("expert_down", experts=experts, m=m, n=H, k=F, dtype=dtype, bias=H * bias)
     if "moe_act" in stack.timing.recomputed_modules:
         activation, down = repeat(activation), drop_input(down)
+    up = grouped_gemm("expert_up", experts=experts, m=m, n=gates * F, k=H, dtype=dtype, bias=gates * F * bias)
     return (
-        grouped_gemm("expert_up", experts=experts, m=m, n=gates * F, k=H, dtype=dtype, bias=gates * F * bias),
+        replace(up, joins=gates),
         activation,
         down,
     )
@@ -214,17 +216,18 @@ def _matrices(
     """Up-projection (and gate), activation, down-projection of one feed-forward on every token."""
     T, H, F, gates = shard.tokens, model.hidden_size, width / shard.tp, 1 + model.gated_mlp
     dtype, bias = linear_dtype(job), model.mlp_bias
+    up = gemm(
+        f"{name}_up",
+        m=T,
+        n=gates * F,
+        k=H,
+        dtype=dtype,
+        bias=gates * F * bias,
+        saved_elements=shard.sharded_tokens * H * keeps_input,
+    )
     return (
-        gemm(
-            f"{name}_up",
-            m=T,
-            n=gates * F,
-            k=H,
-            dtype=dtype,
-            bias=gates * F * bias,
-            saved_elements=shard.sharded_tokens * H * keeps_input,
-        ),
-        _activation(model, f"{name}_activation", T * F, stack),
+        replace(up, joins=gates),
+        _activation(model, f"{name}_activation", T * F, job, stack),
         gemm(
             f"{name}_down",
             m=T,
@@ -238,7 +241,9 @@ def _matrices(
     )
 
 
-def _activation(model: ModelSpec, name: str, elements: Quantity, stack: SoftwareStack) -> Op:
+def _activation(
+    model: ModelSpec, name: str, elements: Quantity, job: TrainingJob, stack: SoftwareStack
+) -> Op:
     """Activation between the matrices: keeps its input; unfused and gated, mostly also the activated gate.
 
     Traffic per output element in half precision: gated 3 (2 in, 1 out), plain 2; unfused adds a bias or
@@ -247,9 +252,10 @@ def _activation(model: ModelSpec, name: str, elements: Quantity, stack: Software
     gates = 1 + model.gated_mlp
     extra = 0 if stack.timing.fused_elementwise else 1
     activated = extra * stack.memory.keeps_activated_gate * model.gated_mlp
+    width = 1 if stack.memory.keeps_narrow_gates and job.is_low_precision else HALF_BYTES
     return elementwise(
         name,
         traffic_bytes=HALF_BYTES * elements * (gates + 1 + 2 * extra),
-        saved_bytes=HALF_BYTES * elements * (gates + activated),
+        saved_bytes=width * elements * (gates + activated),
         count=1 + extra,
     )

@@ -25,6 +25,7 @@ from costmodel.models.spec import (
     norms_of,
     recurrence_of,
 )
+from costmodel.ops.adapters import adapted
 from costmodel.ops.attention import attended_pairs, attention_ops
 from costmodel.ops.feed_forward import feed_forward_ops
 from costmodel.ops.op import (
@@ -61,11 +62,16 @@ def layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
     """Operations of one layer on one rank: its mixer, then its feed-forward, each normed and added."""
-    ops = (*_mixer(model, kind, job, stack, shard), *_feed_forward(model, kind, job, stack, shard))
+    mixer, block = _mixer(model, kind, job, stack, shard), _feed_forward(model, kind, job, stack, shard)
+    ops = (*mixer, *block)
     if stack.memory.keeps_half_the_products:
         ops = tuple(_keeping_half(op) for op in ops)
-    wide = job.is_low_precision and stack.memory.keeps_wide_inputs
-    return tuple(_keeping_wide_inputs(op) for op in ops) if wide else ops
+    if job.is_low_precision and stack.memory.keeps_wide_inputs:
+        ops = tuple(_keeping_wide_inputs(op) for op in ops)
+    if job.adapter is None:
+        return ops
+    at = len(mixer)
+    return (*adapted(ops[:at], "attention", job, stack), *adapted(ops[at:], "mlp", job, stack))
 
 
 def _mixer(
@@ -202,12 +208,18 @@ def forward_flop(ops: Sequence[Op]) -> Quantity:
     return sum((op.flop for op in ops), start=0.0)
 
 
+def _frozen_flop(ops: Sequence[Op]) -> Quantity:
+    """Operations of the weight gradients that frozen products do not have."""
+    return sum((op.flop for op in ops if op.frozen and op.kind in LINEAR), start=0.0)
+
+
 def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
     """Model FLOPs of one training step: 3 × forward, causal attention counted once, nothing recomputed.
 
     flop = 3·tokens·(2·matmul parameters active per token) + 3·attention, attention = 2·a·(d_qk + d_v)·pairs a
     layer and sequence, pairs = S²/2 (or the window's). Embedding lookups are free; the head counts.
-    The palm-style convention (arXiv 2204.02311 appendix B) counts pairs = S² instead.
+    The palm-style convention (arXiv 2204.02311 appendix B) counts pairs = S² instead. Products with frozen
+    weights have no weight gradient and count twice.
 
     >>> from costmodel.models.catalog import model
     >>> job = TrainingJob(sequence_length=8192, global_batch_size=1)
@@ -218,11 +230,11 @@ def model_flop_per_step(model: ModelSpec, job: TrainingJob) -> float:
 
     shard = ShardShape(sequence_length=float(job.sequence_length))
     ideal = stack("ideal")
-    layers = sum(
-        run.count * forward_flop(layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)
-    )
-    head = forward_flop(head_ops(model, ideal, shard))
-    return float(3 * job.global_batch_size * (layers + head))
+    layers = [(run.count, layer_ops(model, run.kind, job, ideal, shard)) for run in layer_runs(model)]
+    head = adapted(head_ops(model, ideal, shard), None, job, ideal)
+    forward = sum(count * forward_flop(ops) for count, ops in layers) + forward_flop(head)
+    spared = sum(count * _frozen_flop(ops) for count, ops in layers) + _frozen_flop(head)
+    return float(job.global_batch_size * (3 * forward - spared))
 
 
 def _norm(

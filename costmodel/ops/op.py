@@ -97,7 +97,10 @@ class Op:
     backward that the sizes do not tell, beside those that `costmodel.memory.activations` derives. A
     collective has its `collective`, `axis` and `collective_bytes` in the convention of
     `costmodel.kernels.collectives.collective_time`; `phase` says when
-    it runs, and `cover` what it may hide under. `name` is a label for people: nothing is decided by it.
+    it runs, and `cover` what it may hide under. A product `joins` so many matrices side by side. Where
+    another operation needs the kept input for its own gradient, `input_is_shared`. A `frozen` operation has
+    no weight gradient, no trained parameters, and `frozen_bytes` of weights. A pass with a `trait` runs only
+    where the GPU's generation has it. `name` is a label for people: nothing is decided by it.
     """
 
     name: str
@@ -132,6 +135,11 @@ class Op:
     collective_bytes: Quantity = 0
     phase: Phase = "forward"
     cover: Cover = Cover.GEMM
+    joins: int = 1
+    input_is_shared: bool = False
+    frozen: bool = False
+    frozen_bytes: Quantity = 0
+    trait: Literal["", "one_operand_layout"] = ""
 
 
 def gemm(

@@ -158,7 +158,9 @@ def _microbatch_traffic(f: Features, c: Constants) -> NDArray[np.float64]:
 def _update_seconds(f: Features, c: Constants, split: StageSplit, rank: int) -> float:
     """Optimizer step of one rank."""
     e, held = f.environment, _held(split, f, rank) @ f.traffic.updated_parameters[:, 0]
-    return float(e.level * c.optimizer_bytes * held / e.memory_bandwidth_bytes_per_s)
+    products = _held(split, f, rank) @ f.traffic.update_s[:, 0]
+    moved = (c.optimizer_bytes + e.update_bytes) * held / e.memory_bandwidth_bytes_per_s
+    return float(e.level * (moved + products))
 
 
 def _held(split: StageSplit, f: Features, rank: int) -> NDArray[np.float64]:

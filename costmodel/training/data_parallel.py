@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, divisors
+from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
 from costmodel.training.rank_strides import Counts
 from topology.base.columns import Columns
@@ -42,6 +43,7 @@ class GradientTraffic(Columns):
         microbatch_reduce_s: Gradient reduction in every microbatch.
         microbatch_gather_s: All-gather of its parameters before each use in every microbatch.
         updated_parameters: Parameters the rank updates after sharding.
+        update_s: Products of the optimizer, and gathering what it needs whole.
         tied_s: Shape (layouts,): summing the gradients of tied embeddings held on two ranks, an all-reduce
             that sends the message once each way.
         network: Shape (layouts,): 1 where the replicas of a rank sit on several nodes.
@@ -52,6 +54,7 @@ class GradientTraffic(Columns):
     microbatch_reduce_s: Vector
     microbatch_gather_s: Vector
     updated_parameters: Vector
+    update_s: Vector
     tied_s: Vector
     network: Vector
 
@@ -67,6 +70,8 @@ def gradient_traffic(
     expert: Vector,
     layers: Sequence[int],
     tied_parameters: Vector,
+    frozen: tuple[Vector, Vector] | None = None,
+    products: tuple[Vector, Vector] | None = None,
 ) -> GradientTraffic:
     """Seconds of the traffic between replicas.
 
@@ -80,6 +85,9 @@ def gradient_traffic(
         expert: The same for routed experts.
         layers: Layers of each run.
         tied_parameters: Parameters per rank of a tied embedding that two pipeline ranks hold, else 0.
+        frozen: Bytes of weights that are not trained, of the shapes of `dense` and `expert`: gathered before
+            each use at ZeRO-3, never reduced.
+        products: Seconds of an optimizer's matrix products of a rank's matrices, of the same shapes.
     """
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
@@ -107,6 +115,11 @@ def gradient_traffic(
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
     each_use = table.zero_stage >= SHARDS_PARAMETERS
+    for group, held in zip(groups, frozen or (), strict=False):
+        messages = stack.timing.messages_per_unit
+        whole = held * each_use / messages
+        once = collective_time(cal, hierarchy, "all_gather", whole, group.shards, group.stride)
+        gather_s += messages * once
     tied = tied_parameters * stack.memory.gradient_reduce_bytes * (table.pp > 1)
     return GradientTraffic(
         step_reduce_s=np.where(per_unit, 0.0, reduce_s),
@@ -114,6 +127,7 @@ def gradient_traffic(
         microbatch_reduce_s=np.where(per_unit, reduce_s, 0.0),
         microbatch_gather_s=np.where(each_use, gather_s, 0.0),
         updated_parameters=updated,
+        update_s=_whole_updates(cal, hierarchy, table, groups, products),
         tied_s=collective_time(cal, hierarchy, "p2p", tied, table.pp, strides["pp"]),
         network=crosses_node(hierarchy, copies, strides["data"]).astype(np.float64),
     )
@@ -130,6 +144,8 @@ def least_traffic(
     expert: Vector,
     layers: Sequence[int],
     tied_parameters: Vector,
+    frozen: tuple[Vector, Vector] | None = None,
+    products: tuple[Vector, Vector] | None = None,
 ) -> GradientTraffic:
     """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
     partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
@@ -149,6 +165,8 @@ def least_traffic(
         expert=expert[:, rows],
         layers=layers,
         tied_parameters=tied_parameters[rows],
+        frozen=(frozen[0][:, rows], frozen[1][:, rows]) if frozen else None,
+        products=(products[0][:, rows], products[1][:, rows]) if products else None,
     )
     starts = np.cumsum(counts) - counts
     least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}
@@ -163,6 +181,30 @@ class _Replicas:
     copies: Counts
     shards: Counts
     stride: Counts
+
+
+def _whole_updates(
+    cal: Calibration,
+    hierarchy: Hierarchy,
+    table: LayoutTable,
+    groups: Sequence[_Replicas],
+    products: tuple[Vector, Vector] | None,
+) -> Vector:
+    """Seconds of updates that take whole matrices, once a step; nothing without such products.
+
+    Ranks that share the state deal the matrices among them. Where ZeRO-2 or 3 cut every matrix, momentum in
+    half precision is gathered before the products and the update scattered after them.
+
+    Source: Moonlight (arXiv 2502.16982) section 2.3; megatron-core's layer-wise distributed optimizer.
+    """
+    seconds = np.zeros_like(groups[0].parameters)
+    for group, alone in zip(groups, products or (), strict=False):
+        sharded = table.zero_stage > 0
+        seconds += alone / np.where(sharded, group.shards, 1)
+        cut = HALF_BYTES * group.parameters * (table.zero_stage >= SHARDS_GRADIENTS) * (alone > 0)
+        for op in ("all_gather", "reduce_scatter"):
+            seconds += collective_time(cal, hierarchy, op, cut, group.shards, group.stride)
+    return seconds
 
 
 def _reduce(

@@ -17,17 +17,19 @@ from numpy.typing import NDArray
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import attention_prefill, elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.tables import Calibration
-from costmodel.ops.op import Cover, Op, OpKind
+from costmodel.ops.op import LINEAR, Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
 from topology.base.columns import Columns
 from topology.fabric.hierarchy import Hierarchy, members_per_unit, nodes_spanned
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 Vector = NDArray[np.float64]
 Reached: TypeAlias = Callable[[NDArray[np.int64]], Vector]
 """Places that a token reaches, over its copies, by the number of places."""
 
+WEIGHT_GRADIENT = 2  # place of the weight gradient among the three products of a matrix
 FEW_CUTS = 64  # cuts whose products are looked up faster one by one than sorted into distinct ones
 
 
@@ -59,6 +61,8 @@ class KernelTimes(Columns):
         expert_parameters: Parameters of its routed experts.
         routed: 1 if tokens are routed to experts, else 0.
         extrapolated_share: Share of the matrix-product time that was read outside its table.
+        frozen_bytes: Weights of the rank that are not trained, outside routed experts.
+        frozen_expert_bytes: Those of its routed experts.
     """
 
     forward_s: Vector
@@ -84,6 +88,8 @@ class KernelTimes(Columns):
     expert_parameters: Vector
     routed: Vector
     extrapolated_share: Vector
+    frozen_bytes: Vector
+    frozen_expert_bytes: Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +151,7 @@ def _kernel_times(
     cal: Calibration, gpu: Gpu, ops: Sequence[Op], size: int, gemm_seconds: Vector
 ) -> KernelTimes:
     """Sums over the operations of one part; `gemm_seconds` as from `_gemm_seconds`."""
+    ops = [op for op in ops if not op.trait or getattr(generation_of(gpu), op.trait)]
     grouped = _grouped(cal, gpu, [op for op in ops if op.kind is OpKind.GROUPED_GEMM], size)
     attention = [op for op in ops if op.kind is OpKind.ATTENTION]
     fused = [_fused_attention(cal, gpu, op) for op in attention if op.fused]
@@ -159,7 +166,7 @@ def _kernel_times(
     scores_s, elementwise_s = elementwise_time(cal, gpu, moved).seconds
     if scans := [op for op in ops if op.kind is OpKind.SCAN]:
         elementwise_s = elementwise_s + _sum([_scan(cal, gpu, op) for op in scans], size)
-    again = [op for op in ops if op.repeated]
+    again, still = [op for op in ops if op.repeated], [op for op in ops if op.frozen]
     repeated_grouped = _grouped(cal, gpu, [op for op in again if op.kind is OpKind.GROUPED_GEMM], size)
     passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
     products = [i for i, op in enumerate(op for op in ops if op.kind is OpKind.GEMM) if op.repeated]
@@ -172,7 +179,7 @@ def _kernel_times(
         grouped_input_gradient_s=grouped[1],
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
-        product_flop=_sum([op.flop for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)], size),
+        product_flop=_sum([_trained_flop(op) for op in ops if op.kind in LINEAR], size),
         attention_flop=_sum([op.flop for op in attention], size),
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
         scores_s=scores_s,
@@ -187,7 +194,14 @@ def _kernel_times(
         expert_parameters=_sum(experts, size),
         routed=np.full(size, float(bool(experts))),
         extrapolated_share=gemm_seconds[1].sum(axis=(0, 1)) / total,
+        frozen_bytes=_sum([op.frozen_bytes for op in still if op.kind is not OpKind.GROUPED_GEMM], size),
+        frozen_expert_bytes=_sum([op.frozen_bytes for op in still if op.kind is OpKind.GROUPED_GEMM], size),
     )
+
+
+def _trained_flop(op: Op) -> Any:
+    """Operations of a product forward, less a third where its weights are frozen: one of three passes."""
+    return op.flop * (2 / 3) if op.frozen else op.flop
 
 
 def _relaunched_share(ops: Sequence[Op]) -> float:
@@ -295,6 +309,7 @@ def _gemm_seconds(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) ->
         found = gemm_time(cal, gpu, dtype, np.stack([m, m, n]), np.stack([n, k, k]), np.stack([k, n, m]))
         beyond = found.seconds * found.extrapolated
         seconds[0][:, rows], seconds[1][:, rows] = found.seconds[..., cut], beyond[..., cut]
+    seconds[:, WEIGHT_GRADIENT, [i for i, op in enumerate(gemms) if op.frozen]] = 0.0
     return seconds
 
 
@@ -318,7 +333,7 @@ def _grouped(cal: Calibration, gpu: Gpu, gemms: Sequence[Op], size: int) -> Vect
         sides = np.stack([n, k]), np.stack([k, n])
         rows = np.maximum(m, 1e-9)
         forward, backward = grouped_gemm_time(cal, gpu, op.dtype, rows, *sides, op.experts).seconds
-        total += np.stack([forward, backward, backward])
+        total += np.stack([forward, backward, np.zeros_like(backward) if op.frozen else backward])
     return total
 
 

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.feed_forward import copies_sent
-from costmodel.ops.op import HALF_BYTES
+from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind
 from costmodel.ops.shards import distinct_rows
+from costmodel.ops.updates import update_products
 from costmodel.parallel.axes import AXES, LAYER_AXES
 from costmodel.pipeline.pairing import paired_share
 from costmodel.stack import SoftwareStack
@@ -31,12 +33,15 @@ from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, 
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
 from costmodel.training.slowdowns import Environment, environment_of
+from costmodel.updates.optimizers import Optimizer, optimizer
 from topology.base.columns import Columns, Rows
 from topology.cluster import Cluster
 from topology.fabric.hierarchy import Hierarchy, crosses_node
+from topology.hardware.gpu import Gpu
 
 Vector = NDArray[np.float64]
 Index = NDArray[np.intp]
+ENDS = 2  # parts after the layers: the embedding and the head, whose matrices are updated as vectors
 PROBE_BYTES = (2.0**20, 2.0**26)  # two pipeline messages between which the cost of a send is taken as linear
 SOCKET_GPUS = 4
 """GPUs that hang on one CPU socket of a host with two sockets and eight GPUs.
@@ -172,10 +177,14 @@ def features_of(
         for alone, moved in zip(kernels, moves, strict=True)
     ]
     traffic, sends, replication = (
-        _replication(model, hierarchy, stack, table, cal, shard_of, kernels, any_sharding=any_sharding)
+        _replication(
+            model, hierarchy, job, stack, table, cal, shard_of, kernels,
+            products=update_seconds(cal, cluster.gpu, parts, job, len(kernels[0].forward_s)),
+            any_sharding=any_sharding,
+        )
         if exchanges
         else _nothing_exchanged(len(kernels), len(table))
-    )
+    )  # fmt: skip
     return Features(
         environment=environment_of(model, cluster, job, stack),
         runs=tuple(times[:-2]),
@@ -213,12 +222,14 @@ def _layout_numbers(table: LayoutTable, M: NDArray[np.int64], hierarchy: Hierarc
 def _replication(
     model: ModelSpec,
     hierarchy: Hierarchy,
+    job: TrainingJob,
     stack: SoftwareStack,
     table: LayoutTable,
     cal: Calibration,
     shard_of: Index,
     kernels: Sequence[KernelTimes],
     *,
+    products: tuple[Vector, Vector] | None,
     any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
@@ -227,7 +238,8 @@ def _replication(
     distinct = table.take(first)
     strides = axis_strides(distinct)
     shards = shard_of[first]
-    tied = model.tie_word_embeddings * model.vocab_size * model.hidden_size / distinct.tp
+    trained = model.tie_word_embeddings and job.adapter is None
+    tied = trained * model.vocab_size * model.hidden_size / distinct.tp
     dense = np.stack([part.dense_parameters[shards] for part in kernels])
     dense[-1] += tied * (distinct.pp > 1)
     traffic = (least_traffic if any_sharding else gradient_traffic)(
@@ -240,11 +252,19 @@ def _replication(
         expert=np.stack([part.expert_parameters[shards] for part in kernels]),
         layers=[run.count for run in layer_runs(model)],
         tied_parameters=tied,
+        frozen=_frozen(kernels, shards) if job.adapter else None,
+        products=(products[0][:, shards], products[1][:, shards]) if products else None,
     )
     probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
     slope = (large - small) / (PROBE_BYTES[1] - PROBE_BYTES[0])
     return traffic, (np.maximum(0.0, small - slope * PROBE_BYTES[0]), slope), replication
+
+
+def _frozen(kernels: Sequence[KernelTimes], shards: Index) -> tuple[Vector, Vector]:
+    """Frozen bytes of every part on a rank, dense and of routed experts."""
+    dense = np.stack([part.frozen_bytes[shards] for part in kernels])
+    return dense, np.stack([part.frozen_expert_bytes[shards] for part in kernels])
 
 
 def _nothing_exchanged(parts: int, layouts: int) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
@@ -256,6 +276,7 @@ def _nothing_exchanged(parts: int, layouts: int) -> tuple[GradientTraffic, tuple
         microbatch_reduce_s=of_parts,
         microbatch_gather_s=of_parts,
         updated_parameters=of_parts,
+        update_s=of_parts,
         tied_s=none,
         network=none,
     )
@@ -274,3 +295,32 @@ def stage_message_bytes(features: Features) -> Vector:
     shards = np.where(features.environment.p2p_sharded, 1.0, features.layout_numbers.sequence_parallel)
     ranks = shards * (features.tp[features.placed_shard] - 1) + 1
     return np.asarray(HALF_BYTES * features.hidden_elements[features.placed_shard] / ranks)
+
+
+def update_seconds(
+    cal: Calibration, gpu: Gpu, parts: Sequence[Sequence[Op]], job: TrainingJob, size: int
+) -> tuple[Vector, Vector] | None:
+    """Seconds of the products of one update of each part before sharding, by cut; None without any.
+
+    Returns:
+        Of matrices outside routed experts and of these, each of shape (parts, cuts).
+    """
+    updated = optimizer(job.optimizer)
+    if not updated.multiplies:
+        return None
+    dense, expert = np.zeros((len(parts), size)), np.zeros((len(parts), size))
+    for part, ops in enumerate(parts[:-ENDS]):
+        for op in ops:
+            if op.kind in LINEAR and not op.frozen:
+                into = expert if op.kind is OpKind.GROUPED_GEMM else dense
+                into[part] += _op_seconds(cal, gpu, op, updated)
+    return dense, expert
+
+
+def _op_seconds(cal: Calibration, gpu: Gpu, op: Op, updated: Optimizer) -> Vector:
+    """Seconds of the products of one operation's matrices."""
+    total: Vector = np.zeros(1)
+    for one in update_products(op, updated):
+        alone = gemm_time(cal, gpu, one.dtype, one.m, one.n, one.k)
+        total = total + one.count * alone.seconds
+    return total

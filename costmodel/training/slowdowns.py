@@ -10,6 +10,7 @@ from costmodel.layout import Quantity
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
+from costmodel.updates.optimizers import ADAM_STATE_BYTES, optimizer
 from topology.cluster import Cluster
 from topology.hardware.datasheets import generation_of
 
@@ -37,6 +38,7 @@ class Environment:
         attention_slowdown: Attention of the stack on this GPU over the measured fused kernel.
         memory_bandwidth_bytes_per_s: Of the GPU.
         static_experts: 1 if the shapes of expert products are known without asking the GPU.
+        update_bytes: What an update moves per parameter beyond AdamW in fp32.
         level: Factor on every time of a step, from the user's own runs of the stack.
     """
 
@@ -68,6 +70,7 @@ class Environment:
     head_misaligned: Quantity
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
+    update_bytes: Quantity = 0.0
     level: Quantity = 1.0
 
 
@@ -86,6 +89,7 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),
         level=stack.level,
+        update_bytes=_update_bytes(job),
         splits_accumulation=float(generation.splits_accumulation and job.is_low_precision),
         design_power_w=gpu.tdp_w,
         product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
@@ -97,3 +101,9 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
             timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)
         ),
     )
+
+
+def _update_bytes(job: TrainingJob) -> float:
+    """2·(state − AdamW's): bytes that an update reads and writes of a parameter beyond those of AdamW."""
+    state = optimizer(job.optimizer).state_bytes
+    return 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)

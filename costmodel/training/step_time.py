@@ -137,6 +137,7 @@ class _Traffic:
     step_reduce: Vector
     tied: Vector
     updated: Vector
+    update_s: Vector
 
 
 def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
@@ -150,6 +151,7 @@ def _scaled_traffic(f: Features, c: Constants) -> _Traffic:
         step_reduce=(factor * t.step_reduce_s)[:, at],
         tied=(factor * t.tied_s)[at],
         updated=t.updated_parameters[:, at],
+        update_s=t.update_s[:, at],
     )
 
 
@@ -176,7 +178,8 @@ def _tail(
     stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
     stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
     stretch = step_stretch(n.nodes, e.level, c)
-    update = e.level * c.optimizer_bytes / e.memory_bandwidth_bytes_per_s * traffic.updated
+    moved = (c.optimizer_bytes + e.update_bytes) / e.memory_bandwidth_bytes_per_s
+    update = e.level * moved * traffic.updated + e.level * traffic.update_s
     R, A = traffic.step_reduce, traffic.step_gather
     every = stays_r * R + stays_a * A
     every[-2:] += traffic.tied

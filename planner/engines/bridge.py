@@ -14,7 +14,7 @@ from typing import Any
 from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
-from planner.engines.limit import Variable
+from planner.engines.limit import Variable, adapter_limit, optimizer_limit
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
@@ -244,7 +244,11 @@ BRIDGE = Contract(
         "megatron-core",
     ),
     settings=SETTINGS,
-    limits=tuple(limit for limit in LIMITS if limit.name != "expert-groups"),
+    limits=(
+        adapter_limit("Megatron-Bridge"),
+        optimizer_limit("Megatron-Bridge"),
+        *(limit for limit in LIMITS if limit.name != "expert-groups"),
+    ),
     refusals=tuple(_refused_here(one) for one in STATE_REFUSALS + EXPERT_REFUSALS if one.name in _SHARED),
     runs=RUNS,
     recomputes="per-chunk",

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from costmodel.job import TrainingJob
 from costmodel.layout import AXIS_ORDERS, ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import usual_schedule
@@ -47,10 +48,16 @@ def facts_of(plan: Plan) -> dict[str, Any]:
         **layout_facts(plan.layout),
         "split.layers": tuple(plan.layers_of_stage),
         "split.recompute": tuple(plan.recompute_of_stage),
-        **{f"job.{field.name}": getattr(plan.request.job, field.name) for field in fields(plan.request.job)},
+        **job_facts(plan.request.job),
         **model_facts(plan.request.model),
         **stack_facts(stack_of(plan.request)),
     }
+
+
+def job_facts(job: TrainingJob) -> dict[str, Any]:
+    """The fields of a job; an adapter is the words that say it."""
+    found = {f"job.{field.name}": getattr(job, field.name) for field in fields(job)}
+    return found | {"job.adapter": None if job.adapter is None else job.adapter.words}
 
 
 def layout_facts(layout: ParallelLayout) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.job import TrainingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
+from costmodel.updates.adapters import parse_adapter
 from planner.engines.contract import Contract, Reading
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
@@ -54,9 +56,7 @@ def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) ->
     setting = setting_of(plan.request)
     try:
         layout = _layout(told)
-        job = replace(
-            plan.request.job, **{part: told[f"job.{part}"] for part in _JOB if f"job.{part}" in told}
-        )
+        job = _job(plan, told)
         model = told_model(plan.request.model, told)
         layers = told.get("split.layers", plan.layers_of_stage)
         again = told.get("split.recompute", plan.recompute_of_stage)
@@ -76,6 +76,14 @@ def judge(plan: Plan, contract: Contract, reading: Reading, cal: Calibration) ->
         step_time_s=now.step_time_s,
         peak_memory_bytes=now.peak_memory_bytes,
     )
+
+
+def _job(plan: Plan, told: dict[str, Any]) -> TrainingJob:
+    """The job that an engine says; what it does not say is the plan's."""
+    said = {part: told[f"job.{part}"] for part in _JOB if f"job.{part}" in told}
+    if "job.adapter" in told:
+        said["adapter"] = parse_adapter(told["job.adapter"]) if told["job.adapter"] else None
+    return replace(plan.request.job, **said)
 
 
 _JOB = ("sequence_length", "global_batch_size", "precision", "optimizer")

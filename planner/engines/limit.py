@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.models.spec import ModelSpec, layer_kinds
+from costmodel.updates.adapters import AdapterKind
 from planner.engines.fields import Facts, layout_facts, model_facts
 from planner.engines.setting import Given, Setting
 from planner.problem import Setting as _Question
@@ -81,3 +82,37 @@ def model_limit(title: str, settings: Sequence[Setting]) -> Limit:
         return f"{title} would compute another model than {s.model.name}: {differs}", "use another model"
 
     return Limit(name="model", fields=(), broken=lambda s, _: bool(untold(settings, s.model)), says=says)
+
+
+def adapter_limit(title: str, kinds: Sequence[AdapterKind] = ()) -> Limit:
+    """The limit of an engine that trains whole models alone, or adapters of these kinds."""
+    takes = f"it trains {', '.join(kinds)}" if kinds else "it trains whole models alone"
+
+    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+        written = "" if s.job.adapter is None else s.job.adapter.words
+        return f"adapter {written}: {title} cannot be told it, {takes}", _helps(kinds)
+
+    return Limit(
+        name="adapter",
+        fields=(),
+        broken=lambda s, _: s.job.adapter is not None and s.job.adapter.kind not in kinds,
+        says=says,
+    )
+
+
+def _helps(kinds: Sequence[AdapterKind]) -> str:
+    """What to do about an adapter that an engine does not train."""
+    others = "use --for accelerate or --for deepspeed, whose program adds it"
+    return f"use --adapter {kinds[0]}:r=16, or {others[4:]}" if kinds else others
+
+
+def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
+    """The limit of an engine that has these optimizers, under the names of the cost model."""
+
+    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+        return (
+            f"optimizer = {s.job.optimizer}: {title} is told {', '.join(names)}",
+            f"use --set job.optimizer={names[0]}",
+        )
+
+    return Limit(name="optimizer", fields=(), broken=lambda s, _: s.job.optimizer not in names, says=says)

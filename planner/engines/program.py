@@ -41,6 +41,7 @@ PROGRAM: tuple[Setting, ...] = (
     value(f"{_P}global_batch_size", "job.global_batch_size"),
     value(f"{_P}precision", "job.precision", "text"),
     value(f"{_P}optimizer", "job.optimizer", "text"),
+    value(f"{_P}adapter", "job.adapter", "text"),
     Setting(words=(Word(name=f"{_P}recompute"),), fields=(), write=_recomputes, read=lambda _: {}),
 )
 """Words of ``program.json``."""

@@ -19,6 +19,8 @@ class Flags:
     sequence_length: str | None = None
     global_batch_size: str | None = None
     precision: str | None = None
+    adapter: str | None = None
+    recompute_modules: str | None = None
     stack: str | None = None
     engine: str | None = None
     objective: str | None = None

@@ -6,18 +6,20 @@ Legend: a *flag* is what the user wrote (text or None), a *request* is what the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from costmodel.job import TrainingJob
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import StackLevel
+from costmodel.updates.adapters import parse_adapter
 from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
 from planner.questions.engine import stack_and_engine, usual_engine
 from planner.questions.flags import Flags
+from planner.questions.modules import recompute_modules
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.rules.check import said_pins
 from topology.base.counts import parse_count, parse_share
@@ -75,7 +77,8 @@ def understand(
         stack=stack,
         engine=engine or FREE,
         objective=_objective(flags.objective, job, spec),
-        pins=said_pins(groups["layout"]),
+        pins=_pins(flags, groups["layout"]),
+        recompute_modules=recompute_modules(flags.recompute_modules, stack, engine),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
@@ -85,6 +88,18 @@ def understand(
         usual, why = usual_engine(request)
         request, notes = replace(request, engine=usual), (*notes, *why)
     return Understood(request=request, notes=notes)
+
+
+def _pins(flags: Flags, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Pinned fields; modules to compute again are the policy ``selective``."""
+    pins = said_pins(settings)
+    if flags.recompute_modules and pins.setdefault("recompute", "selective") != "selective":
+        raise InputError(
+            what="--recompute-modules and layout.recompute contradict each other",
+            cause=f"modules are recomputed by recompute=selective, not {pins['recompute']}",
+            fix="leave one of them out",
+        )
+    return pins
 
 
 def _headroom(flags: Flags) -> float | None:
@@ -190,6 +205,7 @@ def _job(flags: Flags, model: ModelSpec, num_gpus: int) -> TrainingJob:
         sequence_length=length,
         global_batch_size=batch,
         precision=_one_of(flags.precision or precisions[0], precisions, "precision"),
+        adapter=parse_adapter(flags.adapter) if flags.adapter else None,
         total_tokens=parse_count(flags.tokens, "--tokens") if flags.tokens else None,
         deadline_s=parse_seconds(flags.deadline, "30d") if flags.deadline else None,
     )

@@ -19,6 +19,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.stack import STACKS_FILE
 from costmodel.training.bands import BANDS_FILE
 from costmodel.training.constants import CONSTANTS_FILE
+from costmodel.updates.optimizers import OPTIMIZERS_FILE
 from planner.plan import Origin, PlanRequest
 from topology.base.version import VERSION
 from topology.builders import build
@@ -35,7 +36,7 @@ def origin_of(request: PlanRequest, cal: Calibration) -> Origin:
         request=digest(request),
         cluster=digest((cluster.spec, cluster.gpu)),
         tables=_digest_of_files(tuple(sorted(cal.directory.iterdir()))),
-        constants=_digest_of_files((CONSTANTS_FILE, BANDS_FILE, EVIDENCE_FILE, STACKS_FILE)),
+        constants=_digest_of_files((CONSTANTS_FILE, BANDS_FILE, EVIDENCE_FILE, STACKS_FILE, OPTIMIZERS_FILE)),
         measurements=digest(cal.measurements) if cal.measurements else "",
     )
 

@@ -73,6 +73,7 @@ class Generation:
     device_sized_experts: bool = False
     nvfp4: bool = False
     mxfp8: bool = False
+    one_operand_layout: bool = False
     nvidia_driver: int = 0
     maker: Literal["nvidia", "amd"] = "nvidia"
     source: str

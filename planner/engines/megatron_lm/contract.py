@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from costmodel.layout import LayoutTable
 from planner.engines.contract import Contract
 from planner.engines.fields import Facts
-from planner.engines.limit import Variable, model_limit
-from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS
+from planner.engines.limit import Limit, Variable, adapter_limit, model_limit, optimizer_limit
+from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, OPTIMIZERS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
 from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
@@ -87,6 +90,23 @@ RUNS = {
     "pipeline-fill": "fewer microbatches run, and leave stages idle",
 }
 
+
+def _shards_a_part(t: LayoutTable) -> Any:
+    """Where only some of the replicas share the state."""
+    return (t.zero_stage > 0) & (t.shard_degree < t.replicas)
+
+
+_WHOLE_MATRICES = Limit(
+    name="optimizer-sharding",
+    fields=("zero_stage", "shard_degree", "dp", "cp"),
+    broken=lambda s, t: (s.job.optimizer == "muon") & ((t.zero_stage > 1) | _shards_a_part(t)),
+    says=lambda _, x: (
+        f"zero_stage = {x.zero_stage}, {x.effective_shard_degree} of {x.replicas}: muon takes whole matrices",
+        "set zero_stage=1, and leave out shard_degree",
+    ),
+)
+"""Megatron-FSDP takes no such optimizer: "emerging optimizer check" of arguments.py."""
+
 MEGATRON = Contract(
     engine="megatron",
     title="Megatron-LM",
@@ -101,7 +121,13 @@ MEGATRON = Contract(
         "megatron-core-bf16-state",
     ),
     settings=SETTINGS,
-    limits=(model_limit("Megatron-LM", SETTINGS), *LIMITS),
+    limits=(
+        model_limit("Megatron-LM", SETTINGS),
+        adapter_limit("Megatron-LM"),
+        optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),
+        _WHOLE_MATRICES,
+        *LIMITS,
+    ),
     refusals=LAYOUT_REFUSALS + STATE_REFUSALS + EXPERT_REFUSALS,
     sizes=("--num-layers", "--hidden-size", "--num-attention-heads"),
     runs=RUNS,

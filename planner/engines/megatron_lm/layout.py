@@ -258,6 +258,24 @@ def _read_expert_tp(given: Given) -> dict[str, Any]:
     return {"layout.expert_tp": found if found is not None else given[TP] if given["--num-experts"] else 1}
 
 
+OPTIMIZERS: Mapping[str, str] = {"adam": "adamw", "sgd": "sgd-momentum", "muon": "muon"}
+"""Optimizers by their names there; momentum of SGD is 0.9 without a word. Others are of its last releases."""
+
+
+def _written_optimizer(facts: Facts) -> dict[str, Any]:
+    """Its name; the usual one goes without a word."""
+    name = facts.get("job.optimizer", "adamw")
+    theirs = next((theirs for theirs, ours in OPTIMIZERS.items() if ours == name), None)
+    return {} if name == "adamw" or theirs is None else {"--optimizer": theirs}
+
+
+def _told_optimizer(given: Given) -> dict[str, Any]:
+    """What its name says, where the cost model has it."""
+    name = given["--optimizer"]
+    told = {"job.optimizer": OPTIMIZERS[name]} if name in OPTIMIZERS else {}
+    return told | {"recipe.optimizer": name}
+
+
 LAYOUT_SETTINGS: tuple[Setting, ...] = (
     value(TP, "layout.tp", default=1, aliases=("--model-parallel-size", "--intra-layer-model-parallel-size")),
     value(
@@ -328,11 +346,8 @@ LAYOUT_SETTINGS: tuple[Setting, ...] = (
     Setting(
         words=(Word(name="--optimizer", default="adam"),),
         fields=("job.optimizer", "recipe.optimizer"),
-        write=lambda _: {},
-        read=lambda given: (
-            {"job.optimizer": "adamw", "recipe.optimizer": "adam"}
-            if given["--optimizer"] == "adam" else {"recipe.optimizer": given["--optimizer"]}
-        ),
+        write=_written_optimizer,
+        read=_told_optimizer,
     ),
 )  # fmt: skip
 """In the order in which they are written."""

@@ -16,7 +16,14 @@ from costmodel.layout import CP_KINDS, DEFAULT_AXIS_ORDER, RECOMPUTES, LayoutTab
 from costmodel.pipeline.schedules import RECORDS
 from planner.engines.contract import Contract
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable, layers_limit
+from planner.engines.limit import (
+    Limit,
+    Question,
+    Variable,
+    adapter_limit,
+    layers_limit,
+    optimizer_limit,
+)
 from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
 from topology.hardware.datasheets import generation_of
@@ -293,6 +300,8 @@ def _shared_broken(_: Question, t: LayoutTable) -> Any:
 
 LIMITS = (
     layers_limit("torchtitan"),
+    adapter_limit("torchtitan"),
+    optimizer_limit("torchtitan"),
     *PRECISION_LIMITS,
     Limit(
         name="context-exchange",

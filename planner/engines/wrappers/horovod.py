@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
+from planner.engines.limit import adapter_limit, optimizer_limit
 from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -34,7 +35,13 @@ HOROVOD = Contract(
         *PROGRAM,
         *REPLICAS_ALONE,
     ),
-    limits=(HALF_ONLY, *replicas_alone("Horovod"), WHOLE_LAYERS),
+    limits=(
+        HALF_ONLY,
+        adapter_limit("Horovod"),
+        optimizer_limit("Horovod"),
+        *replicas_alone("Horovod"),
+        WHOLE_LAYERS,
+    ),
     recomputes="all",
     built_in={
         "gradient_overlap": "gradients are summed as soon as they are there, beside the backward pass",

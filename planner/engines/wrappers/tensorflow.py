@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, WHOLE_LAYERS
+from planner.engines.limit import adapter_limit, optimizer_limit
 from planner.engines.program import PROGRAM
 from planner.engines.wrappers.batches import (
     LENGTH,
@@ -36,7 +37,13 @@ TENSORFLOW = Contract(
         *PROGRAM,
         *REPLICAS_ALONE,
     ),
-    limits=(HALF_ONLY, *replicas_alone("tf.distribute"), WHOLE_LAYERS),
+    limits=(
+        HALF_ONLY,
+        adapter_limit("tf.distribute"),
+        optimizer_limit("tf.distribute"),
+        *replicas_alone("tf.distribute"),
+        WHOLE_LAYERS,
+    ),
     recomputes="all",
     built_in={
         "gradient_overlap": "collectives of the graph start when their gradients are there",

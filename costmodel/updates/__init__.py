@@ -1,0 +1,1 @@
+"""What a step trains and how it changes it: adapters and optimizers."""
