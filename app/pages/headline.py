@@ -12,7 +12,7 @@ from app.figures.gantt import trace_json
 from app.pages.carried import add, carry
 from app.pages.frame import plain
 from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
-from app.quantities import format_duration, format_percent, format_usd
+from app.quantities import format_count, format_duration, format_percent, format_usd
 from app.reports.answer import csv_text
 from app.reports.plan_headline import band_text, chance_text, evidence_text, headline, price_text
 from app.requests.links import command_line
@@ -24,7 +24,7 @@ from planner.analysis.schedule import schedule_of
 from planner.plan import Plan, to_json
 from planner.problem import capacity_of_fullest
 from planner.questions.flags import Flags
-from topology.base.units import format_bytes, format_seconds
+from topology.base.units import MEGA, format_bytes, format_seconds
 from topology.pools.rates import unpriced
 
 ACCURACY = "accuracy_page"
@@ -123,7 +123,7 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
     per_tokens = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
     money = Number(
         label="$ for all tokens" if total_usd else "$ per B tokens",
-        text=format_usd(total_usd or estimate.usd_per_billion_tokens),
+        text=_total(total_usd) if total_usd else format_usd(estimate.usd_per_billion_tokens),
         value=lambda p: p.estimate.usd_per_billion_tokens,
         note=f"{per_tokens}. {_price_note(plan)}" if total_usd else _price_note(plan),
     )
@@ -145,6 +145,15 @@ def _cost(plan: Plan) -> tuple[Number, ...]:
             else "Say how many tokens to train.",
         ),
     )
+
+
+def _total(usd: float) -> str:
+    """A sum as it fits a tile.
+
+    >>> _total(9_402_000.0), _total(4_120.0)
+    ('$9.4 M', '$4,120')
+    """
+    return f"${format_count(usd)}" if usd >= MEGA else format_usd(usd)
 
 
 def _seconds_of_run(plan: Plan) -> float | None:
