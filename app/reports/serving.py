@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from planner.serving.headroom import breaks
-from planner.serving.plan import Percentiles, PoolPlan, ServingPlan, serving_to_json
+from planner.serving.plan import FleetSummary, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 
@@ -75,7 +75,11 @@ def _configuration(plan: ServingPlan) -> Facts:
         pairs.append(("prefill pool", _pool(plan.prefill)))
     pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
     pairs.append(("memory of a GPU", _memory(plan.decode)))
-    if plan.idle_gpus:
+    if plan.request.spare:
+        pairs.append(("spare", _spare(plan)))
+    if plan.rental is not None:
+        pairs.append(("rented", _rented(plan.rental)))
+    elif plan.idle_gpus:
         pairs.append(("idle GPUs", str(plan.idle_gpus)))
     optimality = plan.optimality
     pruned = sum(optimality.pruned.values())
@@ -86,6 +90,22 @@ def _configuration(plan: ServingPlan) -> Facts:
         pairs.append(("without stages", f"{best.label}: {best.num_gpus} GPUs, {served}"))
     pairs.append(("search", f"{counted}, {optimality.certainty} in {format_seconds(plan.search_time_s)}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
+
+
+def _rented(rental: Rental) -> str:
+    """The machines of a fleet, whose they are, and what they cost; the idle GPUs are paid for."""
+    offer = rental.offer
+    where = f"{offer.provider}{f' {offer.region}' if offer.region else ''}"
+    idle = f"{rental.idle_gpus} of {rental.machines * offer.gpus} GPUs idle"
+    price = f"{format_usd(offer.usd_per_hour)} an hour each, on demand, {offer.as_of}"
+    return f"{rental.machines} × {offer.machine} ({where}) at {price}; {idle}"
+
+
+def _spare(plan: ServingPlan) -> str:
+    """The workers that may be lost, or replaced by new ones, while the limits hold."""
+    spare = plan.request.spare
+    each = " of each pool" if plan.prefill is not None else ""
+    return f"{spare} worker{'s' * (spare > 1)}{each}: as many lost, or updated at a time, break no limit"
 
 
 def _evidence(plan: ServingPlan) -> str:
@@ -206,6 +226,7 @@ def _fleets(plan: ServingPlan) -> Table:
     rows = tuple(
         (
             f"{fleet.gpu} {fleet.weights}",
+            _machines(fleet),
             str(fleet.num_gpus) if not fleet.why_not else "–",
             fleet.why_not or fleet.label,
             format_usd(fleet.usd_per_hour),
@@ -223,11 +244,16 @@ def _fleets(plan: ServingPlan) -> Table:
     )
     return Table(
         title="Other fleets",
-        columns=("GPUs", "count", "layout", "per hour", "per M output tokens"),
+        columns=("GPUs", "rented", "count", "layout", "per hour", "per M output tokens"),
         rows=rows,
-        align="lrlrr",
+        align="llrlrr",
         note=f"smallest fleet: {smallest[0]} × {smallest[1]}",
     )
+
+
+def _machines(fleet: FleetSummary) -> str:
+    """The machines of another fleet."""
+    return "–" if fleet.rental is None else f"{fleet.rental.machines} × {fleet.rental.offer.machine}"
 
 
 def _runners_up(plan: ServingPlan) -> Table:

@@ -16,6 +16,7 @@ from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
 from planner.questions.flags import ServeFlags
+from planner.questions.offers import offered, renting
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.serving.plan import Mode, ServingObjective, ServingRequest
 from topology.base.counts import parse_count
@@ -26,10 +27,12 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.offers import Offer
 
 FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 """GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
+MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep")
 
@@ -66,12 +69,14 @@ def understand_serving(
     trace = read_trace(flags.trace) if flags.trace is not None else None
     job = job or _job(flags, trace)
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
+    found = renting(flags)
+    fabrics, left_out = offered(found, _fabrics(flags))
     requests = [
-        (_request(flags, model, job, gpu, weights, objective), hierarchy)
-        for gpu, hierarchy in _fabrics(flags)
+        (_request(flags, model, job, gpu, weights, objective, found.offer(gpu, hierarchy)), hierarchy)
+        for gpu, hierarchy in fabrics
         for weights in _weights(flags, model)
     ]
-    return Asked(requests=tuple(requests), trace=trace, notes=_notes(flags, model, job))
+    return Asked(requests=tuple(requests), trace=trace, notes=(*_notes(flags, model, job), *left_out))
 
 
 def _request(
@@ -81,9 +86,10 @@ def _request(
     gpu: str,
     weights: Weights,
     objective: ServingObjective,
+    offer: Offer | None,
 ) -> ServingRequest:
     """One request."""
-    budget = price(gpu)
+    budget = offer or price(gpu)
     dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
     engine = serving_stack(flags.engine or "vllm").name
     return ServingRequest(
@@ -98,7 +104,22 @@ def _request(
         pins=serving_pins(flags.settings),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
+        offer=offer,
+        spare=_spare(flags),
     )
+
+
+def _spare(flags: ServeFlags) -> int:
+    """Workers of a pool that may be lost."""
+    if not flags.spare or flags.spare.strip() == "0":
+        return 0
+    if flags.concurrency:
+        raise InputError(
+            what="spare workers need a rate",
+            cause=f"--spare {flags.spare} beside --concurrency {flags.concurrency}",
+            fix="give --rate, or leave out --spare",
+        )
+    return parse_count(flags.spare, "--spare", largest=MOST_SPARE)
 
 
 def _level(name: str, engine: str, gpu: str) -> ServingLevel:
