@@ -11,6 +11,8 @@ from planner.serving.headroom import breaks
 from planner.serving.plan import FleetSummary, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
 
+LONGEST_COMMAND = 2000  # characters of a command that is shown in full
+
 
 def serving_answer(plan: ServingPlan) -> Answer:
     """Everything `plan serve` says of one plan."""
@@ -208,6 +210,9 @@ def _throughput(plan: ServingPlan) -> Facts:
         outputs = format_usd(estimate.usd_per_million_output_tokens)
         per_million = f"{inputs} per million input and {outputs} per million output tokens"
         pairs.append(("cost", f"{hour} an hour, {query} per query, {per_million}"))
+    else:
+        unknown = f"the catalog has no price of {plan.request.gpu}"
+        pairs.append(("cost", f"{unknown}: add for example --usd-per-gpu-hour 0.5"))
     return Facts(title="Throughput and cost", pairs=tuple(pairs))
 
 
@@ -262,9 +267,24 @@ def _runners_up(plan: ServingPlan) -> Table:
     return Table(title="Runners-up", columns=("layout", "GPUs", "why it lost"), rows=rows, align="lrl")
 
 
+def shown_command(text: str) -> str:
+    """A command as it is shown: one that names hundreds of servers is told by its beginning.
+
+    >>> shown_command("vllm serve m"), shown_command("router " + "http://node:8100 " * 1000)[-65:]
+    ('vllm serve m', '8100 http://node:8100 … (1001 words; --save-dir DIR writes all)')
+    """
+    if max(map(len, text.splitlines()), default=0) <= LONGEST_COMMAND:
+        return text
+    words = text.split()
+    kept = " ".join(words)[:LONGEST_COMMAND].rsplit(" ", 1)[0]
+    return f"{kept} … ({len(words)} words; --save-dir DIR writes all)"
+
+
 def _commands(plan: ServingPlan) -> Facts:
     """Commands to start and to check it; the manifest is long and goes to a file."""
-    pairs = tuple((name, text) for name, text in (plan.commands or {}).items() if name != "kubernetes")
+    pairs = tuple(
+        (name, shown_command(text)) for name, text in (plan.commands or {}).items() if name != "kubernetes"
+    )
     return Facts(
         title="Commands",
         pairs=(*pairs, ("folder", "plan serve … --save-dir DIR writes scripts and the Kubernetes manifest")),
