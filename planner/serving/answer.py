@@ -36,6 +36,7 @@ from planner.serving.plan import (
 from planner.serving.replica import MOST_BATCH, Option
 from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.gpu import Gpu
 
 Floats = NDArray[np.float64]
 MOSTLY = 0.5  # share of the time above which prompts are what a mixed replica is bound by
@@ -73,7 +74,7 @@ def plan_of_fleet(
         evidence=_evidence(run, without_stages),
         rental=rental,
         search_time_s=search_time_s,
-        assumptions=_assumptions(request),
+        assumptions=_assumptions(request, hierarchy.gpu),
         provenance=(
             f"engine profile {deployment.stack.name}: {deployment.stack.source} ({deployment.stack.as_of})",
             "kernel and collective times: see costmodel/data/kernels/fits.json",
@@ -300,7 +301,7 @@ def _narrower(run: FleetRun, other: FleetRun) -> str:
     return f"as many GPUs; {theirs:.0%} below its tightest limit, the chosen one {ours:.0%}"
 
 
-def _assumptions(request: ServingRequest) -> tuple[str, ...]:
+def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     """What the numbers rest on."""
     job = request.job
     spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
@@ -314,9 +315,15 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     own = (f"your own server's levels: {factors}",) if level else ()
     lost = request.spare
     spare = (f"latencies and capacity are those with {lost} of each pool's workers lost",) if lost else ()
+    widened = (
+        ("fp8 weights are widened to bf16 as they are read (W8A16): arithmetic is bf16",)
+        if request.weights == ("fp8",) and "fp8" not in gpu.peak_flop_per_s
+        else ()
+    )
     return (
         *speculation,
         *own,
+        *widened,
         *spare,
         f"request lengths: {spread}; arrivals: {arrivals}",
         "replicas share the load evenly",

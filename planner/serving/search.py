@@ -25,7 +25,7 @@ from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_without_stages
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
-from planner.serving.infeasible import infeasible_fleet
+from planner.serving.infeasible import infeasible_fleet, serves_weights
 from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
@@ -95,11 +95,14 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             fix=f"use --engine {' or '.join(others)}, or another GPU",
         )
     for weights in request.weights:
-        if weights == "fp8" and "fp8" not in gpu.peak_flop_per_s:
+        if not serves_weights(engine, gpu, weights):
+            others = [name for name, one in serving_stacks().items() if serves_weights(one, gpu, weights)]
+            instead = f"--engine {' or '.join(others)}, " if others else ""
             raise InputError(
                 what=f"{gpu.name} cannot serve {weights} weights",
-                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, and not in fp8",
-                fix="use --weights bf16, int8 or int4 on this GPU, or another GPU",
+                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in fp8, "
+                f"and {engine.name} does not widen fp8 weights there",
+                fix=f"use {instead}--weights bf16, int8 or int4 on this GPU, or another GPU",
             )
 
 
