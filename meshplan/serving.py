@@ -49,6 +49,8 @@ class LoadWords(TypedDict, total=False):
     burstiness: float | str
     anchor: str
     usd_per_gpu_hour: float | str
+    provider: str | Sequence[str]
+    spare: int | str
     set: Mapping[str, object]
 
 
@@ -59,7 +61,10 @@ _FIELD_OF_WORD = {
     "kv": "kv_dtype",
 }
 _UNIT_OF_WORD = {"ttft": "s", "tpot": "s", "e2e": "s", "rate": "/s"}
-_OF_A_FLEET = ("gpus", "gpu", "cluster", "weights", "engine", "mode", "objective", "usd_per_gpu_hour", "set")
+_OF_A_FLEET = (
+    *("gpus", "gpu", "cluster", "weights", "engine", "mode", "objective", "usd_per_gpu_hour", "set"),
+    *("provider", "spare"),
+)
 
 
 def serve(model: Model, **words: Unpack[LoadWords]) -> ServingPlan:

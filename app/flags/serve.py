@@ -76,6 +76,15 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "usd_per_gpu_hour": Annotated[
         str | None, typer.Option("--usd-per-gpu-hour", help="Price in place of the catalog's.")
     ],
+    "provider": Annotated[
+        str | None,
+        typer.Option(
+            "--provider", help="Whose machines are rented: aws,gcp,lambda,…, or own.", metavar="NAME"
+        ),
+    ],
+    "spare": Annotated[
+        str | None, typer.Option("--spare", help="Workers of a pool that may be lost.", metavar="N")
+    ],
     "anchor": Annotated[
         str | None,
         typer.Option(

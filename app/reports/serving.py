@@ -8,8 +8,10 @@ from __future__ import annotations
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
 from planner.serving.headroom import breaks
-from planner.serving.plan import Percentiles, PoolPlan, ServingPlan, serving_to_json
+from planner.serving.plan import FleetSummary, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
+
+LONGEST_COMMAND = 2000  # characters of a command that is shown in full
 
 
 def serving_answer(plan: ServingPlan) -> Answer:
@@ -75,7 +77,11 @@ def _configuration(plan: ServingPlan) -> Facts:
         pairs.append(("prefill pool", _pool(plan.prefill)))
     pairs.append(("decode pool" if plan.prefill else "replicas", _pool(plan.decode)))
     pairs.append(("memory of a GPU", _memory(plan.decode)))
-    if plan.idle_gpus:
+    if plan.request.spare:
+        pairs.append(("spare", _spare(plan)))
+    if plan.rental is not None:
+        pairs.append(("rented", _rented(plan.rental)))
+    elif plan.idle_gpus:
         pairs.append(("idle GPUs", str(plan.idle_gpus)))
     optimality = plan.optimality
     pruned = sum(optimality.pruned.values())
@@ -86,6 +92,22 @@ def _configuration(plan: ServingPlan) -> Facts:
         pairs.append(("without stages", f"{best.label}: {best.num_gpus} GPUs, {served}"))
     pairs.append(("search", f"{counted}, {optimality.certainty} in {format_seconds(plan.search_time_s)}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
+
+
+def _rented(rental: Rental) -> str:
+    """The machines of a fleet, whose they are, and what they cost; the idle GPUs are paid for."""
+    offer = rental.offer
+    where = f"{offer.provider}{f' {offer.region}' if offer.region else ''}"
+    idle = f"{rental.idle_gpus} of {rental.machines * offer.gpus} GPUs idle"
+    price = f"{format_usd(offer.usd_per_hour)} an hour each, on demand, {offer.as_of}"
+    return f"{rental.machines} × {offer.machine} ({where}) at {price}; {idle}"
+
+
+def _spare(plan: ServingPlan) -> str:
+    """The workers that may be lost, or replaced by new ones, while the limits hold."""
+    spare = plan.request.spare
+    each = " of each pool" if plan.prefill is not None else ""
+    return f"{spare} worker{'s' * (spare > 1)}{each}: as many lost, or updated at a time, break no limit"
 
 
 def _evidence(plan: ServingPlan) -> str:
@@ -188,6 +210,9 @@ def _throughput(plan: ServingPlan) -> Facts:
         outputs = format_usd(estimate.usd_per_million_output_tokens)
         per_million = f"{inputs} per million input and {outputs} per million output tokens"
         pairs.append(("cost", f"{hour} an hour, {query} per query, {per_million}"))
+    else:
+        unknown = f"the catalog has no price of {plan.request.gpu}"
+        pairs.append(("cost", f"{unknown}: add for example --usd-per-gpu-hour 0.5"))
     return Facts(title="Throughput and cost", pairs=tuple(pairs))
 
 
@@ -206,6 +231,7 @@ def _fleets(plan: ServingPlan) -> Table:
     rows = tuple(
         (
             f"{fleet.gpu} {fleet.weights}",
+            _machines(fleet),
             str(fleet.num_gpus) if not fleet.why_not else "–",
             fleet.why_not or fleet.label,
             format_usd(fleet.usd_per_hour),
@@ -223,11 +249,16 @@ def _fleets(plan: ServingPlan) -> Table:
     )
     return Table(
         title="Other fleets",
-        columns=("GPUs", "count", "layout", "per hour", "per M output tokens"),
+        columns=("GPUs", "rented", "count", "layout", "per hour", "per M output tokens"),
         rows=rows,
-        align="lrlrr",
+        align="llrlrr",
         note=f"smallest fleet: {smallest[0]} × {smallest[1]}",
     )
+
+
+def _machines(fleet: FleetSummary) -> str:
+    """The machines of another fleet."""
+    return "–" if fleet.rental is None else f"{fleet.rental.machines} × {fleet.rental.offer.machine}"
 
 
 def _runners_up(plan: ServingPlan) -> Table:
@@ -236,9 +267,24 @@ def _runners_up(plan: ServingPlan) -> Table:
     return Table(title="Runners-up", columns=("layout", "GPUs", "why it lost"), rows=rows, align="lrl")
 
 
+def shown_command(text: str) -> str:
+    """A command as it is shown: one that names hundreds of servers is told by its beginning.
+
+    >>> shown_command("vllm serve m"), shown_command("router " + "http://node:8100 " * 1000)[-65:]
+    ('vllm serve m', '8100 http://node:8100 … (1001 words; --save-dir DIR writes all)')
+    """
+    if max(map(len, text.splitlines()), default=0) <= LONGEST_COMMAND:
+        return text
+    words = text.split()
+    kept = " ".join(words)[:LONGEST_COMMAND].rsplit(" ", 1)[0]
+    return f"{kept} … ({len(words)} words; --save-dir DIR writes all)"
+
+
 def _commands(plan: ServingPlan) -> Facts:
     """Commands to start and to check it; the manifest is long and goes to a file."""
-    pairs = tuple((name, text) for name, text in (plan.commands or {}).items() if name != "kubernetes")
+    pairs = tuple(
+        (name, shown_command(text)) for name, text in (plan.commands or {}).items() if name != "kubernetes"
+    )
     return Facts(
         title="Commands",
         pairs=(*pairs, ("folder", "plan serve … --save-dir DIR writes scripts and the Kubernetes manifest")),

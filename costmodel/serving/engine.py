@@ -54,6 +54,8 @@ class ServingStack:
         mxfp4_share: The same of MXFP4 kernels alone, which engines take from other libraries.
         sustained: Time of prompt arithmetic in a serving engine over the same kernels timed alone: clocks
             under sustained full power.
+        widens_fp8: GPU generations without eight-bit floats on which it serves fp8 weights all the same,
+            widened to bf16 as they are read (Marlin, W8A16).
         eight_bit_cache: Quantised checkpoints come with an eight-bit cache unless the user says otherwise.
         request_s: Mean time from sending a request until the scheduler has it (HTTP, tokenisation).
         response_s: Time from a request's first token until its client sees it (streaming).
@@ -89,6 +91,7 @@ class ServingStack:
     mxfp4_share: float
     sustained: float
     eight_bit_cache: bool
+    widens_fp8: tuple[str, ...] = ()
     request_s: float
     response_s: float
     transfer_s: float

@@ -57,6 +57,7 @@ def fleet_summary(plan: ServingPlan) -> FleetSummary:
         label=plan.label,
         num_gpus=plan.num_gpus,
         usd_per_hour=plan.estimate.usd_per_hour,
+        rental=plan.rental,
         usd_per_million_output_tokens=plan.estimate.usd_per_million_output_tokens,
     )
 

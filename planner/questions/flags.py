@@ -60,6 +60,8 @@ class ServeFlags:
     acceptance: str | None = None
     burstiness: str | None = None
     usd_per_gpu_hour: str | None = None
+    provider: str | None = None
+    spare: str | None = None
     objective: str | None = None
     anchor: str | None = None
     settings: tuple[str, ...] = ()

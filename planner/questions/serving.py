@@ -10,12 +10,13 @@ from typing import Any, TypeVar, get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
-from costmodel.models.spec import ModelSpec
-from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights
+from costmodel.models.spec import ModelSpec, parameter_count
+from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
 from planner.questions.flags import ServeFlags
+from planner.questions.offers import offered, renting
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.serving.plan import Mode, ServingObjective, ServingRequest
 from topology.base.counts import parse_count
@@ -26,10 +27,13 @@ from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.offers import Offer
 
 FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 """GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""
 FLEET_NODE_GPUS = 64  # hierarchy on which replicas of a fleet without a size are laid out
+ROOM = 0.75  # share of all memory that weights may take where a machine is chosen: the rest is for requests
+MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep")
 
@@ -66,12 +70,17 @@ def understand_serving(
     trace = read_trace(flags.trace) if flags.trace is not None else None
     job = job or _job(flags, trace)
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
+    found = renting(flags)
+    fabrics, left_out = offered(found, _fabrics(flags, job))
     requests = [
-        (_request(flags, model, job, gpu, weights, objective), hierarchy)
-        for gpu, hierarchy in _fabrics(flags)
+        (
+            _request(flags, model, job, gpu, weights, objective, found.offer(gpu, hierarchy), hierarchy),
+            hierarchy,
+        )
+        for gpu, hierarchy in fabrics
         for weights in _weights(flags, model)
     ]
-    return Asked(requests=tuple(requests), trace=trace, notes=_notes(flags, model, job))
+    return Asked(requests=tuple(requests), trace=trace, notes=(*_notes(flags, model, job), *left_out))
 
 
 def _request(
@@ -81,16 +90,18 @@ def _request(
     gpu: str,
     weights: Weights,
     objective: ServingObjective,
+    offer: Offer | None,
+    hierarchy: Hierarchy,
 ) -> ServingRequest:
     """One request."""
-    budget = price(gpu)
+    budget = offer or price(gpu)
     dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
     engine = serving_stack(flags.engine or "vllm").name
     return ServingRequest(
         model=model,
         job=replace(job, weight_precision=weights),
         gpu=gpu,
-        num_gpus=parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else _cluster_size(flags),
+        num_gpus=_size(flags, model, job, weights, hierarchy),
         engine=engine,
         weights=(weights,),
         modes=_modes(flags.mode),
@@ -98,7 +109,22 @@ def _request(
         pins=serving_pins(flags.settings),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
+        offer=offer,
+        spare=_spare(flags),
     )
+
+
+def _spare(flags: ServeFlags) -> int:
+    """Workers of a pool that may be lost."""
+    if not flags.spare or flags.spare.strip() == "0":
+        return 0
+    if flags.concurrency:
+        raise InputError(
+            what="spare workers need a rate",
+            cause=f"--spare {flags.spare} beside --concurrency {flags.concurrency}",
+            fix="give --rate, or leave out --spare",
+        )
+    return parse_count(flags.spare, "--spare", largest=MOST_SPARE)
 
 
 def _level(name: str, engine: str, gpu: str) -> ServingLevel:
@@ -117,12 +143,37 @@ def _level(name: str, engine: str, gpu: str) -> ServingLevel:
     return found
 
 
+def _size(
+    flags: ServeFlags, model: ModelSpec, job: ServingJob, weights: Weights, hierarchy: Hierarchy
+) -> int | None:
+    """GPUs of the fleet: those asked for, or one machine where neither they nor a load were given.
+
+    A model that is larger than a machine takes two, four or eight of them.
+    """
+    if flags.gpus:
+        return parse_count(flags.gpus, "--gpus", largest=MOST_GPUS)
+    if not capacity_asked(flags, job):
+        return _cluster_size(flags)
+    host = hierarchy.gpus_per_host
+    gpus = host
+    needed = parameter_count(model) * weight_bytes(weights)
+    while needed > ROOM * gpus * hierarchy.gpu.memory_bytes and gpus < FLEET_NODE_GPUS:
+        gpus *= 2
+    return gpus
+
+
+def capacity_asked(flags: ServeFlags, job: ServingJob) -> bool:
+    """Whether neither a load nor GPUs were given, so that the question is what a machine serves."""
+    loaded = job.request_rate_per_s is not None or job.concurrency is not None
+    return not (loaded or flags.gpus or flags.cluster)
+
+
 def _cluster_size(flags: ServeFlags) -> int | None:
     """GPUs of a named cluster, which is a fleet of a given size."""
     return named_cluster(flags.cluster).num_gpus if flags.cluster else None
 
 
-def _fabrics(flags: ServeFlags) -> list[tuple[str, Hierarchy]]:
+def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
     """The GPU kinds to consider and the fabric of each."""
     if flags.cluster and flags.gpu:
         raise InputError(
@@ -134,7 +185,8 @@ def _fabrics(flags: ServeFlags) -> list[tuple[str, Hierarchy]]:
         return [(found.gpu.name, found.hierarchy)]
     size = parse_count(flags.gpus, "--gpus", largest=MOST_GPUS) if flags.gpus else FLEET_NODE_GPUS
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
-    kinds = named or ([DEFAULT_GPU] if flags.gpus else [kind for kind in FLEET_KINDS if kind in known_gpus()])
+    alone = flags.gpus or capacity_asked(flags, job)
+    kinds = named or ([DEFAULT_GPU] if alone else [kind for kind in FLEET_KINDS if kind in known_gpus()])
     return [(kind, default_cluster(kind, size).hierarchy) for kind in kinds]
 
 
@@ -319,6 +371,9 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(
             f"requests of {job.input_tokens} input and {job.output_tokens} output tokens (--input, --output)"
         )
-    if flags.gpus is None and flags.gpu is None and flags.cluster is None:
+    if capacity_asked(flags, job):
+        whole = "a machine, or as many as hold the model,"
+        notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
+    elif flags.gpus is None and flags.gpu is None and flags.cluster is None:
         notes.append(f"GPU kinds compared: {', '.join(FLEET_KINDS)} (--gpu names others)")
     return tuple(notes)

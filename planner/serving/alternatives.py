@@ -68,8 +68,10 @@ def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load 
             rate_per_s=rate,
             excluded=excluded,
             simulated=board.exact,
+            machine_gpus=request.machine_gpus,
+            spare=request.spare,
         )
-        if selection is None:
+        if selection is None or selection.machines > first.selection.machines:
             break
         excluded.append(frozenset(selection.counts))
         board.simulated += 1
@@ -111,6 +113,8 @@ def runners_up(
             most_gpus=request.num_gpus or MOST_FLEET_GPUS,
             rate_per_s=request.job.request_rate_per_s,
             excluded=excluded,
+            machine_gpus=request.machine_gpus,
+            spare=request.spare,
         )
         if selection is None:
             break

@@ -25,6 +25,7 @@ from planner.serving.plan import (
     LimitCheck,
     Percentiles,
     PoolPlan,
+    Rental,
     ServingAlternative,
     ServingEstimate,
     ServingEvidence,
@@ -35,6 +36,7 @@ from planner.serving.plan import (
 from planner.serving.replica import MOST_BATCH, Option
 from topology.base.units import HOUR, MEGA
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.gpu import Gpu
 
 Floats = NDArray[np.float64]
 MOSTLY = 0.5  # share of the time above which prompts are what a mixed replica is bound by
@@ -53,28 +55,40 @@ def plan_of_fleet(
     search_time_s: float,
 ) -> ServingPlan:
     """Write the plan of a simulated fleet."""
-    deployment = run.decode.deployment
+    deployment, spare = run.decode.deployment, run.selection.spare
+    rental = rental_of(request, run)
+    rented = rental.machines * request.machine_gpus if rental else request.num_gpus or run.num_gpus
     return ServingPlan(
         request=request,
         mode="disaggregated" if run.prefill else "aggregated",
         weights=deployment.weights,
         kv_dtype=deployment.kv_dtype,
-        decode=_pool(run.decode, run.decode_workers),
-        prefill=_pool(run.prefill, run.prefill_workers) if run.prefill else None,
+        decode=_pool(run.decode, run.decode_workers + spare),
+        prefill=_pool(run.prefill, run.prefill_workers + spare) if run.prefill else None,
         num_gpus=run.num_gpus,
-        idle_gpus=(request.num_gpus or run.num_gpus) - run.num_gpus,
+        idle_gpus=rented - run.num_gpus,
         gpus_per_node=hierarchy.gpus_per_host,
         estimate=estimate_fleet(cal, request, hierarchy, run, headroom),
         alternatives=tuple(_alternative(request, run, other) for other in runners_up),
         optimality=optimality,
         evidence=_evidence(run, without_stages),
+        rental=rental,
         search_time_s=search_time_s,
-        assumptions=_assumptions(request),
+        assumptions=_assumptions(request, hierarchy.gpu),
         provenance=(
             f"engine profile {deployment.stack.name}: {deployment.stack.source} ({deployment.stack.as_of})",
             "kernel and collective times: see costmodel/data/kernels/fits.json",
         ),
     )
+
+
+def rental_of(request: ServingRequest, run: FleetRun) -> Rental | None:
+    """The whole machines to rent for the workers, and for the GPUs asked for; None where none is rented."""
+    offer = request.offer
+    if offer is None:
+        return None
+    machines = max(run.machines(offer.gpus), offer.machines_for(request.num_gpus or 0))
+    return Rental(offer=offer, machines=machines, idle_gpus=machines * offer.gpus - run.num_gpus)
 
 
 def _evidence(run: FleetRun, plain: FleetRun | None) -> ServingEvidence:
@@ -228,14 +242,15 @@ def _money(
     request: ServingRequest, run: FleetRun, gpus: int, *, mean_batch: float
 ) -> dict[str, float | None]:
     """Dollars an hour, a query, and a million tokens; input and output share a query's cost by GPU time."""
-    price = request.usd_per_gpu_hour
-    if price is None:
+    price, rental = request.usd_per_gpu_hour, rental_of(request, run)
+    if price is None and rental is None:
         return {"hour": None, "query": None, "input": None, "output": None}
-    query = price * gpus / HOUR / run.request_rate_per_s
+    hour = rental.usd_per_hour if rental is not None else (price or 0.0) * gpus
+    query = hour / HOUR / run.request_rate_per_s
     share = _prompt_share(run, mean_batch)
     job = request.job
     return {
-        "hour": price * gpus,
+        "hour": hour,
         "query": query,
         "input": share * query / job.input_tokens * MEGA,
         "output": (1 - share) * query / job.output_tokens * MEGA,
@@ -249,7 +264,8 @@ def _prompt_share(run: FleetRun, mean_batch: float) -> float:
     requests.
     """
     if run.prefill is not None:
-        return run.prefill.num_gpus * run.prefill_workers / run.num_gpus
+        prompts = run.prefill.num_gpus * run.prefill_workers
+        return prompts / (prompts + run.decode.num_gpus * run.decode_workers)
     job, times = run.decode.job, run.decode.times
     prompt = times.prefill_s(round(job.input_tokens * (1 - job.cached_share)))
     batch = max(round(mean_batch), 1)
@@ -285,7 +301,7 @@ def _narrower(run: FleetRun, other: FleetRun) -> str:
     return f"as many GPUs; {theirs:.0%} below its tightest limit, the chosen one {ours:.0%}"
 
 
-def _assumptions(request: ServingRequest) -> tuple[str, ...]:
+def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     """What the numbers rest on."""
     job = request.job
     spread = "log-normal by their p99" if job.input_tokens_p99 or job.output_tokens_p99 else "all alike"
@@ -297,9 +313,18 @@ def _assumptions(request: ServingRequest) -> tuple[str, ...]:
     level = request.level
     factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
     own = (f"your own server's levels: {factors}",) if level else ()
+    lost = request.spare
+    spare = (f"latencies and capacity are those with {lost} of each pool's workers lost",) if lost else ()
+    widened = (
+        ("fp8 weights are widened to bf16 as they are read (W8A16): arithmetic is bf16",)
+        if request.weights == ("fp8",) and "fp8" not in gpu.peak_flop_per_s
+        else ()
+    )
     return (
         *speculation,
         *own,
+        *widened,
+        *spare,
         f"request lengths: {spread}; arrivals: {arrivals}",
         "replicas share the load evenly",
         f"limits hold at the {job.percentile:g}th percentile of requests after warm-up",

@@ -15,7 +15,7 @@ from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_
 from costmodel.serving.load import Lengths, Load, open_load, thin
 from costmodel.serving.simulator import Simulation, simulate
 from planner.serving.capacity import after_warm_up, closed_run, load_at, meets
-from planner.serving.integer_program import Selection
+from planner.serving.integer_program import Selection, machines_of
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 FLEET_REQUESTS = 2000  # requests of the final simulation of a fleet
@@ -26,7 +26,7 @@ SOON_S = 1e-9  # latencies below this are as good as none
 class FleetRun:
     """A simulated fleet: the replicas, the simulation of one of them (or of both pools).
 
-    And the rate of the fleet.
+    And the rate of the fleet. Spare workers are in `num_gpus` alone: what is simulated is the fleet without.
     """
 
     selection: Selection
@@ -59,9 +59,16 @@ class FleetRun:
 
     @property
     def num_gpus(self) -> int:
-        """GPUs in use."""
+        """GPUs of all workers."""
         prompts = self.prefill.num_gpus * self.prefill_workers if self.prefill else 0
-        return self.decode.num_gpus * self.decode_workers + prompts
+        spare = sum(one.num_gpus for one in (self.decode, self.prefill) if one) * self.selection.spare
+        return self.decode.num_gpus * self.decode_workers + prompts + spare
+
+    def machines(self, machine_gpus: int) -> int:
+        """Whole machines of so many GPUs that the workers, spare ones too, are placed on."""
+        pools = [(self.decode, self.decode_workers), (self.prefill, self.prefill_workers)]
+        spare = self.selection.spare
+        return machines_of([(one.num_gpus, n + spare) for one, n in pools if one is not None], machine_gpus)
 
 
 def run_fleet(

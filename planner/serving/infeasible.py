@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodel.serving.deployment import Weights, weight_bytes
+from costmodel.serving.engine import ServingStack, serving_stack
 from planner.serving.plan import ServingInfeasible, ServingRequest
 from planner.serving.replica import WHOLE, Rejected, holds_requests, token_budgets
 from planner.serving.space import deployment_of, serving_layouts
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 NARROWER: tuple[Weights, ...] = ("fp8", "int8", "int4", "fp4")
@@ -53,7 +55,8 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         weights
         for weights in NARROWER
         if weight_bytes(weights) < least
-        and _has(hierarchy.gpu, weights)
+        and (weights != "fp4" or "fp4" in hierarchy.gpu.peak_flop_per_s)
+        and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights)
         and any(
             holds_requests(deployment, request.job, min(token_budgets(deployment.stack, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
@@ -61,9 +64,14 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
     )
 
 
-def _has(gpu: Gpu, weights: Weights) -> bool:
-    """Whether the GPU multiplies in this format; integers are weights alone, multiplied in bf16."""
-    return weights in ("int8", "int4") or weights in gpu.peak_flop_per_s
+def serves_weights(engine: ServingStack, gpu: Gpu, weights: Weights) -> bool:
+    """Whether an engine serves weights of this format on the GPU.
+
+    Integers are weights alone, and so are four-bit floats where a GPU lacks them; eight-bit floats must be
+    multiplied as such, or widened by the engine.
+    """
+    widened = generation_of(gpu).name in engine.widens_fp8
+    return weights != "fp8" or "fp8" in gpu.peak_flop_per_s or widened
 
 
 def _too_slow(request: ServingRequest, hierarchy: Hierarchy, slow: Sequence[Rejected]) -> ServingInfeasible:

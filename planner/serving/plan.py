@@ -18,6 +18,7 @@ from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import KvDtype, ServingLayout, Weights
 from costmodel.serving.levels import ServingLevel
 from topology.base.decode import document_of, structure, unstructure
+from topology.hardware.offers import Offer
 
 SCHEMA_VERSION = 1
 LEAST_GAP = 0.0005  # smaller gaps are rounding
@@ -32,7 +33,9 @@ class ServingRequest:
 
     `num_gpus` is the fleet to fill (None: find the smallest or cheapest one). `modes` says whether prompts
     and outputs may, or must, run on different GPUs. `pins` fixes tp, pp, attention_dp or ep. `level` is
-    that of the user's own server (`plan calibrate`).
+    that of the user's own server (`plan calibrate`). `offer` is the machine that is rented as a whole, at the
+    price of which `usd_per_gpu_hour` is the part of a GPU; without one GPUs are counted and priced one by
+    one. `spare` more workers of each pool are had, so that the limits hold with as many lost.
     """
 
     model: ModelSpec
@@ -46,6 +49,27 @@ class ServingRequest:
     pins: Mapping[str, int] | None = None
     usd_per_gpu_hour: float | None = None
     level: ServingLevel | None = None
+    offer: Offer | None = None
+    spare: int = 0
+
+    @property
+    def machine_gpus(self) -> int:
+        """GPUs that are had together: those of the machine that is rented, or one."""
+        return self.offer.gpus if self.offer is not None else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rental:
+    """What is rented: whole machines of one kind, and their GPUs that no worker uses."""
+
+    offer: Offer
+    machines: int
+    idle_gpus: int
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The bill of all machines for an hour."""
+        return self.machines * self.offer.usd_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +233,7 @@ class FleetSummary:
     usd_per_hour: float | None
     usd_per_million_output_tokens: float | None
     why_not: str = ""
+    rental: Rental | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +254,7 @@ class ServingPlan:
     other_fleets: tuple[FleetSummary, ...] = ()
     optimality: ServingOptimality
     evidence: ServingEvidence = ServingEvidence(rows=0)
+    rental: Rental | None = None
     search_time_s: float
     commands: Mapping[str, str] | None = None
     assumptions: tuple[str, ...] = ()

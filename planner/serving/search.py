@@ -25,7 +25,7 @@ from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_without_stages
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
-from planner.serving.infeasible import infeasible_fleet
+from planner.serving.infeasible import infeasible_fleet, serves_weights
 from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
@@ -95,11 +95,14 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             fix=f"use --engine {' or '.join(others)}, or another GPU",
         )
     for weights in request.weights:
-        if weights == "fp8" and "fp8" not in gpu.peak_flop_per_s:
+        if not serves_weights(engine, gpu, weights):
+            others = [name for name, one in serving_stacks().items() if serves_weights(one, gpu, weights)]
+            instead = f"--engine {' or '.join(others)}, " if others else ""
             raise InputError(
                 what=f"{gpu.name} cannot serve {weights} weights",
-                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, and not in fp8",
-                fix="use --weights bf16, int8 or int4 on this GPU, or another GPU",
+                cause=f"{gpu.name} multiplies in {', '.join(sorted(gpu.peak_flop_per_s))}, not in fp8, "
+                f"and {engine.name} does not widen fp8 weights there",
+                fix=f"use {instead}--weights bf16, int8 or int4 on this GPU, or another GPU",
             )
 
 
@@ -127,7 +130,13 @@ def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | No
     best_per_s = 0.0
     while True:
         selection = select_fleet(
-            board.options, board.capacities_per_s, most_gpus=most, rate_per_s=rate, simulated=board.exact
+            board.options,
+            board.capacities_per_s,
+            most_gpus=most,
+            rate_per_s=rate,
+            simulated=board.exact,
+            machine_gpus=request.machine_gpus,
+            spare=request.spare,
         )
         if selection is None or selection.rate_per_s <= 0:
             return None
@@ -158,15 +167,20 @@ def fleet_certificate(
     rate = request.job.request_rate_per_s
     ceilings = [rate_bound_per_s(option) for option in board.options] if traced else board.ceilings_per_s
     best = select_fleet(
-        board.options, ceilings, most_gpus=request.num_gpus or MOST_FLEET_GPUS, rate_per_s=rate
+        board.options,
+        ceilings,
+        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+        rate_per_s=rate,
+        machine_gpus=request.machine_gpus,
+        spare=request.spare,
     )
     if rate is None:
         value = selection.rate_per_s
         bound = max(best.rate_per_s if best is not None else 0.0, value)
         gap = bound / value - 1
     else:
-        value = float(selection.num_gpus)
-        bound = min(float(best.num_gpus) if best is not None else value, value)
+        value, least = _paid_for(request, selection), _paid_for(request, best or selection)
+        bound = min(least, value)
         gap = 1 - bound / value
     told_apart = RESOLUTION / (1 - RESOLUTION) + 1e-6 if rate is None else 0.0
     proven = gap <= told_apart and not board.lowered
@@ -179,6 +193,11 @@ def fleet_certificate(
         simulated=board.simulated,
         gap=gap,
     )
+
+
+def _paid_for(request: ServingRequest, selection: Selection) -> float:
+    """What is minimised for a rate: whole machines where they are rented, else GPUs."""
+    return float(selection.num_gpus if request.offer is None else selection.machines)
 
 
 def _fastest(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy) -> FleetRun | None:
@@ -221,7 +240,11 @@ def _no_fleet(request: ServingRequest, board: Board, fastest: FleetRun | None) -
 def _ceiling_per_s(request: ServingRequest, board: Board) -> tuple[float, bool]:
     """What no fleet of the board is found to serve more of, and whether it was simulated."""
     best = select_fleet(
-        board.options, board.ceilings_per_s, most_gpus=request.num_gpus or MOST_FLEET_GPUS, rate_per_s=None
+        board.options,
+        board.ceilings_per_s,
+        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+        rate_per_s=None,
+        spare=request.spare,
     )
     return (0.0, False) if best is None else (best.rate_per_s, best.counts.keys() <= board.measured)
 

@@ -383,9 +383,10 @@ def test_the_capacity_of_a_fleet_is_kept_in_its_own_simulation_and_not_above() -
 
 
 def test_eight_bit_floats_need_a_gpu_that_has_them() -> None:
-    """Not on an A100."""
-    with pytest.raises(InputError, match="a100-sxm-80gb cannot serve fp8 weights"):
-        ask("70b", "a100-sxm-80gb", 8, weights=("fp8",))
+    """Not on a V100, on which no engine widens them."""
+    with pytest.raises(InputError, match="v100-sxm-32gb cannot serve fp8 weights") as refused:
+        ask("8b", "v100-sxm-32gb", 8, weights=("fp8",))
+    assert "--engine" not in str(refused.value)
 
 
 def test_scenario_13b_needs_two_24_gb_gpus() -> None:
@@ -507,3 +508,20 @@ def test_bisection_finds_the_fewest_replicas_of_a_scan(limits: dict[str, float])
     ]
     assert not any(smaller)
     assert smaller or plan.num_gpus == 1
+
+
+def test_eight_bit_floats_on_a_gpu_without_them_are_weights_alone() -> None:
+    """An engine widens them on an A100: their bytes as eight-bit integers have, bf16 arithmetic; others refuse."""
+    found = {
+        weights: fleet("8b", "a100-sxm-80gb", 1, request_rate_per_s=2.0, weights=(weights,))
+        for weights in ("bf16", "int8", "fp8")
+    }
+    assert found["fp8"].decode.memory == found["int8"].decode.memory
+    assert found["fp8"].estimate.tpot == found["int8"].estimate.tpot
+    assert found["fp8"].estimate.tpot.p50_s < 0.8 * found["bf16"].estimate.tpot.p50_s
+    assert found["fp8"].estimate.ttft.p50_s > 0.9 * found["bf16"].estimate.ttft.p50_s
+    assert any("W8A16" in line for line in found["fp8"].assumptions)
+    request = replace(found["fp8"].request, engine="sglang")
+    with pytest.raises(InputError, match="does not widen") as refused:
+        search_serving(CAL, request, default_cluster("a100-sxm-80gb", 1).hierarchy)
+    assert "--engine vllm" in str(refused.value)

@@ -1,0 +1,62 @@
+"""Whose machines a fleet is made of: rented whole from named providers, or one's own GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.questions.flags import ServeFlags
+from topology.base.errors import InputError
+from topology.fabric.hierarchy import Hierarchy
+from topology.hardware.offers import Offer, offer_of, provider_named
+
+OWN = "own"
+Fabrics = list[tuple[str, Hierarchy]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renting:
+    """From whom machines are rented: from `among`, None being whoever is quoted first, or from nobody."""
+
+    own: bool
+    among: tuple[str, ...] | None = None
+
+    def offer(self, gpu: str, hierarchy: Hierarchy) -> Offer | None:
+        """The machine that is rented for a GPU kind, None where GPUs are had one by one."""
+        return None if self.own else offer_of(gpu, hierarchy.gpus_per_host, self.among)
+
+
+def renting(flags: ServeFlags) -> Renting:
+    """Read `--provider`; a price of one's own or a cluster is of GPUs one has."""
+    owned = [
+        name
+        for name, value in (("--usd-per-gpu-hour", flags.usd_per_gpu_hour), ("--cluster", flags.cluster))
+        if value
+    ]
+    named = [name.strip().lower() for name in (flags.provider or "").split(",") if name.strip()]
+    if not named:
+        return Renting(own=bool(owned))
+    if OWN in named or owned:
+        if set(named) != {OWN}:
+            raise InputError(
+                what="machines are rented, or they are one's own",
+                cause=" and ".join([f"--provider {flags.provider}", *owned]),
+                fix="give --provider own with a price or a cluster, or providers alone",
+            )
+        return Renting(own=True)
+    return Renting(own=False, among=tuple(provider_named(name) for name in named))
+
+
+def offered(found: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
+    """The GPU kinds that the named providers rent, and what is said of the others."""
+    if found.among is None:
+        return fabrics, []
+    kept = [(gpu, fabric) for gpu, fabric in fabrics if found.offer(gpu, fabric) is not None]
+    missing = [gpu for gpu, fabric in fabrics if found.offer(gpu, fabric) is None]
+    whom = " or ".join(found.among)
+    if not kept:
+        raise InputError(
+            what=f"no machine of {' or '.join(missing)} is rented by {whom}",
+            cause="the catalog (topology/data/machines.toml) has no dated price of one",
+            fix="name another --provider, or give --usd-per-gpu-hour for GPUs of your own",
+        )
+    return kept, [f"not rented by {whom}, left out: {', '.join(missing)}"] if missing else []
