@@ -23,6 +23,7 @@ from topology.spec import ClusterSpec
 Floats: TypeAlias = npt.NDArray[np.float64]
 RUNS = 300
 """Campaigns that are simulated for a band."""
+_MOST_IN_ALL = 2.0
 MOST_FAILURES = 2000.0
 """Of a simulated run; a longer one is a longer stretch of the same."""
 
@@ -97,7 +98,7 @@ def band(values: Floats) -> Band:
 def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
     """Campaigns over the band of the step, the spread of the rate, and chance."""
     step = _lognormal(math.log(step_band_s[1] / step_band_s[0]) / TEN_TO_NINETY, runs, seed=2)
-    rate = _lognormal(spread_of(world.site), runs, seed=3)
+    rate = np.minimum(_lognormal(spread_of(world.site), runs, seed=3), _most_often(course))
     short = _shortened(course)
     stretch = course.work_s / short.work_s
     found = simulate(short, runs, rate_factor=rate, work_factor=step)
@@ -107,6 +108,13 @@ def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, fl
         wall_s=found.wall_s * stretch,
         interruptions=found.interruptions * stretch,
     )
+
+
+def _most_often(course: Course) -> float:
+    """The highest factor on rates with which a run gets on: few failures in an interval and recovery."""
+    back_s = max(h.notice_s + h.restart_s + course.load_s(h) for h in course.hazards)
+    whole_s = back_s + max(course.every_s) + max(level.stall_s + level.durable_s for level in course.levels)
+    return max(1.0, _MOST_IN_ALL / (course.per_s * whole_s))
 
 
 def _shortened(course: Course) -> Course:

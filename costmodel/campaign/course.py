@@ -116,6 +116,10 @@ class Course:
         """Share of time in which some node is slow: 1 − e^(−rate · spell), infinitely many servers."""
         return -math.expm1(-self.slow_per_s * self.slow_spell_s)
 
+    def load_s(self, hazard: Hazard) -> float:
+        """Seconds to load what a hazard makes it load."""
+        return self.levels[self.level_for(hazard.loses)].load_s
+
     @property
     def replicas(self) -> int:
         """Replicas at full strength."""
@@ -148,7 +152,7 @@ def require_possible(course: Course) -> Course:
             fix="give at least one cause with events above 0",
         )
     between_s = 1 / course.per_s
-    back_s = mean_of(course.hazards, lambda hazard: hazard.notice_s + hazard.restart_s)
+    back_s = mean_of(course.hazards, lambda h: h.notice_s + h.restart_s + course.load_s(h))
     if back_s >= between_s:
         raise InputError(
             what="the run is interrupted faster than it comes back",

@@ -17,7 +17,7 @@ from topology.base.errors import InputError
 _TRIES = 24
 _ROUNDS = 3
 _MOST_MULTIPLE = 64
-MOST_SPARES = 4096
+MOST_SPARES = 2048
 
 
 def young_daly_s(checkpoint_s: float, between_failures_s: float) -> float:
@@ -77,13 +77,18 @@ def with_best_interval(course: Course, least_s: float) -> Course:
 def with_best_spares(course: Course) -> Course:
     """The course with the spares that make the fewest node-hours: (nodes + spares) / useful share."""
     best, lowest = course, math.inf
+    blocked = 1.0
     offered = course.node_losses_per_s * course.repair_s
     full = at_full_strength(course).useful
     for spares in range(min(MOST_SPARES, math.ceil(offered + 6 * math.sqrt(offered)) + 2)):
         if (course.nodes + spares) / full > lowest:  # not even without any wait
             break
         one = replace(course, spares=spares)
-        useful = expected(one).useful
+        if course.floor_nodes is None:  # Erlang's recursion, the next spare from the last
+            blocked = offered * blocked / (spares + 1 + offered * blocked)
+            useful = full * (1 - blocked)
+        else:
+            useful = expected(one).useful
         if useful > 0 and (course.nodes + spares) / useful < lowest:
             best, lowest = one, (course.nodes + spares) / useful
     return best

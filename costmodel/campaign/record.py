@@ -19,7 +19,7 @@ Scope = Literal["process", "node", "memory"]
 SCOPES: tuple[Scope, ...] = ("process", "node", "memory")
 Restart = Literal["in_process", "swap", "requeue"]
 
-MOST_EVENTS, MOST_DAYS, LONGEST_S = 1e7, 1e5, 1e8
+MOST_EVENTS, MOST_DAYS, LONGEST_S = 1e7, 1e5, 1e7
 LEAST_S = 1e-3
 
 

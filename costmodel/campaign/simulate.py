@@ -16,11 +16,12 @@ import numpy.typing as npt
 from costmodel.campaign.closed_form import MAINTENANCE
 from costmodel.campaign.course import Course
 from costmodel.campaign.cycles import Cycles
+from topology.base.errors import InputError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 Counts: TypeAlias = npt.NDArray[np.intp]
-_MOST_EVENTS = 2_000_000
+_MOST_EVENTS = 30_000
 _TINY = 1e-9
 
 
@@ -71,12 +72,19 @@ def simulate(
         seed: Of the random numbers; the same seed gives the same campaigns.
         rate_factor: On the rates of every hazard, one for each campaign.
         work_factor: On the work, one for each campaign.
+
+    Raises:
+        InputError: a run is interrupted so often that it does not end.
     """
     state = _State(course, runs, np.random.default_rng(seed), rate_factor, work_factor)
     for _ in range(_MOST_EVENTS):
         if not state.advance():
-            break
-    return state.result()
+            return state.result()
+    raise InputError(
+        what="the simulated runs do not end",
+        cause=f"{_MOST_EVENTS:,} interruptions and repairs, and some run is not finished",
+        fix="use fewer nodes, faster restarts, or a site with fewer failures",
+    )
 
 
 class _State:

@@ -10,6 +10,7 @@ from costmodel.campaign.closed_form import erlang_b, expected, node_states, why_
 from costmodel.campaign.course import Course, Hazard, Level
 from costmodel.campaign.cycles import Cycles
 from costmodel.campaign.simulate import simulate
+from topology.base.errors import InputError
 from topology.base.units import DAY, HOUR
 
 AGREE = 0.015
@@ -154,6 +155,15 @@ def test_outside_its_validity_the_closed_form_says_so(changed: dict[str, object]
     """Every limit has a sentence."""
     assert why_invalid(plain()) == ""
     assert word in why_invalid(plain(**changed))
+
+
+def test_runs_that_do_not_end_are_refused() -> None:
+    """Twenty failures in every interval: no checkpoint is reached, and the simulation says so."""
+    stuck = plain(
+        work_s=DAY, every_s=(2 * HOUR,), hazards=(Hazard(name="any", per_s=1e-2, notice_s=1, restart_s=1),)
+    )
+    with pytest.raises(InputError, match="do not end"):
+        simulate(stuck, 2)
 
 
 def test_one_seed_is_one_answer() -> None:
