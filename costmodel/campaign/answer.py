@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from costmodel.campaign.closed_form import Shares, expected, why_invalid
 from costmodel.campaign.compose import Job, bound_useful_share, course_of
-from costmodel.campaign.course import TEN_TO_NINETY, Course
+from costmodel.campaign.course import TEN_TO_NINETY, Course, mean_of
 from costmodel.campaign.failures import explain_measured, spread_of
 from costmodel.campaign.record import Band, Campaign, Duration, FailureModel, LostShare, Worth
 from costmodel.campaign.simulate import Runs, simulate
@@ -78,9 +78,7 @@ def campaign(
         spare_nodes=course.spares,
         lost_share=mean.lost,
         mean_useful_share=mean.useful,
-        bound_useful_share=max(
-            bound_useful_share(job, least_bytes, world, cluster), mean.useful if why else 0.0
-        ),
+        bound_useful_share=None if why else bound_useful_share(job, least_bytes, world, cluster),
         mean_time_between_failures_s=1 / sum(h.per_s for h in course.hazards if h.notice_s > 0),
         failures=world,
         by="simulation" if why else "closed form",
@@ -112,7 +110,7 @@ def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, fl
 
 def _most_often(course: Course) -> float:
     """The highest factor on rates with which a run gets on: few failures in an interval and recovery."""
-    back_s = max(h.notice_s + h.restart_s + course.load_s(h) for h in course.hazards)
+    back_s = mean_of(course.hazards, lambda h: h.notice_s + h.restart_s + course.load_s(h))
     whole_s = back_s + max(course.every_s) + max(level.stall_s + level.durable_s for level in course.levels)
     return max(1.0, _MOST_IN_ALL / (course.per_s * whole_s))
 

@@ -255,7 +255,8 @@ class Campaign:
     """A finished run: when, for how much, how much of it useful, and what to set for it.
 
     Bands hold the step's own band, the spread of failure rates between sites, and chance. `by` says what
-    answered, the closed form or the simulation; `bound_useful_share` is what no layout can beat.
+    answered, the closed form or the simulation; `bound_useful_share` is what no layout can
+    beat, None where the closed form does not hold.
     """
 
     useful_share: Band
@@ -269,7 +270,7 @@ class Campaign:
     spare_nodes: int
     lost_share: LostShare
     mean_useful_share: float
-    bound_useful_share: float
+    bound_useful_share: float | None
     mean_time_between_failures_s: float
     failures: FailureModel
     by: Literal["closed form", "simulation"]

@@ -36,13 +36,14 @@ def _facts(found: Campaign) -> Facts:
     if found.usd is not None:
         middle += f", {format_usd(found.usd.p50)}"
     often = f"one every {format_seconds(found.mean_time_between_failures_s)} on average"
-    share = format_percent(found.mean_useful_share)
+    share, bound = format_percent(found.mean_useful_share), found.bound_useful_share
+    best = "" if bound is None else f"; no layout beats {format_percent(bound)}"
     pairs = (
         ("whole run", finish_text(found)),
         ("in the middle", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
         (
             "mean",
-            f"{share} useful by the {found.by}; no layout beats {format_percent(found.bound_useful_share)}",
+            f"{share} useful by the {found.by}{best}",
         ),
         ("interruptions", f"{_range(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
