@@ -43,8 +43,8 @@ def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
         InputError: it would make no headway; see `require_possible` and `require_storage`.
     """
     course = bare_course(job, world, cluster)
-    require_possible(course)
     require_storage(course, job.checkpoint.total_bytes, world)
+    require_possible(course)
     return with_best_spares(with_best_interval(course, job.step_s))
 
 
