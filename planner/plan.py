@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from costmodel.campaign.record import Campaign
 from costmodel.estimate import Estimate
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout, layout_record, layout_words
@@ -159,12 +160,13 @@ class Plan:
     """One proposed way to run the job.
 
     `layers_of_stage` counts layers per virtual stage in model order (pp · virtual_stages numbers);
-    `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers). `simulated_s` is the step by
-    event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
+    `recompute_of_stage` counts recomputed layers per pipeline rank (pp numbers). `simulated_s` is the step
+    by event simulation of the schedule, where `estimate.step_time_s` is the closed form that was searched.
     `origin` says what it was made with; None in plans of a time before they said so. `pool` says what was
     offered where nodes differ; None where all are alike. `kind_of_stage` says on which kind of node of the
-    cluster each pipeline stage runs (places in `topology.pools.kinds.kinds_of`), costed as what that kind is;
-    empty where all GPUs are planned for alike.
+    cluster each pipeline stage runs (places in `topology.pools.kinds.kinds_of`), costed as what that kind
+    is; empty where all GPUs are planned for alike. `campaign` is the run to its last token, where tokens
+    were asked.
     """
 
     request: PlanRequest
@@ -183,6 +185,7 @@ class Plan:
     origin: Origin | None = None
     pool: Pool | None = None
     kind_of_stage: tuple[int, ...] = ()
+    campaign: Campaign | None = None
     schema_version: int = SCHEMA_VERSION
 
     def __repr__(self) -> str:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, FailuresFile, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
 @takes_job()
 def command(
-    flags: Flags, *, as_json: AsJson = False, output: OutputFile = None, output_format: OutputFormat = None
+    flags: Flags,
+    *,
+    failures: FailuresFile = None,
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
 ) -> int:
     """Plan a training job (the default command).
 
-    Every axis is decided jointly; the plan is proven optimal under the cost model, or states its gap.
+    Every axis is decided jointly; the plan is proven optimal under the cost model, or states its gap. With
+    --tokens the answer is a campaign: when the run is finished after failures, checkpoints and restarts.
     """
     from app.actions.plan import find_plan
     from app.reports.answer import check_destination, emit, note
@@ -22,7 +28,12 @@ def command(
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     understood = understand(flags)
-    answer = plan_answer(find_plan(understood.request))
+    plan = find_plan(understood.request)
+    if understood.request.job.total_tokens is not None or failures is not None:
+        from app.actions.campaign import run_to_its_end
+
+        plan = run_to_its_end(plan, failures)
+    answer = plan_answer(plan)
     for text in understood.notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

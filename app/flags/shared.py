@@ -81,6 +81,12 @@ ObjectiveFlag: TypeAlias = Annotated[
 Tokens: TypeAlias = Annotated[
     str | None, typer.Option("--tokens", help="Tokens to train on (15T), for totals in time and dollars.")
 ]
+FailuresFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--failures", help="What fails, how often and how long it takes: your own rates.", metavar="FILE"
+    ),
+]
 Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Time to finish in (30d, 12h).")]
 Settings: TypeAlias = Annotated[
     list[str] | None,

@@ -24,6 +24,7 @@ def plan_answer(plan: Plan) -> Answer:
     """Everything `plan train` says about its plan."""
     sections: list[Section] = [
         headline_facts(plan),
+        *_campaign(plan),
         layout_facts(plan),
         time_table(plan.estimate),
         memory_table(plan),
@@ -42,6 +43,15 @@ def plan_answer(plan: Plan) -> Answer:
         document=lambda: to_json(plan),
         records=tuple(plan.rows()),
     )
+
+
+def _campaign(plan: Plan) -> tuple[Section, ...]:
+    """What the plan says of its run to the last token, if it was asked."""
+    if plan.campaign is None:
+        return ()
+    from app.reports.campaign.sections import campaign_sections
+
+    return campaign_sections(plan.campaign)
 
 
 def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:

@@ -40,7 +40,8 @@ def headline_facts(plan: Plan) -> Facts:
         ("money, energy", money_text(request, estimate)),
     ]
     if request.job.total_tokens is not None:
-        pairs.append(("whole run", run_text(request, estimate)))
+        alone = "steps alone" if plan.campaign else "whole run"
+        pairs.append((alone, run_text(request, estimate)))
     return Facts(title="", pairs=tuple(pairs))
 
 

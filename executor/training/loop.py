@@ -275,10 +275,16 @@ def _interval(trainer: Trainer, step_s: float) -> int:
     cost = trainer.checkpointer.write_s
     steps = FIRST_CHECKPOINT_STEPS
     if cost:
-        steps = min(MOST_CHECKPOINT_STEPS, best_interval_steps(step_s, cost, trainer.plan.layout.num_gpus))
+        best = best_interval_steps(step_s, cost, trainer.plan.layout.num_gpus, _gpu_of(trainer))
+        steps = min(MOST_CHECKPOINT_STEPS, best)
     agreed = torch.tensor([steps])
     dist.broadcast(agreed, src=0, group=trainer.checkpointer.control)
     return int(agreed)
+
+
+def _gpu_of(trainer: Trainer) -> str:
+    """The kind of GPU that the plan is for, whose failures are published or not."""
+    return trainer.plan.request.cluster.nodes[0].gpu
 
 
 def _final_checkpoint(trainer: Trainer, step: int) -> None:

@@ -1,0 +1,1 @@
+"""A campaign in words: its answer, and where its time goes."""

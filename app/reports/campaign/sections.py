@@ -1,0 +1,93 @@
+"""A run to its last token, in words: when it is finished, for how much, where its time goes, what to set."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from app.quantities import format_percent, format_share, format_usd
+from app.reports.answer import Facts, Lines, Section, Table
+from costmodel.campaign.record import Band, Campaign, LostShare
+from topology.base.counts import counted
+from topology.base.units import DAY, HOUR, TB, format_seconds, three_digits
+
+
+def campaign_sections(found: Campaign) -> tuple[Section, ...]:
+    """What a plan says of its campaign: the answer, the shares of its time, what changes are worth."""
+    sections: list[Section] = [_facts(found), _shares(found)]
+    if found.worth:
+        sections.append(Lines(title="What changes are worth", lines=tuple(_worth(found))))
+    sections.append(Lines(title="Assumed of failures", lines=found.notes))
+    return tuple(sections)
+
+
+def finish_text(found: Campaign) -> str:
+    """The answer in one line: days, dollars, useful share, each from the tenth to the ninetieth percentile.
+
+    Days are of all nodes with the failures of the site that is named.
+    """
+    useful = f"{100 * found.useful_share.p10:.0f}–{100 * found.useful_share.p90:.0f} % useful"
+    money = "" if found.usd is None else f", {format_usd(found.usd.p10)} – {format_usd(found.usd.p90)}"
+    return f"finished in {_range(found.days)} days{money}, {useful} (80 % bands)"
+
+
+def _facts(found: Campaign) -> Facts:
+    """The answer, and what to set for it."""
+    middle = f"{three_digits(found.days.p50)} days"
+    if found.usd is not None:
+        middle += f", {format_usd(found.usd.p50)}"
+    often = f"one every {format_seconds(found.mean_time_between_failures_s)} on average"
+    share, bound = format_percent(found.mean_useful_share), found.bound_useful_share
+    best = "" if bound is None else f"; no layout beats {format_percent(bound)}"
+    pairs = (
+        ("whole run", finish_text(found)),
+        ("in the middle", f"{middle}, {format_percent(found.useful_share.p50)} useful"),
+        (
+            "mean",
+            f"{share} useful by the {found.by}{best}",
+        ),
+        ("interruptions", f"{_range(found.interruptions)}; {often}"),
+        ("checkpoint", _checkpoint(found)),
+        ("spares", f"{counted(found.spare_nodes, 'node')}, paid for"),
+    )
+    return Facts(title="Campaign", pairs=pairs)
+
+
+def _checkpoint(found: Campaign) -> str:
+    """How often, how large, how long."""
+    size = f"{three_digits(found.checkpoint_bytes / TB)} TB"
+    write = f"written in {format_seconds(found.checkpoint_write_s)}"
+    stall = f"steps wait {format_seconds(found.checkpoint_stall_s)}"
+    return f"every {format_seconds(found.checkpoint_interval_s)} of work: {size}, {write}, {stall}"
+
+
+def _shares(found: Campaign) -> Table:
+    """Where the time of the run goes, largest first."""
+    parts = {field.name: getattr(found.lost_share, field.name) for field in fields(LostShare)}
+    lost = sorted(((share, name) for name, share in parts.items() if share > 0), reverse=True)
+    rows = [("useful", found.mean_useful_share), *((name.replace("_", " "), share) for share, name in lost)]
+    days = found.days.p50
+    return Table(
+        title="Time of the run",
+        columns=("", "share", "days"),
+        rows=tuple((name, format_share(share), three_digits(share * days)) for name, share in rows),
+    )
+
+
+def _worth(found: Campaign) -> list[str]:
+    """What each change saves."""
+    said = []
+    for one in found.worth:
+        saved = (
+            f"{three_digits(one.days)} days" if one.days >= 1 else f"{three_digits(one.days * DAY / HOUR)} h"
+        )
+        money = ""
+        if one.usd:
+            money = f" and {format_usd(one.usd)}" if one.usd > 0 else f", and costs {format_usd(-one.usd)}"
+        said.append(f"{one.change} saves {saved}{money}")
+    return said
+
+
+def _range(band: Band) -> str:
+    """Both ends of a band, as whole numbers where they are large."""
+    low, high = (f"{end:,.0f}" if end >= 10 else three_digits(end) for end in (band.p10, band.p90))
+    return low if low == high else f"{low}–{high}"

@@ -1,0 +1,1 @@
+"""From a step to a finished run: failures, checkpoints, restarts and spares, and what they leave useful."""

@@ -1,0 +1,239 @@
+"""The answer: bands of days, dollars and interruptions of a run, where its time goes, what changes bring."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodel.campaign.closed_form import Shares, expected, why_invalid
+from costmodel.campaign.compose import Job, bound_useful_share, course_of
+from costmodel.campaign.course import TEN_TO_NINETY, Course, mean_of
+from costmodel.campaign.failures import explain_measured, spread_of
+from costmodel.campaign.record import Band, Campaign, Duration, FailureModel, LostShare, Worth
+from costmodel.campaign.simulate import Runs, simulate
+from topology.base.errors import InputError
+from topology.base.units import DAY, HOUR
+from topology.spec import ClusterSpec
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+RUNS = 300
+"""Campaigns that are simulated for a band."""
+_MOST_IN_ALL = 2.0
+MOST_FAILURES = 2000.0
+"""Of a simulated run; a longer one is a longer stretch of the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What is paid: dollars an hour of one GPU, and the GPUs of a node."""
+
+    usd_per_gpu_hour: float
+    gpus_per_node: float
+
+
+def campaign(
+    job: Job,
+    world: FailureModel,
+    cluster: ClusterSpec,
+    *,
+    step_band_s: tuple[float, float],
+    least_bytes: float,
+    price: Price | None = None,
+    runs: int = RUNS,
+) -> Campaign:
+    """Answer when a run is finished.
+
+    Args:
+        job: What runs.
+        world: What fails and how long everything takes.
+        cluster: Where.
+        step_band_s: Between which the step is in eight of ten cases.
+        least_bytes: Of a checkpoint under any layout, for the bound.
+        price: What is paid, if it is known.
+        runs: How many to simulate.
+
+    Raises:
+        InputError: the run makes no headway.
+    """
+    course = course_of(job, world, cluster)
+    found = _simulated(course, world, step_band_s, runs)
+    why = why_invalid(course)
+    mean = expected(course) if not why else _shares(simulate(_shortened(course), runs, seed=1))
+    usd_per_s = _usd_per_s(course, price)
+    last = course.levels[-1]
+    return Campaign(
+        useful_share=band(found.useful_share),
+        days=band(found.wall_s / DAY),
+        usd=None if usd_per_s is None else band(found.wall_s * usd_per_s),
+        interruptions=band(found.interruptions),
+        checkpoint_interval_s=course.every_s[0],
+        checkpoint_bytes=job.checkpoint.total_bytes,
+        checkpoint_write_s=job.checkpoint.total_bytes / world.storage.write_bytes_per_s,
+        checkpoint_stall_s=last.stall_s,
+        spare_nodes=course.spares,
+        lost_share=mean.lost,
+        mean_useful_share=mean.useful,
+        bound_useful_share=None if why else bound_useful_share(job, least_bytes, world, cluster),
+        mean_time_between_failures_s=1 / sum(h.per_s for h in course.hazards if h.notice_s > 0),
+        failures=world,
+        by="simulation" if why else "closed form",
+        worth=_worth(job, world, cluster, price, mean.useful),
+        notes=_notes(world, cluster, why),
+    )
+
+
+def band(values: Floats) -> Band:
+    """The tenth, fiftieth and ninetieth percentile."""
+    low, middle, high = np.percentile(values, (10, 50, 90))
+    return Band(p10=float(low), p50=float(middle), p90=float(high))
+
+
+def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:
+    """Campaigns over the band of the step, the spread of the rate, and chance."""
+    step = _lognormal(math.log(step_band_s[1] / step_band_s[0]) / TEN_TO_NINETY, runs, seed=2)
+    rate = np.minimum(_lognormal(spread_of(world.site), runs, seed=3), _most_often(course))
+    short = _shortened(course)
+    stretch = course.work_s / short.work_s
+    found = simulate(short, runs, rate_factor=rate, work_factor=step)
+    return replace(
+        found,
+        work_s=found.work_s * stretch,
+        wall_s=found.wall_s * stretch,
+        interruptions=found.interruptions * stretch,
+    )
+
+
+def _most_often(course: Course) -> float:
+    """The highest factor on rates with which a run gets on: few failures in an interval and recovery."""
+    back_s = mean_of(course.hazards, lambda h: h.notice_s + h.restart_s + course.load_s(h))
+    whole_s = back_s + max(course.every_s) + max(level.stall_s + level.durable_s for level in course.levels)
+    return max(1.0, _MOST_IN_ALL / (course.per_s * whole_s))
+
+
+def _shortened(course: Course) -> Course:
+    """The same run, as long as is worth simulating."""
+    failures = course.per_s * course.work_s
+    return replace(course, work_s=course.work_s * min(1.0, MOST_FAILURES / failures))
+
+
+def _lognormal(sigma: float, count: int, seed: int) -> Floats:
+    """Factors at evenly spaced percentiles of a lognormal of median 1, in an order of their own."""
+    from statistics import NormalDist
+
+    quantiles = np.array([NormalDist().inv_cdf((i + 0.5) / count) for i in range(count)])
+    return np.exp(sigma * np.random.default_rng(seed).permutation(quantiles))
+
+
+def _shares(found: Runs) -> Shares:
+    """Mean shares of simulated campaigns."""
+    whole = float(found.wall_s.sum())
+    names = (
+        "lost_work",
+        "detection",
+        "restart",
+        "maintenance",
+        "waiting_for_nodes",
+        "fewer_replicas",
+        "stragglers",
+    )
+    parts = {name: float(getattr(found, f"{name}_s").sum()) / whole for name in names}
+    useful = float(found.work_s.sum()) / whole
+    parts["checkpoints"] = 1 - useful - sum(parts.values())
+    return Shares(useful=useful, lost=LostShare(**parts))
+
+
+def _usd_per_s(course: Course, price: Price | None) -> float | None:
+    """Dollars a second of all nodes, spares too."""
+    if price is None:
+        return None
+    return price.usd_per_gpu_hour * price.gpus_per_node * (course.nodes + course.spares) / HOUR
+
+
+def _worth(
+    job: Job, world: FailureModel, cluster: ClusterSpec, price: Price | None, useful: float
+) -> tuple[Worth, ...]:
+    """What changes of the world are worth, best first; those worth less than an hour in all are left out."""
+    now = course_of(job, world, cluster)
+    found = []
+    for change, altered in _changes(world).items():
+        try:
+            then = course_of(job, altered, cluster)
+        except InputError:  # the change makes it worse than possible
+            continue
+        if why_invalid(then) or why_invalid(now):
+            continue
+        share = expected(then).useful
+        saved_s = job.work_s / useful - job.work_s / share
+        before, after = _usd_per_s(now, price), _usd_per_s(then, price)
+        usd = None if before is None or after is None else (
+            job.work_s / useful * before - job.work_s / share * after
+        )  # fmt: skip
+        if saved_s > HOUR:
+            found.append(Worth(change=change, days=saved_s / DAY, usd=usd))
+    return tuple(sorted(found, key=lambda one: -one.days))
+
+
+def _changes(world: FailureModel) -> Mapping[str, FailureModel]:
+    """Changes that are asked about."""
+    times, storage = world.times, world.storage
+    changed: dict[str, FailureModel] = {}
+
+    def timed(words: str, **of: Duration) -> None:
+        """A change of a time."""
+        changed[words] = replace(world, times=replace(times, **of))
+
+    restart = getattr(times, world.restart)
+    timed("halving restart time", **{world.restart: _times(restart, 0.5)})
+    timed("noticing hangs as fast as crashes", hang_notice=times.crash_notice)
+    timed("noticing wrong numbers in half the time", corruption_notice=_times(times.corruption_notice, 0.5))
+    timed("halving the stall of a checkpoint", stall=_times(times.stall, 0.5))
+    timed("halving repair time", repair=_times(times.repair, 0.5))
+    changed["twice the bandwidth of storage"] = replace(
+        world,
+        storage=replace(
+            storage,
+            write_bytes_per_s=2 * storage.write_bytes_per_s,
+            read_bytes_per_s=2 * storage.read_bytes_per_s,
+        ),
+    )
+    if not world.peer_memory:
+        changed["a copy of the checkpoint in a peer's memory"] = replace(world, peer_memory=True)
+    if not world.asynchronous:
+        changed["writing checkpoints while steps go on"] = replace(world, asynchronous=True)
+    return changed
+
+
+def _times(duration: Duration, factor: float) -> Duration:
+    """A time and its range, longer or shorter."""
+    scaled: Callable[[float | None], float | None] = lambda x: None if x is None else x * factor  # noqa: E731
+    return replace(
+        duration,
+        seconds=duration.seconds * factor,
+        low_s=scaled(duration.low_s),
+        high_s=scaled(duration.high_s),
+    )
+
+
+def _notes(world: FailureModel, cluster: ClusterSpec, why: str) -> tuple[str, ...]:
+    """What the answer rests on."""
+    site = world.site
+    notes = [
+        f"failures at the rate of {site.name}, {site.per_1000_node_days:.3g} in 1,000 node-days"
+        + (f" ({site.source})" if site.source else "")
+    ]
+    kinds = sorted({node.gpu for node in cluster.nodes} - {site.gpu})
+    if kinds:
+        notes.append(f"those are of {site.gpu}, not of {', '.join(kinds)}: no rate of these is published")
+    notes.append(
+        f"rates of sites differ by a factor of {math.exp(spread_of(site)):.2g} (one standard deviation), "
+        "which the bands hold"
+    )
+    notes += explain_measured(site)
+    if why:
+        notes.append(f"the simulation answers, the closed form does not hold: {why}")
+    return tuple(notes)

@@ -1,0 +1,108 @@
+"""How often to save, and how many nodes to keep in reserve: what makes the most of a course.
+
+Legend: ``C`` seconds one checkpoint costs, ``M`` mean seconds between failures of the whole job.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.campaign.closed_form import at_full_strength, expected
+from costmodel.campaign.course import Course
+from topology.base.errors import InputError
+
+_TRIES = 24
+_ROUNDS = 3
+_MOST_MULTIPLE = 64
+MOST_SPARES = 2048
+
+
+def young_daly_s(checkpoint_s: float, between_failures_s: float) -> float:
+    """Seconds of work between checkpoints that lose the least time: √(2·C·M) (Young 1974; Daly 2006, eq. 5).
+
+    >>> young_daly_s(checkpoint_s=50.0, between_failures_s=10_000.0)
+    1000.0
+    """
+    return math.sqrt(2 * checkpoint_s * between_failures_s)
+
+
+def ettr(*, nodes: float, per_node_s: float, restart_s: float, every_s: float, pause_s: float) -> float:
+    """Expected share of useful time to first order, as published for Meta's clusters.
+
+    (1 − N·r·(u₀ + Δt/2)) / (1 + w/Δt), for N·r·(u₀ + Δt/2) ≪ 1 (Kokolis et al., arXiv 2410.21680, HPCA'25).
+    The closed form here keeps what this leaves out: failures of a recovery, and several in one interval.
+
+    Args:
+        nodes: N.
+        per_node_s: r, failures of a node in a second.
+        restart_s: u₀, until steps go on.
+        every_s: Δt, seconds of work between checkpoints.
+        pause_s: w, seconds that a checkpoint stops the steps.
+
+    Raises:
+        InputError: a failure costs as much as the time to the next, and the formula would be negative.
+    """
+    lost = nodes * per_node_s * (restart_s + every_s / 2)
+    if lost >= 1:
+        raise InputError(
+            what="the first-order share of useful time does not hold here",
+            cause=f"N·r·(u₀ + Δt/2) = {lost:.2f}, which must be far below 1",
+            fix=f"use fewer than {nodes / lost:,.3g} nodes, or ask the simulation",
+        )
+    return (1 - lost) / (1 + pause_s / every_s)
+
+
+def with_best_interval(course: Course, least_s: float) -> Course:
+    """The course with the intervals that make most of it, by a search of the closed form over a grid refined.
+
+    Args:
+        course: The run; its own intervals are not read.
+        least_s: Shortest work between checkpoints: a step, at least.
+    """
+    if len(course.levels) == 1:
+        return _best_on_last(course, (1,), max(least_s, course.levels[0].durable_s))
+    near, far = course.levels
+    found = [
+        _best_on_last(
+            course, (multiple, 1), max(least_s * multiple, far.durable_s, near.durable_s * multiple)
+        )
+        for multiple in (2**n for n in range(int(math.log2(_MOST_MULTIPLE)) + 1))
+    ]
+    return max(found, key=lambda one: at_full_strength(one).useful)
+
+
+def with_best_spares(course: Course) -> Course:
+    """The course with the spares that make the fewest node-hours: (nodes + spares) / useful share."""
+    best, lowest = course, math.inf
+    blocked = 1.0
+    offered = course.node_losses_per_s * course.repair_s
+    full = at_full_strength(course).useful
+    for spares in range(min(MOST_SPARES, math.ceil(offered + 6 * math.sqrt(offered)) + 2)):
+        if (course.nodes + spares) / full > lowest:  # not even without any wait
+            break
+        one = replace(course, spares=spares)
+        if course.floor_nodes is None:  # Erlang's recursion, the next spare from the last
+            blocked = offered * blocked / (spares + 1 + offered * blocked)
+            useful = full * (1 - blocked)
+        else:
+            useful = expected(one).useful
+        if useful > 0 and (course.nodes + spares) / useful < lowest:
+            best, lowest = one, (course.nodes + spares) / useful
+    return best
+
+
+def _best_on_last(course: Course, divisors: tuple[int, ...], least_s: float) -> Course:
+    """Best interval of the last level, the nearer ones at a divisor of it."""
+    low, high = math.log(least_s), math.log(max(least_s * 1.001, 2 / course.per_s))
+    best = course
+    for _ in range(_ROUNDS):
+        tried = np.linspace(low, high, _TRIES)
+        courses = [replace(course, every_s=tuple(math.exp(x) / d for d in divisors)) for x in tried]
+        scores = [at_full_strength(one).useful for one in courses]
+        at = int(np.argmax(scores))
+        best = courses[at]
+        low, high = float(tried[max(at - 1, 0)]), float(tried[min(at + 1, _TRIES - 1)])
+    return best

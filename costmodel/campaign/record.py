@@ -1,0 +1,278 @@
+"""The nouns of a finished run, as data: what fails and how often, how long what takes, and the answer.
+
+Plain records: a plan can hold them without the mathematics of the campaign being loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from topology.base.errors import InputError
+
+Device = Literal["gpu", "node", "nic"]
+"""What a cause is counted by: twice as many of them fail twice as often."""
+Notice = Literal["crash", "hang", "corruption"]
+"""How a failure shows: a process ends, all wait for one, or numbers go wrong in silence."""
+Scope = Literal["process", "node", "memory"]
+"""What is lost: the processes alone, a node until it is repaired, or all that lies in memory anywhere."""
+SCOPES: tuple[Scope, ...] = ("process", "node", "memory")
+Restart = Literal["in_process", "swap", "requeue"]
+
+MOST_EVENTS, MOST_DAYS, LONGEST_S = 1e7, 1e5, 1e7
+LEAST_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duration:
+    """Seconds something takes in the mean, and the range in which eight of ten lie."""
+
+    seconds: float
+    low_s: float | None = None
+    high_s: float | None = None
+    source: str = ""
+    as_of: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse times that nothing takes."""
+        low, high = self.range_s
+        if not 0 < LEAST_S <= low <= self.seconds <= high <= LONGEST_S:
+            raise InputError(
+                what="this is no time that something takes",
+                cause=f"seconds = {self.seconds:g}, low_s = {low:g}, high_s = {high:g}",
+                fix=f"give low_s ≤ seconds ≤ high_s, from {LEAST_S:g} to {LONGEST_S:g} seconds",
+            )
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """The range, or the mean twice where none is known."""
+        low = self.seconds if self.low_s is None else self.low_s
+        return low, self.seconds if self.high_s is None else self.high_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One cause of interruptions, as counted at a site: so many events on all devices of its kind."""
+
+    name: str
+    events: float
+    device: Device = "node"
+    noticed: Notice = "crash"
+    loses: Scope = "process"
+
+    def __post_init__(self) -> None:
+        """Refuse a cause that never struck: no rate follows from it."""
+        if not 0 < self.events <= MOST_EVENTS:
+            raise InputError(
+                what=f"the cause {self.name!r} has no rate",
+                cause=f"events = {self.events:g}",
+                fix="leave the cause out, or give events of at least 1, the fewest that were counted",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJobs:
+    """Mean hours between failures of jobs of one size, as a site measured them."""
+
+    gpus: int
+    hours: float
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and times that no job has."""
+        if not (0 < self.gpus <= 10**7 and 0 < self.hours <= MOST_DAYS):
+            raise InputError(
+                what="these are no measured jobs",
+                cause=f"gpus = {self.gpus}, hours = {self.hours:g}",
+                fix="give at least 1 GPU and more than 0 hours",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What failed on a number of GPUs in a number of days.
+
+    `spread` is the standard deviation of the logarithm of its rate, where it is taken for another site.
+    `measured` are mean times between failures of its jobs by size, where it published them.
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    gpus_per_node: int = 8
+    nics_per_node: int = 8
+    days: float
+    planned: float = 0.0
+    causes: tuple[Cause, ...]
+    spread: float | None = None
+    measured: tuple[MeasuredJobs, ...] = ()
+    source: str = ""
+    as_of: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a site without devices, days or causes."""
+        positive = {name: getattr(self, name) for name in ("gpus", "gpus_per_node", "nics_per_node", "days")}
+        wrong = [f"{name} = {value:g}" for name, value in positive.items() if not 0 < value <= 10**7]
+        if wrong or not self.causes or not 0 <= self.planned <= MOST_EVENTS:
+            raise InputError(
+                what=f"no rate follows from what {self.name!r} counted",
+                cause=", ".join(wrong) or ("no causes" if not self.causes else f"planned = {self.planned:g}"),
+                fix="give gpus, gpus_per_node and nics_per_node of at least 1, days above 0, and one cause",
+            )
+
+    @property
+    def nodes(self) -> float:
+        """Nodes that were watched."""
+        return self.gpus / self.gpus_per_node
+
+    @property
+    def interruptions(self) -> float:
+        """Unexpected interruptions of all causes."""
+        return sum(cause.events for cause in self.causes)
+
+    @property
+    def per_1000_node_days(self) -> float:
+        """The usual word for a rate."""
+        return 1000 * self.interruptions / (self.nodes * self.days)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """How long it takes to notice, to come back, to repair, and to hand a checkpoint over."""
+
+    crash_notice: Duration
+    hang_notice: Duration
+    corruption_notice: Duration
+    in_process: Duration
+    swap: Duration
+    requeue: Duration
+    repair: Duration
+    maintenance: Duration
+    stall: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stragglers:
+    """Nodes that are slow: the share of time a job has one, what a step takes then, how long until found."""
+
+    prevalence: float
+    slowdown: float
+    spell: Duration
+    source: str = ""
+    as_of: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse shares and factors that are none."""
+        if not (0 <= self.prevalence < 1 and 1 <= self.slowdown <= 1000):
+            raise InputError(
+                what="these are no stragglers",
+                cause=f"prevalence = {self.prevalence:g}, slowdown = {self.slowdown:g}",
+                fix="give a prevalence from 0 to below 1, and a slowdown of at least 1",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """A place checkpoints go to: bytes a second of the whole system, written and read.
+
+    `survives` is the largest loss after which it can still be read.
+    """
+
+    name: str
+    write_bytes_per_s: float
+    read_bytes_per_s: float
+    survives: Scope = "memory"
+    source: str = ""
+    as_of: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a place that nothing can be written to."""
+        if not all(0 < value <= 1e18 for value in (self.write_bytes_per_s, self.read_bytes_per_s)):
+            raise InputError(
+                what=f"nothing can be kept on {self.name!r}",
+                cause=f"writes {self.write_bytes_per_s:g} and reads {self.read_bytes_per_s:g} bytes a second",
+                fix="give write_bytes_per_s and read_bytes_per_s above 0",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureModel:
+    """All that a campaign assumes of the world: who counted what failed, and how long everything takes.
+
+    `restart` is how a run comes back where a process or a node was lost; `asynchronous` writes while steps
+    go on; `peer_memory` keeps a copy in another node's memory. With `min_gpus` a run goes on with fewer
+    replicas where no spare is left, down to that many GPUs; without, it waits.
+    """
+
+    site: Site
+    times: Times
+    stragglers: Stragglers
+    storage: Storage
+    restart: Restart = "swap"
+    asynchronous: bool = True
+    peer_memory: bool = False
+    min_gpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A number of which one in ten is below `p10`, half below `p50`, nine in ten below `p90`."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostShare:
+    """Where the time that is not useful goes: shares of the whole run, 1 with the useful one."""
+
+    checkpoints: float = 0.0
+    lost_work: float = 0.0
+    detection: float = 0.0
+    restart: float = 0.0
+    waiting_for_nodes: float = 0.0
+    fewer_replicas: float = 0.0
+    stragglers: float = 0.0
+    maintenance: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All that is lost."""
+        return float(sum(getattr(self, part.name) for part in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What one change of the world is worth: a finish so many days earlier, so many dollars cheaper."""
+
+    change: str
+    days: float
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """A finished run: when, for how much, how much of it useful, and what to set for it.
+
+    Bands hold the step's own band, the spread of failure rates between sites, and chance. `by` says what
+    answered, the closed form or the simulation; `bound_useful_share` is what no layout can
+    beat, None where the closed form does not hold.
+    """
+
+    useful_share: Band
+    days: Band
+    usd: Band | None
+    interruptions: Band
+    checkpoint_interval_s: float
+    checkpoint_bytes: float
+    checkpoint_write_s: float
+    checkpoint_stall_s: float
+    spare_nodes: int
+    lost_share: LostShare
+    mean_useful_share: float
+    bound_useful_share: float | None
+    mean_time_between_failures_s: float
+    failures: FailureModel
+    by: Literal["closed form", "simulation"]
+    worth: tuple[Worth, ...] = ()
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,74 @@
+"""A plan run to its last token: when it is finished, for how much, and how much of it is useful."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from costmodel.campaign.answer import Price, campaign
+from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes_per_parameter
+from costmodel.campaign.compose import Job
+from costmodel.campaign.failures import default_model
+from costmodel.campaign.record import Campaign, FailureModel
+from costmodel.models.spec import parameter_count
+from planner.plan import Plan, stack_of
+from topology.base.errors import InputError
+from topology.pools.rates import mean_usd_per_gpu_hour
+
+_SHARDED = 3
+"""The ZeRO stage that saves fewest bytes of a parameter."""
+
+
+def with_campaign(plan: Plan, world: FailureModel | None = None) -> Plan:
+    """The plan with its campaign.
+
+    Args:
+        plan: A plan whose job says how many tokens.
+        world: What fails; by default what is published of such GPUs.
+
+    Raises:
+        InputError: no tokens were asked for, or the run makes no headway.
+    """
+    usual = default_model(plan.request.cluster.nodes[0].gpu)
+    return replace(plan, campaign=campaign_of(plan, world or usual))
+
+
+def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
+    """When a plan is finished in a world; see `with_campaign`."""
+    request, estimate = plan.request, plan.estimate
+    cluster = request.cluster
+    usd = mean_usd_per_gpu_hour(cluster, plan.layout.num_gpus)
+    price = None
+    if usd is not None:
+        idle = 1 + plan.idle_gpus / plan.layout.num_gpus
+        price = Price(usd_per_gpu_hour=usd * idle, gpus_per_node=cluster.num_gpus / cluster.num_nodes)
+    stack = stack_of(request)
+    least = min(saved_bytes_per_parameter(stack, stage) for stage in range(_SHARDED + 1))
+    return campaign(
+        job_of(plan),
+        world,
+        cluster,
+        step_band_s=(estimate.lower_s, estimate.upper_s),
+        least_bytes=least * parameter_count(request.model),
+        price=price,
+    )
+
+
+def job_of(plan: Plan) -> Job:
+    """What of a plan a campaign reads."""
+    request, layout = plan.request, plan.layout
+    tokens = request.job.total_tokens
+    if tokens is None:
+        raise InputError(
+            what="a campaign needs an end",
+            cause="the plan was asked without tokens",
+            fix="add for example --tokens 15T",
+        )
+    weights = [stage.weights_bytes for stage in plan.estimate.memory_by_stage]
+    return Job(
+        work_s=math.ceil(tokens / request.job.tokens_per_step) * plan.estimate.step_time_s,
+        step_s=plan.estimate.step_time_s,
+        gpus=layout.num_gpus,
+        replica_gpus=layout.num_gpus // layout.dp,
+        checkpoint=checkpoint_state(request.model, stack_of(request), layout, weights),
+    )
