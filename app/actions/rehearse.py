@@ -68,14 +68,14 @@ def hierarchy_of(plan: ServingPlan, asked: Sequence[tuple[ServingRequest, Hierar
 
 
 def rehearse(
-    plan: ServingPlan, hierarchy: Hierarchy, *, span_s: float = SPAN_S, slowdown: float | None = None
+    plan: ServingPlan, hierarchy: Hierarchy, *, span_s: float | None = None, slowdown: float | None = None
 ) -> Rehearsal:
     """Start what `plan serve --save-dir` saves, with stand-ins for the engine, and measure it.
 
     Args:
         plan: The fleet.
         hierarchy: The fabric it was planned on.
-        span_s: Seconds of the question's load that are sent.
+        span_s: Seconds of the question's load that are sent; by default what is sent in a minute.
         slowdown: How many times slower than planned; by default as slow as this machine needs.
     """
     import numpy as np
@@ -91,8 +91,8 @@ def rehearse(
             cause=f"{len(servers)} servers, of which {MOST_SERVERS} can be played",
             fix="rehearse a part of it: give --gpus, and a share of the rate",
         )
-    fleet = rehearsed(load_calibration(), plan, hierarchy, span_s=span_s)
     slow = slowdown or _slowdown(plan)
+    fleet = rehearsed(load_calibration(), plan, hierarchy, span_s=span_s or SPAN_S / slow)
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         measured = _measured(Path(name), plan, servers, fleet, slow)
     expected = simulated(fleet)

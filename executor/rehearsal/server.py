@@ -11,7 +11,6 @@ from executor.rehearsal.script import Script
 from topology.base.errors import InputError
 
 BATCH_FLAGS = ("--max-num-seqs", "--max-running-requests", "--max_batch_size")
-RANK_FLAGS = ("--data-parallel-size", "--dp-size", "--attn-dp-size")
 WORKER_FLAGS = ("--headless",)
 
 

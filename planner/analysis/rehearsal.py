@@ -19,8 +19,7 @@ from topology.base.errors import InputError
 from topology.fabric.hierarchy import Hierarchy
 
 Floats = NDArray[np.float64]
-FEWEST, MOST = 16, 400
-SPAN_S = 60.0
+FEWEST, MOST = 50, 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +32,7 @@ class Rehearsed:
 
 
 def rehearsed(
-    cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span_s: float = SPAN_S
+    cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span_s: float
 ) -> Rehearsed:
     """The pools of a plan as its search simulated them, and a load of the rate that it is planned for.
 

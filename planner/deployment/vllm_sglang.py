@@ -212,7 +212,7 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     words = ["python", "-m", "sglang.launch_server", "--model-path", served_checkpoint(plan)]
     words += ["--port", str(port), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
     if layout.attention_dp > 1:
-        words += ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"]
+        words += ["--attn-dp-size", str(layout.attention_dp)]
     words += _given("--ep-size", layout.ep)
     words += ["--max-running-requests", str(pool.max_batch)]
     words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
