@@ -31,9 +31,7 @@ class Rehearsed:
     load: Load
 
 
-def rehearsed(
-    cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span_s: float
-) -> Rehearsed:
+def rehearsed(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span_s: float) -> Rehearsed:
     """The pools of a plan as its search simulated them, and a load of the rate that it is planned for.
 
     `span_s` seconds of it, within `FEWEST` and `MOST` requests.
