@@ -2,8 +2,9 @@
 
     "$MESHPLAN_PARSERS" tools/record_scheduler.py OUT.json.gz
 
-`tools/build_parsers.py` makes that interpreter. A step takes one unit of time; requests have a prompt, an output and a step of arrival. Nothing of vLLM is
-written, only numbers: for every step the request and its tokens.
+`tools/build_parsers.py` makes that interpreter. A step takes one unit of time; requests have a prompt, an
+output and a step of arrival. Nothing of vLLM is written, only numbers: for every step the request and its
+tokens.
 """
 
 from __future__ import annotations
