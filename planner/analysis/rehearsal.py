@@ -53,7 +53,9 @@ def rehearsed(cal: Calibration, plan: ServingPlan, hierarchy: Hierarchy, *, span
             max_batch=pool.max_batch,
             kv_capacity_tokens=pool.kv_capacity_tokens,
         )
-        pools[role] = PoolRules(workers=pool.workers, times=option.times, rules=rules)
+        # two pools are simulated without the seconds that a request takes to reach an engine
+        times = replace(option.times, request_s=0.0) if role else option.times
+        pools[role] = PoolRules(workers=pool.workers, times=times, rules=rules)
         deployments.append(deployment)
     return Rehearsed(
         pools=pools, transfer=transfer_of(deployments[0], deployments[-1]), load=_load_of(plan, span_s)
