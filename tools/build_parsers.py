@@ -13,7 +13,9 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import venv
+import zipfile
 from pathlib import Path
 
 PINS = Path(__file__).parent / "parsers"
@@ -25,6 +27,29 @@ def pip(python: Path, *words: str) -> None:
     """One call of pip; DeepSpeed builds no kernels here."""
     command = [str(python), "-m", "pip", *words]
     subprocess.run(command, check=True, env={**os.environ, "DS_BUILD_OPS": "0"}, stdin=subprocess.DEVNULL)
+
+
+SERVER_PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "any")
+LEFT_OUT = ("vllm/third_party/", "vllm/vllm_flash_attn/", "vllm/model_executor/models/", "vllm/models/")
+"""Kernels and models: a parser needs neither, and they are most of it."""
+
+
+def servers(python: Path, own: Path) -> None:
+    """Put the Python files of the servers' wheels, and what names their versions, beside the rest."""
+    platforms = [word for name in SERVER_PLATFORMS for word in ("--platform", name)]
+    tags = ["--abi", "cp312", "--abi", "abi3", "--abi", "none", "--python-version", "3.12"]
+    with tempfile.TemporaryDirectory() as name:
+        found = [*platforms, *tags, "--only-binary=:all:", "--ignore-requires-python", "--dest", name]
+        quick = ("--quiet", "--no-deps", "--disable-pip-version-check")
+        pip(python, "download", *quick, *found, "-r", str(PINS / "serving.txt"))
+        for wheel in Path(name).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as held:
+                kept = [
+                    one
+                    for one in held.namelist()
+                    if one.endswith((".py", ".dist-info/METADATA")) and not one.startswith(LEFT_OUT)
+                ]
+                held.extractall(own, kept)
 
 
 def build(folder: Path) -> Path:
@@ -46,6 +71,7 @@ def build(folder: Path) -> Path:
         str(own),
     )
     pip(python, "install", *QUICK, *newer, "-r", str(PINS / "python312.txt"))
+    servers(python, own)
     return python
 
 

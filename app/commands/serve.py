@@ -36,6 +36,13 @@ def command(
             metavar="DIR",
         ),
     ] = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Start the fleet's scripts with stand-ins for the engine, and measure its load.",
+        ),
+    ] = False,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -59,6 +66,8 @@ def command(
     asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
     plan = find_fleet(asked)
     answer = answered(plan, asked, autoscale=autoscale)
+    if rehearse:
+        answer = with_rehearsal(answer, plan, asked)
     for text in asked.notes:
         note(text)
     if manifest is not None:
@@ -77,6 +86,16 @@ def answered(plan: ServingPlan, asked: Asked, *, autoscale: bool) -> Answer:
     from app.reports.serving import serving_answer
 
     return serving_answer(plan)
+
+
+def with_rehearsal(answer: Answer, plan: ServingPlan, asked: Asked) -> Answer:
+    """The answer, and what its deployment did when it was started without GPUs."""
+    from app.actions.rehearse import hierarchy_of, rehearsal_table, rehearse
+    from app.reports.answer import note
+
+    found = rehearse(plan, hierarchy_of(plan, asked.requests))
+    note(f"rehearsed: furthest from the simulation {found.furthest()}")
+    return replace(answer, sections=(*answer.sections, rehearsal_table(found)))
 
 
 def write_manifest(plan: ServingPlan, path: Path) -> None:

@@ -90,15 +90,37 @@ class Replica:
         """Requests the replica has, waiting or running."""
         return self._running + len(self.waiting)
 
-    def advance(self, horizon_s: float = NEVER) -> None:
-        """Perform the next step, or the decode steps up to the next event but not (much) past the horizon."""
+    def receive(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> int:
+        """Queue a request that no load told of, such as one that a client sent; its number."""
+        self._left.append(input_tokens - cached_tokens)
+        self._context.append(input_tokens)
+        self._steps_left.append(1 + ceil((output_tokens - 1) / self._times.tokens_per_step))
+        self._finish_step.append(-1)
+        self._start_step.append(0)
+        self._held.append(0.0)
+        for times_s in (self.first_token_s, self.finish_s, self.admitted_s):
+            times_s.append(NEVER)
+        self.waiting.append(len(self._left) - 1)
+        return len(self._left) - 1
+
+    def steps_left(self, i: int) -> int:
+        """Steps that request i still takes part in for its output, that of its first token among them."""
+        if self.finish_s[i] < NEVER:
+            return 0
+        return max(self._finish_step[i] - self._step, 0) or self._steps_left[i]
+
+    def advance(self, horizon_s: float = NEVER, *, most_steps: int | None = None) -> None:
+        """Perform the next step, or the decode steps up to the next event but not (much) past the horizon.
+
+        Of decode steps at most `most_steps`, where given.
+        """
         grown = self._batch * self._times.tokens_per_step
         if self._kv + grown > self._rules.kv_capacity_tokens and self._running > 1:
             self._preempt()
         elif self._prefilling or self._admit():
             self._prefill_step()
         elif self._batch:
-            self._decode_jump(horizon_s)
+            self._decode_jump(horizon_s, most_steps)
         elif self._unseen or self._unseen_done:
             self._show(self.clock)
         elif horizon_s > self.clock:
@@ -219,7 +241,7 @@ class Replica:
         self._decoding_kv += self._context[i]
         heappush(self._heap, (self._finish_step[i], i))
 
-    def _decode_jump(self, horizon_s: float) -> None:
+    def _decode_jump(self, horizon_s: float, most_steps: int | None) -> None:
         """Take decode steps until a request finishes, the cache is full.
 
         Or the horizon can bring an admission.
@@ -229,7 +251,7 @@ class Replica:
         k = self._heap[0][0] - self._step
         grown = b * times.tokens_per_step
         room = int((rules.kv_capacity_tokens - self._kv) // grown)
-        k = max(min(k, room), 1)
+        k = max(min(k, room, most_steps or k), 1)
         if self._unseen_done:
             k = 1
         slope = times.decode_attention_s_per_token[b]

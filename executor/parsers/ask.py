@@ -32,7 +32,11 @@ PACKAGES: Final[Mapping[str, str]] = {
     "deepspeed": "deepspeed",
 }
 """Distribution of each engine that has a parser."""
-PROGRAMS: Final[Mapping[str, str]] = {name: name for name in PACKAGES} | {"megatron-bridge": "bridge"}
+SERVERS: Final[Mapping[str, str]] = {"vllm": "vllm", "sglang": "sglang"}
+"""The same of engines that serve."""
+PROGRAMS: Final[Mapping[str, str]] = {name: name for name in (*PACKAGES, *SERVERS)} | {
+    "megatron-bridge": "bridge"
+}
 CAPABILITIES: Final[Mapping[str, str]] = {
     "volta": "7.0", "ampere": "8.0", "ada": "8.9", "hopper": "9.0", "blackwell": "10.0",
 }  # fmt: skip
@@ -59,7 +63,8 @@ def _installed(python: str) -> frozenset[str]:
 def interpreter(engine: str) -> str | None:
     """The interpreter that has an engine; None where none of them has it."""
     pythons = (os.environ.get(VARIABLE, ""), sys.executable)
-    return next((one for one in pythons if one and {PACKAGES[engine], "torch"} <= _installed(one)), None)
+    needed = {{**PACKAGES, **SERVERS}[engine], "torch"}
+    return next((one for one in pythons if one and needed <= _installed(one)), None)
 
 
 def case_of(contract: Contract, files: Files, facts: Facts, gpu: Gpu) -> dict[str, Any]:

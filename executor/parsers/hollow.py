@@ -25,6 +25,23 @@ class Nothing:
         return self
 
 
+class Members(type):
+    """The kind of a class in which every name is there, such as an enumeration's members."""
+
+    def __getattr__(cls, name: str) -> Any:
+        """Anything that is asked for."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Nothing()
+
+
+_ANYTHING = {
+    "__init__": lambda *_, **__: None,
+    "__get_pydantic_core_schema__": classmethod(lambda *_: {"type": "any"}),
+}
+"""What a class is made of that takes anything, also as a field of a pydantic model."""
+
+
 class Empty(types.ModuleType):
     """A module in which every name is there and does nothing."""
 
@@ -35,7 +52,7 @@ class Empty(types.ModuleType):
         """Anything that is asked for: a class where it is called like one."""
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {"__init__": lambda *_, **__: None}) if name[:1].isupper() else Nothing()
+        return Members(name, (), dict(_ANYTHING)) if name[:1].isupper() else Nothing()
 
 
 class Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -17,7 +17,7 @@ from costmodel.serving.deployment import published_weights
 from planner.deployment.multi_node import node_commands, node_notes
 from planner.deployment.placement import Server, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
-from planner.launch.kubernetes import PORT, Workload, manifest
+from planner.launch.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
 from planner.serving.plan import PoolPlan, ServingPlan
 
 HUB = "https://huggingface.co/"
@@ -27,11 +27,6 @@ _FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "f
 DRAFTER = "<draft model>"
 MOST_SHOWN = 16
 """Servers up to which every command is shown."""
-_ROUTERS = {
-    "vllm": "vllm-router --vllm-pd-disaggregation",
-    "sglang": "python -m sglang_router.launch_router --pd-disaggregation",
-    "trtllm": "trtllm-serve disaggregated",
-}
 
 
 def commands(plan: ServingPlan) -> dict[str, str]:
@@ -155,9 +150,11 @@ def benchmark(plan: ServingPlan) -> list[str]:
 
 
 def _pod_notes(plan: ServingPlan) -> tuple[str, ...]:
-    """What the manifest does not start."""
-    needed = f"a router is needed in front of both pools: {_ROUTERS[plan.request.engine]}"
-    return (needed,) if plan.prefill is not None else ()
+    """What a cluster must have before the manifest starts."""
+    token = f"kubectl create secret generic {TOKEN_SECRET} --from-literal=token=... reads gated weights"
+    rdma = f"{RDMA_RESOURCE} is the RDMA device plugin's own example: put your cluster's name in its place"
+    wide = plan.prefill is not None or any(plan.nodes_of(pool) > 1 for _, pool in plan.pools)
+    return (token, rdma) if wide else (token,)
 
 
 def notes(plan: ServingPlan) -> tuple[str, ...]:
@@ -188,14 +185,14 @@ def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
 
 
 def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
-    """`vllm serve`."""
+    """`vllm serve`; it takes requests as long as its cache and its model can hold."""
     layout = pool.layout
     words = ["vllm", "serve", served_checkpoint(plan), "--port", str(port)]
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
     words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
-    words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", str(_longest(plan))]
+    words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", "auto"]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += _speculation(plan)
     if role:
@@ -206,17 +203,18 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
 def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     """`python -m sglang.launch_server`; its tp size counts all GPUs that share the experts.
 
-    The server divides the size of a prompt chunk by the attention ranks.
+    It takes requests as long as its model can hold, and divides the size of a prompt chunk by the attention
+    ranks.
     """
     layout = pool.layout
     words = ["python", "-m", "sglang.launch_server", "--model-path", served_checkpoint(plan)]
     words += ["--port", str(port), *_given("--tp-size", layout.stage_gpus), *_given("--pp-size", layout.pp)]
     if layout.attention_dp > 1:
-        words += ["--dp-size", str(layout.attention_dp), "--enable-dp-attention"]
+        words += ["--attn-dp-size", str(layout.attention_dp)]
     words += _given("--ep-size", layout.ep)
     words += ["--max-running-requests", str(pool.max_batch)]
     words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
-    words += ["--context-length", str(_longest(plan)), *_quantization(plan)]
+    words += _quantization(plan)
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
@@ -273,6 +271,6 @@ def _speculation(plan: ServingPlan) -> list[str]:
 
 
 def _longest(plan: ServingPlan) -> int:
-    """Longest request the server must hold, in tokens."""
+    """Longest request that TensorRT-LLM must hold, in tokens: it sizes its buffers by them."""
     job = plan.request.job
     return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1

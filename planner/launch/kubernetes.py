@@ -1,7 +1,8 @@
 """The Kubernetes manifest of a serving plan.
 
 A Deployment for each pool (a LeaderWorkerSet when a worker spans nodes), the options file of an engine that
-needs one as a ConfigMap, and a Service.
+needs one as a ConfigMap, a router in front of two pools, a Service that clients ask, and a claim for the
+weights that every pod reads. Images are of the versions whose flags are checked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from planner.launch.kubernetes_router import (
+    BOOTSTRAP_ANNOTATION,
+    BOOTSTRAP_PORT,
+    ROUTER,
+    router_documents,
+)
 from planner.launch.makers import maker_of
 from planner.serving.plan import PoolPlan, ServingPlan
 from topology.hardware.datasheets import sheet_named
@@ -18,10 +25,13 @@ PORT = 8000
 NO_MANIFEST = "# no manifest"
 OPTIONS_DIRECTORY = "/etc/server-options"
 _IMAGES = {
-    "vllm": "vllm/vllm-openai:latest",
-    "sglang": "lmsysorg/sglang:latest",
-    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:latest",
+    "vllm": "vllm/vllm-openai:v0.33.0",
+    "sglang": "lmsysorg/sglang:v0.5.23",
+    "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
 }
+RDMA_RESOURCE = "rdma/rdma_shared_device_a"
+"""What the RDMA shared device plugin's own example calls its devices; a cluster may name them otherwise."""
+TOKEN_SECRET = "hf-token"  # noqa: S105  # the name of a secret, not one
 _SGLANG_NODES = (
     "--nnodes", "$(LWS_GROUP_SIZE)", "--node-rank", "$(LWS_WORKER_INDEX)",
     "--dist-init-addr", "$(LWS_LEADER_ADDRESS):20000",
@@ -52,9 +62,17 @@ def manifest(plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[s
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
     maps = [_options_map(plan, one) for one in workloads if one.options]
+    front = router_documents(engine, _app(plan), _image(plan), PORT) if plan.prefill is not None else []
+    pods = [_workload(plan, one) for one in workloads]
     return head + "---\n".join(
-        [*maps, *(_workload(plan, one) for one in workloads), _service(plan, workloads)]
+        [*maps, _CLAIM.format(app=_app(plan)), *pods, *front, _service(plan, workloads)]
     )
+
+
+def _image(plan: ServingPlan) -> str:
+    """The engine's image for the maker of the GPUs."""
+    engine, maker = plan.request.engine, maker_of(sheet_named(plan.request.gpu).gpu())
+    return maker.images.get(engine, _IMAGES[engine])
 
 
 def _refusal(plan: ServingPlan) -> str:
@@ -86,11 +104,22 @@ def _workload(plan: ServingPlan, workload: Workload) -> str:
     name, labels = _name(plan, workload), f"{{app: {_app(plan)}, pool: {workload.role or 'all'}}}"
     if nodes == 1:
         return _DEPLOYMENT.format(
-            name=name, labels=labels, workers=pool.workers, container=_indented(container, 6)
+            name=name,
+            labels=labels,
+            workers=pool.workers,
+            container=_indented(container, 6),
+            notes=_annotations(plan, workload),
         )
     return _WORKER_SET.format(
         name=name, labels=labels, workers=pool.workers, pods=nodes, container=_indented(container, 8)
     )
+
+
+def _annotations(plan: ServingPlan, workload: Workload) -> str:
+    """What SGLang's router must know of a prefill pod."""
+    if plan.request.engine != "sglang" or workload.role != "prefill":
+        return ""
+    return f'      annotations: {{{BOOTSTRAP_ANNOTATION}: "{BOOTSTRAP_PORT}"}}\n'
 
 
 _DEPLOYMENT = """\
@@ -105,7 +134,7 @@ spec:
   template:
     metadata:
       labels: {labels}
-    spec:
+{notes}    spec:
 {container}"""
 
 _WORKER_SET = """\
@@ -130,18 +159,27 @@ containers:
   command: {command}
   ports:
   - containerPort: {port}
-  resources:
+  env:
+  - name: HF_HOME
+    value: /weights
+  - name: HF_TOKEN
+    valueFrom:
+      secretKeyRef: {{name: {secret}, key: token, optional: true}}
+{environment}  resources:
     limits:
       {resource}: {gpus}
-  readinessProbe:
+{rdma}  readinessProbe:
     httpGet: {{path: /health, port: {port}}}
     periodSeconds: 10
     failureThreshold: 180
   volumeMounts:
   - {{name: shm, mountPath: /dev/shm}}
+  - {{name: weights, mountPath: /weights}}
 {mounts}volumes:
 - name: shm
   emptyDir: {{medium: Memory}}
+- name: weights
+  persistentVolumeClaim: {{claimName: {app}-weights}}
 {volumes}"""
 
 _SERVICE = """\
@@ -155,6 +193,32 @@ spec:
   - port: {port}
     targetPort: {port}
 """
+
+_CLAIM = """\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  name: {app}-weights
+spec:
+  accessModes: [ReadWriteMany]
+  resources:
+    requests:
+      storage: 2Ti
+"""
+
+_SIDE_CHANNEL = """\
+  - name: VLLM_NIXL_SIDE_CHANNEL_HOST
+    valueFrom:
+      fieldRef: {fieldPath: status.podIP}
+"""
+"""Where other pods fetch a cache: vLLM says localhost otherwise."""
+
+_RDMA = """\
+      {resource}: 1
+  securityContext:
+    capabilities: {{add: [IPC_LOCK]}}
+"""
+"""What moving caches, and stages over nodes, pin and send; without it they go through TCP."""
 
 _OPTIONS_MAP = """\
 apiVersion: v1
@@ -176,9 +240,16 @@ def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
     volumes = f"- name: options\n  configMap: {{name: {name}-options}}\n"
     path = f"{OPTIONS_DIRECTORY}/{workload.options_file}"
     words = [path if word == workload.options_file else word for word in workload.words]
+    if plan.request.engine == "sglang" and workload.role == "prefill":
+        words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT)]
+    apart = bool(workload.role) or plan.nodes_of(workload.pool) > 1
     return _CONTAINER.format(
         engine=plan.request.engine,
-        image=maker.images.get(plan.request.engine, _IMAGES[plan.request.engine]),
+        image=_image(plan),
+        app=_app(plan),
+        secret=TOKEN_SECRET,
+        environment=_SIDE_CHANNEL if workload.role and plan.request.engine == "vllm" else "",
+        rdma=_RDMA.format(resource=RDMA_RESOURCE) if apart else "",
         command=json.dumps([*words, "--host", "0.0.0.0"]),  # noqa: S104  # inside a pod
         port=PORT,
         resource=maker.resource,
@@ -203,6 +274,8 @@ def _indented(text: str, spaces: int) -> str:
 def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
+    if front.role:
+        return _SERVICE.format(name=_app(plan), selector=f"{{app: {_app(plan)}, pool: {ROUTER}}}", port=PORT)
     leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if plan.nodes_of(front.pool) > 1 else ""
     selector = f"{{app: {_app(plan)}, pool: {front.role or 'all'}{leader}}}"
     return _SERVICE.format(name=_app(plan), selector=selector, port=PORT)

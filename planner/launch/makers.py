@@ -88,8 +88,8 @@ gpus() { memory; }
             "colossalai": "<image with Colossal-AI for ROCm>",
             "horovod": "<image with Horovod for ROCm>",
             "tensorflow": "<image with TensorFlow for ROCm>",
-            "vllm": "rocm/vllm:latest",
-            "sglang": "<image with SGLang for ROCm>",
+            "vllm": "vllm/vllm-openai-rocm:v0.33.0",
+            "sglang": "lmsysorg/sglang:v0.5.15.post1-rocm720",
             "meshplan": "<image with Python 3.11 or later and torch 2.11 or later for ROCm>",
         },
         environment=(

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
-from costmodel.serving.deployment import ServingLayout
+from costmodel.serving.deployment import ServingLayout, published_weights
 from planner.serving.plan import ServingPlan, ServingRequest
 from planner.serving.search import search_serving
 from topology.builders import default_cluster
@@ -44,3 +44,36 @@ SIZES = [
     (None, (1, 8)), (None, (3, 2)), (None, (20, 2)), (None, (3, 16)), ((1, 4), (1, 4)), ((3, 2), (2, 8)),
     ((5, 3), (3, 4)), ((2, 1), (1, 16)),
 ]  # fmt: skip
+
+MIXTURES: tuple[tuple[str, int, ServingLayout], ...] = (
+    ("deepseek-r1", 1, ServingLayout(tp=1, attention_dp=8, ep=8)),
+    ("deepseek-r1", 2, ServingLayout(tp=1, attention_dp=16, ep=16)),
+    ("gpt-oss-120b", 4, ServingLayout(tp=2, attention_dp=2, ep=4)),
+    ("qwen3-235b", 1, ServingLayout(tp=8, ep=8)),
+)
+"""Mixtures of experts: workers and their layout, over one node and over two."""
+SIXTY = range(60)
+
+
+def varied(number: int) -> ServingPlan:
+    """One of sixty plans: engines in turn; dense fleets of every size and mixtures; precisions, lengths, GPUs."""
+    engine = ("vllm", "sglang", "trtllm")[number % 3]
+    turn = number // 3
+    if turn < 2 * len(SIZES):
+        plan = resized(engine, *SIZES[turn % len(SIZES)])
+        name, later = ("8b", "70b")[turn // len(SIZES)], turn >= len(SIZES)
+    else:
+        name, workers, layout = MIXTURES[turn - 2 * len(SIZES)]
+        plan, later = resized(engine, None, (1, 8)), turn % 2 == 0
+        plan = replace(plan, mode="aggregated", decode=replace(plan.decode, workers=workers, layout=layout))
+    wanted = model(name)
+    weights = "fp8" if later and name == "70b" else published_weights(wanted)
+    job = replace(
+        plan.request.job,
+        input_tokens_p99=4000 if turn % 2 else None,
+        output_tokens_p99=900 if turn % 3 else None,
+    )
+    amd = later and engine != "trtllm" and turn % 4 == 1
+    request = replace(plan.request, model=wanted, job=job, gpu="mi300x" if amd else plan.request.gpu)
+    kv = "fp8" if turn % 5 == 4 else "bf16"
+    return replace(plan, request=request, weights=weights, kv_dtype=kv)

@@ -29,7 +29,7 @@ DOCUMENTED = {
     },
     # docs.sglang.io, advanced_features/server_arguments
     "sglang": {
-        "--model-path", "--port", "--tp-size", "--pp-size", "--dp-size", "--enable-dp-attention", "--ep-size",
+        "--model-path", "--port", "--tp-size", "--pp-size", "--attn-dp-size", "--ep-size",
         "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
         "--kv-cache-dtype", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--mem-fraction-static",

@@ -63,7 +63,8 @@ def test_an_engine_without_software_for_the_gpu_is_refused() -> None:
 def test_the_options_file_of_a_container_is_mounted_where_its_command_looks() -> None:
     """The ConfigMap holds the text that is printed beside the command."""
     found = written("trtllm", {"tp": 4}, mode="disaggregated")
-    words, _decode = started(found["kubernetes"])
+    words, _decode, router = started(found["kubernetes"])
+    assert router[:2] == ["trtllm-serve", "disaggregated"]
     path = words[words.index("--extra_llm_api_options") + 1]
     directory, _, file = path.rpartition("/")
     assert f"mountPath: {directory}}}" in found["kubernetes"]
@@ -103,8 +104,8 @@ def test_a_worker_over_two_nodes_of_the_others_is_refused_in_three_lines(engine:
 
 
 def test_two_pools_name_the_router_that_they_need() -> None:
-    """It is one of the commands, and the head of the manifest, which does not start it, names it."""
+    """It is one of the commands, and a Deployment of the manifest."""
     found = written("sglang", {"tp": 4}, mode="disaggregated")
     assert found["router"].startswith("python -m sglang_router.launch_router ")
-    router = "python -m sglang_router.launch_router --pd-disaggregation"
-    assert found["kubernetes"].startswith(f"# a router is needed in front of both pools: {router}\n")
+    *_, words = started(found["kubernetes"])
+    assert "sglang_router.launch_router --pd-disaggregation" in words[-1]

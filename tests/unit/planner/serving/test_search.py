@@ -455,11 +455,11 @@ def test_scenario_deepseek_r1_aggregated_and_disaggregated() -> None:
     [
         (
             "vllm",
-            ("vllm serve", "--tensor-parallel-size 8", "--max-num-batched-tokens", "--max-model-len 1201"),
+            ("vllm serve", "--tensor-parallel-size 8", "--max-num-batched-tokens", "--max-model-len auto"),
         ),
         (
             "sglang",
-            ("sglang.launch_server", "--tp-size 8", "--chunked-prefill-size", "--context-length 1201"),
+            ("sglang.launch_server", "--tp-size 8", "--chunked-prefill-size"),
         ),
         ("trtllm", ("trtllm-serve", "--tp_size 8", "--max_num_tokens", "--max_seq_len 1201")),
     ],

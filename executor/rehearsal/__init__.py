@@ -1,0 +1,1 @@
+"""A fleet of a serving plan rehearsed without GPUs: servers that sleep where engines would compute."""

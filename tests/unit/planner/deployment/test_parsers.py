@@ -1,0 +1,72 @@
+"""Every command of sixty serving plans through the engine's own parser, which reads what the plan has."""
+
+import json
+import re
+
+import pytest
+
+from executor.parsers.ask import VARIABLE, answers, interpreter
+from planner.deployment.placement import servers_of
+from planner.deployment.vllm_sglang import server_commands
+from planner.serving.plan import ServingPlan
+from tests.unit.planner.deployment.fleets import SIXTY, varied
+
+STARTS = {"vllm": ["vllm", "serve"], "sglang": ["python", "-m", "sglang.launch_server"]}
+
+
+def words_of(engine: str, command: list[str]) -> list[str]:
+    """The words that the engine's parser is given, addresses filled in."""
+    start = STARTS[engine]
+    at = next(i for i in range(len(command)) if command[i : i + len(start)] == start)
+    return [re.sub(r"<address of node (\d+)>", r"10.0.0.\1", word) for word in command[at + len(start) :]]
+
+
+def case_of_words(words: list[str]) -> dict[str, object]:
+    """What the engine's interpreter is told."""
+    return {
+        "files": {"words.json": json.dumps(words)},
+        "gpus": 1,
+        "environment": {},
+        "gpu": "",
+        "capability": "",
+    }
+
+
+def expected(plan: ServingPlan, engine: str) -> list[dict[str, object]]:
+    """What the parser must read in every command of a plan."""
+    found = []
+    for one in servers_of(plan):
+        layout, ranks = one.pool.layout, one.pool.layout.attention_dp
+        vllm = engine == "vllm"
+        common = {
+            "tp": layout.tp if vllm else layout.stage_gpus,
+            "pp": layout.pp,
+            "attention_dp": ranks,
+            "running": -(-one.pool.max_batch // ranks) if vllm else one.pool.max_batch,
+            "tokens": one.pool.token_budget * (1 if vllm else ranks),
+            "port": one.port,
+            "transfer": bool(one.role) if vllm else one.role or "null",
+        }
+        found += [common] * len(server_commands(plan, one))
+    return found
+
+
+@pytest.mark.parametrize("engine", STARTS)
+def test_engines_read_every_command_of_sixty_plans_as_it_is_meant(engine: str) -> None:
+    """No flag is unknown, shortened or deprecated, and degrees, limits and ports are the plan's."""
+    python = interpreter(engine)
+    if python is None:
+        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
+    cases, wanted = [], []
+    for plan in map(varied, SIXTY):
+        if plan.request.engine == engine:
+            for one in servers_of(plan):
+                cases += [case_of_words(words_of(engine, c)) for c in server_commands(plan, one).values()]
+            wanted += expected(plan, engine)
+    assert len(cases) == len(wanted) > 60
+    found = answers(engine, cases, python)
+    assert [one for one in found if "error" in one] == []
+    for one, want in zip(found, wanted, strict=True):
+        assert {name: one["derived"][name] for name in want} == want
+    unknown = ["m", "--no-such-flag"] if engine == "vllm" else ["--model-path", "m", "--enable-dp-attention"]
+    assert "error" in answers(engine, [case_of_words(unknown)], python)[0]
