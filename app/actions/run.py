@@ -46,6 +46,7 @@ class RunFlags:
 def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
     from executor.launch.supervise import with_plan
+    from executor.training.data import named_in_full
     from executor.training.settings import RunSettings
 
     steps = flags.steps or _steps(plan)
@@ -53,7 +54,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         folder="",
         plan_file="",
         steps=steps,
-        data=flags.data if flags.data == "synthetic" else str(Path(flags.data).resolve()),
+        data=named_in_full(flags.data),
         pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",

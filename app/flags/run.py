@@ -13,7 +13,9 @@ PlanFile: TypeAlias = Annotated[
 Data: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--data", help="synthetic, a .npy or .bin file of token ids, or a text file.", metavar="DATA"
+        "--data",
+        help="synthetic, token ids (.npy, .bin, Megatron's .idx), a text file, or a blend: 0.7=A,0.3=B.",
+        metavar="DATA",
     ),
 ]
 RunFolder: TypeAlias = Annotated[

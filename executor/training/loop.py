@@ -26,6 +26,7 @@ from executor.model.pretrained import pretrained_state
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
 from executor.training import batches, data
+from executor.training.blend import TokenSource
 from executor.training.checkpoint import Checkpointer
 from executor.training.checkpoint_interval import best_interval_steps
 from executor.training.gradients import clip, finish_gradients, total_norm
@@ -51,7 +52,7 @@ class Trainer:
     pipeline: Pipeline
     optimizer: ShardedAdamW
     schedule: OptimizerSettings
-    source: data.TokenSource
+    source: TokenSource
     checkpointer: Checkpointer
     reporter: Reporter | None
     resumed: Manifest | None
