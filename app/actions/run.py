@@ -31,6 +31,8 @@ class RunFlags:
     seed: int
     learning_rate: float
     warmup_steps: int | None
+    rate_shape: str
+    decay_steps: int | None
     weight_decay: float
     clip_norm: float
     router_loss: float | None
@@ -61,6 +63,8 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         seed=flags.seed,
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
+        rate_shape=rate_shape_named(flags.rate_shape),
+        decay_steps=steps // 10 if flags.decay_steps is None else flags.decay_steps,
         weight_decay=flags.weight_decay,
         clip_norm=flags.clip_norm,
         router_loss=flags.router_loss,
@@ -110,6 +114,16 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
 
     choices: tuple[Literal["auto", "cpu", "cuda"], ...] = ("auto", "cpu", "cuda")
     found = resolve(name, choices, "device")
+    return next(choice for choice in choices if choice == found)
+
+
+def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"]:
+    """Check the name of a learning-rate schedule."""
+    from topology.base.names import resolve
+
+    choices: tuple[Literal["cosine", "linear", "constant", "wsd"], ...]
+    choices = ("cosine", "linear", "constant", "wsd")
+    found = resolve(name, choices, "learning-rate schedule")
     return next(choice for choice in choices if choice == found)
 
 

@@ -38,6 +38,13 @@ LearningRate: TypeAlias = Annotated[float, typer.Option("--learning-rate", help=
 WarmupSteps: TypeAlias = Annotated[
     int | None, typer.Option("--warmup-steps", min=0, help="Warm-up; by default 1 % of the steps.")
 ]
+RateShape: TypeAlias = Annotated[
+    str, typer.Option("--lr-schedule", help="cosine, linear, constant, or wsd (warm-up, stable, decay).")
+]
+DecaySteps: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--decay-steps", min=0, help="Decay of wsd; by default the last 10 % of the steps."),
+]
 WeightDecay: TypeAlias = Annotated[float, typer.Option("--weight-decay", help="Weight decay of matrices.")]
 ClipNorm: TypeAlias = Annotated[float, typer.Option("--clip-norm", help="Largest gradient norm.")]
 RouterLoss: TypeAlias = Annotated[

@@ -143,6 +143,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         weight_decay=settings.weight_decay,
         warmup_steps=settings.warmup_steps,
         total_steps=settings.steps,
+        shape=settings.rate_shape,
+        decay_steps=settings.decay_steps,
         clip_norm=settings.clip_norm,
     )
     optimizer = ShardedAdamW(pipeline, schedule)
