@@ -99,7 +99,8 @@ def command(
     how = training_run.RunFlags(
         folder=folder, data=data, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
         learning_rate=learning_rate, warmup_steps=warmup_steps, rate_shape=lr_schedule,
-        decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm, router_loss=router_loss, checkpoint_every=checkpoint_every,
+        decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm,
+        router_loss=router_loss, checkpoint_every=checkpoint_every,
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,
         env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip
