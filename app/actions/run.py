@@ -31,6 +31,8 @@ class RunFlags:
     seed: int
     learning_rate: float
     warmup_steps: int | None
+    rate_shape: str
+    decay_steps: int | None
     weight_decay: float
     clip_norm: float
     router_loss: float | None
@@ -46,6 +48,7 @@ class RunFlags:
 def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
     from executor.launch.supervise import with_plan
+    from executor.training.data import named_in_full
     from executor.training.settings import RunSettings
 
     steps = flags.steps or _steps(plan)
@@ -53,13 +56,15 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         folder="",
         plan_file="",
         steps=steps,
-        data=flags.data if flags.data == "synthetic" else str(Path(flags.data).resolve()),
+        data=named_in_full(flags.data),
         pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
         seed=flags.seed,
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
+        rate_shape=rate_shape_named(flags.rate_shape),
+        decay_steps=steps // 10 if flags.decay_steps is None else flags.decay_steps,
         weight_decay=flags.weight_decay,
         clip_norm=flags.clip_norm,
         router_loss=flags.router_loss,
@@ -109,6 +114,16 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
 
     choices: tuple[Literal["auto", "cpu", "cuda"], ...] = ("auto", "cpu", "cuda")
     found = resolve(name, choices, "device")
+    return next(choice for choice in choices if choice == found)
+
+
+def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"]:
+    """Check the name of a learning-rate schedule."""
+    from topology.base.names import resolve
+
+    choices: tuple[Literal["cosine", "linear", "constant", "wsd"], ...]
+    choices = ("cosine", "linear", "constant", "wsd")
+    found = resolve(name, choices, "learning-rate schedule")
     return next(choice for choice in choices if choice == found)
 
 

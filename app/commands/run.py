@@ -8,6 +8,7 @@ from app.flags.run import (
     CheckpointEvery,
     ClipNorm,
     Data,
+    DecaySteps,
     Device,
     DryRun,
     Environment,
@@ -21,6 +22,7 @@ from app.flags.run import (
     PlanFile,
     Pretrained,
     ProfileStep,
+    RateShape,
     RouterLoss,
     RunFolder,
     RunKey,
@@ -65,6 +67,8 @@ def command(
     seed: Seed = 0,
     learning_rate: LearningRate = 3e-4,
     warmup_steps: WarmupSteps = None,
+    lr_schedule: RateShape = "cosine",
+    decay_steps: DecaySteps = None,
     weight_decay: WeightDecay = 0.1,
     clip_norm: ClipNorm = 1.0,
     router_loss: RouterLoss = None,
@@ -94,8 +98,9 @@ def command(
     )  # fmt: skip
     how = training_run.RunFlags(
         folder=folder, data=data, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
-        learning_rate=learning_rate, warmup_steps=warmup_steps, weight_decay=weight_decay,
-        clip_norm=clip_norm, router_loss=router_loss, checkpoint_every=checkpoint_every,
+        learning_rate=learning_rate, warmup_steps=warmup_steps, rate_shape=lr_schedule,
+        decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm,
+        router_loss=router_loss, checkpoint_every=checkpoint_every,
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,
         env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip

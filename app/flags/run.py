@@ -13,7 +13,9 @@ PlanFile: TypeAlias = Annotated[
 Data: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--data", help="synthetic, a .npy or .bin file of token ids, or a text file.", metavar="DATA"
+        "--data",
+        help="synthetic, token ids (.npy, .bin, Megatron's .idx), a text file, or a blend: 0.7=A,0.3=B.",
+        metavar="DATA",
     ),
 ]
 RunFolder: TypeAlias = Annotated[
@@ -35,6 +37,13 @@ Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of initial va
 LearningRate: TypeAlias = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
 WarmupSteps: TypeAlias = Annotated[
     int | None, typer.Option("--warmup-steps", min=0, help="Warm-up; by default 1 % of the steps.")
+]
+RateShape: TypeAlias = Annotated[
+    str, typer.Option("--lr-schedule", help="cosine, linear, constant, or wsd (warm-up, stable, decay).")
+]
+DecaySteps: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--decay-steps", min=0, help="Decay of wsd; by default the last 10 % of the steps."),
 ]
 WeightDecay: TypeAlias = Annotated[float, typer.Option("--weight-decay", help="Weight decay of matrices.")]
 ClipNorm: TypeAlias = Annotated[float, typer.Option("--clip-norm", help="Largest gradient norm.")]

@@ -12,24 +12,18 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from executor.training.blend import TokenSource, blend, parts_of
+from executor.training.indexed import index_beside, open_indexed
 from topology.base.errors import InputError
 
 SYNTHETIC = "synthetic"
 SYNTHETIC_BRANCHES = 4  # followers of each synthetic token: something a model can learn
 LARGEST_16_BIT_VOCABULARY = 1 << 16
-
-
-class TokenSource(Protocol):
-    """Where sequences come from."""
-
-    def sample(self, index: int) -> npt.NDArray[np.int64]:
-        """Give the S + 1 tokens of sample `index` of the run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +78,7 @@ class TokenFile:
         return found
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=32)
 def _shuffled(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Order of an epoch's windows."""
     return np.random.default_rng((seed, epoch)).permutation(windows)
@@ -93,8 +87,16 @@ def _shuffled(windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 def open_source(name: str, *, vocab_size: int, sequence_length: int, seed: int) -> TokenSource:
     """Open ``synthetic``, a ``.npy`` or ``.bin`` file of token ids, or any other file as plain text.
 
-    A ``.bin`` file holds raw little-endian ids, 2 bytes each if the vocabulary fits in 16 bits, else 4.
+    A ``.bin`` file with its ``.idx`` beside it is Megatron's; without, it holds raw little-endian ids, 2
+    bytes each if the vocabulary fits in 16 bits, else 4. ``0.7=a.bin,0.3=b.bin`` is a blend.
     """
+    parts = parts_of(name)
+    if parts is not None:
+        opened = [
+            open_source(part, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
+            for _, part in parts
+        ]
+        return blend(opened, [weight for weight, _ in parts])
     if name == SYNTHETIC:
         return Synthetic(vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
     tokens = _read(Path(name), vocab_size)
@@ -115,6 +117,9 @@ def open_source(name: str, *, vocab_size: int, sequence_length: int, seed: int) 
 
 def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
     """Map or read a file of tokens."""
+    index = index_beside(path)
+    if index is not None:
+        return open_indexed(index)
     try:
         if path.suffix == ".npy":
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
@@ -133,6 +138,18 @@ def _unreadable(name: str, cause: str) -> InputError:
         cause=cause,
         fix="give a readable .npy or .bin file of token ids, a UTF-8 text file, or --data synthetic",
     )
+
+
+def named_in_full(name: str) -> str:
+    """A source by a name that holds in any working directory.
+
+    >>> named_in_full("synthetic")
+    'synthetic'
+    """
+    parts = parts_of(name)
+    if parts is not None:
+        return ",".join(f"{weight}={named_in_full(part)}" for weight, part in parts)
+    return name if name == SYNTHETIC else str(Path(name).resolve())
 
 
 def batch(source: TokenSource, samples: range) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -26,6 +26,7 @@ from executor.model.pretrained import pretrained_state
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
 from executor.training import batches, data
+from executor.training.blend import TokenSource
 from executor.training.checkpoint import Checkpointer
 from executor.training.checkpoint_interval import best_interval_steps
 from executor.training.gradients import clip, finish_gradients, total_norm
@@ -51,7 +52,7 @@ class Trainer:
     pipeline: Pipeline
     optimizer: ShardedAdamW
     schedule: OptimizerSettings
-    source: data.TokenSource
+    source: TokenSource
     checkpointer: Checkpointer
     reporter: Reporter | None
     resumed: Manifest | None
@@ -142,6 +143,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         weight_decay=settings.weight_decay,
         warmup_steps=settings.warmup_steps,
         total_steps=settings.steps,
+        shape=settings.rate_shape,
+        decay_steps=settings.decay_steps,
         clip_norm=settings.clip_norm,
     )
     optimizer = ShardedAdamW(pipeline, schedule)

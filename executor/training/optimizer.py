@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
@@ -17,13 +18,16 @@ from executor.comm.tensor_parallel import local
 from executor.parallel.pipeline import Pipeline
 from executor.parallel.weights import state_name
 
+RateShape = Literal["cosine", "linear", "constant", "wsd"]
+"""How the learning rate goes after its warm-up; wsd stays, and falls in the last steps only."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW, warm-up and cosine decay.
+    """AdamW, warm-up and decay.
 
-    `learning_rate` rises linearly for `warmup_steps`, then follows a cosine to `final_fraction` of itself at
-    `total_steps`. Weight decay applies to matrices only.
+    `learning_rate` rises linearly for `warmup_steps`, then falls by its shape to `final_fraction` of itself
+    at `total_steps`; of wsd in the last `decay_steps`. Weight decay applies to matrices only.
     """
 
     learning_rate: float = 3e-4
@@ -32,12 +36,17 @@ class OptimizerSettings:
     weight_decay: float = 0.1
     warmup_steps: int = 0
     total_steps: int = 0
+    shape: RateShape = "cosine"
+    decay_steps: int = 0
     final_fraction: float = 0.1
     clip_norm: float = 1.0
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """Learning rate of a step (from 0): linear warm-up, then cosine (Loshchilov & Hutter 2017, eq. 5).
+    """Learning rate of a step (from 0): linear warm-up, then what the shape says.
+
+    The cosine is Loshchilov & Hutter 2017, eq. 5; wsd is warm-up, stable, decay (Hu et al. 2024) with
+    a linear decay.
 
     >>> s = OptimizerSettings(learning_rate=1.0, warmup_steps=2, total_steps=4, final_fraction=0.0)
     >>> [round(learning_rate(s, step), 3) for step in range(5)]
@@ -45,11 +54,14 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
     """
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / settings.warmup_steps
-    if settings.total_steps <= settings.warmup_steps:
+    first = settings.warmup_steps
+    if settings.shape == "wsd":
+        first = max(first, settings.total_steps - settings.decay_steps)
+    if settings.shape == "constant" or settings.total_steps <= first or step < first:
         return settings.learning_rate
-    done = min(1.0, (step - settings.warmup_steps) / (settings.total_steps - settings.warmup_steps))
-    floor = settings.final_fraction
-    return settings.learning_rate * (floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2)
+    done = min(1.0, (step - first) / (settings.total_steps - first))
+    left = (1 + math.cos(math.pi * done)) / 2 if settings.shape == "cosine" else 1 - done
+    return settings.learning_rate * (settings.final_fraction + (1 - settings.final_fraction) * left)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -36,6 +36,8 @@ class RunSettings:
     seed: int = 0
     learning_rate: float = 3e-4
     warmup_steps: int = 0
+    rate_shape: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    decay_steps: int = 0
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     router_loss: float | None = None

@@ -1,0 +1,33 @@
+"""Learning-rate schedules give known answers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from app.actions.run import rate_shape_named
+from executor.training.optimizer import OptimizerSettings, RateShape, learning_rate
+from topology.base.errors import InputError
+
+KNOWN: dict[RateShape, list[float]] = {
+    "linear": [0.5, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2, 0.2],
+    "constant": [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+    "wsd": [0.5, 1.0, 1.0, 1.0, 1.0, 0.6, 0.2, 0.2],
+    "cosine": [0.5, 1.0, 1.0, 0.882843, 0.6, 0.317157, 0.2, 0.2],
+}
+
+
+@pytest.mark.parametrize("shape", KNOWN)
+def test_rates_are_those_computed_by_hand(shape: RateShape) -> None:
+    """Two steps of warm-up, four of the shape (wsd: two of them stable), then a fifth of the peak."""
+    settings = OptimizerSettings(
+        learning_rate=1.0, warmup_steps=2, total_steps=6, final_fraction=0.2, shape=shape, decay_steps=2
+    )
+    assert [learning_rate(settings, step) for step in range(8)] == pytest.approx(KNOWN[shape], abs=1e-6)
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    """The names that there are belong to the answer."""
+    with pytest.raises(InputError, match="learning-rate schedule"):
+        rate_shape_named("stepwise")
