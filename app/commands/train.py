@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, OutputFile, OutputFormat
+from app.flags.shared import AsJson, InputFlag, ModuleFlag, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
 @takes_job()
 def command(
-    flags: Flags, *, as_json: AsJson = False, output: OutputFile = None, output_format: OutputFormat = None
+    flags: Flags,
+    *,
+    module: ModuleFlag = None,
+    inputs: InputFlag = None,
+    as_json: AsJson = False,
+    output: OutputFile = None,
+    output_format: OutputFormat = None,
 ) -> int:
     """Plan a training job (the default command).
 
@@ -21,7 +27,12 @@ def command(
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    understood = understand(flags)
+    if module is None and inputs is None:
+        understood = understand(flags)
+    else:
+        from app.actions.module import understood_module
+
+        understood = understood_module(flags, module or "", inputs)
     answer = plan_answer(find_plan(understood.request))
     for text in understood.notes:
         note(text)

@@ -15,6 +15,7 @@ from costmodel.job import TrainingJob
 from costmodel.layout import RECOMPUTES, LayoutTable, ParallelLayout, Quantity, num_microbatches
 from costmodel.memory.activations import LayerShare, layer_share
 from costmodel.memory.state import BytesPerParameter, State, bytes_per_parameter, state_bytes, unit_bytes
+from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
@@ -191,12 +192,14 @@ def _head_memory(
     layer with what it recomputes, so only the excess of the former counts.
     """
     table, model = at.table, at.model
-    tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
+    tied_copy = tied_parameters(model) * (table.pp > 1) / table.tp
     parameters = share.parameters[at.index] + tied_copy
     shards = table.tp if at.stack.timing.vocab_parallel_loss else 1
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits
+    if model.module:
+        loss = share.saved_bytes[0][at.index]
     unit = unit_bytes(parameters, table, at.stack, prefetches=not at.stack.memory.reduces_by_unit)
     waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
     held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits

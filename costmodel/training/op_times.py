@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import attention_prefill, elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.tables import Calibration
-from costmodel.ops.op import Cover, Op, OpKind
+from costmodel.ops.op import TABLED, Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
 from topology.base.columns import Columns
@@ -132,7 +132,7 @@ def kernel_times(
 
     Matrix products of all parts share their table look-ups.
     """
-    gemms = [[op for op in ops if op.kind is OpKind.GEMM] for ops in parts]
+    gemms = [[op for op in ops if op.kind in TABLED] for ops in parts]
     found = _gemm_seconds(cal, gpu, [op for part in gemms for op in part], size)
     starts = np.cumsum([0, *(len(part) for part in gemms)])
     return tuple(
@@ -162,7 +162,7 @@ def _kernel_times(
     again = [op for op in ops if op.repeated]
     repeated_grouped = _grouped(cal, gpu, [op for op in again if op.kind is OpKind.GROUPED_GEMM], size)
     passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
-    products = [i for i, op in enumerate(op for op in ops if op.kind is OpKind.GEMM) if op.repeated]
+    products = [i for i, op in enumerate(op for op in ops if op.kind in TABLED) if op.repeated]
     return KernelTimes(
         forward_s=forward,
         input_gradient_s=inputs,
@@ -172,7 +172,7 @@ def _kernel_times(
         grouped_input_gradient_s=grouped[1],
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
-        product_flop=_sum([op.flop for op in ops if op.kind in (OpKind.GEMM, OpKind.GROUPED_GEMM)], size),
+        product_flop=_sum([op.flop for op in ops if op.kind in (*TABLED, OpKind.GROUPED_GEMM)], size),
         attention_flop=_sum([op.flop for op in attention], size),
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
         scores_s=scores_s,
