@@ -70,9 +70,10 @@ def test_what_a_table_keeps_is_what_autograd_keeps() -> None:
         alive.append(module(x))
     found = traced(on_meta(lambda: ResNet(18)), "2x3x64x64")
     blocks = sum(n * kind.saved_bytes for n, kind in zip(found.counts, found.kinds, strict=True))
-    assert 2 * (found.stem.saved_bytes + blocks + found.head.saved_bytes) == pytest.approx(
-        sum(kept.values()), rel=0.01
-    )
+    total = 2 * (found.stem.saved_bytes + blocks + found.head.saved_bytes)
+    channels = sum(m.num_features for m in module.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    wider = 2 * 2 * channels  # a CPU keeps mean and deviation of a batch in bf16, a GPU and the trace in fp32
+    assert total == sum(kept.values()) + wider
 
 
 HUGGING_FACE = {
