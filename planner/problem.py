@@ -9,6 +9,7 @@ from costmodel.job import TrainingJob
 from costmodel.kernels.saved import calibration_for
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.layout import ParallelLayout
+from costmodel.models.sizes import is_unmeasured
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.pipeline.schedules import is_plain
 from costmodel.pipeline.stage_costs import AnyStages, StageSplit
@@ -69,7 +70,7 @@ def _headroom(request: PlanRequest) -> float:
 
 def _usual_headroom(request: PlanRequest) -> float:
     """What the kinds of layer of the model ask for."""
-    return headroom(experts=request.model.is_moe, recurrent=request.model.recurrence is not None)
+    return headroom(experts=request.model.is_moe, recurrent=is_unmeasured(request.model))
 
 
 def split_of(

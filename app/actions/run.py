@@ -83,7 +83,7 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
     """Read the plan, which is verified and must fit its GPU, or make one for the meshplan stack."""
     from app.actions.plan import find_plan
     from app.reports.answer import note
-    from app.requests.plan_file import read_plan
+    from app.requests.plan_file import read_plan, require_described
     from planner.questions.training import understand
     from planner.rules.verdict import require_room
     from topology.base.errors import InputError
@@ -99,7 +99,8 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
             cause=f"{plan_file} and --model, --gpus or --cluster",
             fix="give the plan alone, or leave it out to plan first",
         )
-    return require_room(read_plan(plan_file, accept_changes=accept_changes, say=note))
+    read = read_plan(plan_file, accept_changes=accept_changes, say=note)
+    return require_room(require_described(read, "plan run"))
 
 
 def _steps(plan: Plan) -> int:

@@ -46,12 +46,12 @@ def command(
     differ, what they cost and the change that fixes it.
     """
     from app.reports.answer import note, print_text, write_file, write_folder
-    from app.requests.plan_file import read_plan
+    from app.requests.plan_file import read_plan, require_described
     from planner.launch.bundle import bundle, require_launcher
     from planner.launch.targets import export_plan
 
     require_launcher(target, launcher, save_dir)
-    read = read_plan(plan, accept_changes=accept_changes, say=note)
+    read = require_described(read_plan(plan, accept_changes=accept_changes, say=note), "plan export")
     if save_dir is not None:
         files, notes = bundle(read, target, launcher or "torchrun", nearest=nearest)
         for text in notes:

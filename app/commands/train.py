@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, FailuresFile, OutputFile, OutputFormat
+from app.flags.shared import AsJson, FailuresFile, InputFlag, ModuleFlag, OutputFile, OutputFormat
 from planner.questions.flags import Flags
 
 
@@ -12,6 +12,8 @@ def command(
     flags: Flags,
     *,
     failures: FailuresFile = None,
+    module: ModuleFlag = None,
+    inputs: InputFlag = None,
     as_json: AsJson = False,
     output: OutputFile = None,
     output_format: OutputFormat = None,
@@ -27,7 +29,12 @@ def command(
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    understood = understand(flags)
+    if module is None and inputs is None:
+        understood = understand(flags)
+    else:
+        from app.actions.module import understood_module
+
+        understood = understood_module(flags, module or "", inputs)
     plan = find_plan(understood.request)
     if understood.request.job.total_tokens is not None or failures is not None:
         from app.actions.campaign import run_to_its_end

@@ -28,12 +28,13 @@ def command(
     from app.extras import require_torch
     from app.reports.answer import check_destination, emit, note
     from app.reports.validation import validation_answer
-    from app.requests.plan_file import read_plan
+    from app.requests.plan_file import read_plan, require_described
     from app.terminal.progress import waiting
     from planner.rules.verdict import require_room
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    wanted = require_room(read_plan(plan, accept_changes=accept_changes, say=note))
+    read = require_described(read_plan(plan, accept_changes=accept_changes, say=note), "plan validate")
+    wanted = require_room(read)
     require_torch("plan validate")
     with waiting("starting torch"):
         from executor.torch_internals import quiet_known_warnings

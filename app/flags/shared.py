@@ -13,6 +13,19 @@ ModelFlag: TypeAlias = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), or the path of a config.json."),
 ]
+ModuleFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--module", help="A torch module in place of a model: what builds it. Its code is run.",
+        metavar="PACKAGE.FILE:BUILD",
+    ),
+]  # fmt: skip
+InputFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--input", help="Inputs of the module, the batch first: 8x3x224x224, or 8x128:long.", metavar="SIZES"
+    ),
+]
 Gpus: TypeAlias = Annotated[str | None, typer.Option("--gpus", "-n", help="Number of GPUs.", metavar="N")]
 GpuName: TypeAlias = Annotated[
     str | None,

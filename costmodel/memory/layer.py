@@ -24,6 +24,7 @@ from costmodel.memory.state import (
     with_frozen,
     with_uneven,
 )
+from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.op import FLOAT_BYTES, HALF_BYTES, Op
@@ -211,7 +212,7 @@ def _head_memory(
     layer with what it recomputes, so only the excess of the former counts.
     """
     table, model = at.table, at.model
-    tied_copy = model.tie_word_embeddings * (table.pp > 1) * model.vocab_size * model.hidden_size / table.tp
+    tied_copy = tied_parameters(model) * (table.pp > 1) / table.tp
     trains = at.job.adapter is None
     parameters = share.parameters[at.index] + tied_copy * trains
     frozen = share.frozen_bytes[at.index] + HALF_BYTES * tied_copy * (not trains)
@@ -219,6 +220,8 @@ def _head_memory(
     logits = table.microbatch_size * (at.job.sequence_length / table.cp) * (model.vocab_size / shards)
     capped = HALF_BYTES * (model.final_logit_softcapping is not None)
     loss = (at.stack.memory.loss_bytes_per_logit + capped) * logits
+    if model.module:
+        loss = share.saved_bytes[0][at.index]
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
     follows = not at.stack.memory.reduces_by_unit
     unit = unit_bytes(parameters, table, at.stack, prefetches=follows)

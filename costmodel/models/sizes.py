@@ -75,6 +75,18 @@ def check_sizes(model: Any) -> None:
             raise _impossible(model, cause, f"give {name} of at most num_layers")
 
 
+def is_unmeasured(model: Any) -> bool:
+    """Whether its layers have kernels of which only the roofline is known."""
+    return model.recurrence is not None or model.module is not None
+
+
+def tied_parameters(model: Any) -> int:
+    """Parameters of the first stage that the last one uses too."""
+    if model.module:
+        return int(model.module.tied_parameters)
+    return int(model.vocab_size * model.hidden_size) if model.tie_word_embeddings else 0
+
+
 def _check_recurrence(model: Any) -> None:
     """Refuse a pattern and a recurrence that do not belong together, and sizes that no recurrence has."""
     letters = letters_of(model.layer_pattern, model.num_layers) if model.layer_pattern else ""

@@ -27,6 +27,7 @@ from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
 from costmodel.models.sizes import check_sizes
+from costmodel.models.traced import TracedModule
 
 AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"]
 NormKind = Literal["rmsnorm", "rmsnorm1p", "layernorm", "layernorm1p"]
@@ -37,7 +38,8 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 class LayerKind:
     """What distinguishes one transformer layer from another of the same model.
 
-    `sliding_share` is the fraction of the layers of this kind whose attention is windowed: alternating
+    `traced` is its place among the kinds of a traced `module`. `sliding_share` is the fraction of the layers
+    of this kind whose attention is windowed: alternating
     patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers. A hybrid's layers
     mix tokens by attention or by its recurrence; layers of one block alone have ``none`` for the other.
     """
@@ -45,6 +47,7 @@ class LayerKind:
     attention: AttentionPattern
     mlp: Block
     sliding_share: float = 0.0
+    traced: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +135,7 @@ class ModelSpec:
     router_bias: bool = False
     router_aux_loss_coef: float = 0.0
     unmodelled: tuple[str, ...] = ()
+    module: TracedModule | None = None
     source: str = ""
     as_of: str = ""
 
@@ -245,6 +249,9 @@ def layer_runs(model: ModelSpec) -> tuple[LayerRun, ...]:
     >>> [(run.kind.mlp, run.count) for run in layer_runs(model("deepseek-v3"))]
     [('dense', 3), ('moe', 58)]
     """
+    if model.module:
+        kinds = [LayerKind(attention="none", mlp="none", traced=i) for i in range(len(model.module.kinds))]
+        return tuple(LayerRun(kind=k, count=n) for k, n in zip(kinds, model.module.counts, strict=True))
     if model.layer_pattern:
         return _pattern_runs(model)
     leading = model.num_dense_layers if model.is_moe else model.num_layers
@@ -265,6 +272,8 @@ def layer_order(model: ModelSpec) -> tuple[tuple[int, int], ...]:
     >>> layer_order(model("deepseek-v3"))
     ((0, 3), (1, 58))
     """
+    if model.module:
+        return model.module.order
     if model.layer_pattern:
         return segments_of(letters_of(model.layer_pattern, model.num_layers))
     leading = model.num_dense_layers if model.is_moe else model.num_layers
@@ -379,6 +388,8 @@ def parameter_count(model: ModelSpec) -> int:
     >>> parameter_count(model("llama-3.1-70b"))
     70553706496
     """
+    if model.module:
+        return model.module.parameters
     layers = sum(run.count * layer_parameters(model, run.kind) for run in layer_runs(model))
     return embedding_parameters(model) + layers + head_parameters(model)
 

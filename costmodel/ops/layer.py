@@ -43,6 +43,7 @@ from costmodel.ops.op import (
     repeat_block,
 )
 from costmodel.ops.recurrence import recurrence_ops
+from costmodel.ops.traced import traced_ops
 from costmodel.stack import SoftwareStack
 
 __all__ = [
@@ -62,6 +63,8 @@ def layer_ops(
     model: ModelSpec, kind: LayerKind, job: TrainingJob, stack: SoftwareStack, shard: ShardShape
 ) -> tuple[Op, ...]:
     """Operations of one layer on one rank: its mixer, then its feed-forward, each normed and added."""
+    if model.module and kind.traced is not None:
+        return traced_ops(model.module.kinds[kind.traced], stack, shard)
     mixer, block = _mixer(model, kind, job, stack, shard), _feed_forward(model, kind, job, stack, shard)
     ops = (*mixer, *block)
     if stack.memory.keeps_half_the_products:
@@ -154,6 +157,8 @@ def _keeping_wide_inputs(op: Op) -> Op:
 
 def embedding_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple[Op, ...]:
     """Token embedding of the first stage: a lookup in a vocabulary shard, summed over tp, and its dropout."""
+    if model.module:
+        return traced_ops(model.module.stem, stack, shard)
     T, t, H = shard.tokens, shard.sharded_tokens, model.hidden_size
     lookup = elementwise(
         "embedding",
@@ -170,6 +175,8 @@ def head_ops(model: ModelSpec, stack: SoftwareStack, shard: ShardShape) -> tuple
     The projection of a tied model has no parameters of its own here. The loss reads the logits, writes
     and reads their fp32 softmax.
     """
+    if model.module:
+        return traced_ops(model.module.head, stack, shard)
     T, H = shard.tokens, model.hidden_size
     logits = T * model.vocab_size / shard.tp
     projection = gemm(

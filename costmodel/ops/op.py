@@ -19,7 +19,7 @@ Phase = Literal["forward", "backward"]
 
 
 class OpKind(Enum):
-    """What runs: a matrix product, one per expert, an attention core, a memory-bound pass, a message.
+    """What runs: a matrix product, one per expert, a convolution, an attention core, a pass, a message.
 
     `SCORES` are passes over the square of scores that an unfused attention core writes, a `SCAN` is the
     chunked recurrence of a mixer without attention, or what an indexer scores: priced by their roofline.
@@ -27,6 +27,7 @@ class OpKind(Enum):
 
     GEMM = "gemm"
     GROUPED_GEMM = "grouped_gemm"
+    CONVOLUTION = "convolution"
     ATTENTION = "attention"
     SCORES = "scores"
     ELEMENTWISE = "elementwise"
@@ -35,6 +36,7 @@ class OpKind(Enum):
 
 
 LINEAR = (OpKind.GEMM, OpKind.GROUPED_GEMM)
+TABLED = (OpKind.GEMM, OpKind.CONVOLUTION)  # priced by the tables of matrix products
 
 
 class Cover(Enum):

@@ -16,6 +16,7 @@ from costmodel.kernels.stand_ins import gemm_reference, stand_in
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import SCHEDULES, LayoutTable, ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown, MemoryPieces, holds_ends, stage_memory
+from costmodel.models.sizes import is_unmeasured
 from costmodel.models.spec import ModelSpec, layer_order, layer_runs
 from costmodel.ops.attention import linear_dtype
 from costmodel.ops.cuts import ops_of_parts
@@ -146,7 +147,7 @@ def answer(
     rests_on = footing(q.model, q.cluster, q.job, q.stack, q.layout)
     evidence = evidence_for(rests_on)
     tabled = stand_in(q.cal, q.cluster.gpu) == q.cluster.gpu.name
-    doubts = doubts_of(rests_on, evidence, untabled_gpu=not tabled, recurrent=q.model.recurrence is not None)
+    doubts = doubts_of(rests_on, evidence, untabled_gpu=not tabled, recurrent=is_unmeasured(q.model))
     lower_s, upper_s = interval(seconds, time_deviation(doubts, _level_deviation(q.stack)))
     peak, deviation = max(stage.total_bytes for stage in memory), memory_deviation(doubts)
     memory_lower, memory_upper = interval(peak, deviation)
@@ -239,6 +240,8 @@ def _assumptions(q: Question) -> tuple[str, ...]:
         f"MFU = 3 × forward FLOP with causal attention counted once, over the dense {q.job.precision} peak",
         "energy at the GPUs' design power",
     ]
+    if q.model.module:
+        lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
     if q.model.is_moe:
         lines.append("tokens are routed evenly to experts")
     if rates_of(q.cluster.spec) is not None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import attention_prefill, elementwise_time, gemm_time, grouped_gemm_time
 from costmodel.kernels.tables import Calibration
-from costmodel.ops.op import LINEAR, Cover, Op, OpKind
+from costmodel.ops.op import TABLED, Cover, Op, OpKind
 from costmodel.ops.shards import distinct_rows
 from costmodel.parallel.axes import AXES
 from topology.base.columns import Columns
@@ -138,7 +138,7 @@ def kernel_times(
 
     Matrix products of all parts share their table look-ups.
     """
-    gemms = [[op for op in ops if op.kind is OpKind.GEMM] for ops in parts]
+    gemms = [[op for op in ops if op.kind in TABLED] for ops in parts]
     found = _gemm_seconds(cal, gpu, [op for part in gemms for op in part], size)
     starts = np.cumsum([0, *(len(part) for part in gemms)])
     return tuple(
@@ -169,7 +169,7 @@ def _kernel_times(
     again, still = [op for op in ops if op.repeated], [op for op in ops if op.frozen]
     repeated_grouped = _grouped(cal, gpu, [op for op in again if op.kind is OpKind.GROUPED_GEMM], size)
     passes = _sum([op.bytes for op in again if op.kind is OpKind.ELEMENTWISE], size)
-    products = [i for i, op in enumerate(op for op in ops if op.kind is OpKind.GEMM) if op.repeated]
+    products = [i for i, op in enumerate(op for op in ops if op.kind in TABLED) if op.repeated]
     return KernelTimes(
         forward_s=forward,
         input_gradient_s=inputs,
@@ -179,7 +179,9 @@ def _kernel_times(
         grouped_input_gradient_s=grouped[1],
         grouped_weight_gradient_s=grouped[2],
         fused_attention_s=_sum(fused, size),
-        product_flop=_sum([_trained_flop(op) for op in ops if op.kind in LINEAR], size),
+        product_flop=_sum(
+            [_trained_flop(op) for op in ops if op.kind in (*TABLED, OpKind.GROUPED_GEMM)], size
+        ),
         attention_flop=_sum([op.flop for op in attention], size),
         batched_matmul_s=_sum([op.flop for op in unfused], size) / gpu.peak("bf16"),
         scores_s=scores_s,

@@ -20,6 +20,7 @@ from costmodel.kernels.collectives import collective_time
 from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
+from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec, layer_runs
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.feed_forward import copies_sent
@@ -238,8 +239,7 @@ def _replication(
     distinct = table.take(first)
     strides = axis_strides(distinct)
     shards = shard_of[first]
-    trained = model.tie_word_embeddings and job.adapter is None
-    tied = trained * model.vocab_size * model.hidden_size / distinct.tp
+    tied = tied_parameters(model) * (job.adapter is None) / distinct.tp
     dense = np.stack([part.dense_parameters[shards] for part in kernels])
     dense[-1] += tied * (distinct.pp > 1)
     traffic = (least_traffic if any_sharding else gradient_traffic)(

@@ -9,7 +9,7 @@ from app.figures.step_time import PART_LABELS
 from app.pages.frame import hasten_spinners
 from app.pages.headline import files_of
 from app.pages.pictures import why_lost
-from app.quantities import format_count, format_duration, format_percent, format_share, format_usd
+from app.quantities import format_count, format_duration, format_percent, format_share
 from app.reports.answer import csv_text
 from app.reports.plan_headline import band_text
 from app.requests.links import flags_of_words

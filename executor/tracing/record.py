@@ -1,0 +1,180 @@
+"""What a forward pass dispatches and what autograd saves of it, on tensors without data.
+
+Events are in the order of dispatch, each in the segment that ran it: a block, or what lies between two.
+Storages stand for values, so that views cost nothing and what two operations save is counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from executor.tracing.blocks import blocks_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """One operation: its name, what it reads and writes by storage and bytes, and shapes of its tensors."""
+
+    name: str
+    segment: int
+    reads: dict[int, int]
+    writes: dict[int, int]
+    shapes: list[tuple[int, ...]]
+    output: tuple[int, ...]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """A recorded forward pass.
+
+    Attributes:
+        segments: Path of the block of each segment, empty between blocks.
+        events: Operations that compute or move something.
+        saved: Bytes that autograd saves first in each segment, by storage.
+        differentiable: Storages whose values have a gradient.
+        parameters: Path and elements of each parameter, by storage.
+        used: Parameters that each segment reads.
+    """
+
+    segments: list[str] = field(default_factory=lambda: [""])
+    events: list[Event] = field(default_factory=list)
+    saved: dict[int, tuple[int, int]] = field(default_factory=dict)
+    differentiable: set[int] = field(default_factory=set)
+    parameters: dict[int, tuple[str, int]] = field(default_factory=dict)
+    used: dict[int, set[int]] = field(default_factory=dict)
+
+
+def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
+    """Run a module on the meta device, forward alone; autograd saves what its backward would read."""
+    import torch
+
+    record, alive = Record(), list[Any]()
+    for name, parameter in module.named_parameters():
+        record.parameters[_storage(parameter)] = (name, parameter.numel())
+    hooks = list(_watch(module, record))
+    given = {_storage(tensor) for tensor in inputs}
+
+    def keep(tensor: Any) -> Any:
+        """Note what autograd saves; parameters are kept anyway."""
+        storage = _storage(tensor)
+        if storage not in record.parameters and storage not in given:
+            alive.append(tensor)
+            size = tensor.untyped_storage().nbytes()
+            record.saved.setdefault(storage, (len(record.segments) - 1, size))
+        return tensor
+
+    try:
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            _fused_attention(),
+            _dispatching(record, alive),
+        ):
+            alive.append(module(*inputs))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return record
+
+
+def _watch(module: Any, record: Record) -> Iterator[Any]:
+    """Open a segment where a block starts, and another where it ends."""
+
+    def enters(path: str) -> Callable[..., None]:
+        return lambda *_: record.segments.append(path)
+
+    def leaves(*_: Any) -> None:
+        record.segments.append("")
+
+    for path, block in blocks_of(module):
+        yield block.register_forward_pre_hook(enters(path))
+        yield block.register_forward_hook(leaves)
+
+
+def _dispatching(record: Record, alive: list[Any]) -> Any:
+    """A dispatch mode that writes every operation down."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+        """Runs each operation, then notes it."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found = func(*args, **(kwargs or {}))
+            read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+            written = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+            alive.extend((*read, *written))
+            _note(record, func, args, read, written)
+            return found
+
+    return Recorder()
+
+
+def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[Any]) -> None:
+    """Write one operation down, unless it only looks at its input another way or allocates."""
+    import torch
+
+    inputs = {_storage(x): x.numel() * x.element_size() for x in read}
+    segment = len(record.segments) - 1
+    for storage in inputs.keys() & record.parameters.keys():
+        record.used.setdefault(storage, set()).add(segment)
+    outputs = {_storage(x): x.numel() * x.element_size() for x in written}
+    if torch.is_grad_enabled() and inputs.keys() & (record.differentiable | record.parameters.keys()):
+        record.differentiable |= {_storage(x) for x in written if x.is_floating_point()}
+    views = outputs.keys() <= inputs.keys() and not func._schema.is_mutable  # noqa: SLF001 - how torch names it
+    if views or not outputs or "empty" in str(func):
+        return
+    record.events.append(
+        Event(
+            name=str(func.overloadpacket).removeprefix("aten."),
+            segment=segment,
+            reads=inputs,
+            writes=outputs,
+            shapes=[tuple(x.shape) for x in read],
+            output=tuple(written[0].shape),
+            arguments=tuple(x for x in args if not isinstance(x, torch.Tensor)),
+        )
+    )
+
+
+@contextmanager
+def _fused_attention() -> Iterator[None]:
+    """Send scaled-dot-product attention to the fused kernels of a GPU; meta tensors would choose none."""
+    import torch
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+
+    class Fused(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        """Replaces one function; all others run as they are."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is functional.scaled_dot_product_attention:
+                return _attention(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
+
+    def _attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        del enable_gqa
+        if attn_mask is None:
+            flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001 - as torch names it
+            return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+        bias = attn_mask if attn_mask.dtype == query.dtype else attn_mask.to(query.dtype)
+        shape = (*query.shape[:-1], key.shape[-2])
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001 - as torch names it
+        keeps = query.requires_grad or key.requires_grad
+        found = efficient(query, key, value, bias.expand(shape), keeps, dropout_p, is_causal, scale=scale)
+        return found[0]
+
+    with Fused():
+        yield
+
+
+def _storage(tensor: Any) -> int:
+    """Identity of the memory of a tensor."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - no other name is kept by a storage

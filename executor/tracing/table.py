@@ -1,0 +1,123 @@
+"""A recorded forward pass as the table of the cost model: legal cuts, blocks, and runs of equal blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from costmodel.models.traced import TracedBlock, TracedModule, TracedOp
+from executor.tracing.ops import op_of, pass_of
+from executor.tracing.record import Event, Record
+
+MOST_CROSSING = 3  # tensors with a gradient that a pipeline sends: hidden states, an encoder's, a shared bias
+
+
+def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) -> TracedModule:
+    """The table of a record that was made with a batch of so many samples."""
+    groups = _groups(record)
+    parts = [_block(record, group, batch) for group in groups]
+    ends = {0, len(parts) - 1} if len(parts) > 2 else set()
+    stem = parts[0] if ends else _nothing("stem")
+    head = parts[-1] if ends else _nothing("head")
+    kinds: list[TracedBlock] = []
+    order: list[int] = []
+    for i, part in enumerate(parts):
+        if i in ends:
+            continue
+        alike = [k for k, kind in enumerate(kinds) if replace(part, name=kind.name) == kind]
+        order.append(alike[0] if alike else len(kinds))
+        kinds += [] if alike else [part]
+    tied = _tied(record, set(groups[0]), set(groups[-1])) if ends else 0
+    runs = tuple((kind, len(list(same))) for kind, same in groupby(order))
+    return TracedModule(
+        builder=builder, inputs=tuple(inputs), kinds=tuple(kinds), order=runs,
+        stem=stem, head=head, tied_parameters=tied,
+    )  # fmt: skip
+
+
+def _groups(record: Record) -> list[list[int]]:
+    """Segments of the stem, of each block, and of the head; what lies between blocks runs with the next."""
+    last = len(record.segments)
+    blocks = [i for i, path in enumerate(record.segments) if path]
+    if not blocks:
+        return [list(range(last))]
+    cuts = [0, blocks[0], *(block + 1 for block in blocks)]
+    legal = [cut for cut in cuts[1:-1] if _is_legal(record, cut)]
+    end = blocks[-1] + 1
+    starts = [0, *legal, *([end] if end < last and _is_legal(record, end) else [])]
+    return [list(range(a, b)) for a, b in zip(starts, [*starts[1:], last], strict=True)]
+
+
+def _is_legal(record: Record, cut: int) -> bool:
+    """Whether few tensors with a gradient cross, and no parameter is used on both sides but by the ends."""
+    first, last = min(i for i, p in enumerate(record.segments) if p), len(record.segments) - 1
+    final = max(i for i, p in enumerate(record.segments) if p)
+    for used in record.used.values():
+        if min(used) < cut <= max(used):
+            if all(i < first or final < i <= last for i in used):
+                continue  # tied: held by both ends
+            return False
+    return 0 < len(_crossing(record, cut)) <= MOST_CROSSING
+
+
+def _crossing(record: Record, cut: int) -> dict[int, int]:
+    """Tensors with a gradient that are written before a cut and read after it, with their bytes."""
+    written: dict[int, int] = {}
+    crossing: dict[int, int] = {}
+    for event in record.events:
+        if event.segment < cut:
+            written |= event.writes
+        else:
+            read = event.reads.keys() & written.keys() & record.differentiable
+            crossing |= {storage: written[storage] for storage in read}
+            for storage in event.writes.keys() - event.reads.keys():
+                written.pop(storage, None)
+    return crossing
+
+
+def _block(record: Record, group: Sequence[int], batch: int) -> TracedBlock:
+    """The segments of one block together, per sample."""
+    events = [event for event in record.events if event.segment in group]
+    mine = set(group)
+    parameters = sum(
+        elements
+        for storage, (_, elements) in record.parameters.items()
+        if min(record.used.get(storage, {0})) in mine
+    )
+    saved = sum(size for segment, size in record.saved.values() if segment in mine)
+    entering = sum(_crossing(record, group[0]).values()) if group[0] else 0
+    return TracedBlock(
+        name=next((record.segments[i] for i in group if record.segments[i]), "ends"),
+        parameters=parameters,
+        saved_bytes=saved / batch,
+        input_bytes=entering / batch,
+        ops=_ops(record, events, batch),
+    )
+
+
+def _ops(record: Record, events: Sequence[Event], batch: int) -> tuple[TracedOp, ...]:
+    """Products and attention one by one, and all memory-bound work of a block as one pass."""
+    found = [(event, op_of(event, batch)) for event in events]
+    passes: list[TracedOp] = []
+    for alone, run in groupby(found, key=lambda pair: pair[1] is None):
+        if alone:
+            some = [event for event, _ in run]
+            outside = {s for event in record.events if event not in some for s in event.reads}
+            passes.append(pass_of(some, outside | record.saved.keys(), batch))
+    ops = [op for _, op in found if op is not None]
+    if passes:
+        total = sum(op.bytes for op in passes)
+        ops.append(TracedOp(kind="pass", bytes=total, eager_bytes=sum(op.eager_bytes for op in passes)))
+    return tuple(ops)
+
+
+def _tied(record: Record, stem: set[int], head: set[int]) -> int:
+    """Parameters that both ends use."""
+    shared = [s for s, used in record.used.items() if used & stem and used & head]
+    return sum(record.parameters[s][1] for s in shared)
+
+
+def _nothing(name: str) -> TracedBlock:
+    """An end that does nothing."""
+    return TracedBlock(name=name, parameters=0, saved_bytes=0.0, input_bytes=0.0, ops=())
