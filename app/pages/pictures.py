@@ -39,7 +39,8 @@ from app.quantities import (
     format_share,
     format_sum,
 )
-from app.reports.answer import Answer
+from app.reports.answer import Answer, Section
+from app.reports.campaign.sections import campaign_sections
 from app.reports.explain import explanation_answer
 from app.reports.layout_words import UNLIKE, layer_words, other_nodes
 from app.reports.plan_headline import cluster_of
@@ -47,6 +48,7 @@ from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
 from costmodel.parallel.axes import PARTS, RANK_AXES
+from planner.analysis.campaign import with_campaign
 from planner.analysis.link_load import axis_group, link_load
 from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
@@ -70,6 +72,7 @@ from topology.hardware.gpu import Gpu
 TABS = (
     "What else was close?",
     "What would help most?",
+    "When is it finished?",
     "Why is there a bubble?",
     "Which link hurts?",
     "What if there were more?",
@@ -102,7 +105,7 @@ def show_pictures(plan: Plan) -> None:
     with right:
         st.markdown("#### Where does the step go?")
         draw(waterfall(plan.estimate), "waterfall")
-    shown = (_alternatives, _explained, _bubble, _network, _more, _money, _matters, _ops)
+    shown = (_alternatives, _explained, _finished, _bubble, _network, _more, _money, _matters, _ops)
     for tab, show in zip(
         st.tabs(TABS, key="picture", on_change="rerun", bind="query-params"), shown, strict=True
     ):
@@ -115,6 +118,22 @@ def _explained(plan: Plan) -> None:
     """What `plan explain` says: what binds the plan, and the one change that helps most."""
     for section in explained(request_key(plan.request), plan).sections[2:]:
         show_section(section)
+
+
+def _finished(plan: Plan) -> None:
+    """The run to its last token: failures, checkpoints, spares, days and dollars."""
+    if plan.request.job.total_tokens is None:
+        st.info("Say in the sidebar how many tokens to train.")
+        return
+    for section in finished(request_key(plan.request), plan):
+        show_section(section)
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
+def finished(key: str, _plan: Plan) -> tuple[Section, ...]:  # noqa: ARG001 - the key is what is cached by
+    """The campaign of a plan in words; simulated once per question."""
+    campaign = asked(with_campaign, _plan).campaign
+    return () if campaign is None else campaign_sections(campaign)
 
 
 @st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Planning with one change at a time")  # type: ignore[untyped-decorator]

@@ -11,12 +11,14 @@ from app.pages.headline import files_of
 from app.pages.pictures import why_lost
 from app.quantities import format_count, format_duration, format_percent, format_share
 from app.reports.answer import csv_text
+from app.reports.campaign.sections import finish_text
 from app.reports.plan_headline import band_text
 from app.requests.links import flags_of_words
 from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel
+from planner.analysis.campaign import with_campaign
 from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
 from planner.questions.flags import Flags
@@ -310,3 +312,12 @@ def test_the_map_of_kinds_and_numbers_has_this_plan(open_page):
     cells = dict(zip(found[found.columns[0]], found["8 GPUs"], strict=True))
     told = numbers(page)
     assert cells["h100-sxm"] == f"{told['Time to train']} · {told['$ for all tokens']}"
+
+
+def test_the_run_to_its_end_stands_on_the_page(open_page):
+    """What `plan --tokens` says of days, dollars and what is lost."""
+    page = open_page("what_if", **SMALL, picture="When is it finished?")
+    assert finish_text(with_campaign(plan_of()).campaign) in words(page)
+    assert "how many tokens" in words(
+        open_page("what_if", **SMALL, tokens="", picture="When is it finished?")
+    )
