@@ -43,6 +43,9 @@ def command(
             help="Start the fleet's scripts with stand-ins for the engine, and measure its load.",
         ),
     ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="What each limit costs: the answer with it relaxed.")
+    ] = False,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -64,7 +67,7 @@ def command(
     tokens, destination = split_output(output)
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
-    plan = find_fleet(asked)
+    plan = with_limits_relaxed(asked) if sensitivity else find_fleet(asked)
     answer = answered(plan, asked, autoscale=autoscale)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
@@ -75,6 +78,15 @@ def command(
     if save_dir is not None:
         write_deployment(plan, save_dir)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
+
+
+def with_limits_relaxed(asked: Asked) -> ServingPlan:
+    """The fleet, and what each limit of its question costs."""
+    from planner.analysis.fleets import find_fleet
+    from planner.analysis.limit_steps import check_limits, with_sensitivity
+
+    check_limits(asked)
+    return with_sensitivity(asked, find_fleet(asked))
 
 
 def answered(plan: ServingPlan, asked: Asked, *, autoscale: bool) -> Answer:

@@ -237,8 +237,39 @@ class FleetSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRelaxed:
+    """The answer to the same question with one limit relaxed by a step.
+
+    `limit` is ttft, tpot, end_to_end or percentile, `asked` and `relaxed` its values in seconds (the
+    percentile in per cent). What is saved is against the plan it stands beside, and negative where the other
+    fleet needs more of it. A fleet of a given size saves nothing and serves `more_requests_per_s` instead.
+    """
+
+    limit: str
+    asked: float
+    relaxed: float
+    gpu: str
+    weights: Weights
+    label: str
+    num_gpus: int
+    usd_per_hour: float | None
+    saved_gpus: int = 0
+    saved_usd_per_hour: float | None = None
+    more_requests_per_s: float = 0.0
+
+    @property
+    def changes(self) -> bool:
+        """Whether the answer is another one: fewer GPUs, fewer dollars, or more requests."""
+        saved = (self.saved_gpus, self.saved_usd_per_hour or 0.0, self.more_requests_per_s)
+        return any(saved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs."""
+    """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs.
+
+    `sensitivity` has every limit that was relaxed, None where that was not asked for.
+    """
 
     request: ServingRequest
     mode: Mode
@@ -252,6 +283,7 @@ class ServingPlan:
     estimate: ServingEstimate
     alternatives: tuple[ServingAlternative, ...]
     other_fleets: tuple[FleetSummary, ...] = ()
+    sensitivity: tuple[LimitRelaxed, ...] | None = None
     optimality: ServingOptimality
     evidence: ServingEvidence = ServingEvidence(rows=0)
     rental: Rental | None = None
