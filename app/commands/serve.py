@@ -46,6 +46,9 @@ def command(
     sensitivity: Annotated[
         bool, typer.Option("--sensitivity", help="What each limit costs: the answer with it relaxed.")
     ] = False,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Tokens/s/GPU against tokens/s/user, as a frontier of replicas.")
+    ] = False,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -61,13 +64,12 @@ def command(
     tokens of an output when it is a number, and otherwise the file to write to.
     """
     from app.reports.answer import check_destination, emit, note
-    from planner.analysis.fleets import find_fleet
     from planner.questions.serving import understand_serving
 
     tokens, destination = split_output(output)
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
-    plan = with_limits_relaxed(asked) if sensitivity else find_fleet(asked)
+    plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     answer = answered(plan, asked, autoscale=autoscale)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
@@ -80,13 +82,21 @@ def command(
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
 
 
-def with_limits_relaxed(asked: Asked) -> ServingPlan:
-    """The fleet, and what each limit of its question costs."""
+def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> ServingPlan:
+    """The fleet, and what each limit costs and which replicas no other beats, where that was asked."""
     from planner.analysis.fleets import find_fleet
-    from planner.analysis.limit_steps import check_limits, with_sensitivity
 
-    check_limits(asked)
-    return with_sensitivity(asked, find_fleet(asked))
+    if sensitivity:
+        from planner.analysis.limit_steps import check_limits, with_sensitivity
+
+        check_limits(asked)
+    if pareto:
+        from planner.analysis.serving_frontier import check_outputs, with_frontier
+
+        check_outputs(asked)
+    plan = find_fleet(asked)
+    plan = with_sensitivity(asked, plan) if sensitivity else plan
+    return with_frontier(asked, plan) if pareto else plan
 
 
 def answered(plan: ServingPlan, asked: Asked, *, autoscale: bool) -> Answer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
+from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.headroom import breaks
 from planner.serving.plan import FleetSummary, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
@@ -25,6 +26,8 @@ def serving_answer(plan: ServingPlan) -> Answer:
         sections.append(_fleets(plan))
     if plan.sensitivity:
         sections.append(sensitivity_table(plan))
+    if plan.frontier is not None:
+        sections.append(frontier_table(plan))
     if plan.alternatives:
         sections.append(_runners_up(plan))
     sections += [_commands(plan), Lines(title="Assumptions", lines=plan.assumptions)]

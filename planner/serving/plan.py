@@ -265,10 +265,32 @@ class LimitRelaxed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierPoint:
+    """A replica with so many requests in flight that no other serves both a user and a GPU faster.
+
+    Output tokens a second: of the replica by its GPUs, and of one user, 1/median time per output token.
+    `token_budget` are the tokens of a step. Latencies are at the job's percentile; the limit on the first
+    token holds, `kept` says whether the others do. Dollars are those of the GPUs' time, all put on output.
+    """
+
+    label: str
+    num_gpus: int
+    token_budget: int
+    concurrency: int
+    tokens_per_s_per_user: float
+    tokens_per_s_per_gpu: float
+    ttft_s: float
+    tpot_s: float
+    usd_per_million_output_tokens: float | None
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
     """One proposed fleet. `decode` is the only pool when prompts and outputs share GPUs.
 
-    `sensitivity` has every limit that was relaxed, None where that was not asked for.
+    `sensitivity` has every limit that was relaxed, `frontier` the replicas of its GPU kind that none
+    dominates, the fastest for a user first; None where it was not asked for.
     """
 
     request: ServingRequest
@@ -284,6 +306,7 @@ class ServingPlan:
     alternatives: tuple[ServingAlternative, ...]
     other_fleets: tuple[FleetSummary, ...] = ()
     sensitivity: tuple[LimitRelaxed, ...] | None = None
+    frontier: tuple[FrontierPoint, ...] | None = None
     optimality: ServingOptimality
     evidence: ServingEvidence = ServingEvidence(rows=0)
     rental: Rental | None = None

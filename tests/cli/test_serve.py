@@ -46,6 +46,17 @@ def test_what_limits_cost_is_a_table() -> None:
     assert "an hour" in table
 
 
+def test_the_frontier_is_a_table_and_a_key_of_the_document() -> None:
+    """Tokens a second of a GPU against those of a user."""
+    words = ("--model", "8b", "--gpu", "h100-sxm", "--gpus", "1", "--tpot", "10ms", "--pareto")
+    done = serve(*words)
+    assert done.returncode == 0, done.stderr
+    assert "Pareto frontier of h100-sxm" in done.stdout
+    first, *_, last = json.loads(serve(*words, "--json").stdout)["frontier"]
+    assert first["tokens_per_s_per_user"] > last["tokens_per_s_per_user"]
+    assert first["tokens_per_s_per_gpu"] < last["tokens_per_s_per_gpu"]
+
+
 def test_json_is_one_document_with_units_in_its_keys() -> None:
     """What a program reads."""
     done = serve(
