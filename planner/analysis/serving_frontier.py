@@ -2,9 +2,9 @@
 
 Every layout, precision and chunk size of the plan's GPU kind is simulated with 1, 2, 3, 4, 6, … requests in
 flight up to what its cache holds. A limit on the first token holds at every point; those on speed do not
-choose, since what they cost is the question: points say whether they keep them. Replicas serve whole requests,
-and have pipeline stages only where none without fits, as no measured run has stages; pairs of pools are no
-part of it.
+choose, since what they cost is the question: points say whether they keep them. Replicas serve whole
+requests and have pipeline stages only where none without fits, as no measured run has stages; pairs of
+pools are no part of it.
 """
 
 from __future__ import annotations
