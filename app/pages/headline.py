@@ -238,13 +238,20 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
             )
 
 
+def _with_its_end(plan: Plan) -> Plan:
+    """The plan as `plan --json` writes it: with the run to its last token, where that has an end."""
+    from app.actions.campaign import run_to_its_end
+
+    return plan if plan.request.job.total_tokens is None else run_to_its_end(plan, None)
+
+
 MIME_OF_SUFFIX = {"csv": "text/csv", "json": "application/json", "md": "text/markdown"}
 
 
 def files_of(plan: Plan) -> dict[str, Callable[[], str]]:
     """What can be taken home, by file name; written only when somebody asks for it."""
     return {
-        "plan.json": lambda: to_json(plan),
+        "plan.json": lambda: to_json(_with_its_end(plan)),
         "report.md": lambda: (
             render(plan_answer(plan), "markdown") + "\n" + render(explain_answer(plan), "markdown")
         ),

@@ -276,7 +276,7 @@ def _runners_up(plan: ServingPlan) -> Table:
 def shown_command(text: str) -> str:
     """A command as it is shown: one that names hundreds of servers is told by its beginning.
 
-    >>> shown_command("vllm serve m"), shown_command("router " + "http://node:8100 " * 1000)[-65:]
+    >>> shown_command("vllm serve m"), shown_command("router " + "http://node:8100 " * 1000)[-63:]
     ('vllm serve m', '8100 http://node:8100 … (1001 words; --save-dir DIR writes all)')
     """
     if max(map(len, text.splitlines()), default=0) <= LONGEST_COMMAND:

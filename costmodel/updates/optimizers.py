@@ -56,7 +56,7 @@ def optimizer(name: str) -> Optimizer:
     """The optimizer of this name.
 
     >>> optimizer("muon").state_bytes, optimizer("adamw").state_bytes
-    (4, None)
+    (4.0, None)
     """
     found = optimizers().get(name)
     if found is None:

@@ -26,7 +26,10 @@ class Nothing:
 
 
 class Members(type):
-    """The kind of a class in which every name is there, such as an enumeration's members."""
+    """The kind of a class in which every name is there, such as an enumeration's members.
+
+    A class of this kind is no base beside one of another kind, so that only who needs it has it.
+    """
 
     def __getattr__(cls, name: str) -> Any:
         """Anything that is asked for."""
@@ -48,19 +51,24 @@ class Empty(types.ModuleType):
     __path__: list[str] = []  # noqa: RUF012  # as modules have it
     __version__ = "99.0"
 
+    def __init__(self, name: str, kind: type) -> None:
+        """Name it, and say of what kind its classes are."""
+        super().__init__(name)
+        self.__dict__["_kind"] = kind
+
     def __getattr__(self, name: str) -> Any:
         """Anything that is asked for: a class where it is called like one."""
         if name.startswith("__"):
             raise AttributeError(name)
-        return Members(name, (), dict(_ANYTHING)) if name[:1].isupper() else Nothing()
+        return self._kind(name, (), dict(_ANYTHING)) if name[:1].isupper() else Nothing()
 
 
 class Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds named packages, and whatever lies in them, empty."""
 
-    def __init__(self, packages: Sequence[str]) -> None:
-        """Name the packages."""
-        self.packages = tuple(packages)
+    def __init__(self, packages: Sequence[str], kind: type = type) -> None:
+        """Name the packages, and the kind of their classes."""
+        self.packages, self.kind = tuple(packages), kind
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> Any:  # noqa: ARG002
         """An empty module for any of them."""
@@ -70,7 +78,7 @@ class Hollow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         """The module."""
-        return Empty(spec.name)
+        return Empty(spec.name, self.kind)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing to run."""

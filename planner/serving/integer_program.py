@@ -92,7 +92,7 @@ def select_fleet(
         program.maximize(bonus - (gpus + whole * (most_gpus + 1)) * (2 * sum(merits) + 1))
     while (found := _solved(program, counts, whole, options, capacities_per_s, spare)) is not None:
         if machine_gpus == 1:
-            return found
+            return replace(found, machines=found.num_gpus)
         placed = machines_of(
             [(options[i].num_gpus, n + spare) for i, n in found.counts.items()], machine_gpus
         )

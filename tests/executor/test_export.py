@@ -20,6 +20,7 @@ from planner.plan import Plan
 from tests.executor.conftest import TINY
 from tests.unit.planner.engines.priced import priced
 from topology.base.errors import InputError
+from topology.builders import default_cluster
 
 HOSTILE = 'x"; $(touch /tmp/pwned) `id`\n#SBATCH --partition=root\n- a: {b'
 PLAIN = ParallelLayout(dp=8, zero_stage=3)
@@ -100,8 +101,10 @@ def test_slurm_options_are_those_of_sbatch(plan_of: Callable[..., Plan]) -> None
 
 def test_slurm_names_the_network_of_several_nodes(plan_of: Callable[..., Plan]) -> None:
     """`plan run` demands it there; one node needs none. The shell stops with the reason where it is missing."""
+    plans = [plan_of(ParallelLayout(dp=dp, zero_stage=1), batch=16) for dp in (8, 16)]
+    wide = dataclasses.replace(plans[1].request, cluster=default_cluster("h100-sxm", 16).spec)
     one, two = (
-        export_plan(plan_of(ParallelLayout(dp=dp, zero_stage=1), batch=16), "slurm") for dp in (8, 16)
+        export_plan(plan, "slurm") for plan in (plans[0], dataclasses.replace(plans[1], request=wide))
     )
     assert ("--interface" in one.text, '--interface "${INTERFACE:?' in two.text) == (False, True)
     assert (one.notes, "INTERFACE=NAME" in two.notes[0]) == ((), True)

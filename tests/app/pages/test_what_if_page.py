@@ -9,7 +9,7 @@ from app.figures.step_time import PART_LABELS
 from app.pages.frame import hasten_spinners
 from app.pages.headline import files_of
 from app.pages.pictures import why_lost
-from app.quantities import format_count, format_duration, format_percent, format_share
+from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.reports.answer import csv_text
 from app.reports.campaign.sections import finish_text
 from app.reports.plan_headline import band_text
@@ -52,7 +52,7 @@ def test_the_headline_is_that_of_the_command_line(open_page):
         "Tokens/s/GPU": f"{estimate.tokens_per_s_per_gpu:,.0f}",
         "MFU": format_percent(estimate.mfu),
         "Peak memory": format_bytes(estimate.peak_memory_bytes),
-        "$ for all tokens": f"${format_count(steps * estimate.usd_per_step)}",
+        "$ for all tokens": format_usd(steps * estimate.usd_per_step),
         "Time to train": format_duration(steps * estimate.step_time_s),
     }
     assert band_text(estimate) in words(page)
@@ -79,7 +79,7 @@ def test_what_is_taken_home_is_the_plan(open_page):
     page, plan = open_page("what_if", **SMALL, tp="2", pp="2"), plan_of(settings=("tp=2", "pp=2"))
     files = {name: write() for name, write in files_of(plan).items()}
     assert [button.label for button in page.get("download_button")] == list(files)
-    assert from_json(files["plan.json"], "plan.json") == plan
+    assert from_json(files["plan.json"], "plan.json") == with_campaign(plan)
     assert files["plans.csv"] == csv_text(plan.rows())
     events = json.loads(files["trace.json"])["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X"}

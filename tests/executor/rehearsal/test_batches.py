@@ -1,7 +1,10 @@
 """Workers of a rehearsal: the simulation's batches in real time, and programs that check their words."""
 
 import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -21,7 +24,14 @@ from topology.base.decode import read_json, structure
 from topology.base.errors import InputError
 
 MOST = 8
+T = TypeVar("T")
 RULES = Scheduler(token_budget=64, max_batch=MOST, kv_capacity_tokens=100_000, lagged=True)
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives, in a thread of its own: another test's browser may keep a loop running in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def times(*, request_s: float = 0.0, response_s: float = 0.0, step_s: float = 0.02) -> StepTimes:
@@ -112,7 +122,7 @@ def test_tokens_come_when_the_simulation_says_and_one_a_step() -> None:
         running.cancel()
         return list(found)
 
-    found = asyncio.run(asyncio.wait_for(measure(), 20))
+    found = finished(asyncio.wait_for(measure(), 20))
     for i, (seen, first_s, last_s) in enumerate(found):
         assert seen[-1] == 6
         assert seen == sorted(set(seen))
@@ -144,7 +154,7 @@ def test_a_server_speaks_the_protocol_of_openai_and_refuses_what_is_none(
             assert structure_of(await reader.read())["choices"][0]["text"] == " a" * 4
         server.cancel()
 
-    asyncio.run(asyncio.wait_for(talk(), 20))
+    finished(asyncio.wait_for(talk(), 20))
 
 
 def structure_of(text: bytes) -> dict:
@@ -177,7 +187,7 @@ def test_programs_do_what_their_words_say(
         await work_of("vllm", client, script)
         server.cancel()
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    finished(asyncio.wait_for(play(), 20))
     found = structure(read_json(script.results), Measured, "results")
     expected = simulate(script.pools[""].times, RULES, load)
     assert found.ttft_s == pytest.approx(expected.ttft_s.tolist(), abs=0.04)
