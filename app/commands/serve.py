@@ -67,6 +67,8 @@ def command(
     from planner.questions.serving import understand_serving
 
     tokens, destination = split_output(output)
+    if autoscale and (sensitivity or pareto):
+        _refuse_two_answers("--sensitivity" if sensitivity else "--pareto")
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
     plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
@@ -80,6 +82,17 @@ def command(
     if save_dir is not None:
         write_deployment(plan, save_dir)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
+
+
+def _refuse_two_answers(flag: str) -> None:
+    """Refuse what is told of a fleet beside what is told of a day."""
+    from topology.base.errors import InputError
+
+    raise InputError(
+        what="two answers were asked for",
+        cause=f"--autoscale follows a fleet through a day, {flag} compares it with others",
+        fix=f"ask for one of them: leave out --autoscale or {flag}",
+    )
 
 
 def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> ServingPlan:

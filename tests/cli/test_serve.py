@@ -57,6 +57,13 @@ def test_the_frontier_is_a_table_and_a_key_of_the_document() -> None:
     assert first["tokens_per_s_per_gpu"] < last["tokens_per_s_per_gpu"]
 
 
+def test_a_day_and_a_comparison_are_two_questions() -> None:
+    """Neither flag is dropped in silence."""
+    done = serve("--model", "8b", "--gpus", "1", "--autoscale", "--pareto")
+    assert done.returncode == 2
+    assert "leave out --autoscale or --pareto" in done.stderr
+
+
 def test_json_is_one_document_with_units_in_its_keys() -> None:
     """What a program reads."""
     done = serve(
