@@ -43,6 +43,12 @@ def command(
             help="Start the fleet's scripts with stand-ins for the engine, and measure its load.",
         ),
     ] = False,
+    sensitivity: Annotated[
+        bool, typer.Option("--sensitivity", help="What each limit costs: the answer with it relaxed.")
+    ] = False,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Tokens/s/GPU against tokens/s/user, as a frontier of replicas.")
+    ] = False,
     as_json: AsJson = False,
     output: Annotated[
         str | None,
@@ -58,13 +64,14 @@ def command(
     tokens of an output when it is a number, and otherwise the file to write to.
     """
     from app.reports.answer import check_destination, emit, note
-    from planner.analysis.fleets import find_fleet
     from planner.questions.serving import understand_serving
 
     tokens, destination = split_output(output)
+    if autoscale and (sensitivity or pareto):
+        _refuse_two_answers("--sensitivity" if sensitivity else "--pareto")
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
-    plan = find_fleet(asked)
+    plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     answer = answered(plan, asked, autoscale=autoscale)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
@@ -75,6 +82,34 @@ def command(
     if save_dir is not None:
         write_deployment(plan, save_dir)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
+
+
+def _refuse_two_answers(flag: str) -> None:
+    """Refuse what is told of a fleet beside what is told of a day."""
+    from topology.base.errors import InputError
+
+    raise InputError(
+        what="two answers were asked for",
+        cause=f"--autoscale follows a fleet through a day, {flag} compares it with others",
+        fix=f"ask for one of them: leave out --autoscale or {flag}",
+    )
+
+
+def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> ServingPlan:
+    """The fleet, and what each limit costs and which replicas no other beats, where that was asked."""
+    from planner.analysis.fleets import find_fleet
+
+    if sensitivity:
+        from planner.analysis.limit_steps import check_limits, with_sensitivity
+
+        check_limits(asked)
+    if pareto:
+        from planner.analysis.serving_frontier import check_outputs, with_frontier
+
+        check_outputs(asked)
+    plan = find_fleet(asked)
+    plan = with_sensitivity(asked, plan) if sensitivity else plan
+    return with_frontier(asked, plan) if pareto else plan
 
 
 def answered(plan: ServingPlan, asked: Asked, *, autoscale: bool) -> Answer:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
+from app.reports.trade_offs.frontier import frontier_table
+from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.headroom import breaks
 from planner.serving.plan import FleetSummary, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
@@ -22,6 +24,10 @@ def serving_answer(plan: ServingPlan) -> Answer:
     sections.append(_throughput(plan))
     if plan.other_fleets:
         sections.append(_fleets(plan))
+    if plan.sensitivity:
+        sections.append(sensitivity_table(plan))
+    if plan.frontier is not None:
+        sections.append(frontier_table(plan))
     if plan.alternatives:
         sections.append(_runners_up(plan))
     sections += [_commands(plan), Lines(title="Assumptions", lines=plan.assumptions)]

@@ -45,4 +45,4 @@ def checkpoint_weights(name: str) -> Weights:
     ('fp4', 'fp4')
     """
     said = [WEIGHTS_OF_NAME[word] for word in re.split(r"[-_.]", name.lower()) if word in WEIGHTS_OF_NAME]
-    return said[-1] if said else published_weights(checkpoint_model(name))
+    return said[-1] if said else published_weights(checkpoint_model(name)) or "bf16"

@@ -17,6 +17,7 @@ from costmodel.models.hf_experts import EXPERT_FAMILIES
 from costmodel.models.hf_hybrid import HYBRID_FAMILIES
 from costmodel.models.hf_reader import ConfigReader
 from costmodel.models.pattern import period_of
+from costmodel.models.sizes import WeightFormat
 from costmodel.models.spec import ModelSpec
 from topology.base.decode import as_text, read_json
 from topology.base.errors import InputError, shown
@@ -43,7 +44,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     >>> model_of_config({"model_type": "gpt2", **sizes}, name="gpt-2").intermediate_size
     3072
     """
-    family = config.get("model_type", _MISSING)
+    whole, family = config, config.get("model_type", _MISSING)
     if isinstance(text := config.get("text_config"), dict):  # the language model of one that also sees
         config, family = text, text.get("model_type", family)
     if not isinstance(family, str) or family not in _FAMILIES:
@@ -52,6 +53,7 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
             f"{source or name} describes no model", cause, f"known: {', '.join(sorted(_FAMILIES))}"
         )
     reader = ConfigReader(config=config)
+    weight_format = stated_format(whole) or stated_format(config)
     sizes = _FAMILIES[family](reader)
     if reader.problems:
         cause = "; ".join(dict.fromkeys(reader.problems))
@@ -59,7 +61,56 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     if pattern := sizes.get("layer_pattern"):
         sizes["layer_pattern"] = period_of(pattern)
     departures = tuple(dict.fromkeys(reader.departures))
-    return ModelSpec(name=name, source=source, unmodelled=departures, **sizes)
+    return ModelSpec(name=name, source=source, unmodelled=departures, weight_format=weight_format, **sizes)
+
+
+def stated_format(config: Mapping[str, Any]) -> WeightFormat:
+    """What a checkpoint is quantised to, as its ``quantization_config`` says; "" where it has none.
+
+    Methods are those of ``transformers`` 5 and of the engines' own quantisers: fp8 (DeepSeek's blocks too),
+    fbgemm_fp8, gptq, awq, compressed-tensors, modelopt, mxfp4. Activations are not looked at.
+
+    >>> stated_format({"quantization_config": {"quant_method": "gptq", "bits": 4}}), stated_format({})
+    ('int4', '')
+    """
+    stated = config.get("quantization_config", config.get("compression_config"))
+    if not isinstance(stated, dict):
+        return "" if stated is None else "other"
+    method = str(stated.get("quant_method", "")).lower()
+    if method in ("gptq", "awq", "gptq_marlin", "awq_marlin"):
+        return _of_width(stated.get("bits", stated.get("w_bit")), floating=False)
+    if method in ("compressed-tensors", "modelopt", "modelopt_fp4") and "quant_algo" not in stated:
+        return _grouped(stated.get("config_groups"))
+    name = str(stated.get("quant_algo", method)).lower()
+    return next((known for words, known in _METHODS if name in words), "other")
+
+
+def _grouped(groups: object) -> WeightFormat:
+    """The format of ``config_groups``, where all weights have the same."""
+    tables = groups.values() if isinstance(groups, dict) else ()
+    weights = [table.get("weights") for table in tables if isinstance(table, dict)]
+    found = {
+        _of_width(one.get("num_bits"), floating=one.get("type") == "float")
+        for one in weights
+        if isinstance(one, dict)
+    }
+    return found.pop() if len(found) == 1 else "other"
+
+
+def _of_width(bits: object, *, floating: bool) -> WeightFormat:
+    """The format of numbers of so many bits."""
+    if bits == 4:
+        return "fp4" if floating else "int4"
+    if bits == 8:
+        return "fp8" if floating else "int8"
+    return "other"
+
+
+_METHODS: tuple[tuple[tuple[str, ...], WeightFormat], ...] = (
+    (("fp8", "fbgemm_fp8", "fp8_pb_wo", "fp8_per_channel_per_token"), "fp8"),
+    (("mxfp4", "nvfp4", "w4a16_nvfp4", "fp_quant"), "fp4"),
+    (("w4a16_awq", "w4a8_awq", "int4_awq"), "int4"),
+)
 
 
 _FIX = "give the config.json that was published with the model"

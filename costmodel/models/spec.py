@@ -26,7 +26,7 @@ from costmodel.models.pattern import LETTERS, Block, letters_of, segments_of
 from costmodel.models.recurrence import FLOAT_BYTES, HALF_BYTES, Recurrence
 from costmodel.models.rotary import Rotary
 from costmodel.models.routing import Routing
-from costmodel.models.sizes import check_sizes
+from costmodel.models.sizes import WeightFormat, check_sizes
 from costmodel.models.traced import TracedModule
 
 AttentionPattern = Literal["full", "sliding", "mla", "recurrence", "none"]
@@ -38,10 +38,10 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 class LayerKind:
     """What distinguishes one transformer layer from another of the same model.
 
-    `traced` is its place among the kinds of a traced `module`. `sliding_share` is the fraction of the layers
-    of this kind whose attention is windowed: alternating
-    patterns (Gemma, gpt-oss) are one kind whose costs are the average of their layers. A hybrid's layers
-    mix tokens by attention or by its recurrence; layers of one block alone have ``none`` for the other.
+    `traced` is its place among the kinds of a traced `module`. `sliding_share` is the fraction of its
+    layers whose attention is windowed: alternating patterns (Gemma, gpt-oss) are one kind of average costs.
+    A hybrid's layers mix tokens by attention or by its recurrence; layers of one block alone have ``none``
+    for the other.
     """
 
     attention: AttentionPattern
@@ -78,10 +78,9 @@ class ModelSpec:
       parts and replaces silu(g)·u by g·sigmoid(1.702·g)·(u + 1) (gpt-oss).
     - `query_pre_attn_scalar`: scores are divided by its square root; None: by that of the head's size.
     - `attn_logit_softcapping`, `final_logit_softcapping`: c·tanh(x/c) of scores and logits, None without.
-    - `scale_embeddings`: embeddings are multiplied by √H.
-    - `router_aux_loss_coef`: weight of the loss that balances experts in training.
-    - `unmodelled`: settings of its ``config.json`` that change what it computes and that no field holds.
-      Such a model is planned and exported, but not built.
+    - `scale_embeddings`: embeddings times √H; `router_aux_loss_coef`: weight of the loss balancing experts.
+    - `weight_format` of the checkpoint, where its ``config.json`` names one: what it is served in by default.
+    - `unmodelled`: settings of its ``config.json`` that no field holds; it is planned, exported, not built.
     """
 
     name: str
@@ -135,6 +134,7 @@ class ModelSpec:
     router_bias: bool = False
     router_aux_loss_coef: float = 0.0
     unmodelled: tuple[str, ...] = ()
+    weight_format: WeightFormat = ""
     module: TracedModule | None = None
     source: str = ""
     as_of: str = ""

@@ -120,13 +120,15 @@ PUBLISHED_WEIGHTS: Mapping[str, Weights] = {
 """Models whose original checkpoint is quantised, and to what (their pages at huggingface.co)."""
 
 
-def published_weights(model: ModelSpec) -> Weights:
-    """Precision of a model's original checkpoint.
+def published_weights(model: ModelSpec) -> Weights | None:
+    """Precision of a model's checkpoint, as its configuration says; None where it says one not known here.
 
     >>> from costmodel.models.catalog import model
     >>> published_weights(model("deepseek-r1")), published_weights(model("70b"))
     ('fp8', 'bf16')
     """
+    if model.weight_format:
+        return None if model.weight_format == "other" else model.weight_format
     return PUBLISHED_WEIGHTS.get(model.name, "bf16")
 
 

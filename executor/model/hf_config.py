@@ -33,7 +33,7 @@ def published_config(spec: ModelSpec) -> Published:
             read = model_of_config(config, name=spec.name, source=spec.source)
         except InputError:
             continue
-        if replace(read, as_of=spec.as_of) == spec:
+        if replace(read, as_of=spec.as_of, weight_format=spec.weight_format) == spec:
             return Published(family, config)
     raise InputError(
         what=f"{spec.name} cannot be written as a Hugging Face config.json",

@@ -36,7 +36,7 @@ from planner.plan import Plan, stack_of
 Facts = Mapping[str, Any]
 """Values by field."""
 
-UNTOLD = ("model.name", "model.source", "model.as_of", "model.module")
+UNTOLD = ("model.name", "model.source", "model.as_of", "model.weight_format", "model.module")
 """Fields of a model that say nothing of what it computes, and the traced module, which no engine is told."""
 
 

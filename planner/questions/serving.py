@@ -193,7 +193,14 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
 def _weights(flags: ServeFlags, model: ModelSpec) -> tuple[Weights, ...]:
     """Precisions to consider: those named, or the one the checkpoint is published in."""
     if flags.weights is None:
-        return (published_weights(model),)
+        published = published_weights(model)
+        if published is None:
+            raise InputError(
+                what=f"the checkpoint of {model.name} is quantised in a way that is not known",
+                cause="quantization_config of its config.json",
+                fix="add --weights fp8, int8, int4 or fp4, whichever is nearest",
+            )
+        return (published,)
     return tuple(one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
 
 
@@ -371,6 +378,8 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(
             f"requests of {job.input_tokens} input and {job.output_tokens} output tokens (--input, --output)"
         )
+    if model.weight_format and flags.weights is None:
+        notes.append(f"weights are {model.weight_format}, as the checkpoint's config.json says (--weights)")
     if capacity_asked(flags, job):
         whole = "a machine, or as many as hold the model,"
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")

@@ -34,6 +34,36 @@ def test_a_plan_is_printed_with_its_latencies_costs_and_commands(tmp_path: Path)
     assert "kind: Deployment" in manifest.read_text()
 
 
+def test_what_limits_cost_is_a_table() -> None:
+    """Steps that change the answer are rows, the others a note."""
+    done = serve(
+        "--model", "8b", "--gpu", "h100-sxm", "--rate", "600/s", "--input", "1000", "--output", "100",
+        "--ttft", "300ms", "--tpot", "9ms", "--sensitivity",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("Sensitivity to limits")[2].partition("Runners-up")[0]
+    assert "time per output token 12 ms instead of 9 ms" in table
+    assert "an hour" in table
+
+
+def test_the_frontier_is_a_table_and_a_key_of_the_document() -> None:
+    """Tokens a second of a GPU against those of a user."""
+    words = ("--model", "8b", "--gpu", "h100-sxm", "--gpus", "1", "--tpot", "10ms", "--pareto")
+    done = serve(*words)
+    assert done.returncode == 0, done.stderr
+    assert "Pareto frontier of h100-sxm" in done.stdout
+    first, *_, last = json.loads(serve(*words, "--json").stdout)["frontier"]
+    assert first["tokens_per_s_per_user"] > last["tokens_per_s_per_user"]
+    assert first["tokens_per_s_per_gpu"] < last["tokens_per_s_per_gpu"]
+
+
+def test_a_day_and_a_comparison_are_two_questions() -> None:
+    """Neither flag is dropped in silence."""
+    done = serve("--model", "8b", "--gpus", "1", "--autoscale", "--pareto")
+    assert done.returncode == 2
+    assert "leave out --autoscale or --pareto" in done.stderr
+
+
 def test_json_is_one_document_with_units_in_its_keys() -> None:
     """What a program reads."""
     done = serve(

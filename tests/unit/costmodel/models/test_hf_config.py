@@ -461,6 +461,45 @@ def test_an_unstated_window_is_the_one_of_the_family(change: dict[str, Any], win
     assert model_of_config({**unstated, **change}, name="windows").sliding_window == window
 
 
+QUANTISED: list[tuple[object, str]] = [
+    ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}, "fp8"),
+    ({"quant_method": "fbgemm_fp8"}, "fp8"),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4"),
+    ({"quant_method": "gptq", "bits": 8}, "int8"),
+    ({"quant_method": "awq", "bits": 4, "version": "gemm"}, "int4"),
+    ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "fp4"),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "fp4"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+    (
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int"}}}},
+        "int4",
+    ),
+    (
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}}},
+        "fp8",
+    ),
+    (
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "type": "float"}}}},
+        "fp4",
+    ),
+    ({"quant_method": "gptq", "bits": 3}, "other"),
+    ({"quant_method": "aqlm"}, "other"),
+    ({"quant_method": ["fp8"], "bits": [4]}, "other"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": []}}}, "other"),
+    ({}, "other"),
+    ([], "other"),
+    (None, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stated", "expected"), QUANTISED)
+def test_the_format_of_a_quantised_checkpoint_is_read(stated: object, expected: str) -> None:
+    """As the quantisers write it; what is not known is said to be so, and changes nothing else."""
+    read = model_of_config({**LLAMA, "quantization_config": stated}, name="quantised")
+    assert read.weight_format == expected
+    assert dataclasses.replace(read, weight_format="") == model_of_config(LLAMA, name="quantised")
+
+
 def test_windows_without_a_rule_are_kept_by_name() -> None:
     """Neither a period nor a run: counted for costs, not placed."""
     kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]

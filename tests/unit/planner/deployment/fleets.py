@@ -67,7 +67,7 @@ def varied(number: int) -> ServingPlan:
         plan, later = resized(engine, None, (1, 8)), turn % 2 == 0
         plan = replace(plan, mode="aggregated", decode=replace(plan.decode, workers=workers, layout=layout))
     wanted = model(name)
-    weights = "fp8" if later and name == "70b" else published_weights(wanted)
+    weights = "fp8" if later and name == "70b" else published_weights(wanted) or "bf16"
     job = replace(
         plan.request.job,
         input_tokens_p99=4000 if turn % 2 else None,
