@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from executor.training.blend import TokenSource, blend, parts_of
-from executor.training.indexed import index_beside, open_indexed
+from executor.data.blend import TokenSource, blend, parts_of
+from executor.data.indexed import index_beside, open_indexed
 from topology.base.errors import InputError
 
 SYNTHETIC = "synthetic"
