@@ -117,10 +117,10 @@ def open_source(name: str, *, vocab_size: int, sequence_length: int, seed: int) 
 
 def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
     """Map or read a file of tokens."""
-    index = index_beside(path)
-    if index is not None:
-        return open_indexed(index)
     try:
+        index = index_beside(path)
+        if index is not None:
+            return open_indexed(index)
         if path.suffix == ".npy":
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
         if path.suffix == ".bin":
