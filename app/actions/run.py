@@ -47,8 +47,8 @@ class RunFlags:
 
 def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     """Settings of the run, with what the plan decides where a flag does not."""
+    from executor.data.source import named_in_full
     from executor.launch.supervise import with_plan
-    from executor.training.data import named_in_full
     from executor.training.settings import RunSettings
 
     steps = flags.steps or _steps(plan)
@@ -64,7 +64,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
         rate_shape=rate_shape_named(flags.rate_shape),
-        decay_steps=steps // 10 if flags.decay_steps is None else flags.decay_steps,
+        decay_steps=default_decay_steps(steps) if flags.decay_steps is None else flags.decay_steps,
         weight_decay=flags.weight_decay,
         clip_norm=flags.clip_norm,
         router_loss=flags.router_loss,
@@ -118,6 +118,15 @@ def device_named(name: str) -> Literal["auto", "cpu", "cuda"]:
     return next(choice for choice in choices if choice == found)
 
 
+def default_decay_steps(steps: int) -> int:
+    """Steps of wsd's decay: a tenth of a run, and two at least, as the first of them has the full rate.
+
+    >>> [default_decay_steps(steps) for steps in (5, 19, 1000)]
+    [2, 2, 100]
+    """
+    return max(2, steps // 10)
+
+
 def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"]:
     """Check the name of a learning-rate schedule."""
     from topology.base.names import resolve
@@ -133,8 +142,8 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     import os
 
     from app.requests.plan_file import read_claims
+    from executor.data.source import open_source
     from executor.launch.supervise import check_doors
-    from executor.training.data import open_source
     from topology.base.errors import InputError
 
     job = plan.request.job

@@ -43,7 +43,7 @@ RateShape: TypeAlias = Annotated[
 ]
 DecaySteps: TypeAlias = Annotated[
     int | None,
-    typer.Option("--decay-steps", min=0, help="Decay of wsd; by default the last 10 % of the steps."),
+    typer.Option("--decay-steps", min=0, help="Decay of wsd; by default the last 10 %, at least 2."),
 ]
 WeightDecay: TypeAlias = Annotated[float, typer.Option("--weight-decay", help="Weight decay of matrices.")]
 ClipNorm: TypeAlias = Annotated[float, typer.Option("--clip-norm", help="Largest gradient norm.")]

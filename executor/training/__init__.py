@@ -1,1 +1,1 @@
-"""The training run: data, loop, optimizer, checkpoints."""
+"""The training run: loop, optimizer, checkpoints."""

@@ -22,11 +22,12 @@ import torch
 import torch.distributed as dist
 
 from executor.comm.mesh import build_meshes
+from executor.data import source as data
+from executor.data.blend import TokenSource
 from executor.model.pretrained import pretrained_state
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
-from executor.training import batches, data
-from executor.training.blend import TokenSource
+from executor.training import batches
 from executor.training.checkpoint import Checkpointer
 from executor.training.checkpoint_interval import best_interval_steps
 from executor.training.gradients import clip, finish_gradients, total_norm

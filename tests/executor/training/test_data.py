@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.training.blend import blend, parts_of
-from executor.training.data import open_source
+from executor.data.blend import blend, parts_of
+from executor.data.source import open_source
 from topology.base.errors import InputError
 
 LENGTHS = (100, 3, 258)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from app.actions.run import rate_shape_named
+from app.actions.run import default_decay_steps, rate_shape_named
 from executor.training.optimizer import OptimizerSettings, RateShape, learning_rate
 from topology.base.errors import InputError
 
@@ -31,3 +31,16 @@ def test_an_unknown_schedule_is_refused() -> None:
     """The names that there are belong to the answer."""
     with pytest.raises(InputError, match="learning-rate schedule"):
         rate_shape_named("stepwise")
+
+
+@pytest.mark.parametrize("steps", [2, 5, 9, 10, 19, 40])
+def test_the_default_decay_lowers_the_last_rate_of_a_short_run(steps: int) -> None:
+    """However short the run, its last step has a lower rate than the one before."""
+    settings = OptimizerSettings(
+        learning_rate=1.0,
+        warmup_steps=0,
+        total_steps=steps,
+        shape="wsd",
+        decay_steps=default_decay_steps(steps),
+    )
+    assert learning_rate(settings, steps - 1) < learning_rate(settings, steps - 2)

@@ -269,7 +269,7 @@ def test_data_that_cannot_be_read_is_an_input_error(
     name: str, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """Missing, not a file, not an array, too short: an error that names the file."""
-    from executor.training.data import open_source
+    from executor.data.source import open_source
 
     (tmp_path / "folder.bin").mkdir()
     (tmp_path / "broken.npy").write_bytes(b"not numpy")
@@ -297,7 +297,7 @@ def test_wrong_number_of_ranks_is_refused(plan_of: Callable[..., Plan]) -> None:
 
 def test_order_of_samples_does_not_depend_on_the_layout() -> None:
     """Every sample of an epoch is used once, whoever reads it."""
-    from executor.training.data import TokenFile
+    from executor.data.source import TokenFile
 
     source = TokenFile(path="x", tokens=np.arange(161), vocab_size=200, sequence_length=16, seed=3)
     first = [int(source.sample(index)[0]) for index in range(10)]

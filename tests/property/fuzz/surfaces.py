@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.property.fuzz import clusters, commands, hostile, kept, launches, plans, words
+from tests.property.fuzz import clusters, commands, hostile, kept, launches, plans, tokens, words
 from tests.property.fuzz.surface import Surface
 
 SURFACES: tuple[Surface, ...] = (
@@ -23,4 +23,5 @@ SURFACES: tuple[Surface, ...] = (
     Surface("launch files, audited", launches.make_launch, launches.audit_launch, weight=2),
     Surface("benchmark results", kept.make_bench, kept.read_bench_file, hostile.BENCHES, weight=60),
     Surface("kept files", kept.make_kept, kept.read_kept, hostile.KEPT, weight=60),
+    Surface("training data", tokens.make_data, tokens.read_data, tokens.CORPUS, weight=60),
 )  # fmt: skip

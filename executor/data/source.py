@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from executor.training.blend import TokenSource, blend, parts_of
-from executor.training.indexed import index_beside, open_indexed
+from executor.data.blend import TokenSource, blend, parts_of
+from executor.data.indexed import index_beside, open_indexed
 from topology.base.errors import InputError
 
 SYNTHETIC = "synthetic"
@@ -117,10 +117,10 @@ def open_source(name: str, *, vocab_size: int, sequence_length: int, seed: int) 
 
 def _read(path: Path, vocab_size: int) -> npt.NDArray[Any]:
     """Map or read a file of tokens."""
-    index = index_beside(path)
-    if index is not None:
-        return open_indexed(index)
     try:
+        index = index_beside(path)
+        if index is not None:
+            return open_indexed(index)
         if path.suffix == ".npy":
             return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
         if path.suffix == ".bin":

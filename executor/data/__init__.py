@@ -1,0 +1,1 @@
+"""Token files as samples by number: opened, checked, blended."""
