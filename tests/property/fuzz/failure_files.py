@@ -41,6 +41,43 @@ def a_plan() -> Any:
     return meshplan.plan("8b", gpus=8, tokens="100B", top=1)
 
 
+_LOGS = (
+    "".join(f'{{"step": {n}, "step_time_s": 1.5, "at_s": {1.7e9 + 2 * n}}}\n' for n in (1, 2, 3, 2, 3, 4)),
+    "".join(
+        f" [2026-01-02 03:0{n}:05] iteration {n}/ 100 | elapsed time per iteration (ms): 5400.5 | loss: 2\n"
+        for n in (1, 2, 3, 1)
+    ),
+    "".join(
+        f"[titan] 2026-01-02 03:04:0{n},678 - root - INFO - step: {n}  loss: 2.0  tps: 7,123\n"
+        for n in (1, 2)
+    ),
+)
+
+
+def make_log(random: Random, story: list[str]) -> str:
+    return mutated_text(random.choice(_LOGS), random, story)
+
+
+def watch_log(text: str, box: Box) -> object:
+    """How the run of a log stands against a plan with an end."""
+    from app.commands.watch.read import steps_of_runs
+    from planner.analysis.watch import watched
+    from topology.base.decode import unstructure
+
+    found = watched(a_finished_plan(), steps_of_runs([box.file("train.log", text)]))
+    if found.useful_share is not None and not 0 <= found.useful_share <= 1:
+        raise AssertionError(f"a useful share of {found.useful_share}")
+    return unstructure(found)
+
+
+@functools.cache
+def a_finished_plan() -> Any:
+    """The same with its campaign."""
+    from planner.campaign.finish import with_campaign
+
+    return with_campaign(a_plan())
+
+
 def answer_failures(text: str, box: Box) -> object:
     """The finished run, and that of a plan that was written and read with it."""
     from costmodel.campaign.failures import read_failures

@@ -85,6 +85,12 @@ CLUSTERS = (
     "nodes = " + _NESTED, "a = " + "9" * 5000, "", "\x00",
 )  # fmt: skip
 
+LOGS = (
+    "", "\x00", _NESTED, "step: 1 tps: 0\n", "step: 1 tps: 1e400\n", '{"step": 1, "step_time_s": 1e-320}\n' * 3,
+    '{"step": 1, "step_time_s": NaN}\n', '{"step": 1, "step_time_s": 1, "at_s": 1e308}\n{"step": 2, "step_time_s": 1, "at_s": -1e308}\n',
+    "[9999-99-99 99:99:99] iteration 1/ 9 | elapsed time per iteration (ms): 1 |\n", "iteration " + "9" * 5000 + "/ 9 | elapsed time",
+    "step: 1 " + "x" * 100_000 + "\n",
+)  # fmt: skip
 _STORE = {"name": "x", "write_bytes_per_s": 1e11, "read_bytes_per_s": 1e11}
 FAILURES = (
     *(toml_of({"storage": {**_STORE, key: value}}) for key in ("write_bytes_per_s", "read_bytes_per_s") for value in (0, -1, 1e-300, 1e308, "fast")),
