@@ -20,7 +20,12 @@ from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 OTHER_WORDS = (LAYOUT_WORDS, STATE_WORDS, EXPERT_WORDS)
-SAVING = value("--save-interval", "campaign.save_interval_steps", aliases=("--persistent-save-interval",))
+SAVING = value(
+    "--save-interval",
+    "campaign.save_interval_steps",
+    aliases=("--persistent-save-interval",),
+    when=lambda facts: facts.get("campaign.save_interval_steps") is not None,  # a job that is read has none
+)
 SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS, SAVING)
 
 

@@ -12,7 +12,7 @@ _C = "checkpoint."
 
 def _write_saving(facts: Facts) -> dict[str, Any]:
     """Checkpoints are off unless enabled; kept are the last ones."""
-    if facts["campaign.save_interval_steps"] is None:
+    if facts.get("campaign.save_interval_steps") is None:
         return {}
     return {
         f"{_C}enable": True,
