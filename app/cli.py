@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, str]] = {
     "bench": "Measure this machine, so that estimates use its own numbers.",
     "export": "Write a plan as another tool's configuration.",
     "validate": "Check a plan: counts, memory and numerics, on this machine.",
+    "watch": "Say how a run stands against its plan: useful share, days left, what is off.",
     "verify": "Hold a plan against its own claims, and derive its bound anew.",
 }
 CATALOGS: Final = ("models", "gpus")  # commands of the wing of that name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.reports.answer import note
-from planner.analysis.campaign import job_of, with_campaign
+from planner.campaign.finish import job_of, with_campaign
 from planner.plan import Plan
 from topology.base.errors import InputError
 

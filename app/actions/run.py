@@ -50,6 +50,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
     from executor.data.source import named_in_full
     from executor.launch.supervise import with_plan
     from executor.training.settings import RunSettings
+    from planner.campaign.saving import save_interval_steps
 
     steps = flags.steps or _steps(plan)
     settings = RunSettings(
@@ -68,7 +69,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         weight_decay=flags.weight_decay,
         clip_norm=flags.clip_norm,
         router_loss=flags.router_loss,
-        checkpoint_every=flags.checkpoint_every,
+        checkpoint_every=flags.checkpoint_every or save_interval_steps(plan) or 0,
         keep_checkpoints=flags.keep_checkpoints,
         profile_step=flags.profile_step,
         wandb=flags.wandb,

@@ -58,7 +58,7 @@ CheckpointEvery: TypeAlias = Annotated[
     typer.Option(
         "--checkpoint-every",
         min=0,
-        help="Steps between checkpoints; 0 for the interval of Young and Daly.",
+        help="Steps between checkpoints; 0 for that of the plan's campaign, else of Young and Daly.",
     ),
 ]
 KeepCheckpoints: TypeAlias = Annotated[

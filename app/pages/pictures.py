@@ -48,7 +48,6 @@ from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
 from costmodel.parallel.axes import PARTS, RANK_AXES
-from planner.analysis.campaign import with_campaign
 from planner.analysis.link_load import axis_group, link_load
 from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
@@ -63,6 +62,7 @@ from planner.analysis.what_if import (
     step_per_token,
     usual_counts,
 )
+from planner.campaign.finish import with_campaign
 from planner.explain import Share, explain, runner_up
 from planner.plan import Plan
 from planner.problem import capacity_of_fullest, setting_of

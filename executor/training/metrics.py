@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class Reporter:
     def step(self, metrics: StepMetrics) -> None:
         """Report one step everywhere."""
         values = asdict(metrics)
-        self._append(json.dumps(values))
+        self._append(json.dumps({**values, "at_s": time.time()}))
         for name, value in values.items():
             if self.board is not None and name != "step":
                 self.board.add_scalar(name, value, metrics.step)

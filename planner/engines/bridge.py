@@ -15,7 +15,7 @@ from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
 from planner.engines.limit import Variable, adapter_limit, optimizer_limit
-from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS
+from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS, SAVING
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.megatron_lm.pairing import FLAG, UNPRICED
@@ -66,6 +66,7 @@ _NAMES = {
     "--hidden-dropout": "model.hidden_dropout",
     "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
     **{name: f"optimizer.{name.removeprefix('--').replace('-', '_')}" for name in DTYPES},
+    "--save-interval": "checkpoint.save_interval",
     "--num-layers": "model.num_layers",
     "--num-experts": "model.num_moe_experts",
 }
@@ -147,7 +148,7 @@ def as_megatron(given: Given) -> Given:
 
 
 _MEGATRON_WORDS = {
-    word.name: word for setting in (*LAYOUT_SETTINGS, *OTHER_WORDS) for word in setting.words
+    word.name: word for setting in (*LAYOUT_SETTINGS, *OTHER_WORDS, SAVING) for word in setting.words
 } | {
     "--num-layers": Word(name="--num-layers", kind="int"),
     "--num-experts": Word(name="--num-experts", kind="int"),
@@ -223,7 +224,7 @@ def _told_here(text: str) -> str:
 _SHARED = ("state-precision", "expert-overlap")
 """Refusals of configurations that both have; the others are of Megatron-LM's arguments."""
 SETTINGS = (
-    *(_as_here(one) for one in LAYOUT_SETTINGS if "job.precision" not in one.fields),
+    *(_as_here(one) for one in (*LAYOUT_SETTINGS, SAVING) if "job.precision" not in one.fields),
     _PRECISION,
     _STATIC,
     _GROUPED,

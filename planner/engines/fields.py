@@ -12,6 +12,7 @@ A *field* is a dotted name and has one meaning for all engines:
   ``model.routing.n_group``
 - ``stack.NAME``: a field of the groups timing and memory of a stack profile; of a mechanism whether it is
   on, of a share True: as the profile prices it, False: none, a number: that value
+- ``campaign.NAME``: how a run saves, of `planner.campaign.saving.saving_facts`; None where none was asked
 - ``recipe.NAME``: what no estimate depends on: ``fp8_recipe``, ``recompute_modules``, ``dispatcher``,
   ``optimizer``
 
@@ -31,6 +32,7 @@ from costmodel.layout import AXIS_ORDERS, ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import usual_schedule
 from costmodel.stack import SoftwareStack
+from planner.campaign.saving import saving_facts
 from planner.plan import Plan, stack_of
 
 Facts = Mapping[str, Any]
@@ -51,6 +53,7 @@ def facts_of(plan: Plan) -> dict[str, Any]:
         **job_facts(plan.request.job),
         **model_facts(plan.request.model),
         **stack_facts(stack_of(plan.request)),
+        **saving_facts(plan),
     }
 
 

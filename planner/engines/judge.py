@@ -25,7 +25,7 @@ from planner.structure import close
 from topology.base.errors import InputError, NoFeasiblePlanError
 from topology.base.units import format_bytes, format_seconds
 
-_JUDGED = ("layout", "split", "job", "model")
+_JUDGED = ("layout", "split", "job", "model", "campaign")
 _UNSAID = layout_facts(ParallelLayout())
 _UNIMPORTANT = ("job.total_tokens", "job.deadline_s")
 

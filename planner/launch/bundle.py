@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodel.kernels.tables import Calibration
+from planner.campaign.saving import save_interval_steps
 from planner.engines.contract import Contract
 from planner.engines.contracts import CONTRACTS
 from planner.engines.formats import Files
@@ -19,7 +20,7 @@ from planner.engines.program import FILE
 from planner.engines.quoting import one_line, shell
 from planner.launch.cloud import sagemaker, skypilot, vertex
 from planner.launch.containers import kubeflow, kubernetes, pytorchjob
-from planner.launch.entries import ENTRIES, TORCHRUN, Entry
+from planner.launch.entries import ENTRIES, TORCHRUN, USUAL_SAVE_INTERVAL, Entry
 from planner.launch.machines import PlanMachines, machines_of, require_equal, title_of
 from planner.launch.makers import image_of
 from planner.launch.node_order import (
@@ -37,6 +38,7 @@ from planner.launch.node_order import (
 from planner.launch.preflight import preflight
 from planner.launch.programs import PLANNED_FILE, planned, told_to
 from planner.launch.ray import ray
+from planner.launch.slurm import requeue, spare_nodes
 from planner.launch.targets import TARGETS, told, variables
 from planner.plan import Plan, to_json
 from planner.problem import setting_of, tables_of
@@ -60,7 +62,7 @@ def bundle(
     engine = resolve(target, tuple(ENTRIES), "engine")
     how = resolve(launcher, tuple(LAUNCHERS), "launcher")
     contract, where = CONTRACTS[engine], machines_of(plan)
-    entry = in_image(contract, ENTRIES[engine], where)
+    entry = saving(plan, in_image(contract, ENTRIES[engine], where))
     if entry.launcher is not TORCHRUN or how not in UNEQUAL:
         require_equal(where, how if entry.launcher is TORCHRUN else contract.title)
     settings, notes = told(plan, contract, nearest=nearest, cal=cal)
@@ -112,6 +114,14 @@ def in_image(contract: Contract, entry: Entry, where: PlanMachines) -> Entry:
         f"{contract.package}=={contract.releases[-1]}.*" if entry.requirement is None else entry.requirement
     )
     return replace(entry, image=image_of(contract.engine, entry, where.maker), requirement=wanted)
+
+
+def saving(plan: Plan, entry: Entry) -> Entry:
+    """An engine's program that saves as often as the plan's campaign says, unless told SAVE_INTERVAL."""
+    steps = save_interval_steps(plan)
+    if steps is None:
+        return entry
+    return replace(entry, words=entry.words.replace(USUAL_SAVE_INTERVAL, f"${{SAVE_INTERVAL:-{steps}}}"))
 
 
 def dockerfile(entry: Entry) -> str:
@@ -179,10 +189,15 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
     """An sbatch script: one task a node, nodes in the order of HOSTS, else of Slurm's own list."""
     together = _nodes_together(plan)
     all_gpus = where.unequal or where.in_part  # nodes differ, or those that work are not the first
+    spares = 0 if where.unequal or together > 1 else spare_nodes(plan)
+    alone = (
+        f" --nodes={where.nodes} --ntasks={where.nodes}" if spares else ""
+    )  # spares wait in the allocation
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={title_of(plan)}",
-        f"#SBATCH --nodes={where.nodes}",
+        f"#SBATCH --nodes={where.nodes}" + (f"-{where.nodes + spares}" if spares else ""),
+        *requeue(plan),
         "#SBATCH --ntasks-per-node=1",
         *([] if all_gpus else [f"#SBATCH --gpus-per-node={where.gpus_per_node}"]),
         "#SBATCH --exclusive",
@@ -201,7 +216,7 @@ def _slurm(plan: Plan, _: Entry, where: PlanMachines, order: NodeOrder) -> dict[
         "fi",
         "# shellcheck disable=SC2016  # a node's own shell reads them",
         # its own binding would keep all ranks of a node on the cores of one task
-        'exec srun --kill-on-bad-exit=1 --cpu-bind=none ${told[@]+"${told[@]}"} \\',
+        f'exec srun{alone} --kill-on-bad-exit=1 --cpu-bind=none ${{told[@]+"${{told[@]}}"}} \\',
         '  bash -c \'NODE_RANK="$SLURM_PROCID" exec bash start.sh "$@"\' start "$@"',
     ]
     return {"train.sbatch": "\n".join(lines) + "\n"}

@@ -120,6 +120,9 @@ MESHPLAN = (
     '  --steps "$TRAIN_ITERS" --learning-rate "$LEARNING_RATE" --interface "$INTERFACE" >&2',
 )
 
+USUAL_SAVE_INTERVAL = "${SAVE_INTERVAL:-500}"
+"""Steps between checkpoints of a plan without a campaign."""
+
 _STEPS = {"TRAIN_ITERS": "optimizer steps to train", "LEARNING_RATE": "peak learning rate"}
 _PLANNED = f'{PLANNED_FILE} "$PROGRAM"'
 _PROGRAM = {"PROGRAM": "training program, a Python file of yours"}
@@ -128,7 +131,7 @@ ENTRIES: Mapping[str, Entry] = {
         words='"$MEGATRON_LM/pretrain_gpt.py" "${MEGATRON_ARGS[@]}" --data-path "$DATA_PATH"'
         ' --tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER" --train-iters "$TRAIN_ITERS"'
         ' --lr "$LEARNING_RATE" --save "$CHECKPOINTS" --load "$CHECKPOINTS"'
-        ' --save-interval "${SAVE_INTERVAL:-500}"',
+        f' --save-interval "{USUAL_SAVE_INTERVAL}"',
         variables={
             "MEGATRON_LM": "folder of your Megatron-LM checkout",
             "DATA_PATH": "prefix of the .bin and .idx files of your tokens",

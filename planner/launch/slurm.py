@@ -38,6 +38,16 @@ def _devices(where: PlanMachines) -> list[str]:
     return [f': "${{{name}:?name the GPUs of a node that work on all, as 0,1,2}}"; export {name}']
 
 
+def spare_nodes(plan: Plan) -> int:
+    """Nodes beside the plan's own that its campaign pays for."""
+    return 0 if plan.campaign is None else plan.campaign.spare_nodes
+
+
+def requeue(plan: Plan) -> list[str]:
+    """Lines that bring a job back after a node failed, its log kept; none where no campaign was asked."""
+    return [] if plan.campaign is None else ["#SBATCH --requeue", "#SBATCH --open-mode=append"]
+
+
 def export_slurm(plan: Plan) -> Exported:
     """Write an sbatch script; `plan run` reads Slurm's own variables."""
     _require_own(plan)
@@ -48,11 +58,16 @@ def export_slurm(plan: Plan) -> Exported:
         flags += ' --interface "${INTERFACE:?name the network of these nodes}"'
         notes.append("ranks listen on one network: sbatch --export=ALL,INTERFACE=NAME train.sbatch")
         notes.append("to go on when a node is lost for good: sbatch train.sbatch --min-gpus NUMBER")
+    if spare_nodes(plan):
+        notes.append(
+            f"keep {spare_nodes(plan)} more nodes free in the partition: a requeued job starts on them"
+        )
     lines = [
         "#!/bin/bash",
         f"# {one_line(plan.request.model.name)} on {plan.layout.num_gpus} GPUs",
         f"#SBATCH --job-name={title_of(plan)}",
         f"#SBATCH --nodes={where.nodes}",
+        *requeue(plan),
         "#SBATCH --ntasks-per-node=1",
         *([] if where.in_part else [f"#SBATCH --gpus-per-node={where.gpus_per_node}"]),
         "#SBATCH --exclusive",

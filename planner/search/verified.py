@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from costmodel.campaign.record import Campaign
 from costmodel.kernels.tables import Calibration
+from planner.campaign.finish import campaign_of
 from planner.plan import Optimality, Origin, Plan
 from planner.problem import Setting, setting_of, tables_of
 from planner.rules.verdict import require_legal
 from planner.search.origin import origin_of
 from planner.search.verify import estimate_anew, in_place, number_claims
 from planner.structure import sound, unsound
-from topology.base.errors import PlanChangedError
+from topology.base.errors import InputError, PlanChangedError
 
 Say = Callable[[str], None]
 
@@ -108,4 +110,15 @@ def _anew(
         optimality=UNPROVEN,
         assumptions=(note, *now.estimate.assumptions, *kept),
         origin=here,
+        campaign=_campaign_anew(now),
     )
+
+
+def _campaign_anew(plan: Plan) -> Campaign | None:
+    """The finished run with the numbers of here; None where there was none, or it makes no headway."""
+    if plan.campaign is None:
+        return None
+    try:
+        return campaign_of(plan, plan.campaign.failures)
+    except InputError:
+        return None

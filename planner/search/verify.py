@@ -16,6 +16,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.pipeline.simulate import simulated_step_s
 from planner.bounds.objective import goal_of, goal_of_plan
+from planner.campaign.finish import campaign_of
 from planner.placement.nodes import place
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
@@ -28,6 +29,7 @@ from planner.search.unlike_plan import mesh_unlike
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
 from planner.structure import EQUAL, Claim, close, same, structure_claims, within
 from topology.base.decode import unstructure
+from topology.base.errors import InputError
 from topology.base.units import format_bytes, format_seconds
 from topology.fabric.mesh import mesh
 from topology.pools.kinds import kinds_of, parts_of, words_of
@@ -90,6 +92,7 @@ def number_claims(plan: Plan, setting: Setting, cal: Calibration) -> tuple[Claim
         *_estimate(plan, setting, cal),
         *_others(plan, setting, cal),
         *_certificate(plan),
+        *_campaign(plan),
     )
 
 
@@ -230,6 +233,24 @@ def _certificate(plan: Plan) -> Iterator[Claim]:
     words = ", ".join(f"{name} {format_seconds(floor)}" for name, floor in low.items())
     bound = f"at least {format_seconds(c.bound_s)}"
     yield Claim(name="dismissed layouts", holds=not low, claimed=bound, found=words or bound)
+
+
+def _campaign(plan: Plan) -> Iterator[Claim]:
+    """Every number of a finished run, computed anew in the world that the plan says it runs in."""
+    if plan.campaign is None:
+        return
+    try:
+        now = campaign_of(plan, plan.campaign.failures)
+    except InputError as error:
+        yield Claim(
+            name="campaign", holds=False, claimed="a finished run", found=f"{error.what}: {error.cause}"
+        )
+        return
+    wrong = [
+        Claim(name=f"campaign.{name}", holds=False, claimed=claimed, found=found)
+        for name, claimed, found in _differences(unstructure(plan.campaign), unstructure(now))
+    ]
+    yield from wrong or (same("campaign", "as computed", "as computed"),)
 
 
 def _gap(plan: Plan, gap: float) -> Claim:

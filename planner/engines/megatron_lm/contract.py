@@ -15,11 +15,18 @@ from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
 from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS, EXPERT_WORDS
 from planner.engines.megatron_lm.refused_layout import LAYOUT_REFUSALS, LAYOUT_WORDS
 from planner.engines.megatron_lm.refused_state import STATE_REFUSALS, STATE_WORDS
+from planner.engines.setting import value
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
 OTHER_WORDS = (LAYOUT_WORDS, STATE_WORDS, EXPERT_WORDS)
-SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS)
+SAVING = value(
+    "--save-interval",
+    "campaign.save_interval_steps",
+    aliases=("--persistent-save-interval",),
+    when=lambda facts: facts.get("campaign.save_interval_steps") is not None,  # a job that is read has none
+)
+SETTINGS = (*LAYOUT_SETTINGS, *MODEL_SETTINGS, *OTHER_WORDS, SAVING)
 
 
 def _many_queues(facts: Facts, gpu: Gpu) -> bool:

@@ -26,6 +26,7 @@ from planner.engines.limit import (
 )
 from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
+from planner.engines.torchtitan.saving import SAVING
 from topology.hardware.datasheets import generation_of
 
 TARGET = "torchtitan"
@@ -253,6 +254,7 @@ SETTINGS = (
     value("training.seq_len", "job.sequence_length", default=2048),
     _RECOMPUTE,
     PRECISION,
+    SAVING,
     Setting(  # a pipeline and experts ask the host within a step, which a graph cannot
         words=(Word(name="training.disable_cuda_graphs", kind="flag", default=False),),
         fields=(),

@@ -18,7 +18,7 @@ from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
 from costmodel.estimate import PART_NAMES
 from costmodel.stack import StackLevel
-from planner.analysis.campaign import with_campaign
+from planner.campaign.finish import with_campaign
 from planner.explain import explain
 from planner.plan import Plan, from_json, to_json
 from planner.questions.flags import Flags

@@ -85,6 +85,22 @@ CLUSTERS = (
     "nodes = " + _NESTED, "a = " + "9" * 5000, "", "\x00",
 )  # fmt: skip
 
+LOGS = (
+    "", "\x00", _NESTED, "step: 1 tps: 0\n", "step: 1 tps: 1e400\n", '{"step": 1, "step_time_s": 1e-320}\n' * 3,
+    '{"step": 1, "step_time_s": NaN}\n', '{"step": 1, "step_time_s": 1, "at_s": 1e308}\n{"step": 2, "step_time_s": 1, "at_s": -1e308}\n',
+    "[9999-99-99 99:99:99] iteration 1/ 9 | elapsed time per iteration (ms): 1 |\n", "iteration " + "9" * 5000 + "/ 9 | elapsed time",
+    "step: 1 " + "x" * 100_000 + "\n",
+)  # fmt: skip
+_STORE = {"name": "x", "write_bytes_per_s": 1e11, "read_bytes_per_s": 1e11}
+FAILURES = (
+    *(toml_of({"storage": {**_STORE, key: value}}) for key in ("write_bytes_per_s", "read_bytes_per_s") for value in (0, -1, 1e-300, 1e308, "fast")),
+    *(toml_of({"times": {name: {"seconds": value}}}) for name in ("swap", "repair", "hang_notice") for value in (0, -1, 1e-9, 1e9, 1e308)),
+    *(toml_of({"stragglers": {"prevalence": share, "slowdown": 1e3, "spell": {"seconds": 60}}}) for share in (0, 0.999999, 1, -1)),
+    *(toml_of({"site": site}) for site in ("nowhere", "", 7, {}, {"name": "x", "gpu": "x", "gpus": 8, "days": 1, "causes": []})),
+    *(toml_of({"min_gpus": count}) for count in (0, -8, 2**31, 10**18)),
+    "site = " + _NESTED, "", "\x00",
+)  # fmt: skip
+
 
 def _row(**cells: str) -> str:
     row = {**ROW, **cells}

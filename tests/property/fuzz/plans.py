@@ -14,13 +14,15 @@ from tests.property.fuzz.surface import Box, answer_of_command, run_command
 
 @functools.cache
 def plan_texts() -> tuple[str, ...]:
-    """Real plans: dense, with alternatives; experts over a pipeline."""
+    """Real plans: dense, with alternatives; experts over a pipeline; one that says when it is finished."""
     import meshplan
+    from planner.campaign.finish import with_campaign
     from planner.plan import to_json
 
     dense = meshplan.plan("8b", gpus=8, top=2)
     experts = meshplan.estimate("mixtral-8x7b", gpus=16, set={"tp": 2, "pp": 2, "ep": 4})
-    return to_json(dense), to_json(experts)
+    finished = with_campaign(meshplan.plan("8b", gpus=8, top=1, tokens="100B"))
+    return to_json(dense), to_json(experts), to_json(finished)
 
 
 @functools.cache

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.property.fuzz import clusters, commands, hostile, kept, launches, plans, tokens, words
+from tests.property.fuzz import (
+    clusters,
+    commands,
+    failure_files,
+    hostile,
+    kept,
+    launches,
+    plans,
+    tokens,
+    words,
+)
 from tests.property.fuzz.surface import Surface
 
 SURFACES: tuple[Surface, ...] = (
@@ -14,6 +24,8 @@ SURFACES: tuple[Surface, ...] = (
     Surface("plan.json, used", plans.make_plan, plans.use_plan, weight=6, ready=plans.plan_trees),
     Surface("plan.json, explained", plans.make_plan, plans.explain_plan, weight=1, ready=plans.plan_trees),
     Surface("cluster.toml", clusters.make_toml, clusters.read_toml, hostile.CLUSTERS, weight=100),
+    Surface("failures.toml", failure_files.make_failures, failure_files.answer_failures, hostile.FAILURES, weight=20, ready=failure_files.a_plan),
+    Surface("watched logs", failure_files.make_log, failure_files.watch_log, hostile.LOGS, weight=20, ready=failure_files.a_finished_plan),
     Surface("training runs", partial(kept.make_runs, kept.training_rows), kept.predict_runs, hostile.TRAINING, weight=20),
     Surface("serving runs", partial(kept.make_runs, kept.serving_rows), kept.predict_runs, hostile.SERVING, weight=20),
     Surface("command line", commands.make, words.run_words, hostile.COMMANDS, weight=4, asked=words.words_asked),

@@ -1,15 +1,21 @@
 """`verify` confirms what the search claims, by another path, and names what somebody changed."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from costmodel.campaign.failures import default_model
+from costmodel.campaign.record import Band
 from costmodel.job import TrainingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
+from planner.campaign.finish import with_campaign
 from planner.plan import Objective, Plan, PlanRequest, from_json, to_json
 from planner.search.search import search
+from planner.search.verified import verified
 from planner.search.verify import Verification, verify
+from topology.base.errors import PlanChangedError
 from topology.builders import default_cluster
 
 CAL = load_calibration()
@@ -104,3 +110,46 @@ def test_what_was_changed_in_a_file_is_named(change: object, names: set[str]) ->
     wrong = broken(verify(change(found()), CAL, proof=False))
     assert wrong
     assert wrong <= names
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"spare_nodes": 7}, "campaign.spare_nodes"),
+        ({"checkpoint_interval_s": 60.0}, "campaign.checkpoint_interval_s"),
+        ({"mean_useful_share": 1.0}, "campaign.mean_useful_share"),
+        ({"days": Band(p10=1.0, p50=2.0, p90=3.0)}, "campaign.days.p50"),
+    ],
+)
+def test_a_campaign_that_was_edited_is_found_out(changed: dict[str, Any], named: str) -> None:
+    """A finished run is computed anew; a plan with another is refused, or goes on with the one of here."""
+    plan = with_campaign(found())
+    assert broken(verify(from_json(to_json(plan)), CAL, proof=False)) == set()
+    assert plan.campaign is not None
+    edited = replace(plan, campaign=replace(plan.campaign, **changed))
+    assert named in broken(verify(edited, CAL, proof=False))
+    with pytest.raises(PlanChangedError, match=named):
+        verified(edited, "plan.json")
+    assert verified(edited, "plan.json", accept_changes=True).campaign == plan.campaign
+
+
+def test_the_world_of_a_campaign_is_kept() -> None:
+    """A plan in a world of one's own is held against that world, not against the published one."""
+    plan = found()
+    usual = default_model("h100-sxm")
+    own = with_campaign(plan, replace(usual, restart="requeue", asynchronous=False))
+    assert own.campaign != with_campaign(plan).campaign
+    assert verified(from_json(to_json(own)), "plan.json") == own
+
+
+def test_a_campaign_without_an_end_does_not_hold() -> None:
+    """A finished run beside a question without tokens, or in a world without headway, is no claim that holds."""
+    plan = with_campaign(found())
+    assert plan.campaign is not None
+    endless = replace(plan.request, job=replace(plan.request.job, total_tokens=None, deadline_s=None))
+    assert "campaign" in broken(verify(replace(plan, request=endless, origin=None), CAL, proof=False))
+    slow = replace(plan.campaign.failures.storage, write_bytes_per_s=1.0)
+    world = replace(plan.campaign.failures, storage=slow)
+    stuck = replace(plan, campaign=replace(plan.campaign, failures=world))
+    assert "campaign" in broken(verify(stuck, CAL, proof=False))
+    assert verified(stuck, "plan.json", accept_changes=True).campaign is None

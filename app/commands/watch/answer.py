@@ -1,0 +1,40 @@
+"""How a run stands, in words."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from app.quantities import format_percent
+from app.reports.answer import Answer, Facts, Lines, Section, json_text
+from planner.analysis.watch import Watched
+from topology.base.decode import unstructure
+from topology.base.units import format_seconds, three_digits
+
+
+def watch_answer(found: Watched) -> Answer:
+    """Lay out how a run stands."""
+    left = found.days_left
+    days = (
+        f"{three_digits(left.p50)} days left ({three_digits(left.p10)}–{three_digits(left.p90)}, 80 % band)"
+    )
+    share = "not known: its lines do not say when" if found.useful_share is None else (
+        f"{format_percent(found.useful_share)} of {format_seconds(found.wall_s or 0)}"
+    )  # fmt: skip
+    pairs = (
+        ("finish", days),
+        ("useful so far", share),
+        ("step time", f"{format_seconds(found.step_s)}, planned {format_seconds(found.planned_step_s)}"),
+        ("restarts", f"{found.restarts}, {found.repeated_steps:,} steps done again"),
+    )
+    sections: list[Section] = [Facts(title="Run", pairs=pairs)]
+    off = tuple(f"{one.cause}: {one.change}" for one in found.off) or ("nothing that was measured",)
+    sections.append(Lines(title="Off against the plan", lines=off))
+    record = {
+        one.name: getattr(found, one.name) for one in fields(found) if one.name not in ("days_left", "off")
+    }
+    return Answer(
+        headline=f"step {found.step:,} of {found.steps:,} · {days}",
+        sections=tuple(sections),
+        document=lambda: json_text(unstructure(found)),
+        records=(record,),
+    )

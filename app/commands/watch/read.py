@@ -1,0 +1,32 @@
+"""Read what a run has logged so far: a folder of `plan run`, or logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.store.run_log import METRICS_FILE
+from planner.formats.progress import LoggedStep, logged_steps
+from topology.base.decode import read_text
+from topology.base.errors import InputError
+
+PLAN_FILE = "plan.json"
+MOST_LOG_BYTES = 256 * 1024 * 1024
+
+
+def plan_of_run(runs: Sequence[Path]) -> Path:
+    """The plan in the one folder that is watched."""
+    folders = [run for run in runs if run.is_dir()]
+    if len(folders) == 1:
+        return folders[0] / PLAN_FILE
+    raise InputError(
+        what="it is not known which plan is run",
+        cause=f"{len(folders)} of what is watched are folders of plan run",
+        fix="add --plan PLAN.json",
+    )
+
+
+def steps_of_runs(runs: Sequence[Path]) -> list[LoggedStep]:
+    """Every step that was logged, one file after the other."""
+    files = [run / METRICS_FILE if run.is_dir() else run for run in runs]
+    return [step for file in files for step in logged_steps(read_text(file, MOST_LOG_BYTES).splitlines())]

@@ -1,0 +1,42 @@
+"""`plan watch` from the command line: a folder of `plan run`, logs with a plan, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cli import run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a planned job: five steps, two of them again."""
+    made = tmp_path_factory.mktemp("run")
+    words = ["--model", "llama-3.2-1b", "--gpus", "8", "--tokens", "1B", "--top", "1", "--json"]
+    assert run([*words, "-o", str(made / "plan.json")]) == 0
+    lines = [
+        {"step": n, "step_time_s": 2.0, "at_s": 1e9 + 2 * i} for i, n in enumerate((1, 2, 3, 2, 3, 4, 5))
+    ]
+    (made / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return made
+
+
+def test_a_folder_is_watched_with_its_own_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In words, and as JSON: four new steps in the time of six."""
+    assert run(["watch", str(folder)]) == 0
+    assert "useful so far  66.7 % of 12 s" in capsys.readouterr().out
+    assert run(["watch", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["step"], found["restarts"], found["repeated_steps"]) == (5, 1, 2)
+    assert found["useful_share"] == pytest.approx(4 / 6)
+    assert found["days_left"]["p10"] <= found["days_left"]["p90"]
+
+
+def test_a_log_needs_a_plan(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log does not say what was planned; three lines say how to."""
+    log = tmp_path / "train.log"
+    log.write_text(" [2026-01-02 03:04:05] iteration 7/ 9 | elapsed time per iteration (ms): 2000.0 |\n")
+    assert run(["watch", str(log)]) == 2
+    assert "help:  add --plan PLAN.json" in capsys.readouterr().err
+    assert run(["watch", str(log), "--plan", str(folder / "plan.json"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 7
