@@ -80,6 +80,7 @@ def rehearse(
     """
     import numpy as np
 
+    from app.reports.answer import note
     from costmodel.kernels.tables import load_calibration
     from planner.analysis.rehearsal import rehearsed, simulated
     from planner.deployment.placement import servers_of
@@ -93,6 +94,7 @@ def rehearse(
         )
     slow = slowdown or _slowdown(plan)
     fleet = rehearsed(load_calibration(), plan, hierarchy, span_s=span_s or SPAN_S / slow)
+    note(_announced(fleet, len(servers), slow))
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
         measured = _measured(Path(name), plan, servers, fleet, slow)
     expected = simulated(fleet)
@@ -133,6 +135,21 @@ def rehearsal_table(found: Rehearsal) -> Table:
         rows=rows,
         note=f"{found.requests} requests to {servers} started by the saved scripts{slow}; stand-ins sleep "
         "where the engine would compute, so this checks commands, router and queues, not the times of steps",
+    )
+
+
+def _announced(fleet: Rehearsed, servers: int, slowdown: float) -> str:
+    """What is about to be played, and how long that takes: the load, and its last answer."""
+    from planner.analysis.rehearsal import simulated
+    from topology.base.units import format_seconds
+
+    ttft_s, tpot_s = simulated(fleet)
+    longest_s = float(ttft_s.max()) + float(tpot_s.max(initial=0.0)) * int(fleet.load.output_tokens.max())
+    last_s = float(fleet.load.arrival_s.max()) + longest_s
+    slow = f", {slowdown:.2g} times slower than planned" if slowdown > 1 else ""
+    counted = f"{servers} server{'s' * (servers > 1)}"
+    return (
+        f"rehearsing {len(fleet.load)} requests to {counted}{slow}: about {format_seconds(last_s * slowdown)}"
     )
 
 

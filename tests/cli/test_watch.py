@@ -40,3 +40,9 @@ def test_a_log_needs_a_plan(folder: Path, tmp_path: Path, capsys: pytest.Capture
     assert "help:  add --plan PLAN.json" in capsys.readouterr().err
     assert run(["watch", str(log), "--plan", str(folder / "plan.json"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 7
+
+
+def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that does not exist is not a question about its plan."""
+    assert run(["watch", "/nonexistent/run"]) == 2
+    assert "there is no '/nonexistent/run'" in capsys.readouterr().err

@@ -8,14 +8,25 @@ from pathlib import Path
 from app.store.run_log import METRICS_FILE
 from planner.formats.progress import LoggedStep, logged_steps
 from topology.base.decode import read_text
-from topology.base.errors import InputError
+from topology.base.errors import InputError, shown
 
 PLAN_FILE = "plan.json"
 MOST_LOG_BYTES = 256 * 1024 * 1024
 
 
 def plan_of_run(runs: Sequence[Path]) -> Path:
-    """The plan in the one folder that is watched."""
+    """The plan in the one folder that is watched.
+
+    Raises:
+        InputError: nothing is where a run or a log was said to be, or which plan is run is not known.
+    """
+    for run in runs:
+        if not run.exists():
+            raise InputError(
+                what=f"there is no {shown(str(run))}",
+                cause="neither a folder of plan run nor a log has that name",
+                fix="name the folder that plan run was given, or the log of another engine",
+            )
     folders = [run for run in runs if run.is_dir()]
     if len(folders) == 1:
         return folders[0] / PLAN_FILE
