@@ -153,7 +153,14 @@ def machine_node(
         nics_per_node=_nics(machine, per_node),
         nic_bandwidth_bytes_per_s=machine.nic_bandwidth_bytes_per_s,
         nic_latency_s=link_latency_s("nic"),
+        host_memory_bytes=_part(machine.host_memory_bytes, per_node, machine),
+        host_memory_bandwidth_bytes_per_s=_part(machine.host_memory_bandwidth_bytes_per_s, per_node, machine),
     )
+
+
+def _part(whole: float | None, gpus_per_node: int, machine: Machine) -> float | None:
+    """Return what goes with a part of a machine's GPUs."""
+    return None if whole is None else whole * min(1.0, gpus_per_node / machine.gpus_per_node)
 
 
 def _nics(machine: Machine, gpus_per_node: int) -> int:

@@ -33,6 +33,7 @@ from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.pairing import paired_share
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
+from costmodel.updates.offload import IN_TRANSIT
 from costmodel.updates.optimizers import optimizer
 from topology.base.columns import Columns
 
@@ -156,6 +157,7 @@ class _Context:
 def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     """Pieces of one layer under each layout's own policy and sharding."""
     none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    away = at.job.offload.activations if at.job.offload else 0.0
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
     working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
@@ -167,9 +169,11 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     return LayerMemory(
         state=with_frozen(state, at.table, frozen, frozen_experts),
         saved_bytes=share.saved_bytes[policy, at.index],
-        saved_bytes_recomputed=share.saved_bytes[full][at.index],
+        saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index],
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack) + beside,
-        recompute_working_bytes=(share.saved_bytes[none] - share.saved_bytes[full])[at.index],
+        recompute_working_bytes=(share.saved_bytes[none] - (1 - IN_TRANSIT * away) * share.saved_bytes[full])[
+            at.index
+        ],
     )
 
 

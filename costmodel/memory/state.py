@@ -62,14 +62,16 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     gradient_bytes = stack.memory.gradient_bytes + stack.memory.bf16_sum_bytes * (job.precision == "bf16")
     updated = optimizer(job.optimizer)
     resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master)
-    optimizer_bytes = kept_bytes(updated, stack)
+    offload = job.offload
+    optimizer_bytes = kept_bytes(updated, stack) * (1 - offload.updated if offload else 1)
+    on_gpu = 1 - stages[2] * bool(offload and offload.parameters)
 
     def after(ranks: npt.NDArray[Any]) -> State:
         """Bytes per parameter when sharded state is divided over so many ranks."""
         share = 1 / ranks
         return State(
-            weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
-            gradients_bytes=gradient_bytes * np.where(stages[1], share, 1.0),
+            weights_bytes=on_gpu * weight_bytes * resident * np.where(stages[2], share, 1.0),
+            gradients_bytes=on_gpu * gradient_bytes * np.where(stages[1], share, 1.0),
             optimizer_bytes=optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 
