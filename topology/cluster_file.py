@@ -170,8 +170,6 @@ def _fill_node(table: object, named: set[str], where: str) -> tuple[object, Pric
         return given if machine is None else {**given, "machine": machine}, None
     defaults = unstructure(machine_node(base, 1))
     optional = {field.name for field in fields(NodeSpec)} - {"count", "name", "switch", "usd_per_gpu_hour"}
-    if machine is None:  # the GPU alone says nothing of the host that it is put in
-        optional -= {"host_memory_bytes", "host_memory_bandwidth_bytes_per_s"}
     price = price_of_machine(base) if given.get("gpu", base.gpu) == base.gpu else None
     return {key: value for key, value in defaults.items() if key in optional} | given, price
 

@@ -132,10 +132,10 @@ def host_path(spec: ClusterSpec) -> HostPath:
     )
 
 
-def _least_each(numbers: list[tuple[float | None, int]]) -> float | None:
+def _least_each(numbers: list[tuple[float, int]]) -> float | None:
     """The least of so much of a node over its GPUs, if it is known of every node."""
-    each = [whole / gpus for whole, gpus in numbers if whole is not None]
-    return min(each) if len(each) == len(numbers) else None
+    least = min(whole / gpus for whole, gpus in numbers)
+    return least or None
 
 
 def _share(text: str) -> float:
