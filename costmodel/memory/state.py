@@ -120,23 +120,31 @@ def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters
 
 
 def with_frozen(
-    state: State, table: LayoutTable, frozen_bytes: Quantity, frozen_expert_bytes: Quantity = 0.0
+    state: State,
+    table: LayoutTable,
+    stack: SoftwareStack,
+    frozen_bytes: Quantity,
+    frozen_expert_bytes: Quantity = 0.0,
 ) -> State:
     """The state with weights that are not trained: they have neither gradients nor moments.
 
-    They are sharded at ZeRO-3 alone: w/N, or w.
+    They are sharded at ZeRO-3 alone: w/N, or w; engines that gather what they shard have both, w + w/N (at
+    ZeRO-0 2·w).
 
     Args:
         state: Of what is trained.
         table: The layouts.
+        stack: Whether it gathers.
         frozen_bytes: Weights of the rank, routed experts excluded.
         frozen_expert_bytes: Weights of its routed experts.
     """
     if not (np.any(frozen_bytes) or np.any(frozen_expert_bytes)):
         return state
-    sharded = np.greater_equal(table.zero_stage, 3)
-    dense = frozen_bytes / np.where(sharded, np.minimum(table.shard_degree, table.replicas), 1)
-    expert = frozen_expert_bytes / np.where(sharded, table.expert_shard_degree, 1)
+    whole = 1 - np.greater_equal(table.zero_stage, 3)
+    kept = np.maximum(1 - whole, float(stack.memory.gathers_from_master))
+    alone = np.less(table.zero_stage, 1)
+    dense = frozen_bytes * (whole + kept / np.where(alone, 1, np.minimum(table.shard_degree, table.replicas)))
+    expert = frozen_expert_bytes * (whole + kept / np.where(alone, 1, table.expert_shard_degree))
     return replace(state, weights_bytes=state.weights_bytes + dense + expert)
 
 
