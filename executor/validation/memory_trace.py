@@ -193,7 +193,8 @@ def peak(task: RankTask) -> Mapping[str, float]:
         tracker = PeakTracker()
         with tracker:
             for stage in rank.pipeline.stages:
-                tracker.mark((parameter.detach() for parameter in stage.parameters), "optimizer")
+                for stored in stage.parameters:
+                    tracker.mark((stored.detach(),), "optimizer" if stored.requires_grad else "weights")
             rank.pipeline.after_compute = functools.partial(_mark_state, rank, tracker)
             rank.short_step()  # allocates what later steps find: optimizer state, FSDP's buffers
             tracker.mark(_optimizer_state(rank), "optimizer")
