@@ -128,22 +128,21 @@ def with_frozen(
 ) -> State:
     """The state with weights that are not trained: they have neither gradients nor moments.
 
-    They are sharded at ZeRO-3 alone: w/N, or w; engines that gather what they shard have both, w + w/N, at
-    ZeRO-0 2·w where that is sharding by one and no replication of its own (DDP).
+    They are sharded at ZeRO-3 alone: w/N, or w; an engine whose units are gathered at every stage has both,
+    w + w/N, at ZeRO-0 2·w.
 
     Args:
         state: Of what is trained.
         table: The layouts.
-        stack: Whether it gathers.
+        stack: Whether its units are gathered.
         frozen_bytes: Weights of the rank, routed experts excluded.
         frozen_expert_bytes: Weights of its routed experts.
     """
     if not (np.any(frozen_bytes) or np.any(frozen_expert_bytes)):
         return state
     whole = 1 - np.greater_equal(table.zero_stage, 3)
-    gathers = stack.memory.gathers_from_master
-    shares = np.where(table.zero_stage >= 1, gathers, gathers and not stack.supports.replicates_alone)
-    kept = np.maximum(1 - whole, shares)
+    gathers = stack.memory.gathers_from_master and stack.memory.reduces_by_unit
+    kept = np.maximum(1 - whole, float(gathers))
     alone = np.less(table.zero_stage, 1)
     dense = frozen_bytes * (whole + kept / np.where(alone, 1, np.minimum(table.shard_degree, table.replicas)))
     expert = frozen_expert_bytes * (whole + kept / np.where(alone, 1, table.expert_shard_degree))
