@@ -60,8 +60,8 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
         NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
         InputError: a word is not understood.
     """
-    given = dict(words)
-    failures = given.pop("failures", None)
+    failures = words.get("failures")
+    given = {name: said for name, said in words.items() if name != "failures"}
     found = _search(request_of(model, given, SearchWords))
     if isinstance(found, Infeasible):
         raise no_plan(found)
