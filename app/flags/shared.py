@@ -108,6 +108,14 @@ FailuresFile: TypeAlias = Annotated[
         "--failures", help="What fails, how often and how long it takes: your own rates.", metavar="FILE"
     ),
 ]
+PhasesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--phases",
+        help="A file of [[phases]]: tokens, length, batch, precision of each stretch.",
+        metavar="FILE",
+    ),
+]
 Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Time to finish in (30d, 12h).")]
 Settings: TypeAlias = Annotated[
     list[str] | None,

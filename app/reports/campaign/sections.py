@@ -33,7 +33,7 @@ def finish_text(found: Campaign) -> str:
     """
     useful = f"{100 * found.useful_share.p10:.0f}–{100 * found.useful_share.p90:.0f} % useful"
     money = "" if found.usd is None else f", {format_usd(found.usd.p10)} – {format_usd(found.usd.p90)}"
-    return f"finished in {_range(found.days)} days{money}, {useful} (80 % bands)"
+    return f"finished in {range_text(found.days)} days{money}, {useful} (80 % bands)"
 
 
 def _facts(found: Campaign, gap: float | None) -> Facts:
@@ -51,7 +51,7 @@ def _facts(found: Campaign, gap: float | None) -> Facts:
             "mean",
             f"{share} useful by the {found.by}{best}",
         ),
-        ("interruptions", f"{_range(found.interruptions)}; {often}"),
+        ("interruptions", f"{range_text(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
         ("spares", f"{counted(found.spare_nodes, 'node')}, paid for"),
         *(("proof", _proof(gap)) for _ in (gap,) if gap is not None),
@@ -100,7 +100,7 @@ def _worth(found: Campaign) -> list[str]:
     return said
 
 
-def _range(band: Band) -> str:
+def range_text(band: Band) -> str:
     """Both ends of a band, as whole numbers where they are large."""
     low, high = (f"{end:,.0f}" if end >= 10 else three_digits(end) for end in (band.p10, band.p90))
     return low if low == high else f"{low}–{high}"
