@@ -109,7 +109,8 @@ def reshard_s(plan: Plan, world: FailureModel) -> float:
     course = course_of(job_of(plan), world, plan.request.cluster)
     last = course.levels[-1]
     written_s = last.stall_s + last.durable_s
-    return written_s + getattr(world.times, world.restart).seconds + last.load_s
+    restart_s = float(getattr(world.times, world.restart).seconds)
+    return written_s + restart_s + last.load_s
 
 
 def least_sequence(seconds: Floats, switch_s: Floats) -> list[int]:

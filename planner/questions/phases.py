@@ -71,9 +71,9 @@ def _entries(raw: Mapping[str, Any], path: str) -> tuple[PhaseText, ...]:
     """The tables of a file, numbers taken for the text they are written as."""
     tables, others = raw.get("phases"), [name for name in raw if name != "phases"]
     if not isinstance(tables, list) or not 0 < len(tables) <= MOST_PHASES or others:
-        found = f"it has {', '.join(map(shown, others))}" if others else "it needs 1 to 32 tables [[phases]]"
+        why = f"it has {', '.join(map(shown, others))}" if others else "it needs 1 to 32 tables [[phases]]"
         raise InputError(
-            f"{path} is no file of phases", found, 'write [[phases]] with name = "8k", tokens = "14T"'
+            f"{path} is no file of phases", why, 'write [[phases]] with name = "8k", tokens = "14T"'
         )
     texts = [
         {key: str(said) if isinstance(said, int | float) else said for key, said in table.items()}
