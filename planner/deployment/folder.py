@@ -9,24 +9,37 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from planner.deployment.autoscale import (
+    ADAPTER_FILE,
+    HPA_FILE,
+    KEDA_FILE,
+    MONITOR_FILE,
+    Scaling,
+    autoscale_files,
+)
 from planner.deployment.multi_node import by_hand
 from planner.deployment.placement import Server, nodes_of, servers_of
-from planner.deployment.vllm_sglang import benchmark, commands, notes, option_files, router, server_commands
+from planner.deployment.vllm_sglang import benchmark, kubernetes, notes, option_files, router, server_commands
 from planner.engines.quoting import one_line, shell
 from planner.launch.kubernetes import NO_MANIFEST, PORT
 from planner.serving.plan import ServingPlan, serving_to_json
+from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits
 
 _ADDRESS = re.compile(r"<address of node (\d+)>")
 _HEAD = '#!/bin/bash\n# {what}\nset -euo pipefail\ncd "$(dirname "${{BASH_SOURCE[0]}}")"\n{hosts}'
 _HOSTS = "# shellcheck source=hosts.sh\nsource ./hosts.sh\n"
 _TEMPLATE = ".in"
+_SCALED = (
+    f"Scaled by Prometheus: apply `{MONITOR_FILE}` and `{KEDA_FILE}`, or without KEDA `{HPA_FILE}` "
+    f"and the chart of prometheus-adapter with `{ADAPTER_FILE}`; never both."
+)
 _READY_S = 1800
 """Patience of the load test: a large checkpoint takes that long from a slow disk."""
 
 
-def folder(plan: ServingPlan) -> dict[str, str]:
-    """Every file of the folder by its name."""
+def folder(plan: ServingPlan, scaling: Scaling | None = None) -> dict[str, str]:
+    """Every file of the folder by its name; with `scaling` also what scales its pools in Kubernetes."""
     servers = servers_of(plan)
     nodes = nodes_of(servers)
     files = {f"node{node}.sh": _node(plan, servers, node) for node in _started(plan, servers)}
@@ -40,8 +53,16 @@ def folder(plan: ServingPlan) -> dict[str, str]:
         files["hosts.sh"] = _hosts(nodes)
     for name, text in options.items():
         files[f"{name}{_TEMPLATE * bool(_ADDRESS.search(text))}"] = text + "\n"
-    if (manifest := commands(plan)["kubernetes"]) and not manifest.startswith(NO_MANIFEST):
+    manifest = kubernetes(plan, scaled=scaling is not None)
+    if scaling is not None and manifest.startswith(NO_MANIFEST):
+        raise InputError(
+            what="Kubernetes cannot scale this fleet",
+            cause="; ".join(line.strip("# ") for line in manifest.splitlines()[:2]),
+            fix="leave out --autoscale, or pin a layout that fits a node, such as --set layout.tp=8",
+        )
+    if not manifest.startswith(NO_MANIFEST):
         files["kubernetes.yaml"] = manifest
+        files |= autoscale_files(plan, scaling) if scaling is not None else {}
     files["plan.json"] = serving_to_json(plan) + "\n"
     return files | {"README.md": _readme(plan, servers, files)}
 
@@ -136,6 +157,7 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
         f"Clients ask port {PORT} of node 0. `bash loadtest.sh` there waits until it answers, then measures.",
         f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
         "On Kubernetes: `kubectl apply -f kubernetes.yaml`." if "kubernetes.yaml" in files else "",
+        _SCALED if HPA_FILE in files else "",
         *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
     ]
     title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"

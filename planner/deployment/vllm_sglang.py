@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import published_weights
@@ -31,16 +32,22 @@ MOST_SHOWN = 16
 
 def commands(plan: ServingPlan) -> dict[str, str]:
     """Every command of a plan by what it is for."""
-    workloads = [_workload(plan, pool, role) for role, pool in plan.pools]
-    pods = (*_pod_notes(plan), *notes(plan))
     return {
         **{name: shlex.join(words) for name, words in _shown(plan).items()},
         **option_files(plan),
         **({"router": shlex.join(words)} if (words := router(plan)) else {}),
         **({"notes": "\n".join(notes(plan))} if notes(plan) else {}),
         "benchmark": shlex.join(benchmark(plan)),
-        "kubernetes": manifest(plan, workloads, pods),
+        "kubernetes": kubernetes(plan),
     }
+
+
+def kubernetes(plan: ServingPlan, *, scaled: bool = False) -> str:
+    """The manifest, with as many workers as planned, or for pools that something else scales."""
+    workloads = [workload(plan, pool, role) for role, pool in plan.pools]
+    if scaled and plan.request.engine == "sglang":  # its metrics page is off without the word
+        workloads = [replace(one, words=(*one.words, "--enable-metrics")) for one in workloads]
+    return manifest(plan, workloads, (*_pod_notes(plan), *notes(plan)), scaled=scaled)
 
 
 def option_files(plan: ServingPlan) -> dict[str, str]:
@@ -172,7 +179,7 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
+def workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
     """What the manifest runs in a pool."""
     options = trtllm_options(plan, pool, role) if plan.request.engine == "trtllm" else ""
     return Workload(
