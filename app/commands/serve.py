@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +49,14 @@ def command(
             metavar="DIR",
         ),
     ] = None,
+    deploy: Annotated[
+        str | None,
+        typer.Option(
+            "--deploy",
+            help="What --save-dir holds: scripts,kubernetes (default), lws, dynamo, llm-d, triton.",
+            metavar="FORMS",
+        ),
+    ] = None,
     rehearse: Annotated[
         bool,
         typer.Option(
@@ -82,6 +91,7 @@ def command(
     policy = _policy(start_up) if autoscale or start_up is None else _refuse_start_up(start_up)
     if autoscale and (sensitivity or pareto):
         _refuse_two_answers("--sensitivity" if sensitivity else "--pareto")
+    forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
     plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
@@ -94,7 +104,8 @@ def command(
     if manifest is not None:
         write_manifest(plan, manifest)
     if save_dir is not None:
-        write_deployment(plan, save_dir, scaling=_scaling(plan, asked, policy) if autoscale else None)
+        scaling = _scaling(plan, asked, policy) if autoscale else None
+        write_deployment(plan, save_dir, scaling=scaling, forms=forms)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
 
 
@@ -186,12 +197,28 @@ def write_manifest(plan: ServingPlan, path: Path) -> None:
     write_file(path, (plan.commands or {})["kubernetes"])
 
 
-def write_deployment(plan: ServingPlan, path: Path, *, scaling: Scaling | None = None) -> None:
+def _forms(deploy: str, save_dir: Path | None) -> tuple[str, ...]:
+    """The forms that the folder holds."""
+    from planner.deployment.forms import forms_of
+    from topology.base.errors import InputError
+
+    if save_dir is None:
+        raise InputError(
+            what="--deploy has nowhere to write to",
+            cause=f"--deploy {deploy} without --save-dir",
+            fix=f"add --save-dir DIR, such as --save-dir fleet --deploy {deploy}",
+        )
+    return forms_of(deploy)
+
+
+def write_deployment(
+    plan: ServingPlan, path: Path, *, scaling: Scaling | None = None, forms: Sequence[str] | None = None
+) -> None:
     """Write the folder that starts a fleet, and what scales it."""
     from app.reports.answer import write_folder
     from planner.deployment.folder import folder
 
-    write_folder(path, folder(plan, scaling))
+    write_folder(path, folder(plan, scaling, forms))
 
 
 def split_output(text: str | None) -> tuple[str | None, Path | None]:

@@ -86,7 +86,7 @@ def _shown(plan: ServingPlan) -> dict[str, list[str]]:
 def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
     """The words that start one server, by node: what it must not share with others, and its command."""
     nodes = nodes_of(servers_of(plan))
-    words = _words(plan, server.pool, server.role, server.port)
+    words = engine_words(plan, server.pool, server.role, server.port)
     if server.role == "prefill" and plan.request.engine == "sglang":
         words += ["--disaggregation-bootstrap-port", str(server.bootstrap_port)]
     if nodes > 1 and not server.alone:
@@ -133,7 +133,7 @@ def _at_load(plan: ServingPlan) -> bool:
     return plan.request.engine in _AT_LOAD and published == "bf16" and plan.weights == "fp8"
 
 
-def _words(plan: ServingPlan, pool: PoolPlan, role: str, port: int = PORT) -> list[str]:
+def engine_words(plan: ServingPlan, pool: PoolPlan, role: str, port: int = PORT) -> list[str]:
     """The words of the server of a pool."""
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role, port)
 
@@ -185,7 +185,7 @@ def workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
     return Workload(
         role=role,
         pool=pool,
-        words=tuple(_words(plan, pool, role)),
+        words=tuple(engine_words(plan, pool, role)),
         options_file=_options_file(role) if options else "",
         options=options,
     )
@@ -239,7 +239,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     )
     words += ["--max_batch_size", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max_num_tokens", str(pool.token_budget)]
-    words += ["--max_seq_len", str(_longest(plan))]
+    words += ["--max_seq_len", str(longest_request(plan))]
     if trtllm_options(plan, pool, role):
         words += ["--extra_llm_api_options", _options_file(role)]
     return words
@@ -277,7 +277,7 @@ def _speculation(plan: ServingPlan) -> list[str]:
     return ["--speculative-config", config] if tokens else []
 
 
-def _longest(plan: ServingPlan) -> int:
+def longest_request(plan: ServingPlan) -> int:
     """Longest request that TensorRT-LLM must hold, in tokens: it sizes its buffers by them."""
     job = plan.request.job
     return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1

@@ -19,6 +19,7 @@ from planner.launch.kubernetes_router import (
 )
 from planner.launch.makers import maker_of
 from planner.serving.plan import PoolPlan, ServingPlan
+from topology.base.errors import InputError
 from topology.hardware.datasheets import sheet_named
 
 PORT = 8000
@@ -31,6 +32,7 @@ _IMAGES = {
     "sglang": "lmsysorg/sglang:v0.5.23",
     "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
 }
+NVIDIA_RESOURCE = "nvidia.com/gpu"
 RDMA_RESOURCE = "rdma/rdma_shared_device_a"
 """What the RDMA shared device plugin's own example calls its devices; a cluster may name them otherwise."""
 TOKEN_SECRET = "hf-token"  # noqa: S105  # the name of a secret, not one
@@ -69,14 +71,14 @@ def manifest(
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
     maps = [_options_map(plan, one) for one in workloads if one.options]
-    front = router_documents(engine, app_of(plan), _image(plan), PORT) if plan.prefill is not None else []
-    pods = [_workload(plan, one, scaled=scaled) for one in workloads]
-    return head + "---\n".join(
-        [*maps, _CLAIM.format(app=app_of(plan)), *pods, *front, _service(plan, workloads)]
+    front = (
+        router_documents(engine, app_of(plan), engine_image(plan), PORT) if plan.prefill is not None else []
     )
+    pods = [_workload(plan, one, scaled=scaled) for one in workloads]
+    return head + "---\n".join([*maps, weights_claim(plan), *pods, *front, _service(plan, workloads)])
 
 
-def _image(plan: ServingPlan) -> str:
+def engine_image(plan: ServingPlan) -> str:
     """The engine's image for the maker of the GPUs."""
     engine, maker = plan.request.engine, maker_of(sheet_named(plan.request.gpu).gpu())
     return maker.images.get(engine, _IMAGES[engine])
@@ -95,6 +97,21 @@ def _refusal(plan: ServingPlan) -> str:
 def app_of(plan: ServingPlan) -> str:
     """Name of the application."""
     return _slug(plan.request.model.name)
+
+
+def weights_claim(plan: ServingPlan) -> str:
+    """The claim for the weights that every pod reads."""
+    return _CLAIM.format(app=app_of(plan))
+
+
+def needs_nvidia(plan: ServingPlan, what: str) -> None:
+    """Refuse what only runs on NVIDIA's GPUs for a plan on others."""
+    if maker_of(sheet_named(plan.request.gpu).gpu()).resource != NVIDIA_RESOURCE:
+        raise InputError(
+            what=f"{what} cannot run this fleet",
+            cause=f"its images are CUDA's, and {plan.request.gpu} is not NVIDIA's",
+            fix="use --deploy scripts,kubernetes, or a GPU of NVIDIA",
+        )
 
 
 def pool_name(plan: ServingPlan, role: str) -> str:
@@ -252,7 +269,7 @@ def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
     apart = bool(workload.role) or plan.nodes_of(workload.pool) > 1
     return _CONTAINER.format(
         engine=plan.request.engine,
-        image=_image(plan),
+        image=engine_image(plan),
         app=app_of(plan),
         secret=TOKEN_SECRET,
         environment=_SIDE_CHANNEL if workload.role and plan.request.engine == "vllm" else "",

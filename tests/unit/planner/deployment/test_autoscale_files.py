@@ -1,6 +1,7 @@
 """What scales a fleet in Kubernetes: objects that their schemas take, of metrics that the engines have."""
 
 import subprocess
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from planner.deployment.autoscale import (
 from planner.deployment.folder import folder
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, resized, varied
+from tests.unit.planner.deployment.schemas import require_valid
 from topology.base.errors import InputError
 
 KEDA = {
@@ -56,6 +58,7 @@ def scaling(plan: ServingPlan, rate: float = 9.87654) -> Scaling:
     return Scaling(pools=pools, start_up_s=240.0, cool_down_s=480.0)
 
 
+@cache
 def scalable() -> list[ServingPlan]:
     """Those of the sixty plans that Kubernetes can scale."""
     plans = [plan for plan in map(varied, SIXTY) if plan.request.engine != "trtllm"]
@@ -75,14 +78,13 @@ def strangers(value: Any, table: Any, where: str = "spec") -> list[str]:
 
 def test_every_autoscaler_of_the_plans_is_valid_under_its_schema() -> None:
     """Kubernetes's own schema, strictly, of the HPA and of what KEDA hands on to one; KEDA's fields by a table."""
-    validator = pytest.importorskip("kubernetes_validate")
     plans = scalable()
     assert len(plans) >= 30
     for plan in plans:
         files = folder(plan, scaling(plan))
         hpas = list(yaml.safe_load_all(files[HPA_FILE]))
         for one in hpas:
-            validator.validate(one, "1.37", strict=True)
+            require_valid(one)
         for one, hpa in zip(yaml.safe_load_all(files[KEDA_FILE]), hpas, strict=True):
             assert (one["apiVersion"], one["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
             assert strangers(one["spec"], KEDA) == []
@@ -175,7 +177,7 @@ def test_engines_and_fleets_that_cannot_be_scaled_are_refused() -> None:
     """In three lines that name what can."""
     for plan, words in (
         (resized("trtllm", None, (2, 1)), "--engine vllm or sglang"),
-        (resized("vllm", None, (3, 16)), "--set layout.tp=8"),
+        (resized("vllm", None, (3, 16)), "--deploy dynamo"),
     ):
         with pytest.raises(InputError) as refused:
             folder(plan, scaling(plan))
