@@ -101,6 +101,11 @@ def command(
         answer = with_rehearsal(answer, plan, asked)
     for text in asked.notes:
         note(text)
+    if asked.trace is not None:
+        from planner.analysis.prefix_hits import hits_in_words
+
+        if told := hits_in_words(plan, asked.trace):
+            note(told)
     if manifest is not None:
         write_manifest(plan, manifest)
     if save_dir is not None:
