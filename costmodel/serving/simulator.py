@@ -23,7 +23,10 @@ GOLDEN = (5**0.5 - 1) / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps."""
+    """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps.
+
+    `restarts` are those of the `preemptions` that met a prompt half computed.
+    """
 
     arrival_s: Floats
     first_token_s: Floats
@@ -33,6 +36,7 @@ class Simulation:
     step_count: Floats
     step_batch: Floats
     preemptions: int
+    restarts: int
     prefilled_tokens: int
     peak_kv_tokens: float
     busy_s: float
@@ -101,6 +105,7 @@ def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
         step_count=steps[:, 1],
         step_batch=steps[:, 2],
         preemptions=replica.preemptions,
+        restarts=replica.restarts,
         prefilled_tokens=replica.prefilled_tokens,
         peak_kv_tokens=replica.peak_kv,
         busy_s=replica.busy_s,
