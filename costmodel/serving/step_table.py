@@ -18,6 +18,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionGrid:
@@ -108,9 +111,13 @@ class StepTimes:
         """Seconds of a step that computes one prompt chunk, on one rank, and nothing else."""
         return self.linear_at(tokens, -(-tokens // self.ranks)) + self.prefill_attention.at(tokens, past)
 
-    def lone_s(self) -> tuple[float, ...]:
+    def lone_s(self) -> NDArray[np.float64]:
         """The least of `linear_s`: the tokens of one rank, and none on the others."""
-        return tuple(self.linear_at(m, -(-m // self.ranks)) for m in range(len(self.linear_s)))
+        linear = np.asarray(self.linear_s)
+        if not self.shared_s:
+            return linear
+        shared, mean = np.asarray(self.shared_s), -(-np.arange(len(linear)) // self.ranks)
+        return np.asarray(linear + (shared[mean] - shared), dtype=np.float64)
 
 
 def _at(table: tuple[float, ...], tokens: int) -> float:

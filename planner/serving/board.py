@@ -9,7 +9,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from costmodel.kernels.tables import Calibration
-from planner.serving.capacity import able, best_bracket, replicas
+from costmodel.serving.step_table import StepTimes
+from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
 from planner.serving.fleet import FleetRun
 from planner.serving.integer_program import Selection
 from planner.serving.plan import ServingRequest
@@ -34,9 +35,9 @@ class Board:
 
     `ceilings_per_s` are what no replica was found to serve more of: bounds, or rates at which it failed.
     `exact` options need no more simulation; of those `measured` the capacity itself was simulated, all other
-    capacities are upper bounds. `runs` are the best kept runs of a closed loop, by option. `lowered` says
-    that capacities were cut because a whole fleet broke a limit. `fewest_gpus` are those of the smallest
-    fleet of whole replicas that is known to serve the rate asked for.
+    capacities are upper bounds. `served` are the fewest replicas that were seen to serve the rate they share,
+    by option. `runs` are the best kept runs of a closed loop, by option. `lowered` says that capacities were
+    cut because a whole fleet broke a limit.
     """
 
     options: list[Option]
@@ -45,9 +46,9 @@ class Board:
     exact: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     measured: set[int] = field(default_factory=set)
+    served: dict[int, int] = field(default_factory=dict)
     runs: dict[int, FleetRun] = field(default_factory=dict)
     lowered: bool = False
-    fewest_gpus: float = float("inf")
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
     enumerated: int = 0
@@ -70,9 +71,10 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     for weights in request.weights:
         for layout in layouts:
             deployment = deployment_of(request, hierarchy, weights, layout)
+            tables: dict[tuple[int, int], StepTimes] = {}
             for phase in phases:
                 board.enumerated += 1
-                option = build_option(cal, deployment, request.job, phase=phase)
+                option = build_option(cal, deployment, request.job, phase=phase, tables=tables)
                 if isinstance(option, Rejected):
                     board.pruned[option.reason] += 1
                     board.rejected.append(option)
@@ -83,37 +85,64 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     return board
 
 
-def learn(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None = None) -> None:
-    """Simulate option i: does it serve what is needed of it?
+def learn(board: Board, i: int, *, needed_per_s: float) -> None:
+    """Simulate option i where no rate is to be shared: does it serve what is needed of it, and how much?
 
-    Without a rate to be shared by its replicas that is not the whole question, and its capacity is found; so
-    it is where the answer is no, or it was asked before.
+    Where it serves no more than the best, or was asked before, its capacity is not looked for.
     """
     option = board.options[i]
     board.simulated += 1
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
         possible = needed_per_s <= board.capacities_per_s[i] * (1 + 1e-9)
-        fitting = able(option, needed_per_s) if possible else None
-        if fitting is not None and rate_per_s is not None:
-            board.options[i] = fitting
-            board.exact.add(i)
-            return
-        if fitting is None:
-            fail(board, i, needed_per_s=needed_per_s, rate_per_s=rate_per_s)
-        if fitting is None and _no_better(board, option, board.capacities_per_s[i], rate_per_s):
-            if rate_per_s is not None:
-                board.asked.discard(i)
+        if not possible or able(option, needed_per_s) is None:
+            fail(board, i, needed_per_s=needed_per_s, rate_per_s=None)
             board.pruned["simulated slower than the best"] += 1
             return
     board.options[i], board.capacities_per_s[i], board.ceilings_per_s[i] = best_bracket(
-        option, most_per_s=board.ceilings_per_s[i], precision=RESOLUTION, rate_per_s=rate_per_s
+        option, most_per_s=board.ceilings_per_s[i], precision=RESOLUTION
     )
     board.exact.add(i)
     board.measured.add(i)
-    if rate_per_s is not None and option.phase == WHOLE:
-        gpus = replicas(rate_per_s, board.capacities_per_s[i]) * option.num_gpus
-        board.fewest_gpus = min(board.fewest_gpus, gpus)
+
+
+def learn_share(board: Board, i: int, rate_per_s: float, *, most: int | None) -> None:
+    """Simulate option i with one number of replicas that share a rate, and keep what that says.
+
+    More than `most` are of no use beside what is known already (None: nothing is). Whether so many serve is
+    asked first, because few options are better than the best; without it as many as the bound asks for, then
+    twice as many until they serve. A number that serves is bisected.
+    """
+    board.simulated += 1
+    least, served = int(replicas(rate_per_s, board.capacities_per_s[i])), board.served.get(i)
+    if served is not None:
+        tried = (least + min(served - 1, most or served)) // 2
+    elif most is not None:
+        tried = most
+    else:
+        tried = least if i not in board.asked else 2 * least - 1
+    tried = max(tried, least)
+    board.asked.add(i)
+    fitting = able(board.options[i], rate_per_s / tried)
+    if fitting is not None:
+        board.options[i], board.served[i] = fitting, tried
+    else:
+        fail(board, i, needed_per_s=rate_per_s / tried, rate_per_s=rate_per_s)
+        least = tried + 1
+        board.pruned["simulated no better than the best"] += tried == most
+        if tried >= MOST_REPLICAS:
+            board.capacities_per_s[i] = 0.0
+    if board.served.get(i) == least:
+        board.exact.add(i)
+
+
+def settle(board: Board, i: int, rate_per_s: float) -> None:
+    """Simulate option i until the fewest replicas that serve the rate are known."""
+    while i not in board.exact and board.capacities_per_s[i] > 0:
+        learn_share(board, i, rate_per_s, most=None)
+    if i in board.exact:
+        board.measured.add(i)
+        board.capacities_per_s[i] = rate_per_s / board.served[i]
 
 
 def fail(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None) -> None:
@@ -130,20 +159,11 @@ def fail(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None)
     board.capacities_per_s[i] = min(board.capacities_per_s[i], capacity)
 
 
-def _no_better(board: Board, option: Option, bound_per_s: float, rate_per_s: float | None) -> bool:
-    """Whether an option of at most this capacity is no better than what is known to serve.
-
-    Without a rate to share it is asked for more than the best serves.
-    """
-    if rate_per_s is None:
-        return True
-    whole = option.phase == WHOLE
-    return whole and replicas(rate_per_s, bound_per_s) * option.num_gpus >= board.fewest_gpus
-
-
 def lower(board: Board, selection: Selection, rate_per_s: float) -> None:
     """The fleet as a whole broke a limit that its replicas alone kept: count on a little less of each."""
     board.lowered = True
     for i, count in selection.counts.items():
         believed = min(board.capacities_per_s[i], rate_per_s / count)
         board.capacities_per_s[i] = believed * 0.97
+        if i in board.served:
+            board.served[i] = max(board.served[i], int(replicas(rate_per_s, board.capacities_per_s[i])))

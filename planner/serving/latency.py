@@ -107,7 +107,7 @@ class LeastLatency:
     @cached_property
     def _floor_s(self) -> Floats:
         """The least of the table from each entry on, the tokens on one rank alone."""
-        return np.asarray(np.minimum.accumulate(np.asarray(self.times.lone_s())[::-1])[::-1])
+        return np.asarray(np.minimum.accumulate(self.times.lone_s()[::-1])[::-1])
 
     def _decode_s(self, outputs: float, *, lag: int) -> float:
         """Least seconds between first and last token, `lag` steps of them not seen."""

@@ -72,9 +72,17 @@ class Rejected:
 
 
 def build_option(
-    cal: Calibration, deployment: Deployment, job: ServingJob, *, phase: str = WHOLE
+    cal: Calibration,
+    deployment: Deployment,
+    job: ServingJob,
+    *,
+    phase: str = WHOLE,
+    tables: dict[tuple[int, int], StepTimes] | None = None,
 ) -> Option | Rejected:
-    """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break."""
+    """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break.
+
+    `tables` keeps the step times of this deployment by batch and tokens, for its other phases.
+    """
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     budgets = token_budgets(deployment.stack, job, phase)
@@ -85,14 +93,18 @@ def build_option(
     if not holds_requests(deployment, job, min(budgets)):
         return Rejected(reason="does not fit in memory")
     batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
-    times = step_times(
-        cal,
-        deployment,
-        max_batch=batch,
-        token_budget=max(budgets),
-        input_tokens=job.input_tokens,
-        output_tokens=job.output_tokens,
-    )
+    tables = {} if tables is None else tables
+    key = batch, max(budgets)
+    if key not in tables:
+        tables[key] = step_times(
+            cal,
+            deployment,
+            max_batch=batch,
+            token_budget=max(budgets),
+            input_tokens=job.input_tokens,
+            output_tokens=job.output_tokens,
+        )
+    times = tables[key]
     broken = _broken_limit(least_latency(times, job, deployment.stack, budgets), job, phase)
     if broken is not None:
         return broken

@@ -1,6 +1,6 @@
 """The search for a fleet.
 
-Enumerate replicas, bound them, let CP-SAT choose, simulate what it chose, until it stands.
+Enumerate replicas, bound them, let the program choose, simulate what it chose, until it stands.
 
 Capacities start as analytic upper bounds. The program picks the best fleet under them; its kinds of replica
 are simulated and their capacities replaced by what the simulation found; the program is solved again. When
@@ -12,6 +12,7 @@ Among fleets of as many GPUs the one with the widest latency margin is proposed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
@@ -19,14 +20,20 @@ from costmodel.serving.engine import serving_stack, serving_stacks
 from costmodel.serving.load import Load
 from planner.serving.alternatives import FleetRunnerUp, runners_up, widest_margin
 from planner.serving.answer import plan_of_fleet
-from planner.serving.board import RESOLUTION, Board, enumerate_options, learn, lower
+from planner.serving.board import RESOLUTION, Board, enumerate_options, learn, learn_share, lower
 from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_without_stages
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
 from planner.serving.infeasible import infeasible_fleet, serves_weights
-from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
+from planner.serving.integer_program import (
+    MOST_FLEET_GPUS,
+    Selection,
+    most_useful,
+    select_fleet,
+    served_per_s,
+)
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
@@ -126,34 +133,74 @@ def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> F
 
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:
     """Fewest GPUs for a rate, or most requests a second of a given fleet."""
-    rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_FLEET_GPUS
+    rate = request.job.request_rate_per_s
     best_per_s = 0.0
     while True:
-        selection = select_fleet(
-            board.options,
-            board.capacities_per_s,
-            most_gpus=most,
-            rate_per_s=rate,
-            simulated=board.exact,
-            machine_gpus=request.machine_gpus,
-            spare=request.spare,
-        )
+        selection = best_selection(request, board, board.capacities_per_s)
         if selection is None or selection.rate_per_s <= 0:
             return None
-        unknown = [i for i in selection.counts if i not in board.exact]
+        known = known_selection(request, board, rate) if rate is not None else None
+        stands = known is not None and _paid(known) <= _paid(selection)
+        selection = known if known is not None and stands else selection
+        unknown = [] if stands else [i for i in selection.counts if i not in board.exact]
         if not unknown:
             run = run_fleet(board.options, selection, rate, trace)
             if run.kept:
                 return run
             lower(board, selection, run.request_rate_per_s)
             continue
+        if rate is not None:
+            i = unknown[0]
+            learn_share(board, i, rate, most=_most_useful(request, board, i, known, rate))
+            continue
         for i in unknown:
-            needed = (rate if rate is not None else best_per_s) / selection.counts[i]
-            learn(board, i, needed_per_s=needed, rate_per_s=rate)
-        if rate is None:
-            best_per_s = max(
-                best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts)
-            )
+            learn(board, i, needed_per_s=best_per_s / selection.counts[i])
+        best_per_s = max(best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts))
+
+
+def best_selection(
+    request: ServingRequest, board: Board, capacities_per_s: Sequence[float]
+) -> Selection | None:
+    """The best fleet of the board's options at these capacities."""
+    return select_fleet(
+        board.options,
+        capacities_per_s,
+        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+        rate_per_s=request.job.request_rate_per_s,
+        simulated=board.exact,
+        machine_gpus=request.machine_gpus,
+        spare=request.spare,
+    )
+
+
+def known_selection(request: ServingRequest, board: Board, rate_per_s: float) -> Selection | None:
+    """The best fleet of replicas that were all seen to serve their share of the rate."""
+    found = [0.0] * len(board.options)
+    for i, count in board.served.items():
+        found[i] = rate_per_s / count
+    return best_selection(request, board, found)
+
+
+def _paid(selection: Selection) -> tuple[int, int]:
+    """What is minimised for a rate."""
+    return selection.machines, selection.num_gpus
+
+
+def _most_useful(
+    request: ServingRequest, board: Board, i: int, known: Selection | None, rate_per_s: float
+) -> int | None:
+    """Replicas of option i above which a fleet is no better than the one that is known; None without one."""
+    if known is None:
+        return None
+    return most_useful(
+        board.options,
+        board.capacities_per_s,
+        i,
+        known,
+        rate_per_s=rate_per_s,
+        machine_gpus=request.machine_gpus,
+        spare=request.spare,
+    )
 
 
 def fleet_certificate(
