@@ -20,7 +20,7 @@ QUESTIONS = {
     ),
     "70b, what a machine serves (4 s)": "--model 70b",
     "DeepSeek-R1 on 32 x H200, both modes (8 s)": (
-        "--model deepseek-r1 --gpu h200 --gpus 32 --input 4000 --output 1000 --ttft 3s --tpot 50ms --mode auto"
+        "--model deepseek-r1 --gpu h200 --gpus 32 --input 4000 --output 1000 --ttft 3s --tpot 50ms"
     ),
 }
 
