@@ -77,11 +77,11 @@ def build_option(
     job: ServingJob,
     *,
     phase: str = WHOLE,
-    tables: dict[tuple[int, int], StepTimes] | None = None,
+    tables: dict[int, StepTimes] | None = None,
 ) -> Option | Rejected:
     """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break.
 
-    `tables` keeps the step times of this deployment by batch and tokens, for its other phases.
+    `tables` keeps the step times of this deployment by batch, for its other phases that need no longer ones.
     """
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
@@ -94,9 +94,8 @@ def build_option(
         return Rejected(reason="does not fit in memory")
     batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
     tables = {} if tables is None else tables
-    key = batch, max(budgets)
-    if key not in tables:
-        tables[key] = step_times(
+    if batch not in tables or len(tables[batch].linear_s) <= max(budgets):
+        tables[batch] = step_times(
             cal,
             deployment,
             max_batch=batch,
@@ -104,7 +103,7 @@ def build_option(
             input_tokens=job.input_tokens,
             output_tokens=job.output_tokens,
         )
-    times = tables[key]
+    times = tables[batch]
     broken = _broken_limit(least_latency(times, job, deployment.stack, budgets), job, phase)
     if broken is not None:
         return broken
@@ -223,7 +222,7 @@ def rate_bound_per_s(option: Option) -> float:
     times, job, rules = option.times, option.job, option.rules
     prompt = job.input_tokens * (1 - job.cached_share)
     steps = (job.output_tokens - 1) / times.tokens_per_step
-    fixed, slope = _line_below(np.asarray(times.linear_s))
+    fixed, slope = _line_below(times.linear)
     prompt_s = (prompt * slope + least_attention_s(times, prompt, chunks=_most_chunks(option))) / times.ranks
     token_s = _decode_share_s(option, fixed, slope)
     if rules.output_reserve < 1:

@@ -38,7 +38,7 @@ def test_what_limits_cost_is_a_table() -> None:
     """Steps that change the answer are rows, the others a note."""
     done = serve(
         "--model", "8b", "--gpu", "h100-sxm", "--rate", "600/s", "--input", "1000", "--output", "100",
-        "--ttft", "300ms", "--tpot", "9ms", "--sensitivity",
+        "--ttft", "300ms", "--tpot", "9ms", "--sensitivity", "--weights", "bf16", "--mode", "aggregated",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     table = done.stdout.partition("Sensitivity to limits")[2].partition("Runners-up")[0]
