@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.load import Load
 from planner.serving.answer import plan_of_fleet
-from planner.serving.board import Board, phases_of
+from planner.serving.board import Board, has_fleet
 from planner.serving.infeasible import infeasible_fleet
 from planner.serving.plan import (
     FleetSummary,
@@ -64,9 +64,8 @@ class Contender:
     @property
     def why_not(self) -> str:
         """Why it has no fleet."""
-        has_options = any(option.phase in phases_of(self.request.modes) for option in self.board.options)
         size = self.request.num_gpus or "any number of"
-        if has_options:
+        if has_fleet(self.board, self.request.modes):
             return f"no fleet of {size} GPUs keeps the limits"
         missed: ServingInfeasible = infeasible_fleet(self.request, self.hierarchy, self.board.rejected)
         return missed.what

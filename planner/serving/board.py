@@ -69,6 +69,12 @@ def phases_of(modes: Sequence[Mode]) -> list[str]:
     ]
 
 
+def has_fleet(board: Board, modes: Sequence[Mode]) -> bool:
+    """Whether its options make up a fleet of one of these modes: whole replicas, or both pools."""
+    phases = {option.phase for option in board.options} & set(phases_of(modes))
+    return WHOLE in phases or {PROMPT_ONLY, OUTPUT_ONLY} <= phases
+
+
 def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy) -> Board:
     """Every replica that could take part, with the bound on its capacity; the others counted by reason."""
     board = Board(options=[], capacities_per_s=[], ceilings_per_s=[])

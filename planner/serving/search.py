@@ -24,6 +24,7 @@ from planner.serving.board import (
     RESOLUTION,
     Board,
     enumerate_options,
+    has_fleet,
     learn,
     learn_share,
     lower,
@@ -69,7 +70,7 @@ def search_serving(
 
 def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -> FoundFleet | None:
     """The best fleet of a request's modes and its certificate; None when there is none."""
-    if not board.options:
+    if not has_fleet(board, request.modes):
         return None
     if is_closed(request):
         return search_closed(request, board)
@@ -131,7 +132,7 @@ def miss(
     cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, board: Board, trace: Load | None
 ) -> ServingInfeasible:
     """Why there is no fleet: no option, or none that keeps the limits."""
-    if not board.options:
+    if not has_fleet(board, request.modes):
         return infeasible_fleet(request, hierarchy, board.rejected)
     return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
 
