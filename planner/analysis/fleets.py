@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
 from planner.analysis.contenders import Contender, Worth, contenders_of, worth_of_plan
+from planner.analysis.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving import Asked
 from planner.serving.board import enumerate_options
@@ -50,9 +51,22 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None) -> ServingPlan:
         raise RuntimeError("a contender with a plan has a fleet")
     plan = finished_plan(cal, best.whole, best.hierarchy, best.board, best.found, asked.trace, started)
     others = [one.summary() for one in contenders if not (one.board is best.board and _is_mode(one, plan))]
+    tell("comparing fleets of two GPU kinds")
+    others += _mixed(asked, contenders, plan)
     dropped = [_dropped(request, problem.what) for request, problem in refused]
     plan = replace(plan, other_fleets=(*others, *dropped))
     return replace(plan, commands=commands(plan))
+
+
+def _mixed(asked: Asked, contenders: Sequence[Contender], plan: ServingPlan) -> list[FleetSummary]:
+    """The cheapest fleet of two GPU kinds, where it is cheaper than the plan; for a rate alone."""
+    request, hour = plan.request, plan.estimate.usd_per_hour
+    rated = request.job.request_rate_per_s is not None and request.num_gpus is None and asked.trace is None
+    if not rated or hour is None or request.objective != "usd" or "disaggregated" not in request.modes:
+        return []
+    boards = {id(one.board): (one.whole, one.board) for one in contenders if one.proposed}
+    found = cheapest_mixed(list(boards.values()), hour)
+    return [] if found is None else [mixed_summary(found)]
 
 
 def _is_mode(one: Contender, plan: ServingPlan) -> bool:

@@ -54,7 +54,7 @@ def _rank(one: FleetSummary, *, sized: bool) -> tuple[float, ...]:
 def _row(one: FleetSummary, *, sized: bool) -> tuple[str, ...]:
     """One fleet."""
     return (
-        f"{one.gpu} {one.weights}{'' if one.proposed else _MARK}",
+        f"{one.gpu} {one.weights}{'' if one.proposed or one.mode == 'mixed' else _MARK}",
         _SHORT[one.mode],
         one.label.replace("prefill ", "").replace(", decode ", " → "),
         three_digits(one.request_rate_per_s) if sized else _rented(one),
@@ -95,7 +95,9 @@ def _note(plan: ServingPlan, found: Sequence[FleetSummary]) -> str:
     for one in plan.other_fleets:
         if one.why_not:
             missing.setdefault(one.why_not, []).append(f"{one.gpu} {one.weights} in {_SHORT[one.mode]}")
-    parts = [_NOT_PROPOSED] if any(not one.proposed for one in found) else []
+    parts = [_NOT_PROPOSED] if any(not one.proposed and one.mode != "mixed" for one in found) else []
+    if any(one.mode == "mixed" for one in found):
+        parts.append("two kinds: shown, but no deployment of them is written")
     if any("stages" in name for one in found for name in one.not_measured):
         parts.append("² pipeline stages: not measured")
     if plan.request.num_gpus is None:
