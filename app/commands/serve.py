@@ -81,8 +81,9 @@ def command(
 ) -> int:
     """Plan serving: how many GPUs, which layout and precision, for a load and its latency limits.
 
-    Without --gpus the smallest and the cheapest fleet are found over several GPU kinds. --output takes the
-    tokens of an output when it is a number, and otherwise the file to write to.
+    Modes, precisions and GPU kinds that are not named are compared. Without --gpus the smallest and the
+    cheapest fleet are found. --output takes the tokens of an output when it is a number, and otherwise the
+    file to write to.
     """
     from app.reports.answer import check_destination, emit, note
     from planner.questions.serving import understand_serving
@@ -93,7 +94,10 @@ def command(
         _refuse_two_answers("--sensitivity" if sensitivity else "--pareto")
     forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
-    asked = understand_serving(replace(flags, output_tokens=tokens or flags.output_tokens))
+    flags = replace(flags, output_tokens=tokens or flags.output_tokens)
+    if autoscale and flags.mode is None:
+        flags = replace(flags, mode="aggregated")
+    asked = understand_serving(flags)
     plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
     follow = autoscale and (asked.trace is not None or save_dir is None)
     answer = answered(plan, asked, policy=policy if follow else None)
@@ -127,6 +131,7 @@ def _refuse_two_answers(flag: str) -> None:
 
 def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> ServingPlan:
     """The fleet, and what each limit costs and which replicas no other beats, where that was asked."""
+    from app.terminal.progress import waiting
     from planner.analysis.fleets import find_fleet
 
     if sensitivity:
@@ -137,9 +142,11 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
         from planner.analysis.serving_frontier import check_outputs, with_frontier
 
         check_outputs(asked)
-    plan = find_fleet(asked)
-    plan = with_sensitivity(asked, plan) if sensitivity else plan
-    return with_frontier(asked, plan) if pareto else plan
+    steps = ["searching"]
+    with waiting(lambda: steps[-1]):
+        plan = find_fleet(asked, tell=steps.append)
+        plan = with_sensitivity(asked, plan) if sensitivity else plan
+        return with_frontier(asked, plan) if pareto else plan
 
 
 def _policy(start_up: str | None) -> ScalingPolicy:

@@ -51,12 +51,13 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
         str | None, typer.Option("--percentile", help="Of requests within limits; default 99.")
     ],
     "weights": Annotated[
-        str | None, typer.Option("--weights", help="bf16, fp8, int8, int4, fp4, or several with commas.")
+        str | None,
+        typer.Option("--weights", help="bf16, fp8, int8, int4, fp4, or several; by default compared."),
     ],
     "kv_dtype": Annotated[str | None, typer.Option("--kv", help="KV cache: bf16 or fp8.")],
     "engine": Annotated[str | None, typer.Option("--engine", help="vllm (default), sglang or trtllm.")],
     "mode": Annotated[
-        str | None, typer.Option("--mode", help="aggregated (default), disaggregated or auto.")
+        str | None, typer.Option("--mode", help="aggregated or disaggregated; by default both (auto).")
     ],
     "objective": Annotated[
         str | None, typer.Option("--objective", help="usd (default), gpus or tokens-per-gpu.")

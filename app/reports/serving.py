@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from app.quantities import format_usd
 from app.reports.answer import Answer, Facts, Lines, Section, Table
+from app.reports.trade_offs.compared import comparison_table
 from app.reports.trade_offs.frontier import frontier_table
 from app.reports.trade_offs.limits import sensitivity_table
 from planner.serving.headroom import breaks
-from planner.serving.plan import FleetSummary, Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
+from planner.serving.plan import Percentiles, PoolPlan, Rental, ServingPlan, serving_to_json
 from topology.base.units import format_bytes, format_seconds, three_digits
 
 LONGEST_COMMAND = 2000  # characters of a command that is shown in full
@@ -23,7 +24,7 @@ def serving_answer(plan: ServingPlan) -> Answer:
         sections.append(_tight_limits(plan))
     sections.append(_throughput(plan))
     if plan.other_fleets:
-        sections.append(_fleets(plan))
+        sections.append(comparison_table(plan))
     if plan.sensitivity:
         sections.append(sensitivity_table(plan))
     if plan.frontier is not None:
@@ -230,41 +231,6 @@ def _headroom(plan: ServingPlan) -> list[tuple[str, str]]:
     served, failed = three_digits(found.served_per_s), three_digits(found.failed_per_s)
     what = breaks(found.broken, plan.request.job.percentile)
     return [("capacity", f"serves {served}/s; at {failed}/s {what}")]
-
-
-def _fleets(plan: ServingPlan) -> Table:
-    """Fleets of other GPU kinds and precisions."""
-    rows = tuple(
-        (
-            f"{fleet.gpu} {fleet.weights}",
-            _machines(fleet),
-            str(fleet.num_gpus) if not fleet.why_not else "–",
-            fleet.why_not or fleet.label,
-            format_usd(fleet.usd_per_hour),
-            format_usd(fleet.usd_per_million_output_tokens),
-        )
-        for fleet in sorted(
-            plan.other_fleets, key=lambda fleet: (fleet.usd_per_hour or float("inf"), fleet.num_gpus)
-        )
-    )
-    smallest = min(
-        [
-            (plan.num_gpus, f"{plan.request.gpu} {plan.weights}"),
-            *((f.num_gpus, f"{f.gpu} {f.weights}") for f in plan.other_fleets if not f.why_not),
-        ]
-    )
-    return Table(
-        title="Other fleets",
-        columns=("GPUs", "rented", "count", "layout", "per hour", "per M output tokens"),
-        rows=rows,
-        align="llrlrr",
-        note=f"smallest fleet: {smallest[0]} × {smallest[1]}",
-    )
-
-
-def _machines(fleet: FleetSummary) -> str:
-    """The machines of another fleet."""
-    return "–" if fleet.rental is None else f"{fleet.rental.machines} × {fleet.rental.offer.machine}"
 
 
 def _runners_up(plan: ServingPlan) -> Table:

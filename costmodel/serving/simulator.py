@@ -6,6 +6,7 @@ itself, with what its scheduler does, is in `costmodel.serving.replica`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -19,6 +20,7 @@ from topology.base.errors import InputError
 
 Floats = NDArray[np.float64]
 GOLDEN = (5**0.5 - 1) / 2
+ASKED_EVERY = 200  # arrivals and ends of requests after which an open load is looked at again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +90,25 @@ def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
     Open loads arrive at their times; in a closed loop the next request is sent when one finishes.
     Every request is served and every token counted exactly once (property-tested).
     """
+    found = simulate_while(times, rules, load, lambda _: True)
+    if found is None:
+        raise RuntimeError("a simulation that nothing ends has no end")
+    return found
+
+
+def simulate_while(
+    times: StepTimes, rules: Scheduler, load: Load, hopeful: Callable[[Replica], bool]
+) -> Simulation | None:
+    """The same, or None as soon as it is no longer hopeful, which is asked now and then in an open load."""
     _check_fits(times, rules, load)
     replica = Replica(times, rules, load)
-    arrival_s = (_drive_closed if load.concurrency else _drive_open)(
-        replica, load, outside_s(times.request_s, len(load))
+    outside = outside_s(times.request_s, len(load))
+    closed = bool(load.concurrency)
+    arrival_s = (
+        _drive_closed(replica, load, outside) if closed else _drive_open(replica, load, outside, hopeful)
     )
+    if arrival_s is None:
+        return None
     finish_s = np.asarray(replica.finish_s)
     steps = np.array(replica.steps or [(0.0, 0, 0)], dtype=float)
     return Simulation(
@@ -112,16 +128,22 @@ def simulate(times: StepTimes, rules: Scheduler, load: Load) -> Simulation:
     )
 
 
-def _drive_open(replica: Replica, load: Load, outside: Floats) -> list[float]:
+def _drive_open(
+    replica: Replica, load: Load, outside: Floats, hopeful: Callable[[Replica], bool]
+) -> list[float] | None:
     """Send the requests at their arrival times; each reaches the engine after its time outside."""
     ready = load.arrival_s + outside
     order: list[int] = np.argsort(ready, kind="stable").tolist()
     sent: list[float] = ready[order].tolist()
-    count, upcoming = len(load), 0
+    count, upcoming, asked = len(load), 0, ASKED_EVERY
     while len(replica.finished) < count:
         while upcoming < count and sent[upcoming] <= replica.clock:
             replica.waiting.append(order[upcoming])
             upcoming += 1
+        if upcoming + len(replica.finished) >= asked:
+            asked += ASKED_EVERY
+            if not hopeful(replica):
+                return None
         replica.advance(sent[upcoming] if upcoming < count else NEVER)
     return list(load.arrival_s)
 

@@ -17,6 +17,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class AttentionGrid:
         return (1 - u) * ((1 - v) * low[j] + v * low[j + 1]) + u * ((1 - v) * high[j] + v * high[j + 1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """Step times of one replica of an engine.
 
@@ -108,9 +112,19 @@ class StepTimes:
         """Seconds of a step that computes one prompt chunk, on one rank, and nothing else."""
         return self.linear_at(tokens, -(-tokens // self.ranks)) + self.prefill_attention.at(tokens, past)
 
-    def lone_s(self) -> tuple[float, ...]:
-        """The least of `linear_s`: the tokens of one rank, and none on the others."""
-        return tuple(self.linear_at(m, -(-m // self.ranks)) for m in range(len(self.linear_s)))
+    @cached_property
+    def linear(self) -> NDArray[np.float64]:
+        """`linear_s` as an array."""
+        return np.asarray(self.linear_s)
+
+    @cached_property
+    def least_linear(self) -> NDArray[np.float64]:
+        """The least of `linear_s` from each entry on: the tokens of one rank, and none on the others."""
+        alone = self.linear
+        if self.shared_s:
+            shared, mean = np.asarray(self.shared_s), -(-np.arange(len(alone)) // self.ranks)
+            alone = alone + (shared[mean] - shared)
+        return np.asarray(np.minimum.accumulate(alone[::-1])[::-1], dtype=np.float64)
 
 
 def _at(table: tuple[float, ...], tokens: int) -> float:

@@ -1,69 +1,89 @@
 """Answer a serving question.
 
-One search for each GPU kind and precision, the best of them, the others beside it.
+Fleets of every GPU kind, precision and mode contend; the best of them is the plan, the others stand beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
+from planner.analysis.contenders import Contender, Worth, contenders_of, worth_of_plan
+from planner.analysis.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving import Asked
-from planner.serving.plan import (
-    FleetSummary,
-    ServingInfeasible,
-    ServingObjective,
-    ServingPlan,
-    ServingRequest,
-)
-from planner.serving.search import search_serving
+from planner.serving.board import enumerate_options
+from planner.serving.plan import FleetSummary, ServingInfeasible, ServingPlan, ServingRequest
+from planner.serving.search import check_request, finished_plan, miss
 from topology.base.errors import InputError, NoFeasiblePlanError
 
+Tell = Callable[[str], None]
 
-def find_fleet(asked: Asked) -> ServingPlan:
-    """Search every kind; raise the nearest miss when none serves the job."""
-    cal = load_calibration()
-    plans: list[ServingPlan] = []
-    misses: list[ServingInfeasible] = []
-    refused: list[InputError] = []
-    dropped: list[FleetSummary] = []
+
+def find_fleet(asked: Asked, *, tell: Tell = lambda _: None) -> ServingPlan:
+    """Compare every kind; raise the nearest miss when none serves the job. `tell` hears how far it is."""
+    cal, started = load_calibration(), time.perf_counter()
+    contenders: list[Contender] = []
+    refused: list[tuple[ServingRequest, InputError]] = []
     for request, hierarchy in asked.requests:
+        tell(f"laying out {request.model.name} in {request.weights[0]} on {request.gpu}")
         try:
-            found = search_serving(cal, request, hierarchy, trace=asked.trace)
+            check_request(request, hierarchy.gpu)
         except InputError as problem:
-            refused.append(problem)
-            dropped.append(_dropped(request, problem.what))
+            refused.append((request, problem))
             continue
-        if isinstance(found, ServingPlan):
-            plans.append(found)
-        else:
-            misses.append(found)
-            dropped.append(_dropped(request, found.what))
-    if not plans:
-        raise _nearest(misses, refused)
-    best = min(plans, key=lambda plan: _merit(plan, asked.requests[0][0].objective))
-    others = tuple(fleet_summary(plan) for plan in plans if plan is not best)
-    best = replace(best, other_fleets=(*others, *dropped))
-    return replace(best, commands=commands(best))
+        board = enumerate_options(cal, request, hierarchy)
+        proposed = request.weights[0] not in asked.shown_only
+        contenders += contenders_of(request, hierarchy, board, proposed=proposed)
+    best: Contender | None = None
+    for number, one in enumerate(contenders, 1):
+        where = f"{one.request.gpu} {one.request.weights[0]} {one.request.modes[0]}"
+        tell(f"comparing {number} of {len(contenders)}: {where}")
+        one.search(cal, asked.trace)
+        if one.proposed and one.plan is not None and (best is None or _worth(one) < _worth(best)):
+            best = one
+    if best is None:
+        raise _nearest(asked, contenders, [problem for _, problem in refused])
+    tell(f"finishing {best.request.gpu} {best.request.weights[0]}")
+    if best.found is None:
+        raise RuntimeError("a contender with a plan has a fleet")
+    plan = finished_plan(cal, best.whole, best.hierarchy, best.board, best.found, asked.trace, started)
+    others = [one.summary() for one in contenders if not (one.board is best.board and _is_mode(one, plan))]
+    tell("comparing fleets of two GPU kinds")
+    others += _mixed(asked, contenders, plan)
+    dropped = [_dropped(request, problem.what) for request, problem in refused]
+    plan = replace(plan, other_fleets=(*others, *dropped))
+    return replace(plan, commands=commands(plan))
 
 
-def fleet_summary(plan: ServingPlan) -> FleetSummary:
-    """One line on a fleet."""
-    return FleetSummary(
-        gpu=plan.request.gpu,
-        weights=plan.weights,
-        label=plan.label,
-        num_gpus=plan.num_gpus,
-        usd_per_hour=plan.estimate.usd_per_hour,
-        rental=plan.rental,
-        usd_per_million_output_tokens=plan.estimate.usd_per_million_output_tokens,
-    )
+def _mixed(asked: Asked, contenders: Sequence[Contender], plan: ServingPlan) -> list[FleetSummary]:
+    """The cheapest fleet of two GPU kinds, where it is cheaper than the plan; for a rate alone."""
+    request, hour = plan.request, plan.estimate.usd_per_hour
+    rated = request.job.request_rate_per_s is not None and request.num_gpus is None and asked.trace is None
+    if not rated or hour is None or request.objective != "usd" or "disaggregated" not in request.modes:
+        return []
+    boards = {id(one.board): (one.whole, one.board) for one in contenders if one.proposed}
+    found = cheapest_mixed(list(boards.values()), hour)
+    return [] if found is None else [mixed_summary(found)]
+
+
+def _is_mode(one: Contender, plan: ServingPlan) -> bool:
+    """Whether a contender is of the mode of a plan."""
+    return plan.mode in one.request.modes
+
+
+def _worth(one: Contender) -> Worth:
+    """What is minimised among contenders, then the risk to a limit."""
+    if one.plan is None:
+        return (float("inf"),)
+    checks = one.plan.estimate.limits.values()
+    return (*worth_of_plan(one.plan), 1 - min((check.chance for check in checks), default=1.0))
 
 
 def _dropped(request: ServingRequest, why: str) -> FleetSummary:
-    """A GPU kind and precision without a fleet."""
+    """A GPU kind and precision that was refused."""
     return FleetSummary(
         gpu=request.gpu,
         weights=request.weights[0],
@@ -75,21 +95,22 @@ def _dropped(request: ServingRequest, why: str) -> FleetSummary:
     )
 
 
-def _merit(plan: ServingPlan, objective: ServingObjective) -> tuple[float, ...]:
-    """What is minimised among fleets: dollars, GPUs, or tokens per GPU negated; then the risk to a limit."""
-    dollars = plan.estimate.usd_per_hour if plan.estimate.usd_per_hour is not None else float("inf")
-    risk = 1 - min((check.chance for check in plan.estimate.limits.values()), default=1.0)
-    if objective == "tokens-per-gpu" or plan.request.num_gpus is not None:
-        return (-plan.estimate.tokens_per_s_per_gpu, dollars, risk)
-    gpus = float(plan.num_gpus)
-    return (gpus, dollars, risk) if objective == "gpus" else (dollars, gpus, risk)
+def _nearest(asked: Asked, contenders: Sequence[Contender], refused: Sequence[InputError]) -> InputError:
+    """The error for a question nothing answers: the miss that came nearest, else what was refused.
 
-
-def _nearest(misses: Sequence[ServingInfeasible], refused: Sequence[InputError]) -> InputError:
-    """The error for a question nothing answers: the miss that came nearest, else what was refused."""
+    A precision that is only shown is named as a way out where it serves.
+    """
+    cal = load_calibration()
+    boards = {id(one.board): one for one in contenders if one.proposed}
+    misses = [miss(cal, one.whole, one.hierarchy, one.board, asked.trace) for one in boards.values()]
     if not misses:
         return refused[0]
-    miss = max(
+    nearest: ServingInfeasible = max(
         misses, key=lambda one: (one.capacity_requests_per_s or 0.0, -(one.best_ttft_s or float("inf")))
     )
-    return NoFeasiblePlanError(what=miss.what, cause=miss.cause, fix=miss.fix, answer=miss)
+    served = [one for one in contenders if one.plan is not None]
+    fix = nearest.fix
+    if served:
+        narrow = min(served, key=_worth)
+        fix = f"{fix}, or --weights {narrow.request.weights[0]}, which {narrow.request.gpu} serves"
+    return NoFeasiblePlanError(what=nearest.what, cause=nearest.cause, fix=fix, answer=nearest)

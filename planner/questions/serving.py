@@ -6,19 +6,20 @@ One for each GPU kind and precision that may be used.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from costmodel.job import ServingJob
 from costmodel.models.catalog import model as find_model
 from costmodel.models.spec import ModelSpec, parameter_count
-from costmodel.serving.deployment import WEIGHTS, KvDtype, Weights, published_weights, weight_bytes
+from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
 from costmodel.serving.load import Load, mean_rate_per_s, read_trace
+from planner.questions.compared import compared_modes, compared_weights, one_of, shown_only_of
 from planner.questions.flags import ServeFlags
 from planner.questions.offers import offered, renting
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
-from planner.serving.plan import Mode, ServingObjective, ServingRequest
+from planner.serving.plan import ServingObjective, ServingRequest
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
@@ -37,19 +38,18 @@ MOST_SPARE = 64  # workers of a pool that may be lost; more is another fleet
 DEFAULT_INPUT, DEFAULT_OUTPUT = 2000, 300
 PINS = ("tp", "pp", "attention_dp", "ep")
 
-T = TypeVar("T", bound=str)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """Complete requests with the fabric of each, the trace if there is one.
 
-    And what had to be interpreted.
+    And what had to be interpreted. Precisions that are `shown_only` are compared and not proposed.
     """
 
     requests: tuple[tuple[ServingRequest, Hierarchy], ...]
     trace: Load | None
     notes: tuple[str, ...]
+    shown_only: frozenset[Weights] = frozenset()
 
 
 def understand_serving(
@@ -78,9 +78,19 @@ def understand_serving(
             hierarchy,
         )
         for gpu, hierarchy in fabrics
-        for weights in _weights(flags, model)
+        for weights in compared_weights(flags, model, hierarchy.gpu)
     ]
-    return Asked(requests=tuple(requests), trace=trace, notes=(*_notes(flags, model, job), *left_out))
+    shown_only = shown_only_of(flags, model) & {request.weights[0] for request, _ in requests}
+    compared = (
+        f"{' and '.join(sorted(shown_only))}: compared, not proposed, being another checkpoint (--weights)"
+    )
+    narrow = (compared,) if shown_only else ()
+    return Asked(
+        requests=tuple(requests),
+        trace=trace,
+        notes=(*_notes(flags, model, job), *narrow, *left_out),
+        shown_only=shown_only,
+    )
 
 
 def _request(
@@ -104,7 +114,7 @@ def _request(
         num_gpus=_size(flags, model, job, weights, hierarchy),
         engine=engine,
         weights=(weights,),
-        modes=_modes(flags.mode),
+        modes=compared_modes(flags),
         objective=objective,
         pins=serving_pins(flags.settings),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
@@ -190,20 +200,6 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
     return [(kind, default_cluster(kind, size).hierarchy) for kind in kinds]
 
 
-def _weights(flags: ServeFlags, model: ModelSpec) -> tuple[Weights, ...]:
-    """Precisions to consider: those named, or the one the checkpoint is published in."""
-    if flags.weights is None:
-        published = published_weights(model)
-        if published is None:
-            raise InputError(
-                what=f"the checkpoint of {model.name} is quantised in a way that is not known",
-                cause="quantization_config of its config.json",
-                fix="add --weights fp8, int8, int4 or fp4, whichever is nearest",
-            )
-        return (published,)
-    return tuple(one_of(name.strip(), WEIGHTS, "--weights") for name in flags.weights.split(","))
-
-
 def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
     """Read the job; lengths of a trace are its own."""
     given = [
@@ -282,21 +278,6 @@ def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
     }
 
 
-def _modes(text: str | None) -> tuple[Mode, ...]:
-    """Which modes may be used."""
-    if text in (None, "aggregated"):
-        return ("aggregated",)
-    if text == "disaggregated":
-        return ("disaggregated",)
-    if text == "auto":
-        return ("aggregated", "disaggregated")
-    raise InputError(
-        what=f"unknown mode {text!r}",
-        cause="--mode",
-        fix="use aggregated, disaggregated or auto (both are tried)",
-    )
-
-
 def serving_pins(settings: tuple[str, ...]) -> dict[str, int]:
     """Degrees fixed by --set layout.tp=8."""
     pins: dict[str, int] = {}
@@ -359,16 +340,6 @@ def _number(text: str, flag: str, *, least: float = 1e-9) -> float:
             fix=f"give {flag} a positive number",
         )
     return value
-
-
-def one_of(text: str, choices: tuple[T, ...], flag: str) -> T:
-    """One of the known words."""
-    for choice in choices:
-        if text.lower() == choice:
-            return choice
-    raise InputError(
-        what=f"unknown {flag} {text!r}", cause=f"known are {', '.join(choices)}", fix="use one of these"
-    )
 
 
 def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, ...]:

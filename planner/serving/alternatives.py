@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodel.serving.load import Load
-from planner.serving.board import Board, fail, learn
+from planner.serving.board import Board, fail, learn, settle
 from planner.serving.capacity import able
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet
@@ -87,15 +87,14 @@ def _run_of(board: Board, selection: Selection, rate_per_s: float, trace: Load |
     What is learned stays on the board: an option that takes its share, or that its capacity is less.
     """
     for i, count in selection.counts.items():
-        if i in board.exact:
+        if i in board.exact or count >= board.served.get(i, count + 1):
             continue
         share_per_s = rate_per_s / count
         fitting = able(board.options[i], share_per_s)
         if fitting is None:
             fail(board, i, needed_per_s=share_per_s, rate_per_s=rate_per_s)
             return None
-        board.options[i] = fitting
-        board.exact.add(i)
+        board.options[i], board.served[i] = fitting, count
     return run_fleet(board.options, selection, rate_per_s, trace)
 
 
@@ -121,7 +120,11 @@ def runners_up(
         unknown = [i for i in selection.counts if i not in board.measured]
         if unknown and learned < MOST_LEARNED and _as_good(request, run, selection):
             learned += 1
-            learn(board, unknown[0], needed_per_s=0.0, rate_per_s=request.job.request_rate_per_s)
+            rate_per_s = request.job.request_rate_per_s
+            if rate_per_s is None:
+                learn(board, unknown[0], needed_per_s=0.0)
+            else:
+                settle(board, unknown[0], rate_per_s)
             continue
         excluded.append(frozenset(selection.counts))
         options = {i: board.options[i] for i in selection.counts}

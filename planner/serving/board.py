@@ -6,13 +6,15 @@ Capacities start as analytic upper bounds; what is simulated replaces them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from costmodel.kernels.tables import Calibration
-from planner.serving.capacity import able, best_bracket, replicas
+from costmodel.serving.step_table import StepTimes
+from planner.serving.capacity import MOST_REPLICAS, able, best_bracket, replicas
 from planner.serving.fleet import FleetRun
 from planner.serving.integer_program import Selection
-from planner.serving.plan import ServingRequest
+from planner.serving.plan import Mode, ServingRequest
 from planner.serving.replica import (
     OUTPUT_ONLY,
     PROMPT_ONLY,
@@ -26,6 +28,8 @@ from planner.serving.space import deployment_of, serving_layouts
 from topology.fabric.hierarchy import Hierarchy
 
 RESOLUTION = 0.02  # capacities are told apart to this share
+FIRST_SHARE = 1.5  # of the replicas that its bound asks for an option is first tried with; grows as it fails
+MOST_SHARE = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,9 +38,10 @@ class Board:
 
     `ceilings_per_s` are what no replica was found to serve more of: bounds, or rates at which it failed.
     `exact` options need no more simulation; of those `measured` the capacity itself was simulated, all other
-    capacities are upper bounds. `runs` are the best kept runs of a closed loop, by option. `lowered` says
-    that capacities were cut because a whole fleet broke a limit. `fewest_gpus` are those of the smallest
-    fleet of whole replicas that is known to serve the rate asked for.
+    capacities are upper bounds. `served` are the fewest replicas that were seen to serve the rate they share,
+    by option, `possible` options do so in some number, and `first_share` is that of the bound's number which
+    is tried first. `runs` are the best kept runs of a closed loop, by option. `lowered` has the phases of
+    which capacities were cut because a whole fleet broke a limit.
     """
 
     options: list[Option]
@@ -45,20 +50,35 @@ class Board:
     exact: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     measured: set[int] = field(default_factory=set)
+    served: dict[int, int] = field(default_factory=dict)
+    possible: set[int] = field(default_factory=set)
+    first_share: float = FIRST_SHARE
     runs: dict[int, FleetRun] = field(default_factory=dict)
-    lowered: bool = False
-    fewest_gpus: float = float("inf")
+    lowered: set[str] = field(default_factory=set)
     simulated: int = 0
     pruned: Counter[str] = field(default_factory=Counter)
     enumerated: int = 0
     rejected: list[Rejected] = field(default_factory=list)
 
 
+def phases_of(modes: Sequence[Mode]) -> list[str]:
+    """Phases of the replicas that fleets of these modes are made of."""
+    return [
+        *([WHOLE] if "aggregated" in modes else []),
+        *([PROMPT_ONLY, OUTPUT_ONLY] if "disaggregated" in modes else []),
+    ]
+
+
+def has_fleet(board: Board, modes: Sequence[Mode]) -> bool:
+    """Whether its options make up a fleet of one of these modes: whole replicas, or both pools."""
+    phases = {option.phase for option in board.options} & set(phases_of(modes))
+    return WHOLE in phases or {PROMPT_ONLY, OUTPUT_ONLY} <= phases
+
+
 def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy) -> Board:
     """Every replica that could take part, with the bound on its capacity; the others counted by reason."""
     board = Board(options=[], capacities_per_s=[], ceilings_per_s=[])
-    phases = [WHOLE] if "aggregated" in request.modes else []
-    phases += [PROMPT_ONLY, OUTPUT_ONLY] if "disaggregated" in request.modes else []
+    phases = phases_of(request.modes)
     most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
     layouts = serving_layouts(
         request.model,
@@ -70,9 +90,10 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     for weights in request.weights:
         for layout in layouts:
             deployment = deployment_of(request, hierarchy, weights, layout)
+            tables: dict[int, StepTimes] = {}
             for phase in phases:
                 board.enumerated += 1
-                option = build_option(cal, deployment, request.job, phase=phase)
+                option = build_option(cal, deployment, request.job, phase=phase, tables=tables)
                 if isinstance(option, Rejected):
                     board.pruned[option.reason] += 1
                     board.rejected.append(option)
@@ -83,37 +104,78 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
     return board
 
 
-def learn(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None = None) -> None:
-    """Simulate option i: does it serve what is needed of it?
+def learn(board: Board, i: int, *, needed_per_s: float) -> None:
+    """Simulate option i where no rate is to be shared: does it serve what is needed of it, and how much?
 
-    Without a rate to be shared by its replicas that is not the whole question, and its capacity is found; so
-    it is where the answer is no, or it was asked before.
+    Where it serves no more than the best, or was asked before, its capacity is not looked for.
     """
     option = board.options[i]
     board.simulated += 1
     if needed_per_s > 0 and i not in board.asked:
         board.asked.add(i)
         possible = needed_per_s <= board.capacities_per_s[i] * (1 + 1e-9)
-        fitting = able(option, needed_per_s) if possible else None
-        if fitting is not None and rate_per_s is not None:
-            board.options[i] = fitting
-            board.exact.add(i)
-            return
-        if fitting is None:
-            fail(board, i, needed_per_s=needed_per_s, rate_per_s=rate_per_s)
-        if fitting is None and _no_better(board, option, board.capacities_per_s[i], rate_per_s):
-            if rate_per_s is not None:
-                board.asked.discard(i)
+        if not possible or able(option, needed_per_s) is None:
+            fail(board, i, needed_per_s=needed_per_s, rate_per_s=None)
             board.pruned["simulated slower than the best"] += 1
             return
     board.options[i], board.capacities_per_s[i], board.ceilings_per_s[i] = best_bracket(
-        option, most_per_s=board.ceilings_per_s[i], precision=RESOLUTION, rate_per_s=rate_per_s
+        option, most_per_s=board.ceilings_per_s[i], precision=RESOLUTION
     )
     board.exact.add(i)
     board.measured.add(i)
-    if rate_per_s is not None and option.phase == WHOLE:
-        gpus = replicas(rate_per_s, board.capacities_per_s[i]) * option.num_gpus
-        board.fewest_gpus = min(board.fewest_gpus, gpus)
+
+
+def learn_share(board: Board, i: int, rate_per_s: float, *, most: int | None) -> None:
+    """Simulate option i with one number of replicas that share a rate, and keep what that says.
+
+    More than `most` are of no use beside what is known already (None: nothing is). Whether so many serve is
+    asked first, because few options are better than the best. Without it the most there may be are tried
+    as long as no other option serves, then some more than the bound asks for, then twice as many. A number
+    that serves is bisected.
+    """
+    board.simulated += 1
+    least, served = int(replicas(rate_per_s, board.capacities_per_s[i])), board.served.get(i)
+    if served is not None:
+        tried = (least + min(served - 1, most or served)) // 2
+    elif most is not None:
+        tried = most
+    elif i not in board.possible and not _serves_in(board, board.options[i].phase):
+        tried = MOST_REPLICAS
+    elif i not in board.asked:
+        tried = int(board.first_share * least)
+    else:
+        tried = 2 * least
+    tried = max(tried, least)
+    fitting = able(board.options[i], rate_per_s / tried)
+    if fitting is not None and tried == MOST_REPLICAS:
+        board.possible.add(i)
+    elif fitting is not None:
+        board.options[i], board.served[i] = fitting, tried
+    else:
+        fail(board, i, needed_per_s=rate_per_s / tried, rate_per_s=rate_per_s)
+        least = tried + 1
+        if most is None and tried < MOST_REPLICAS and i not in board.asked:
+            board.first_share = min(FIRST_SHARE * board.first_share, MOST_SHARE)
+            board.asked.add(i)
+        board.pruned["simulated no better than the best"] += tried == most
+        if tried >= MOST_REPLICAS:
+            board.capacities_per_s[i] = 0.0
+    if board.served.get(i) == least:
+        board.exact.add(i)
+
+
+def _serves_in(board: Board, phase: str) -> bool:
+    """Whether an option of this phase was seen to serve its share, so that others may be expected to."""
+    return any(board.options[i].phase == phase for i in board.served)
+
+
+def settle(board: Board, i: int, rate_per_s: float) -> None:
+    """Simulate option i until the fewest replicas that serve the rate are known."""
+    while i not in board.exact and board.capacities_per_s[i] > 0:
+        learn_share(board, i, rate_per_s, most=None)
+    if i in board.exact:
+        board.measured.add(i)
+        board.capacities_per_s[i] = rate_per_s / board.served[i]
 
 
 def fail(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None) -> None:
@@ -130,20 +192,11 @@ def fail(board: Board, i: int, *, needed_per_s: float, rate_per_s: float | None)
     board.capacities_per_s[i] = min(board.capacities_per_s[i], capacity)
 
 
-def _no_better(board: Board, option: Option, bound_per_s: float, rate_per_s: float | None) -> bool:
-    """Whether an option of at most this capacity is no better than what is known to serve.
-
-    Without a rate to share it is asked for more than the best serves.
-    """
-    if rate_per_s is None:
-        return True
-    whole = option.phase == WHOLE
-    return whole and replicas(rate_per_s, bound_per_s) * option.num_gpus >= board.fewest_gpus
-
-
 def lower(board: Board, selection: Selection, rate_per_s: float) -> None:
     """The fleet as a whole broke a limit that its replicas alone kept: count on a little less of each."""
-    board.lowered = True
+    board.lowered |= {board.options[i].phase for i in selection.counts}
     for i, count in selection.counts.items():
         believed = min(board.capacities_per_s[i], rate_per_s / count)
         board.capacities_per_s[i] = believed * 0.97
+        if i in board.served:
+            board.served[i] = max(board.served[i], int(replicas(rate_per_s, board.capacities_per_s[i])))

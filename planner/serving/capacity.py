@@ -11,7 +11,8 @@ from math import ceil
 import numpy as np
 
 from costmodel.serving.load import Lengths, Load, closed_load, open_load
-from costmodel.serving.simulator import Simulation, simulate
+from costmodel.serving.replica import Replica
+from costmodel.serving.simulator import Simulation, simulate, simulate_while
 from planner.serving.replica import (
     OUTPUT_ONLY,
     PROMPT_ONLY,
@@ -107,8 +108,47 @@ def is_stable(simulation: Simulation) -> bool:
 
 
 def serves(option: Option, rate_per_s: float) -> bool:
-    """Whether one replica keeps the limits at this rate, by simulation."""
-    return meets(option, simulate(option.times, option.rules, load_at(option, rate_per_s)))
+    """Whether one replica keeps the limits at this rate, by simulation.
+
+    Which ends when more requests are beyond a limit than its percentile lets be, whatever the others do.
+    """
+    load = load_at(option, rate_per_s)
+    found = simulate_while(option.times, option.rules, load, lambda seen: not _is_lost(option, load, seen))
+    return found is not None and meets(option, found)
+
+
+def _is_lost(option: Option, load: Load, seen: Replica) -> bool:
+    """Whether a limit is broken already by the requests of which that is certain.
+
+    A first token that is still to come is as late as it is now, at least.
+    """
+    job, counted = option.job, slice(int(WARM_UP_SHARE * len(load)), None)
+    first, last = (np.asarray(times_s[counted]) for times_s in (seen.first_token_s, seen.finish_s))
+    arrival = load.arrival_s[counted]
+    if option.phase != OUTPUT_ONLY and job.ttft_s is not None:
+        late = np.minimum(first, seen.clock) - arrival > job.ttft_s
+        if late.sum() >= _too_many(len(late), job.percentile):
+            return True
+    if option.phase == WHOLE and job.end_to_end_s is not None:
+        late = np.minimum(last, seen.clock) - arrival > job.end_to_end_s
+        if late.sum() >= _too_many(len(late), job.percentile):
+            return True
+    if option.phase != PROMPT_ONLY and job.tpot_s is not None and job.output_tokens > 1:
+        tokens = load.output_tokens[counted] - 1
+        least = np.minimum(last, seen.clock) - np.minimum(first + option.times.response_s, last)
+        late = (tokens > 0) & (last <= seen.clock) & (least > job.tpot_s * tokens * (1 + 1e-12))
+        if late.sum() >= _too_many(int((tokens > 0).sum()), job.percentile):
+            return True
+    return False
+
+
+def _too_many(count: int, percentile: float) -> int:
+    """So many of `count` values beyond a limit put the percentile, as numpy draws it, beyond it.
+
+    >>> [_too_many(count, 99) for count in (101, 320, 1600)], _too_many(3, 100)
+    ([2, 5, 17], 1)
+    """
+    return count - max(int(percentile / 100 * (count - 1) - 1e-6), 0)
 
 
 def able(option: Option, rate_per_s: float) -> Option | None:
@@ -116,47 +156,21 @@ def able(option: Option, rate_per_s: float) -> Option | None:
     return next((one for one in with_chunks(option) if serves(one, rate_per_s)), None)
 
 
-def capacity_per_s(
-    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
-) -> float:
+def capacity_per_s(option: Option, *, most_per_s: float, precision: float = 0.02) -> float:
     """Highest rate one replica is found to serve within the limits (`bracket_per_s`)."""
-    return bracket_per_s(option, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)[0]
+    return bracket_per_s(option, most_per_s=most_per_s, precision=precision)[0]
 
 
-def bracket_per_s(
-    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
-) -> tuple[float, float]:
+def bracket_per_s(option: Option, *, most_per_s: float, precision: float = 0.02) -> tuple[float, float]:
     """A rate that one replica serves, and one that it does not (or `most_per_s`), by bisection.
 
-    The first is 0.0 when even a hundredth of `most_per_s` is too much. Of a `rate_per_s` to be
-    shared by equal replicas only the shares of whole numbers of them are tried, and both are the largest of
-    these that is served.
+    The first is 0.0 when even a hundredth of `most_per_s` is too much.
     """
-    if rate_per_s is not None:
-        count, failed = _fewest(option, rate_per_s, at_least=replicas(rate_per_s, most_per_s))
-        return (rate_per_s / count,) * 2 if count else (0.0, rate_per_s / (failed + 1))
     low, high = 0.0, most_per_s
     while high - low > precision * high and high > most_per_s / 100:
         middle = (low + high) / 2
         low, high = (middle, high) if serves(option, middle) else (low, middle)
     return low, high
-
-
-def _fewest(option: Option, rate_per_s: float, *, at_least: float) -> tuple[int, int]:
-    """Fewest replicas, from `at_least` on, that serve the rate (0: none found), and how many do not.
-
-    The number is doubled until they serve, a hundredfold at most, then bisected.
-    """
-    if at_least == float("inf"):
-        return 0, MOST_REPLICAS
-    failed, served, most = int(at_least) - 1, 0, min(100 * int(at_least), MOST_REPLICAS)
-    while not served and failed < most:
-        tried = 2 * failed + 1
-        served, failed = (tried, failed) if serves(option, rate_per_s / tried) else (0, tried)
-    while served - failed > 1:
-        middle = (served + failed) // 2
-        served, failed = (middle, failed) if serves(option, rate_per_s / middle) else (served, middle)
-    return served, failed
 
 
 def replicas(rate_per_s: float, capacity_per_s: float) -> float:
@@ -170,48 +184,29 @@ def replicas(rate_per_s: float, capacity_per_s: float) -> float:
     return ceil(rate_per_s / capacity_per_s * (1 - 1e-12)) if capacity_per_s > 0 else float("inf")
 
 
-def best_chunk(
-    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
-) -> tuple[Option, float]:
+def best_chunk(option: Option, *, most_per_s: float, precision: float = 0.02) -> tuple[Option, float]:
     """The option with the chunk size of the highest capacity, and that capacity in requests per second."""
-    best, capacity, _ = best_bracket(
-        option, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s
-    )
+    best, capacity, _ = best_bracket(option, most_per_s=most_per_s, precision=precision)
     return best, capacity
 
 
 def best_bracket(
-    option: Option, *, most_per_s: float, precision: float = 0.02, rate_per_s: float | None = None
+    option: Option, *, most_per_s: float, precision: float = 0.02
 ) -> tuple[Option, float, float]:
-    """The option with its best chunk size, a rate that it serves, and one that no chunk size does.
-
-    With a `rate_per_s` to share, another chunk size counts only where it saves a replica.
-    """
+    """The option with its best chunk size, a rate that it serves, and one that no chunk size does."""
     first, *others = with_chunks(option)
-
-    def bracket(one: Option) -> tuple[float, float]:
-        return bracket_per_s(one, most_per_s=most_per_s, precision=precision, rate_per_s=rate_per_s)
-
-    best, (capacity, ceiling) = first, bracket(first)
+    best, (capacity, ceiling) = first, bracket_per_s(first, most_per_s=most_per_s, precision=precision)
     for other in others:
-        better = _better_per_s(capacity, precision, rate_per_s)
+        better = max((1 + precision) * capacity, 1e-9)
         if better > most_per_s:
-            ceiling = most_per_s if rate_per_s is None else ceiling
+            ceiling = most_per_s
         elif not serves(other, better):
-            ceiling = max(ceiling, better) if rate_per_s is None else ceiling
+            ceiling = max(ceiling, better)
         else:
-            served, failed = bracket(other)
+            served, failed = bracket_per_s(other, most_per_s=most_per_s, precision=precision)
             ceiling = max(ceiling, failed)
             best, capacity = (other, served) if served > capacity else (best, capacity)
     return best, capacity, ceiling
-
-
-def _better_per_s(capacity: float, precision: float, rate_per_s: float | None) -> float:
-    """The least rate at which another chunk size would be better than one of this capacity."""
-    if rate_per_s is None or capacity <= 0:
-        return max((1 + precision) * capacity, 1e-9)
-    count = replicas(rate_per_s, capacity)
-    return rate_per_s / (count - 1) if count > 1 else float("inf")
 
 
 def closed_run(option: Option, concurrency: int) -> Simulation:

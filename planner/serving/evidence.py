@@ -46,8 +46,9 @@ def without_stages(board: Board) -> Board:
         exact={place[i] for i in board.exact if i in place},
         asked={place[i] for i in board.asked if i in place},
         measured={place[i] for i in board.measured if i in place},
+        served={place[i]: count for i, count in board.served.items() if i in place},
+        possible={place[i] for i in board.possible if i in place},
         runs={place[i]: found for i, found in board.runs.items() if i in place},
-        fewest_gpus=float("inf"),
         pruned=board.pruned.copy(),
         rejected=[],
     )

@@ -7,11 +7,11 @@ are simulated together, because a finished prompt is an arrival of the other poo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.serving.disaggregated import PoolRules, simulate_pools, transfer_of
+from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools, transfer_of
 from costmodel.serving.load import Lengths, Load, open_load, thin
 from costmodel.serving.simulator import Simulation, simulate
 from planner.serving.capacity import after_warm_up, closed_run, load_at, meets
@@ -92,17 +92,17 @@ def run_fleet(
             kept=meets(option, simulation),
         )
     (prompts, prompt_count), (outputs, output_count) = chosen[PROMPT_ONLY], chosen[OUTPUT_ONLY]
-    return _run_pools(selection, (prompts, prompt_count), (outputs, output_count), rate, trace)
+    return run_pools(selection, (prompts, prompt_count), (outputs, output_count), rate, trace)
 
 
-def _run_pools(
+def run_pools(
     selection: Selection,
     prompts: tuple[Option, int],
     outputs: tuple[Option, int],
     rate: float,
-    trace: Load | None,
+    trace: Load | None = None,
 ) -> FleetRun:
-    """Simulate a prefill pool and a decode pool together."""
+    """Simulate a prefill pool and a decode pool together, of one kind of GPU or of two."""
     (prefill, prefill_workers), (decode, decode_workers) = prompts, outputs
     job = decode.job
     load = (
@@ -120,7 +120,7 @@ def _run_pools(
     simulation = simulate_pools(
         PoolRules(workers=prefill_workers, times=prefill.times, rules=prefill.rules),
         PoolRules(workers=decode_workers, times=decode.times, rules=decode.rules),
-        transfer_of(prefill.deployment, decode.deployment),
+        transfer_between(prefill, decode),
         load,
     )
     return FleetRun(
@@ -135,10 +135,18 @@ def _run_pools(
     )
 
 
+def transfer_between(prefill: Option, decode: Option) -> Transfer:
+    """Time to move a prompt's cache; between two kinds of GPU at the slower of both networks."""
+    prompts, outputs = prefill.deployment, decode.deployment
+    there = transfer_of(prompts, outputs)
+    if prompts.hierarchy == outputs.hierarchy:
+        return there
+    here = transfer_of(replace(prompts, hierarchy=outputs.hierarchy), outputs)
+    return max(there, here, key=lambda one: one.s_per_token)
+
+
 def _whole_meets(option: Option, simulation: Simulation) -> bool:
     """Whether both limits hold for the two pools together."""
-    from dataclasses import replace
-
     return meets(replace(option, phase=WHOLE), simulation)
 
 

@@ -4,28 +4,26 @@
     Σ gpus·(x + spare) ≤ N
     x ≥ ⌈rate/capacity⌉ of every kind chosen, fewest whole machines, then fewest GPUs,
         or most requests a second, of which capacity·x are served in every phase
-    machines·G ≥ Σ gpus·(x + spare);   machines ≥ ⌈(x + spare) / ⌊G/gpus⌋⌉ of every kind
+    machines: those of G GPUs that the workers are placed on
 
 Capacities are upper bounds until a simulation has replaced them, so the value found bounds what any fleet
-can do, and is exact once the chosen kinds have been simulated (`planner.serving.search`). OR-Tools CP-SAT
-solves it, to the end. Two kinds may fit worse than these rows say; the machines on which their workers are
-placed are then a row of their own, and the program is solved again. Without a rate capacities are rounded
-up, to a billionth of what any fleet serves.
+can do, and is exact once the chosen kinds have been simulated (`planner.serving.search`). A fleet has two
+kinds at most, so all fleets are counted, which takes a millisecond and no solver.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
-from typing import Any
+from dataclasses import dataclass
+
+import numpy as np
 
 from planner.serving.capacity import replicas
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 MOST_FLEET_GPUS = 4096  # a fleet asked for without a size is looked for up to here
-SCALE = 10**9  # the most that any fleet serves, as CP-SAT counts requests per second
+LEAST_MORE = 1e-9  # rates this share apart are the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,50 +54,169 @@ def select_fleet(
     """Solve the program; None when no fleet of `most_gpus` GPUs can serve the rate.
 
     Without a rate the requests per second are maximised, with one the machines of `machine_gpus` and then the
-    GPUs are minimised. `excluded` combinations of options are not chosen.
+    GPUs are minimised. `excluded` combinations of options are not chosen; of equals `simulated` ones are.
     """
-    from ortools.sat.python import cp_model
-
-    program = cp_model.CpModel()
-    counts = [
-        program.new_int_var(0, max(most_gpus // option.num_gpus, 0), f"x{i}")
-        for i, option in enumerate(options)
-    ]
-    chosen = [program.new_bool_var(f"y{i}") for i in range(len(options))]
-    for x, y in zip(counts, chosen, strict=True):
-        program.add(x >= 1).only_enforce_if(y)
-        program.add(x == 0).only_enforce_if(y.negated())
-    apart = _one_kind(program, options, chosen)
-    for combination in excluded:
-        program.add(sum(chosen[i] for i in combination) < len(combination))
-    gpus = sum(
-        (x + spare * y) * option.num_gpus for x, y, option in zip(counts, chosen, options, strict=True)
-    )
-    program.add(gpus <= most_gpus)
-    whole = _whole_machines(program, options, counts, chosen, machine_gpus, spare, most_gpus)
     if rate_per_s is None:
-        served = program.new_int_var(0, 2 * SCALE, "served")
-        capacities = _scaled(options, capacities_per_s, most_gpus)
-        for phase in (PROMPT_ONLY, OUTPUT_ONLY) if apart is not None else (WHOLE,):
-            usable = [i for i, option in enumerate(options) if option.phase in (WHOLE, phase)]
-            program.add(served <= sum(counts[i] * capacities[i] for i in usable))
-        program.maximize(served * (most_gpus + 1) - gpus)
+        counts = _most_served(options, capacities_per_s, most_gpus, frozenset(excluded), spare)
     else:
-        for x, y, capacity in zip(counts, chosen, capacities_per_s, strict=True):
-            program.add(x >= int(min(replicas(rate_per_s, capacity), most_gpus + 1))).only_enforce_if(y)
+        needed = {
+            i: int(count)
+            for i, capacity in enumerate(capacities_per_s)
+            if (count := replicas(rate_per_s, capacity)) <= most_gpus
+        }
         merits = _merits(options, capacities_per_s, simulated)
-        bonus = sum(y * merit for y, merit in zip(chosen, merits, strict=True))
-        program.maximize(bonus - (gpus + whole * (most_gpus + 1)) * (2 * sum(merits) + 1))
-    while (found := _solved(program, counts, whole, options, capacities_per_s, spare)) is not None:
-        if machine_gpus == 1:
-            return replace(found, machines=found.num_gpus)
-        placed = machines_of(
-            [(options[i].num_gpus, n + spare) for i, n in found.counts.items()], machine_gpus
-        )
-        if rate_per_s is None or placed <= found.machines:
-            return replace(found, machines=placed)
-        _need_machines(program, counts, whole, found, placed)
-    return None
+        counts = _least_paid(options, needed, merits, most_gpus, frozenset(excluded), machine_gpus, spare)
+    if counts is None:
+        return None
+    machines, gpus = paid_for([(options[i].num_gpus, n + spare) for i, n in counts.items()], machine_gpus)
+    rate = served_per_s(options, capacities_per_s, counts)
+    return Selection(counts=counts, rate_per_s=rate, num_gpus=gpus, machines=machines, spare=spare)
+
+
+def paid_for(workers: Sequence[tuple[int, int]], machine_gpus: int) -> tuple[int, int]:
+    """What is minimised for a rate: machines of so many GPUs, then GPUs, of pairs of GPUs and workers."""
+    gpus = sum(each * number for each, number in workers)
+    return (gpus if machine_gpus == 1 else machines_of(workers, machine_gpus)), gpus
+
+
+def _of_phase(options: Sequence[Option], phase: str) -> list[int]:
+    """The options of a phase."""
+    return [i for i, option in enumerate(options) if option.phase == phase]
+
+
+def _least_paid(
+    options: Sequence[Option],
+    needed: Mapping[int, int],
+    merits: Sequence[int],
+    most_gpus: int,
+    excluded: frozenset[frozenset[int]],
+    machine_gpus: int,
+    spare: int,
+) -> dict[int, int] | None:
+    """The fleet of fewest machines, then GPUs, then of the greatest merit, of kinds needed so often each."""
+    gpus = {i: (count + spare) * options[i].num_gpus for i, count in needed.items()}
+    best: tuple[tuple[int, int, int], tuple[int, ...]] | None = None
+
+    def consider(*fleet: int) -> bool:
+        """Whether dearer fleets than this one may still be better."""
+        nonlocal best
+        total = sum(gpus[i] for i in fleet)
+        least = -(-total // machine_gpus)
+        if total > most_gpus or (best is not None and least > best[0][0]):
+            return False
+        if frozenset(fleet) not in excluded:
+            cost = paid_for([(options[i].num_gpus, needed[i] + spare) for i in fleet], machine_gpus)
+            key = (*cost, -sum(merits[i] for i in fleet))
+            best = (key, fleet) if best is None or key < best[0] else best
+        return True
+
+    cheapest = {
+        phase: sorted((i for i in _of_phase(options, phase) if i in gpus), key=lambda i: gpus[i])
+        for phase in (WHOLE, PROMPT_ONLY, OUTPUT_ONLY)
+    }
+    for i in cheapest[WHOLE]:
+        if not consider(i):
+            break
+    for prompts in cheapest[PROMPT_ONLY]:
+        for outputs in cheapest[OUTPUT_ONLY]:
+            if not consider(prompts, outputs):
+                break
+    return None if best is None else {i: needed[i] for i in best[1]}
+
+
+def _most_served(
+    options: Sequence[Option],
+    capacities_per_s: Sequence[float],
+    most_gpus: int,
+    excluded: frozenset[frozenset[int]],
+    spare: int,
+) -> dict[int, int] | None:
+    """The fleet that serves most requests a second, then of fewest GPUs."""
+    fleets = [
+        {i: most_gpus // options[i].num_gpus - spare}
+        for i in _of_phase(options, WHOLE)
+        if frozenset((i,)) not in excluded
+    ]
+    fleets += _pairs_served(options, capacities_per_s, most_gpus, excluded, spare)
+    served = [
+        served_per_s(options, capacities_per_s, fleet) if min(fleet.values()) > 0 else -1.0
+        for fleet in fleets
+    ]
+    top = max(served, default=-1.0)
+    if top < 0:
+        return None
+    equal = [fleet for fleet, rate in zip(fleets, served, strict=True) if rate >= top * (1 - LEAST_MORE)]
+    return min(equal, key=lambda fleet: sum(n * options[i].num_gpus for i, n in fleet.items()))
+
+
+def _pairs_served(
+    options: Sequence[Option],
+    capacities_per_s: Sequence[float],
+    most_gpus: int,
+    excluded: frozenset[frozenset[int]],
+    spare: int,
+) -> list[dict[int, int]]:
+    """The best numbers of workers of every pair of pools that all GPUs can hold, and no worker more.
+
+    Every number of prefill workers is tried, beside as many decode workers as there is room for.
+    """
+    first, second = _of_phase(options, PROMPT_ONLY), _of_phase(options, OUTPUT_ONLY)
+    if not first or not second:
+        return []
+    sizes = np.array([option.num_gpus for option in options])
+    rates = np.asarray(capacities_per_s, dtype=np.float64)
+    prompts = np.arange(1, most_gpus // int(sizes[first].min()) + 1)
+    used = (prompts[:, None, None] + spare) * sizes[first][:, None]
+    outputs = (most_gpus - used) // sizes[second] - spare
+    served = np.minimum(prompts[:, None, None] * rates[first][:, None], outputs * rates[second])
+    best = np.where(outputs > 0, served, -1.0).argmax(axis=0)
+    found = []
+    for at, i in enumerate(first):
+        for of, j in enumerate(second):
+            most = int(best[at, of])
+            counts = {i: int(prompts[most]), j: int(outputs[most, at, of])}
+            if counts[j] > 0 and frozenset((i, j)) not in excluded:
+                rate = served_per_s(options, capacities_per_s, counts)
+                found.append({k: min(counts[k], _enough(rate, capacities_per_s[k])) for k in counts})
+    return found
+
+
+def _enough(rate_per_s: float, capacity_per_s: float) -> int:
+    """Workers that serve the rate, one at least."""
+    return max(int(replicas(rate_per_s, capacity_per_s)), 1) if capacity_per_s > 0 else 1
+
+
+def most_useful(
+    options: Sequence[Option],
+    capacities_per_s: Sequence[float],
+    i: int,
+    known: Selection,
+    *,
+    rate_per_s: float,
+    machine_gpus: int = 1,
+    spare: int = 0,
+) -> int:
+    """Most replicas of option i in a fleet that is paid less for than a known one; 0 where none is.
+
+    The other pool of a pair counts with as many workers as its capacity asks for.
+    """
+    each = options[i].num_gpus
+    partners: dict[int, int] = {}
+    for j in _of_phase(
+        options, {PROMPT_ONLY: OUTPUT_ONLY, OUTPUT_ONLY: PROMPT_ONLY}.get(options[i].phase, "")
+    ):
+        gpus, count = options[j].num_gpus, replicas(rate_per_s, capacities_per_s[j])
+        if count < partners.get(gpus, MOST_FLEET_GPUS + 1):
+            partners[gpus] = int(count)
+    others = [[(gpus, count + spare)] for gpus, count in partners.items()]
+    others = others if options[i].phase != WHOLE else [[]]
+    cost = known.machines, known.num_gpus
+    useful, useless = 0, known.num_gpus // each + 1
+    while useless - useful > 1:
+        middle = (useful + useless) // 2
+        better = any(paid_for([(each, middle + spare), *other], machine_gpus) < cost for other in others)
+        useful, useless = (middle, useless) if better else (useful, middle)
+    return useful
 
 
 def machines_of(workers: Sequence[tuple[int, int]], machine_gpus: int) -> int:
@@ -137,64 +254,6 @@ def _fill(free: Counter[int], room: int, gpus: int, opened: int, left: int) -> i
     return left
 
 
-def _whole_machines(
-    program: Any,
-    options: Sequence[Option],
-    counts: Sequence[Any],
-    chosen: Sequence[Any],
-    machine_gpus: int,
-    spare: int,
-    most_gpus: int,
-) -> Any:
-    """The variable that counts whole machines, and the rows below it; 0 where GPUs are had one by one."""
-    if machine_gpus == 1:
-        return 0
-    whole = program.new_int_var(0, most_gpus, "machines")
-    taken = [
-        -(-option.num_gpus // machine_gpus) * machine_gpus
-        if option.num_gpus > machine_gpus
-        else option.num_gpus
-        for option in options
-    ]
-    workers = [x + spare * y for x, y in zip(counts, chosen, strict=True)]
-    program.add(whole * machine_gpus >= sum(n * gpus for n, gpus in zip(workers, taken, strict=True)))
-    for n, gpus in zip(workers, taken, strict=True):
-        if gpus < machine_gpus:
-            program.add(whole * (machine_gpus // gpus) >= n)
-    return whole
-
-
-def _need_machines(program: Any, counts: Sequence[Any], whole: Any, found: Selection, placed: int) -> None:
-    """So many workers, or more, need as many machines as they were placed on."""
-    reached = []
-    for i, count in found.counts.items():
-        enough = program.new_bool_var("")
-        program.add(counts[i] <= count - 1).only_enforce_if(enough.negated())
-        reached.append(enough)
-    program.add(whole >= placed).only_enforce_if(*reached)
-
-
-def _one_kind(program: Any, options: Sequence[Option], chosen: Sequence[Any]) -> Any:
-    """Exactly one whole kind, or one kind of each phase.
-
-    Returns the switch between them (None: no phases offered).
-    """
-    by_phase = {
-        phase: [y for y, option in zip(chosen, options, strict=True) if option.phase == phase]
-        for phase in (WHOLE, PROMPT_ONLY, OUTPUT_ONLY)
-    }
-    if not by_phase[PROMPT_ONLY] or not by_phase[OUTPUT_ONLY]:
-        program.add(sum(by_phase[WHOLE]) == 1)
-        for y in by_phase[PROMPT_ONLY] + by_phase[OUTPUT_ONLY]:
-            program.add(y == 0)
-        return None
-    apart = program.new_bool_var("apart")
-    program.add(sum(by_phase[WHOLE]) + apart == 1)
-    program.add(sum(by_phase[PROMPT_ONLY]) == apart)
-    program.add(sum(by_phase[OUTPUT_ONLY]) == apart)
-    return apart
-
-
 def _merits(
     options: Sequence[Option], capacities_per_s: Sequence[float], simulated: Collection[int]
 ) -> list[int]:
@@ -203,17 +262,6 @@ def _merits(
     order = sorted(range(len(options)), key=lambda i: (per_gpu[i], -i))
     rank = {i: place for place, i in enumerate(order)}
     return [rank[i] + (len(options) if i in simulated else 0) for i in range(len(options))]
-
-
-def _scaled(options: Sequence[Option], capacities_per_s: Sequence[float], most_gpus: int) -> list[int]:
-    """Capacities in whole parts of what any one kind serves with all GPUs, rounded up; at most that much."""
-    numbers = [most_gpus // option.num_gpus for option in options]
-    by_phase: dict[str, float] = {}
-    for option, capacity, number in zip(options, capacities_per_s, numbers, strict=True):
-        by_phase[option.phase] = max(by_phase.get(option.phase, 0.0), capacity * number)
-    apart = min(by_phase.get(PROMPT_ONLY, 0.0), by_phase.get(OUTPUT_ONLY, 0.0))
-    top = max(by_phase.get(WHOLE, 0.0), apart)
-    return [ceil(min(capacity / top, 1.0) * SCALE) if top > 0 else 0 for capacity in capacities_per_s]
 
 
 def served_per_s(
@@ -225,32 +273,3 @@ def served_per_s(
         phase = options[i].phase
         by_phase[phase] = by_phase.get(phase, 0.0) + count * capacities_per_s[i]
     return min(by_phase.values())
-
-
-def _solved(
-    program: Any,
-    counts: Sequence[Any],
-    whole: Any,
-    options: Sequence[Option],
-    capacities_per_s: Sequence[float],
-    spare: int,
-) -> Selection | None:
-    """Run the solver, single-threaded so that the same question has the same answer."""
-    from ortools.sat.python import cp_model
-
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 1
-    status = solver.solve(program)
-    if status == cp_model.INFEASIBLE:
-        return None
-    if status != cp_model.OPTIMAL:
-        raise RuntimeError(f"the program of a fleet was not solved to the end: {solver.status_name(status)}")
-    found = {i: int(solver.value(x)) for i, x in enumerate(counts) if solver.value(x) > 0}
-    return Selection(
-        counts=found,
-        rate_per_s=served_per_s(options, capacities_per_s, found),
-        num_gpus=sum((count + spare) * options[i].num_gpus for i, count in found.items()),
-        machines=int(solver.value(whole)),
-        spare=spare,
-    )

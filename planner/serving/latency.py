@@ -9,7 +9,6 @@ Legend: ``B`` tokens of a full step, ``n`` steps a prompt takes, ``b`` decoding 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, exp, sqrt
 from statistics import NormalDist
 
@@ -65,7 +64,7 @@ class LeastLatency:
         Late by a step, by the answer's way to the client, and by the stages that follow the first.
         """
         times, outputs = self.times, self._output
-        slowest = max(times.linear_s) + max(max(row) for row in times.prefill_attention.seconds)
+        slowest = float(times.linear.max()) + max(max(row) for row in times.prefill_attention.seconds)
         late = times.response_s + (times.stages - 1) * slowest
         return max(self._decode_s(outputs, lag=int(self.lagged)) - late, 0.0) / max(outputs - 1, 1)
 
@@ -97,17 +96,12 @@ class LeastLatency:
 
     def _linear_s(self, tokens: int) -> float:
         """Least linear seconds of a step of at least so many tokens."""
-        return float(self._floor_s[min(tokens, len(self._floor_s) - 1)])
+        return float(self.times.least_linear[min(tokens, len(self.times.least_linear) - 1)])
 
     @property
     def _stages_s(self) -> float:
         """Least seconds of a prompt's last chunk in the stages after the first."""
-        return (self.times.stages - 1) * float(self._floor_s[1])
-
-    @cached_property
-    def _floor_s(self) -> Floats:
-        """The least of the table from each entry on, the tokens on one rank alone."""
-        return np.asarray(np.minimum.accumulate(np.asarray(self.times.lone_s())[::-1])[::-1])
+        return (self.times.stages - 1) * float(self.times.least_linear[1])
 
     def _decode_s(self, outputs: float, *, lag: int) -> float:
         """Least seconds between first and last token, `lag` steps of them not seen."""
@@ -124,7 +118,7 @@ class LeastLatency:
             times.decode_attention_s_per_token[1:top]
         ) * (batch * short + grown)
         graph = np.asarray(times.graph_linear_s[1:top])
-        mixed = float(self._floor_s[1] + (1 - 1 / times.stages) * graph.min() + cache.min())
+        mixed = float(self.times.least_linear[1] + (1 - 1 / times.stages) * graph.min() + cache.min())
         return min(float((graph + cache).min()), mixed)
 
     @property

@@ -24,6 +24,8 @@ SCHEMA_VERSION = 1
 LEAST_GAP = 0.0005  # smaller gaps are rounding
 
 Mode = Literal["aggregated", "disaggregated"]
+ComparedMode = Literal["aggregated", "disaggregated", "mixed"]
+"""Mixed: prompts and outputs on GPUs of two kinds."""
 ServingObjective = Literal["gpus", "usd", "tokens-per-gpu"]
 
 
@@ -224,7 +226,13 @@ class ServingEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSummary:
-    """The best fleet of another GPU kind or precision, for comparison; no GPUs and `why_not` without one."""
+    """The best fleet of one GPU kind, precision and mode; no GPUs and `why_not` without one.
+
+    Latencies are at the job's percentile, seconds; dollars of a million tokens count input and output alike.
+    `least_usd_per_hour` is what no fleet of this kind can cost less than: a comparison stops looking where
+    that is more than another costs. `rows` measured runs are behind it, and none has what is `not_measured`.
+    One that is not `proposed` needs a checkpoint that the question did not name.
+    """
 
     gpu: str
     weights: Weights
@@ -234,6 +242,16 @@ class FleetSummary:
     usd_per_million_output_tokens: float | None
     why_not: str = ""
     rental: Rental | None = None
+    mode: ComparedMode = "aggregated"
+    request_rate_per_s: float = 0.0
+    usd_per_million_tokens: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    rows: int = 0
+    not_measured: tuple[str, ...] = ()
+    certainty: str = ""
+    least_usd_per_hour: float | None = None
+    proposed: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,9 +72,17 @@ class Rejected:
 
 
 def build_option(
-    cal: Calibration, deployment: Deployment, job: ServingJob, *, phase: str = WHOLE
+    cal: Calibration,
+    deployment: Deployment,
+    job: ServingJob,
+    *,
+    phase: str = WHOLE,
+    tables: dict[int, StepTimes] | None = None,
 ) -> Option | Rejected:
-    """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break."""
+    """Tabulate a replica, or say why it cannot serve the job: memory, or a limit its bounds already break.
+
+    `tables` keeps the step times of this deployment by batch, for its other phases that need no longer ones.
+    """
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     budgets = token_budgets(deployment.stack, job, phase)
@@ -85,14 +93,17 @@ def build_option(
     if not holds_requests(deployment, job, min(budgets)):
         return Rejected(reason="does not fit in memory")
     batch = int(max(min(max(capacities) // context, MOST_BATCH), deployment.layout.attention_dp))
-    times = step_times(
-        cal,
-        deployment,
-        max_batch=batch,
-        token_budget=max(budgets),
-        input_tokens=job.input_tokens,
-        output_tokens=job.output_tokens,
-    )
+    tables = {} if tables is None else tables
+    if batch not in tables or len(tables[batch].linear_s) <= max(budgets):
+        tables[batch] = step_times(
+            cal,
+            deployment,
+            max_batch=batch,
+            token_budget=max(budgets),
+            input_tokens=job.input_tokens,
+            output_tokens=job.output_tokens,
+        )
+    times = tables[batch]
     broken = _broken_limit(least_latency(times, job, deployment.stack, budgets), job, phase)
     if broken is not None:
         return broken
@@ -213,7 +224,7 @@ def rate_bound_per_s(option: Option) -> float:
     times, job, rules = option.times, option.job, option.rules
     prompt = job.input_tokens * (1 - job.cached_share)
     steps = (job.output_tokens - 1) / times.tokens_per_step
-    fixed, slope = _line_below(np.asarray(times.linear_s))
+    fixed, slope = _line_below(times.linear)
     prompt_s = (prompt * slope + least_attention_s(times, prompt, chunks=_most_chunks(option))) / times.ranks
     token_s = _decode_share_s(option, fixed, slope)
     if rules.output_reserve < 1:

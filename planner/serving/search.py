@@ -1,6 +1,6 @@
 """The search for a fleet.
 
-Enumerate replicas, bound them, let CP-SAT choose, simulate what it chose, until it stands.
+Enumerate replicas, bound them, let the program choose, simulate what it chose, until it stands.
 
 Capacities start as analytic upper bounds. The program picks the best fleet under them; its kinds of replica
 are simulated and their capacities replaced by what the simulation found; the program is solved again. When
@@ -12,21 +12,37 @@ Among fleets of as many GPUs the one with the widest latency margin is proposed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.engine import serving_stack, serving_stacks
 from costmodel.serving.load import Load
-from planner.serving.alternatives import FleetRunnerUp, runners_up, widest_margin
+from planner.serving.alternatives import runners_up, widest_margin
 from planner.serving.answer import plan_of_fleet
-from planner.serving.board import RESOLUTION, Board, enumerate_options, learn, lower
+from planner.serving.board import (
+    RESOLUTION,
+    Board,
+    enumerate_options,
+    has_fleet,
+    learn,
+    learn_share,
+    lower,
+    phases_of,
+)
 from planner.serving.capacity import best_chunk
 from planner.serving.closed_loop import closed_runners_up, search_closed
 from planner.serving.evidence import best_without_stages
 from planner.serving.fleet import FleetRun, run_fleet
 from planner.serving.headroom import at_rate, broken_at, fleet_label, headroom_of
 from planner.serving.infeasible import infeasible_fleet, serves_weights
-from planner.serving.integer_program import MOST_FLEET_GPUS, Selection, select_fleet, served_per_s
+from planner.serving.integer_program import (
+    MOST_FLEET_GPUS,
+    Selection,
+    most_useful,
+    select_fleet,
+    served_per_s,
+)
 from planner.serving.plan import ServingInfeasible, ServingOptimality, ServingPlan, ServingRequest
 from planner.serving.replica import Rejected, build_option, rate_bound_per_s
 from planner.serving.space import deployment_of
@@ -36,7 +52,7 @@ from topology.fabric.hierarchy import Hierarchy
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
 
-FoundFleet = tuple[FleetRun, ServingOptimality, tuple[FleetRunnerUp, ...]]
+FoundFleet = tuple[FleetRun, ServingOptimality]
 
 
 def search_serving(
@@ -46,19 +62,51 @@ def search_serving(
     started = time.perf_counter()
     check_request(request, hierarchy.gpu)
     board = enumerate_options(cal, request, hierarchy)
-    if not board.options:
-        return infeasible_fleet(request, hierarchy, board.rejected)
-    closed = request.job.concurrency is not None and request.job.request_rate_per_s is None
-    found = _search_closed(request, board) if closed else _search_open(request, board, trace)
+    found = best_run(request, board, trace)
     if found is None:
-        return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
-    run, optimality, losers = found
+        return miss(cal, request, hierarchy, board, trace)
+    return finished_plan(cal, request, hierarchy, board, found, trace, started)
+
+
+def best_run(request: ServingRequest, board: Board, trace: Load | None = None) -> FoundFleet | None:
+    """The best fleet of a request's modes and its certificate; None when there is none."""
+    if not has_fleet(board, request.modes):
+        return None
+    if is_closed(request):
+        return search_closed(request, board)
+    run = _smallest_or_fastest(request, board, trace)
+    return None if run is None else (run, _certified(request, board, run, trace))
+
+
+def is_closed(request: ServingRequest) -> bool:
+    """Whether the load is a constant number of requests in flight."""
+    return request.job.concurrency is not None and request.job.request_rate_per_s is None
+
+
+def finished_plan(
+    cal: Calibration,
+    request: ServingRequest,
+    hierarchy: Hierarchy,
+    board: Board,
+    found: FoundFleet,
+    trace: Load | None,
+    started_s: float,
+) -> ServingPlan:
+    """The plan of the best fleet, or of its equal with the widest margin; who came next, and its headroom."""
+    run, optimality = found
+    closed = is_closed(request)
+    if closed:
+        losers = closed_runners_up(request, board, run)
+    else:
+        equals: tuple[FleetRun, ...] = ()
+        if request.job.request_rate_per_s is not None:
+            run, equals = widest_margin(request, board, run, trace)
+        optimality = _certified(request, board, run, trace)
+        losers = runners_up(request, board, run, equals)
 
     def best_of(part: Board) -> FleetRun | None:
-        if closed:
-            smallest = search_closed(request, part) if part.options else None
-            return smallest[0] if smallest else None
-        return _smallest_or_fastest(request, part, trace) if part.options else None
+        best = best_run(request, part, trace)
+        return None if best is None else best[0]
 
     plain = best_without_stages(run, board, best_of)
     sized = request.num_gpus is not None and not closed and trace is None
@@ -71,8 +119,22 @@ def search_serving(
         runners_up=losers,
         without_stages=plain,
         headroom=headroom_of(run) if sized else None,
-        search_time_s=time.perf_counter() - started,
+        search_time_s=time.perf_counter() - started_s,
     )
+
+
+def _certified(request: ServingRequest, board: Board, run: FleetRun, trace: Load | None) -> ServingOptimality:
+    """The certificate of an open load's fleet."""
+    return fleet_certificate(request, board, run.selection, traced=trace is not None)
+
+
+def miss(
+    cal: Calibration, request: ServingRequest, hierarchy: Hierarchy, board: Board, trace: Load | None
+) -> ServingInfeasible:
+    """Why there is no fleet: no option, or none that keeps the limits."""
+    if not has_fleet(board, request.modes):
+        return infeasible_fleet(request, hierarchy, board.rejected)
+    return _no_fleet(request, board, None if trace else _fastest(cal, request, hierarchy))
 
 
 def check_request(request: ServingRequest, gpu: Gpu) -> None:
@@ -106,54 +168,82 @@ def check_request(request: ServingRequest, gpu: Gpu) -> None:
             )
 
 
-def _search_closed(request: ServingRequest, board: Board) -> FoundFleet | None:
-    """The best fleet of a closed loop, and those behind it."""
-    found = search_closed(request, board)
-    return None if found is None else (*found, closed_runners_up(request, board, found[0]))
-
-
-def _search_open(request: ServingRequest, board: Board, trace: Load | None) -> FoundFleet | None:
-    """The best fleet of an open load, and those behind it."""
-    run = _smallest_or_fastest(request, board, trace)
-    if run is None:
-        return None
-    equals: tuple[FleetRun, ...] = ()
-    if request.job.request_rate_per_s is not None:
-        run, equals = widest_margin(request, board, run, trace)
-    optimality = fleet_certificate(request, board, run.selection, traced=trace is not None)
-    return run, optimality, runners_up(request, board, run, equals)
-
-
 def _smallest_or_fastest(request: ServingRequest, board: Board, trace: Load | None) -> FleetRun | None:
     """Fewest GPUs for a rate, or most requests a second of a given fleet."""
-    rate, most = request.job.request_rate_per_s, request.num_gpus or MOST_FLEET_GPUS
+    rate = request.job.request_rate_per_s
     best_per_s = 0.0
     while True:
-        selection = select_fleet(
-            board.options,
-            board.capacities_per_s,
-            most_gpus=most,
-            rate_per_s=rate,
-            simulated=board.exact,
-            machine_gpus=request.machine_gpus,
-            spare=request.spare,
-        )
+        selection = best_selection(request, board, board.capacities_per_s)
         if selection is None or selection.rate_per_s <= 0:
             return None
-        unknown = [i for i in selection.counts if i not in board.exact]
+        known = known_selection(request, board, rate) if rate is not None else None
+        stands = known is not None and _paid(known) <= _paid(selection)
+        selection = known if known is not None and stands else selection
+        unknown = [] if stands else [i for i in selection.counts if i not in board.exact]
         if not unknown:
             run = run_fleet(board.options, selection, rate, trace)
             if run.kept:
                 return run
             lower(board, selection, run.request_rate_per_s)
             continue
+        if rate is not None:
+            i = min(unknown, key=lambda i: i in board.served)
+            learn_share(board, i, rate, most=_most_useful(request, board, i, known, rate))
+            continue
         for i in unknown:
-            needed = (rate if rate is not None else best_per_s) / selection.counts[i]
-            learn(board, i, needed_per_s=needed, rate_per_s=rate)
-        if rate is None:
-            best_per_s = max(
-                best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts)
-            )
+            learn(board, i, needed_per_s=best_per_s / selection.counts[i])
+        best_per_s = max(best_per_s, served_per_s(board.options, board.capacities_per_s, selection.counts))
+
+
+def best_selection(
+    request: ServingRequest, board: Board, capacities_per_s: Sequence[float]
+) -> Selection | None:
+    """The best fleet of the board's options at these capacities, in the modes of the request."""
+    phases = phases_of(request.modes)
+    return select_fleet(
+        board.options,
+        [
+            rate if option.phase in phases else 0.0
+            for option, rate in zip(board.options, capacities_per_s, strict=True)
+        ],
+        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
+        rate_per_s=request.job.request_rate_per_s,
+        simulated=board.exact,
+        machine_gpus=request.machine_gpus,
+        spare=request.spare,
+    )
+
+
+def known_selection(request: ServingRequest, board: Board, rate_per_s: float) -> Selection | None:
+    """The best fleet of replicas that were all seen to serve their share of the rate."""
+    if not board.served:
+        return None
+    found = [0.0] * len(board.options)
+    for i, count in board.served.items():
+        found[i] = rate_per_s / count
+    return best_selection(request, board, found)
+
+
+def _paid(selection: Selection) -> tuple[int, int]:
+    """What is minimised for a rate."""
+    return selection.machines, selection.num_gpus
+
+
+def _most_useful(
+    request: ServingRequest, board: Board, i: int, known: Selection | None, rate_per_s: float
+) -> int | None:
+    """Replicas of option i above which a fleet is no better than the one that is known; None without one."""
+    if known is None:
+        return None
+    return most_useful(
+        board.options,
+        board.capacities_per_s,
+        i,
+        known,
+        rate_per_s=rate_per_s,
+        machine_gpus=request.machine_gpus,
+        spare=request.spare,
+    )
 
 
 def fleet_certificate(
@@ -166,14 +256,7 @@ def fleet_certificate(
     """
     rate = request.job.request_rate_per_s
     ceilings = [rate_bound_per_s(option) for option in board.options] if traced else board.ceilings_per_s
-    best = select_fleet(
-        board.options,
-        ceilings,
-        most_gpus=request.num_gpus or MOST_FLEET_GPUS,
-        rate_per_s=rate,
-        machine_gpus=request.machine_gpus,
-        spare=request.spare,
-    )
+    best = best_selection(request, board, ceilings)
     if rate is None:
         value = selection.rate_per_s
         bound = max(best.rate_per_s if best is not None else 0.0, value)
@@ -183,7 +266,7 @@ def fleet_certificate(
         bound = min(least, value)
         gap = 1 - bound / value
     told_apart = RESOLUTION / (1 - RESOLUTION) + 1e-6 if rate is None else 0.0
-    proven = gap <= told_apart and not board.lowered
+    proven = gap <= told_apart and not board.lowered & set(phases_of(request.modes))
     return ServingOptimality(
         status="proven" if proven else "best-found",
         bound=bound,

@@ -38,7 +38,7 @@ def test_what_limits_cost_is_a_table() -> None:
     """Steps that change the answer are rows, the others a note."""
     done = serve(
         "--model", "8b", "--gpu", "h100-sxm", "--rate", "600/s", "--input", "1000", "--output", "100",
-        "--ttft", "300ms", "--tpot", "9ms", "--sensitivity",
+        "--ttft", "300ms", "--tpot", "9ms", "--sensitivity", "--weights", "bf16", "--mode", "aggregated",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     table = done.stdout.partition("Sensitivity to limits")[2].partition("Runners-up")[0]
@@ -113,7 +113,7 @@ def test_a_wrong_question_is_answered_in_three_lines(
     done = serve(*arguments)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("note:")]
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("note:") and " …" not in line]
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "help"]
     assert words in done.stderr
 
@@ -182,6 +182,8 @@ def test_commands_are_printed_on_one_line_each() -> None:
         "h100-sxm",
         "--mode",
         "disaggregated",
+        "--weights",
+        "bf16",
         "--input",
         "4000",
     )

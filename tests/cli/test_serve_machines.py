@@ -27,7 +27,7 @@ def plan_of(*arguments: str) -> dict[str, Any]:
 def test_gpu_kinds_are_ranked_by_the_bill_of_whole_machines() -> None:
     """12 × B200 are two machines and cost more than the four machines of 32 × H100."""
     load = ("--model", "70b", "--rate", "100/s", "--input", "1000", "--output", "200", "--ttft", "500ms")
-    plan = plan_of(*load, "--weights", "fp8", "--gpu", "h100-sxm,b200-sxm")
+    plan = plan_of(*load, "--weights", "fp8", "--mode", "aggregated", "--gpu", "h100-sxm,b200-sxm")
     rental = plan["rental"]
     assert (plan["num_gpus"], rental["machines"], rental["idle_gpus"]) == (32, 4, 0)
     assert plan["estimate"]["usd_per_hour"] == pytest.approx(4 * 55.04)
@@ -110,7 +110,7 @@ def test_a_wrong_choice_is_answered_in_three_lines(arguments: tuple[str, ...], c
 
 def test_without_a_load_and_gpus_the_answer_is_for_one_machine() -> None:
     """The default GPU's; a model that is larger gets as many as hold it."""
-    sizes = {name: plan_of("--model", name) for name in ("8b", "405b")}
+    sizes = {name: plan_of("--model", name, "--weights", "bf16") for name in ("8b", "405b")}
     assert {name: (plan["request"]["gpu"], plan["request"]["num_gpus"]) for name, plan in sizes.items()} == {
         "8b": ("h100-sxm", 8),
         "405b": ("h100-sxm", 16),

@@ -23,7 +23,9 @@ def asked(stated: WeightFormat, **words: str) -> Asked:
 def test_the_format_of_the_checkpoint_is_the_default_and_a_note_says_so(stated: WeightFormat) -> None:
     """Nothing was said of weights, so they are what the file holds."""
     question = asked(stated)
-    assert [request.weights for request, _ in question.requests] == [(stated,)]
+    first, *narrower = [request.weights[0] for request, _ in question.requests]
+    assert first == stated
+    assert set(narrower) == question.shown_only == ({"int4"} if stated == "fp8" else set())
     assert f"weights are {stated}, as the checkpoint's config.json says (--weights)" in question.notes
 
 
@@ -49,7 +51,7 @@ def test_a_quantised_checkpoint_is_served_as_it_is() -> None:
 
 
 def test_a_config_without_a_format_is_as_before() -> None:
-    """bf16, and no word of it."""
+    """bf16 and the narrower ones that the GPU runs, and no word of it."""
     question = asked("")
-    assert [request.weights for request, _ in question.requests] == [("bf16",)]
+    assert [request.weights for request, _ in question.requests] == [("bf16",), ("fp8",), ("int4",)]
     assert not any("weights are" in note for note in question.notes)

@@ -1,0 +1,82 @@
+"""What the search spares itself, against doing it all: simulations that end early, numbers never tried."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.job import ServingJob
+from costmodel.models.catalog import model
+from costmodel.serving.simulator import simulate
+from planner.serving.board import enumerate_options
+from planner.serving.capacity import load_at, meets, serves
+from planner.serving.integer_program import Selection, machines_of, most_useful
+from planner.serving.plan import ServingRequest
+from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, rate_bound_per_s
+from tests.oracle.planner.serving.plain_fleets import calibration
+from topology.builders import default_cluster
+
+LIMITS: tuple[dict[str, Any], ...] = (
+    {"ttft_s": 0.3},
+    {"tpot_s": 0.02, "percentile": 90.0},
+    {"end_to_end_s": 3.0, "percentile": 50.0},
+    {"ttft_s": 0.5, "tpot_s": 0.03, "input_tokens_p99": 4000, "output_tokens_p99": 600},
+    {},
+)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_a_simulation_that_ends_early_says_what_the_whole_one_says(
+    limits: dict[str, Any], engine: str
+) -> None:
+    """Whole replicas and pools, from a tenth of their bound to twice of it."""
+    job = ServingJob(input_tokens=1000, output_tokens=100, **limits)
+    request = ServingRequest(
+        model=model("8b"), job=job, gpu="h100-sxm", num_gpus=2, engine=engine, modes=("aggregated", "disaggregated")
+    )  # fmt: skip
+    options = enumerate_options(calibration(), request, default_cluster("h100-sxm", 2).hierarchy).options
+    said = set()
+    for option in options:
+        for share in (0.1, 0.4, 0.6, 0.8, 1.0, 2.0):
+            rate = share * rate_bound_per_s(option)
+            whole = meets(option, simulate(option.times, option.rules, load_at(option, rate)))
+            assert serves(option, rate) == whole, (option.label, share)
+            said.add(whole)
+    assert said == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_more_replicas_are_of_use_than_a_cheaper_fleet_has(seed: int) -> None:
+    """The last number of a kind, counting up, with which some fleet is paid less for than the known one."""
+    rng = np.random.default_rng(seed)
+    room, spare = int(rng.choice([1, 4, 8])), int(rng.integers(0, 2))
+    phases = [WHOLE, PROMPT_ONLY, OUTPUT_ONLY, OUTPUT_ONLY]
+    options: list[Any] = [
+        SimpleNamespace(num_gpus=int(rng.choice([1, 2, 4, 8, 16])), phase=phase) for phase in phases
+    ]
+    rates = rng.uniform(0.5, 4.0, len(options)).tolist()
+    gpus = int(rng.integers(8, 80))
+    known = Selection(counts={}, rate_per_s=10.0, num_gpus=gpus, machines=-(-gpus // room))
+    for i, option in enumerate(options):
+        found = most_useful(options, rates, i, known, rate_per_s=10.0, machine_gpus=room, spare=spare)
+        others = [
+            (other.num_gpus, int(np.ceil(10.0 / rate)) + spare)
+            for other, rate in zip(options, rates, strict=True)
+            if {option.phase, other.phase} == {PROMPT_ONLY, OUTPUT_ONLY}
+        ]
+        beside = [[]] if option.phase == WHOLE else [[one] for one in others]
+        useful = [
+            n
+            for n in range(1, 100)
+            for rest in beside
+            if _paid([(option.num_gpus, n + spare), *rest], room) < (known.machines, known.num_gpus)
+        ]
+        assert found == max(useful, default=0)
+
+
+def _paid(workers: list[tuple[int, int]], room: int) -> tuple[int, int]:
+    """Machines and GPUs of the workers; GPUs twice where they are had one by one."""
+    gpus = sum(each * number for each, number in workers)
+    return (machines_of(workers, room) if room > 1 else gpus), gpus
