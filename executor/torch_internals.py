@@ -249,6 +249,17 @@ def forget_forwards(module: Any) -> None:
             getattr(group, "_post_forward_indices", []).clear()
 
 
+def end_forwards(module: Any) -> None:
+    """Free what forwards without a backward have gathered, and let FSDP forget their order."""
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    forget_forwards(module)
+    fully_shard.state(module)._comm_ctx.post_forward_order.clear()  # noqa: SLF001
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
 def parameter_groups(state: Any) -> list[Any]:
     """Parameters that one unit of FSDP gathers together: several groups a unit in 2.13, one in 2.11."""
     if hasattr(state, "_fsdp_param_groups"):

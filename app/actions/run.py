@@ -24,6 +24,9 @@ class RunFlags:
 
     folder: Path
     data: str
+    eval_data: str | None
+    eval_interval: int
+    eval_batches: int
     steps: int | None
     pretrained: Path | None
     device: str
@@ -58,6 +61,9 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         plan_file="",
         steps=steps,
         data=named_in_full(flags.data),
+        eval_data=None if flags.eval_data is None else named_in_full(flags.eval_data),
+        eval_interval=flags.eval_interval,
+        eval_batches=flags.eval_batches,
         pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
@@ -145,6 +151,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     from app.requests.plan_file import read_claims
     from executor.data.source import open_source
     from executor.launch.supervise import check_doors
+    from executor.training.settings import held_out
     from topology.base.errors import InputError
 
     job = plan.request.job
@@ -172,6 +179,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
         sequence_length=job.sequence_length,
         seed=run.seed,
     )
+    held_out(run, plan)
 
 
 def _missing(name: str) -> bool:
