@@ -30,27 +30,17 @@ from executor.training.manifest import (
     Manifest,
     StoredFile,
     digest,
+    folder_of_step,
     intact,
     read_manifest,
     require_signed,
     signed,
+    steps_on_disk,
 )
 from executor.training.optimizer import ShardedAdamW, Slot
 from executor.training.settings import write_json
 
 WRITING = ".writing-"
-_NAME = re.compile(r"step-(\d+)$")
-
-
-def folder_of_step(root: Path, step: int) -> Path:
-    """Folder of the checkpoint after `step` steps."""
-    return root / f"step-{step:08d}"
-
-
-def steps_on_disk(root: Path) -> list[int]:
-    """Steps with a complete checkpoint folder, newest first."""
-    found = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
-    return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
 @dataclass(slots=True, kw_only=True)
