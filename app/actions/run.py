@@ -201,6 +201,7 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
         replan=lambda count, lost: _replan(plan.request, count, lost),
         say=note,
         notice_s=notice_s,
+        beside=files_beside(run, plan, min_gpus, notice_s),
     )
     status = supervise(run, plan, supervision)
     if status.state in ("finished", "stopped"):
@@ -209,6 +210,17 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
         for text in keep_measured_step(Path(run.folder), ran, status.device, memory):
             note(text)
     return status
+
+
+def files_beside(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> dict[str, str]:
+    """What repeats a run: its settings, and the plan as it was asked for, whatever becomes of it later."""
+    from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, settings_text
+    from planner.plan import to_json
+
+    return {
+        SETTINGS_FILE: settings_text(run, min_gpus=min_gpus, notice_s=notice_s),
+        ASKED_PLAN_FILE: to_json(plan),
+    }
 
 
 def _replan(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Plan | None:
@@ -254,17 +266,18 @@ def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
         return None
 
 
-def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
+def print_command(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, *, as_json: bool) -> int:
     """Write the run's files and print the command that starts them, on one line to copy."""
     import shlex
 
     from app.errors import ANSWERED
     from app.reports.answer import json_text, note, print_text
     from executor.launch.run_lock import held
-    from executor.launch.supervise import launch_command, write_run
+    from executor.launch.supervise import launch_command, write_beside, write_run
 
     with held(Path(run.folder), note):
         words = launch_command(write_run(run, plan))
+        write_beside(Path(run.folder), files_beside(run, plan, min_gpus, notice_s))
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
     print_text(f"{text}\n", is_json=as_json)
     return ANSWERED

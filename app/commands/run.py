@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
 
 from app.flags.run import (
     CheckpointEvery,
@@ -49,6 +52,30 @@ from app.flags.shared import (
 )
 
 
+def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
+    """Let a file say what flags do not."""
+    if path is not None:
+        from app.reports.answer import note
+        from app.store.run_settings import read_run_file
+
+        context.default_map, notes = read_run_file(path)
+        for text in notes:
+            note(text)
+    return path
+
+
+SettingsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        help="Flags from a file, as a run writes it (settings.toml); others on the command line win.",
+        metavar="FILE",
+        callback=_take_settings,
+        is_eager=True,
+    ),
+]
+
+
 def command(
     plan_file: PlanFile = None,
     *,
@@ -60,6 +87,7 @@ def command(
     global_batch_size: GlobalBatchSize = None,
     tokens: Tokens = None,
     settings: Settings = None,
+    settings_file: SettingsFile = None,
     data: Data = "synthetic",
     eval_data: EvalData = None,
     eval_interval: EvalInterval = 1000,
@@ -111,13 +139,14 @@ def command(
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,
         env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip
+    del settings_file  # its values are those of the flags that were not given
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
     training_run.check_run(plan, run)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)
     if dry_run:
-        return training_run.print_command(run, plan, as_json=as_json)
+        return training_run.print_command(run, plan, min_gpus, notice, as_json=as_json)
     status = training_run.supervised(run, plan, min_gpus, notice)
     published = None
     if export_hf is not None and status.state != "error":
