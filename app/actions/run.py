@@ -189,11 +189,16 @@ def _missing(name: str) -> bool:
     return find_spec(name) is None
 
 
-def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> RunStatus:
+def supervised(
+    run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, prometheus: str | None = None
+) -> RunStatus:
     """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
+    from app.actions.scrape import scraped
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
+    from app.store.run_metrics import RunMetrics
     from app.store.steps import keep_measured_step
+    from costmodel.layout import layout_words
     from executor.launch.supervise import Supervision, supervise
 
     supervision = Supervision(
@@ -203,7 +208,9 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
         notice_s=notice_s,
         beside=files_beside(run, plan, min_gpus, notice_s),
     )
-    status = supervise(run, plan, supervision)
+    metrics = RunMetrics(Path(run.folder), model=plan.request.model.name, layout=layout_words(plan.layout))
+    with scraped(prometheus, metrics.text):
+        status = supervise(run, plan, supervision)
     if status.state in ("finished", "stopped"):
         ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost
         memory = status.device_memory_bytes

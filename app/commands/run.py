@@ -28,6 +28,7 @@ from app.flags.run import (
     PlanFile,
     Pretrained,
     ProfileStep,
+    Prometheus,
     RateShape,
     RouterLoss,
     RunFolder,
@@ -112,6 +113,7 @@ def command(
     notice: Notice = 30,
     profile_step: ProfileStep = None,
     wandb: WandB = False,
+    prometheus: Prometheus = None,
     interface: Interface = None,
     env: Environment = None,
     run_key: RunKey = None,
@@ -147,7 +149,7 @@ def command(
         training_run.check_publishable(plan, export_hf)
     if dry_run:
         return training_run.print_command(run, plan, min_gpus, notice, as_json=as_json)
-    status = training_run.supervised(run, plan, min_gpus, notice)
+    status = training_run.supervised(run, plan, min_gpus, notice, prometheus)
     published = None
     if export_hf is not None and status.state != "error":
         published = publish_run(folder, export_hf, run_key=run_key)

@@ -113,6 +113,14 @@ RunKey: TypeAlias = Annotated[
     typer.Option("--run-key", help="Sign checkpoints with this key; load no others.", metavar="FILE"),
 ]
 WandB: TypeAlias = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")]
+Prometheus: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--prometheus",
+        help="Answer Prometheus on this address; loopback without a host.",
+        metavar="HOST:PORT",
+    ),
+]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Write the run, print its command, do not start.")
 ]

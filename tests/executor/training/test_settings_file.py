@@ -22,7 +22,15 @@ from tests.executor.training.test_commands import LEGAL, run_words
 from tests.executor.training.test_training import losses
 
 QUESTION = {"model", "gpus", "gpu", "cluster", "sequence_length", "global_batch_size", "tokens", "settings"}
-NOT_OF_THE_NUMBERS = {"settings_file", "folder", "export_hf", "dry_run", "accept_changes", "as_json"}
+NOT_OF_THE_NUMBERS = {
+    "settings_file",
+    "folder",
+    "export_hf",
+    "dry_run",
+    "prometheus",
+    "accept_changes",
+    "as_json",
+}
 
 
 def test_every_flag_is_in_the_file_or_asks_for_a_plan_or_says_where() -> None:
