@@ -6,6 +6,7 @@ Nothing else in the executor touches a name of torch that begins with an undersc
 from __future__ import annotations
 
 import importlib
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -115,6 +116,8 @@ def quiet_known_warnings() -> None:
 
     for text in _HARMLESS:
         warnings.filterwarnings("ignore", message=text)
+    # whole matrices are gathered over two axes, one after the other: no sum depends on the order
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 _HARMLESS: tuple[str, ...] = (

@@ -161,13 +161,18 @@ def check_run(plan: Plan, run: RunSettings) -> None:
             cause=f"the plan's precision is {job.precision}",
             fix="plan with --precision bf16, or export the plan to a framework that has it",
         )
-    earlier = Path(run.plan_file)
-    if earlier.exists() and read_claims(earlier).request.model != plan.request.model:
-        raise InputError(
-            what=f"{run.folder} holds a run of another model",
-            cause=f"{read_claims(earlier).request.model.name} there, {plan.request.model.name} here",
-            fix="give another --run-dir",
-        )
+    if Path(run.plan_file).exists():
+        earlier, asked = read_claims(Path(run.plan_file)).request, plan.request
+        for name, there, here, differs in (
+            ("model", earlier.model.name, asked.model.name, earlier.model != asked.model),
+            ("optimizer", earlier.job.optimizer, job.optimizer, earlier.job.optimizer != job.optimizer),
+        ):
+            if differs:
+                raise InputError(
+                    what=f"{run.folder} holds a run of another {name}",
+                    cause=f"{there} there, {here} here",
+                    fix="give another --run-dir",
+                )
     if _missing("torch"):
         raise InputError(
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'

@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.tensor import DTensor
 
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
@@ -37,7 +36,7 @@ from executor.training.manifest import (
     signed,
     steps_on_disk,
 )
-from executor.training.optimizer import ShardedAdamW, Slot
+from executor.training.optimizer import ShardedAdamW
 from executor.training.settings import write_json
 
 WRITING = ".writing-"
@@ -184,11 +183,7 @@ class Checkpointer:
         """Fill parameters and optimizer state in place from a checkpoint of any layout."""
         reader = open_checkpoint(folder, manifest)
         for slot in self.optimizer.slots:
-            self.optimizer.adamw.state[slot.part] = {
-                "step": torch.tensor(float(manifest.step), device=slot.part.device),
-                "exp_avg": torch.zeros_like(slot.part),
-                "exp_avg_sq": torch.zeros_like(slot.part),
-            }
+            self.optimizer.forget(slot, manifest.step)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -200,29 +195,10 @@ class Checkpointer:
         """Parameters and moments by name: this rank's parts, with their place in the whole."""
         state: dict[str, torch.Tensor] = {}
         for slot in self.optimizer.slots:
-            state[f"model.{slot.name}"] = _placed(slot, slot.part.detach())
-            moments = self.optimizer.adamw.state.get(slot.part, {})
-            for name in ("exp_avg", "exp_avg_sq"):
-                value = moments.get(name)
-                state[f"{name}.{slot.name}"] = _placed(
-                    slot, torch.zeros_like(slot.part) if value is None else value
-                )
+            state[f"model.{slot.name}"] = slot.placed(slot.part.detach())
+            for name, value in self.optimizer.moments(slot).items():
+                state[f"{name}.{slot.name}"] = slot.placed(value)
         return state
-
-
-def _placed(slot: Slot, part: torch.Tensor) -> torch.Tensor:
-    """Give a tensor of this rank's part the placement of its parameter."""
-    parameter = slot.parameter
-    if not isinstance(parameter, DTensor):
-        return part
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
 
 
 SHORT_WRITE = "inline_container.cc"  # torch's archive writer finds fewer bytes than it wrote

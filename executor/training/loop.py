@@ -26,6 +26,7 @@ from executor.data import source as data
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
+from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
 from executor.training import batches
@@ -35,6 +36,7 @@ from executor.training.evaluation import evaluate
 from executor.training.gradients import clip, finish_gradients, total_norm
 from executor.training.manifest import Manifest, read_key
 from executor.training.metrics import Reporter, StepMetrics
+from executor.training.muon import sharded_optimizer
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
 from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, RunStatus, held_out, write_json
 from planner.plan import Plan
@@ -150,8 +152,9 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         shape=settings.rate_shape,
         decay_steps=settings.decay_steps,
         clip_norm=settings.clip_norm,
+        products=COMPUTE_DTYPES[settings.precision],
     )
-    optimizer = ShardedAdamW(pipeline, schedule)
+    optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
     folder = Path(settings.folder)
     source = data.open_source(
         settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed

@@ -35,7 +35,7 @@ OWN = Contract(
     limits=(
         layers_limit("the executor"),
         adapter_limit("the executor"),
-        optimizer_limit("the executor"),
+        optimizer_limit("the executor", ("adamw", "muon")),
         Limit(
             name="precision",
             fields=(),
