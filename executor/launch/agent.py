@@ -39,7 +39,8 @@ class Team:
     """The ranks that one node starts.
 
     `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet. `over` says
-    that a node is gone, which ends an attempt; `may_restart` waits until that is known after one has failed.
+    that a node is gone or comes, which ends an attempt, and `in_order` that it has time for a checkpoint;
+    `may_restart` waits until that is known after one has failed.
     `waiting` are processes that were started meanwhile, to take the places of ranks when it is.
     """
 
@@ -53,6 +54,7 @@ class Team:
     notice_s: int = NOTICE_S
     max_restarts: int = MOST_RESTARTS
     over: Callable[[], bool] = lambda: False
+    in_order: Callable[[], bool] = lambda: False
     may_restart: Callable[[], bool] = lambda: True
     waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -193,7 +195,7 @@ def _ended(
         if None not in codes:
             return code
         if deadline_s is None and (asked or failed.exists() or team.over()):
-            grace_s = max(1, team.notice_s - REPORT_S) if asked else GRACE_S
+            grace_s = max(1, team.notice_s - REPORT_S) if asked or team.in_order() else GRACE_S
             deadline_s = time.monotonic() + grace_s
             for rank in ranks:
                 rank.terminate()

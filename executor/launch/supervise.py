@@ -238,6 +238,7 @@ def _turn_by_turn(
         team = replace(
             _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, lock),
             over=turn.over,
+            in_order=turn.in_order,
             may_restart=turn.may_restart,
             waiting=waiting,
         )
