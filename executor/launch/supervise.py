@@ -20,7 +20,7 @@ from pathlib import Path
 from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, run_team
 from executor.launch.environment import check_named, environment_of_ranks
 from executor.launch.membership import beating
-from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm, placed
+from executor.launch.nodes import Nodes, link_up, listening_interface, nodes_of_slurm, placed
 from executor.launch.run_lock import cannot_write, held
 from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns
 from executor.training.manifest import read_key
@@ -177,7 +177,8 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
     nodes = placed(nodes, hosts, os.environ)
     with held(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
-        with beating(meetings, nodes.rank) as table:
+        interface = listening_interface(nodes, settings.interface)
+        with beating(meetings, nodes.rank, lambda: link_up(interface)) as table:
             turns = Turns(
                 table=table,
                 crew=Crew(

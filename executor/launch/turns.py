@@ -104,7 +104,7 @@ class Turn:
     def over(self) -> bool:
         """Whether a member is gone or a spare is taken in, here or by the word of another."""
         mark = self.place / OVER
-        if self.table.gone(self.members):
+        if self.table.gone(self.members) or self.table.is_cut:
             mark.touch()
         elif self.joining is not None and not mark.exists() and self.joining.due():
             (self.place / JOIN).touch()

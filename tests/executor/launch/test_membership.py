@@ -332,3 +332,31 @@ def test_a_turn_that_loses_a_member_while_a_spare_joins_does_not_wait(job: Job) 
     assert turn.in_order()
     job.pass_s(SILENT_S + 1, (0, 1, 2))
     assert (turn.over(), turn.in_order()) == (True, False)
+
+
+def test_a_node_whose_network_is_cut_leaves_and_joins_again(job: Job) -> None:
+    """It reaches the files: without a word of its own the others would wait for it, or it would decide."""
+    cut = job.nodes[0].table
+    cut.linked = lambda: False
+    job.pass_s(5, range(4))
+    assert (job.turn(0).over(), job.turn(1).over()) == (False, False)  # a link that flaps ends nothing
+    job.pass_s(SILENT_S, range(4))
+    assert (job.turn(0).over(), job.turn(1).over()) == (True, True)
+    job.end(*range(4))
+    job.pass_s(1, range(4))
+    for node in range(4):
+        job.settle(node)
+    assert job.members().nodes == (1, 2, 3)
+    assert job.members().why == "node 0 silent for 10 s: continuing on 3 of 4 nodes, 3 of 4 GPUs"
+    cut.linked = lambda: True
+    job.pass_s(2, range(4))
+    turn = job.turn(1)
+    for step in (10, 20):
+        checkpoint(job, step)
+        joins = turn.over()
+    assert joins
+    job.end(1, 2, 3)
+    job.pass_s(1, range(4))
+    for node in range(4):
+        job.settle(node)
+    assert job.members().nodes == (0, 1, 2, 3)
