@@ -23,6 +23,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
+from costmodel.campaign.failures import default_site, seconds_between, sites, usual_devices
+from costmodel.campaign.interval import young_daly_s
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
     MANIFEST,
@@ -216,3 +218,22 @@ def _reason(error: BaseException | None) -> str | None:
     if SHORT_WRITE in str(found):
         return "a file was not written whole, as on a full disk"
     return f"{type(found).__name__}: {(str(found).splitlines() or [''])[0]}"
+
+
+# ── how often ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def seconds_between_failures(num_gpus: int, gpu: str = "") -> float:
+    """Mean time between failures of a job, in seconds, at the rate published of such GPUs.
+
+    >>> round(seconds_between_failures(16384) / 3600, 1)
+    3.1
+    """
+    site = sites()[default_site(gpu)]
+    return seconds_between(site, usual_devices(num_gpus, site))
+
+
+def best_interval_steps(step_s: float, checkpoint_s: float, num_gpus: int, gpu: str = "") -> int:
+    """Steps between checkpoints, at least one: Young and Daly's interval by the cost model's failures."""
+    between_s = seconds_between_failures(num_gpus, gpu)
+    return max(1, round(young_daly_s(checkpoint_s, between_s) / max(step_s, 1e-6)))

@@ -9,6 +9,8 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.updates.adapters import Adapter
+from executor.adapters.low_rank import add_adapter
 from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
@@ -40,6 +42,7 @@ class Case:
     steps: int = 1
     seed: int = 0
     optimizer: str = "adamw"
+    adapter: Adapter | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -75,6 +78,8 @@ def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     """Train the whole model in this process."""
     model = build_model(case.spec)
+    if case.adapter is not None:
+        add_adapter(model, case.adapter)
     initialize(model, None, seed=case.seed, device=CPU)
     balance_routers(
         model,
@@ -101,7 +106,7 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
 
 def _update_of(model: CausalLM, case: Case, settings: OptimizerSettings) -> Callable[[float], None]:
     """What updates the whole model at a learning rate."""
-    named = dict(model.named_parameters())
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     matrices = {
         parameter: torch.zeros_like(parameter)
         for name, parameter in named.items()
@@ -153,6 +158,7 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         layers_of_stage=case.layers_of_stage,
         recompute_of_stage=case.recompute_of_stage,
         precision="fp32",
+        adapter=case.adapter,
         device=CPU,
     )
     for stage in pipeline.stages:
