@@ -12,12 +12,15 @@ pytest.importorskip("torch")
 
 import torch
 
+from app.actions.run import require_trained_as_planned
 from costmodel.layout import ParallelLayout
+from costmodel.updates.adapters import parse_adapter
 from executor.training.muon import blended, is_matrix, newton_schulz, step_of
 from executor.validation.reference import Case, compare, run_layout, run_reference
 from planner.plan import Plan
 from tests.executor.parallel.test_parity import DENSE, MOE, SETTINGS, TIED, TOLERANCE, layout, shallow
 from tests.executor.training.test_training import copy_of, losses, run_here, settings_in
+from topology.base.errors import NoFeasiblePlanError
 
 CASES = {
     "tp2-sequence-parallel": Case(spec=DENSE, layout=layout(tp=2)),
@@ -98,3 +101,12 @@ def test_a_run_resumes_its_momentum_in_another_layout(plan_of: Callable[..., Pla
     run_here(settings_in(folder), muon(ParallelLayout(tp=2, pp=2, sequence_parallel=True)))
     expected = {step: loss for step, loss in losses(first).items() if step > 3}
     assert losses(folder) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_adapter_is_not_trained_with_muon(plan_of: Callable[..., Plan]) -> None:
+    """Refused with what would do: its matrices have AdamW."""
+    plan = plan_of(ParallelLayout(dp=2))
+    job = dataclasses.replace(plan.request.job, optimizer="muon", adapter=parse_adapter("lora:r=4"))
+    both = dataclasses.replace(plan, request=dataclasses.replace(plan.request, job=job))
+    with pytest.raises(NoFeasiblePlanError, match="an adapter with muon"):
+        require_trained_as_planned(both)
