@@ -63,12 +63,13 @@ class SearchWords(JobWords, total=False):
     """The same, and what chooses among layouts.
 
     `objective` is step-time, cost, gpus or memory; `top` counts alternatives; `memory_headroom` is the share
-    of a GPU's memory to leave free.
+    of a GPU's memory to leave free; `failures` a file of what fails, for the campaign of a plan with tokens.
     """
 
     objective: str
     top: CountWord
     memory_headroom: float | str
+    failures: str | Path
 
 
 class GridWords(TypedDict, total=False):
