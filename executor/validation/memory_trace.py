@@ -213,10 +213,7 @@ def _mark_state(rank: FakeRank, tracker: PeakTracker) -> None:
 
 
 def _optimizer_state(rank: FakeRank) -> list[torch.Tensor]:
-    """Moments of every parameter."""
-    return [
-        value
-        for state in rank.optimizer.adamw.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    ]
+    """What is kept of every parameter."""
+    adam = [value for state in rank.optimizer.adamw.state.values() for value in state.values()]
+    kept = [value for slot in rank.optimizer.slots for value in rank.optimizer.moments(slot).values()]
+    return [value for value in (*adam, *kept) if isinstance(value, torch.Tensor)]

@@ -126,6 +126,7 @@ def task_of(plan: Plan) -> RankTask:
         layers_of_stage=plan.layers_of_stage,
         recompute_of_stage=plan.recompute_of_stage,
         stage=0,
+        optimizer=request.job.optimizer,
         adapter=request.job.adapter,
     )
 

@@ -29,7 +29,10 @@ _BUILT_IN = (
 def _adapted_broken(s: Question, _: LayoutTable) -> bool:
     adapter = s.job.adapter
     return adapter is not None and (
-        adapter.base != "half" or adapter.dropout > 0 or (s.model.is_moe and "mlp" in adapter.targets)
+        adapter.base != "half"
+        or adapter.dropout > 0
+        or (s.model.is_moe and "mlp" in adapter.targets)
+        or s.job.optimizer != "adamw"
     )
 
 
@@ -37,6 +40,8 @@ def _adapted(s: Question, _: ParallelLayout) -> tuple[str, str]:
     adapter = s.job.adapter
     if adapter is None or (s.model.is_moe and "mlp" in adapter.targets):
         return "adapters of routed experts: the executor has none", "use targets=attention"
+    if s.job.optimizer != "adamw":
+        return f"an adapter with {s.job.optimizer}: it is trained by AdamW", "use --set job.optimizer=adamw"
     return (
         f"base={adapter.base}, dropout={adapter.dropout:g}: weights have sixteen bits, nothing is dropped",
         "leave base and dropout out",
@@ -58,7 +63,7 @@ OWN = Contract(
         adapter_limit("the executor", ("lora",)),
         ADAPTED,
         offload_limit("the executor"),
-        optimizer_limit("the executor"),
+        optimizer_limit("the executor", ("adamw", "muon")),
         Limit(
             name="precision",
             fields=(),
