@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from app.terminal.progress import waiting
 from planner.questions.flags import Flags
+from planner.questions.traced import STACK, of_a_module
 from planner.questions.training import Understood, understand
 from topology.base.errors import InputError
-
-STACK = "torchtitan"
-"""Prices a module unless said otherwise: what torch alone does, buckets and FSDP2 among it."""
 
 
 def understood_module(flags: Flags, module: str, inputs: str | None) -> Understood:
@@ -25,19 +21,14 @@ def understood_module(flags: Flags, module: str, inputs: str | None) -> Understo
             cause="--input is missing",
             fix="add for example --input 8x3x224x224, or --input 8x128:long for tokens",
         )
-    if flags.engine not in (None, "any"):
-        raise InputError(
-            what=f"no setting of {flags.engine} runs a traced module",
-            cause="contracts of engines describe transformers",
-            fix="leave out --for, or use --for any",
-        )
+    asked = of_a_module(flags)
     require_torch("plan --module")
     with waiting(f"tracing {module}"):
         from costmodel.ops.module_spec import spec_of_module
         from executor.tracing.process import traced_by_process
 
         model = spec_of_module(traced_by_process(module, inputs))
-    found = understand(replace(flags, engine="any", stack=flags.stack or STACK), model=model)
+    found = understand(asked, model=model)
     return Understood(request=found.request, notes=(*found.notes, _note(flags)))
 
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import sysconfig
-import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from executor.tracing.failure import LONGEST, explain, place_of
 from topology.base.errors import InputError, shortened
-
-LONGEST = 300  # characters of a message of somebody's code
 
 
 def main(builder: str, inputs: str, answer: str, most_bytes: str) -> int:
@@ -72,36 +69,9 @@ def _import(builder: str) -> Any:
     except (ModuleNotFoundError, AttributeError) as error:
         raise InputError(
             what=f"{shortened(builder)} cannot be imported",
-            cause=shortened(f"{error}{_place(error)}", LONGEST),
+            cause=shortened(f"{error}{place_of(error)}", LONGEST),
             fix="run from the folder that holds the package, in the environment that it needs",
         ) from None
-
-
-def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
-    """What stopped a trace, the line of the user's code, and what helps."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    fix = "correct that line; `python -c` with the builder and a real input shows the whole error"
-    what = f"{shortened(builder)} cannot be traced"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
-        what = f"memory ran out while {shortened(builder)} was built"
-        fix = "build it without reading values, so that torch.device('meta') needs no memory for weights"
-    elif "meta" in text and ("item()" in text or "data-dependent" in text or "nonzero" in text):
-        what, fix = f"{shortened(builder)} looks at values", "make its shapes depend on shapes alone"
-    elif "CUDA" in text or "cuda" in text:
-        what, fix = f"{shortened(builder)} needs a GPU to run", "use operations that every device has"
-    return what, shortened(f"{type(error).__name__}: {text}{_place(error)}", LONGEST), fix
-
-
-def _place(error: BaseException) -> str:
-    """The last line of the user's own code that the error passed through."""
-    ours, library = str(Path(__file__).parents[2] / "executor"), sysconfig.get_paths()["purelib"]
-    standard = sysconfig.get_paths()["stdlib"]
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((ours, library, standard, "<"))
-    ]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 if __name__ == "__main__":
