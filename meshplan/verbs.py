@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from costmodel.kernels.saved import calibration_for
 from planner.analysis.diff import PlanDiff
 from planner.analysis.diff import diff as compared
-from planner.analysis.sweep import Point, points_of, run_points
+from planner.analysis.sweep import Point, points_of, run_points, with_efficiency
 from planner.explain import Explanation
 from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
@@ -127,7 +127,7 @@ def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
     """
     given = dict(words)
     points = points_of(flags_of(model, given, GridWords))
-    return list(run_points((understood(model, point, given) for point in points), _search))
+    return list(with_efficiency(run_points((understood(model, point, given) for point in points), _search)))
 
 
 def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:

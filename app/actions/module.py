@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from app.terminal.progress import waiting
 from planner.questions.flags import Flags
 from planner.questions.traced import STACK, of_a_module
@@ -11,8 +13,14 @@ from topology.base.errors import InputError
 
 def understood_module(flags: Flags, module: str, inputs: str | None) -> Understood:
     """The request for a module, which no engine's contract describes."""
+    return understood_modules((flags,), module, inputs)[0]
+
+
+def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) -> tuple[Understood, ...]:
+    """Several questions about one module, which is traced once."""
     from app.extras import require_torch
 
+    flags = asked[0]
     if flags.model:
         raise InputError("two models were given", f"--model {flags.model} and --module {module}", "give one")
     if not inputs:
@@ -21,18 +29,19 @@ def understood_module(flags: Flags, module: str, inputs: str | None) -> Understo
             cause="--input is missing",
             fix="add for example --input 8x3x224x224, or --input 8x128:long for tokens",
         )
-    asked = of_a_module(flags)
+    whole = [of_a_module(one) for one in asked]
     require_torch("plan --module")
     with waiting(f"tracing {module}"):
         from costmodel.ops.module_spec import spec_of_module
         from executor.tracing.process import traced_by_process
 
         model = spec_of_module(traced_by_process(module, inputs))
-    found = understand(asked, model=model)
-    return Understood(request=found.request, notes=(*found.notes, _note(flags)))
+    found = [understand(one, model=model) for one in whole]
+    note = _note(flags)
+    return tuple(Understood(request=one.request, notes=(*one.notes, note)) for one in found)
 
 
 def _note(flags: Flags) -> str:
     """What a person should know of the answer."""
     stack = "" if flags.stack else f"; priced as {STACK}, --stack says otherwise"
-    return f"a sequence is one sample, tokens count samples; the module's own code was run to trace it{stack}"
+    return f"tokens of a document count samples; the module's own code was run to trace it{stack}"
