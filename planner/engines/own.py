@@ -9,7 +9,14 @@ from typing import Any
 from costmodel.layout import ParallelLayout
 from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
-from planner.engines.limit import Limit, adapter_limit, layers_limit, offload_limit, optimizer_limit
+from planner.engines.limit import (
+    Limit,
+    adapter_limit,
+    compression_limit,
+    layers_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
 
@@ -35,6 +42,7 @@ OWN = Contract(
     limits=(
         layers_limit("the executor"),
         adapter_limit("the executor"),
+        compression_limit("the executor"),
         offload_limit("the executor"),
         optimizer_limit("the executor"),
         Limit(
