@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.terminal.progress import waiting
 from planner.questions.flags import Flags
-from planner.questions.traced import STACK, of_a_module
+from planner.questions.traced import STACK, is_in_a_library, of_a_module
 from planner.questions.training import Understood, understand
 from topology.base.errors import InputError
 
@@ -17,13 +18,17 @@ def understood_module(flags: Flags, module: str, inputs: str | None) -> Understo
 
 
 def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) -> tuple[Understood, ...]:
-    """Several questions about one module, which is traced once."""
-    from app.extras import require_torch
+    """Several questions about one module, or one model of a library, which is traced once."""
+    from app.extras import require_library, require_torch
 
     flags = asked[0]
-    if flags.model:
+    library = str(flags.model).partition(":")[0] if is_in_a_library(flags.model) else ""
+    if library and not module:
+        require_library(library, f"--model {flags.model}")
+        module, asked = str(flags.model), [replace(one, model=None) for one in asked]
+    elif flags.model:
         raise InputError("two models were given", f"--model {flags.model} and --module {module}", "give one")
-    if not inputs:
+    if not (inputs or library):
         raise InputError(
             what="the inputs of the module are not known",
             cause="--input is missing",
@@ -35,7 +40,7 @@ def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) 
         from costmodel.ops.module_spec import spec_of_module
         from executor.tracing.process import traced_by_process
 
-        model = spec_of_module(traced_by_process(module, inputs))
+        model = spec_of_module(traced_by_process(module, inputs or ""))
     found = [understand(one, model=model) for one in whole]
     note = _note(flags)
     return tuple(Understood(request=one.request, notes=(*one.notes, note)) for one in found)

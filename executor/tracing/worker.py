@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.traced import LIBRARIES
 from executor.tracing.failure import LONGEST, explain, place_of
 from topology.base.errors import InputError, shortened
 
@@ -35,15 +37,21 @@ def _trace(builder: str, inputs: str) -> Any:
     """Import, build on the meta device, or with weights where that cannot be, and trace."""
     import torch
 
+    from executor.tracing.libraries import build as of_library
     from executor.tracing.trace import example_inputs, trace_module
 
+    library, _, name = builder.partition(":")
+    if library in LIBRARIES:
+        module, usual = _without_weights(lambda: of_library(library, name))
+        if not (inputs or usual):
+            raise InputError(
+                what=f"the inputs of {shortened(builder)} are not known",
+                cause="its configuration does not say them",
+                fix="add --input with the sizes of each tensor of its forward, the batch first",
+            )
+        return trace_module(module, example_inputs(inputs or usual), name=builder)
     examples = example_inputs(inputs)
-    build = _import(builder)
-    try:
-        with torch.device("meta"):
-            module = build()
-    except Exception:  # noqa: BLE001 - what reads a value while it is built needs values
-        module = build()
+    module = _without_weights(_import(builder))
     if not isinstance(module, torch.nn.Module):
         raise InputError(
             what=f"{builder} gives no module",
@@ -51,6 +59,19 @@ def _trace(builder: str, inputs: str) -> Any:
             fix="return a torch.nn.Module from it",
         )
     return trace_module(module, examples, name=builder)
+
+
+def _without_weights(build: Callable[[], Any]) -> Any:
+    """What a builder gives on the meta device, or with weights where that cannot be."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return build()
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001 - what reads a value while it is built needs values
+        return build()
 
 
 def _import(builder: str) -> Any:
