@@ -28,6 +28,7 @@ def command(
     from app.actions.plan import find_plan
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
+    from planner.questions.traced import is_in_a_library
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
@@ -37,7 +38,7 @@ def command(
         return emit(
             planned_phases(phases, flags, failures), wanted=output_format, as_json=as_json, output=output
         )
-    if module is None and inputs is None:
+    if module is None and inputs is None and not is_in_a_library(flags.model):
         understood = understand(flags)
     else:
         from app.actions.module import understood_module

@@ -11,7 +11,7 @@ from costmodel.kernels.precisions import TRAINING
 
 ModelFlag: TypeAlias = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), or the path of a config.json."),
+    typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), a config.json, or timm:NAME."),
 ]
 ModuleFlag: TypeAlias = Annotated[
     str | None,

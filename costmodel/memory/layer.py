@@ -185,8 +185,14 @@ def _pairs(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> npt.ND
 
 
 def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:
-    """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance."""
-    shares = [np.minimum(1, layer.state.gradients_bytes / layer.saved_bytes) for layer in layers]
+    """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance.
+
+    A block of a module may save nothing beside its input, and is relieved of nothing.
+    """
+    kept = [np.maximum(1, layer.saved_bytes) for layer in layers]
+    shares = [
+        np.minimum(1, layer.state.gradients_bytes / saved) for layer, saved in zip(layers, kept, strict=True)
+    ]
     least: Quantity = np.minimum.reduce(shares) * stack.memory.gradients_on_demand
     return least
 

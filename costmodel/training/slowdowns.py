@@ -99,7 +99,7 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),
         level=stack.level,
-        update_bytes=_update_bytes(job),
+        update_bytes=_update_bytes(job, stack),
         splits_accumulation=float(generation.splits_accumulation and job.is_low_precision),
         design_power_w=gpu.tdp_w,
         product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
@@ -148,7 +148,11 @@ def from_host_seconds(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) 
     return weight / link, stack.memory.gradient_bytes / link
 
 
-def _update_bytes(job: TrainingJob) -> float:
-    """2·(state − AdamW's): bytes that an update reads and writes of a parameter beyond those of AdamW."""
+def _update_bytes(job: TrainingJob, stack: SoftwareStack) -> float:
+    """2·(state − AdamW's): bytes that an update reads and writes of a parameter beyond those of AdamW.
+
+    Compressing gradients moves bytes too, of every parameter, since only replicas that share no state do it.
+    """
     state = optimizer(job.optimizer).state_bytes
-    return 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)
+    moved = 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)
+    return moved + (job.compression.moved_bytes(stack.memory.gradient_bytes) if job.compression else 0.0)

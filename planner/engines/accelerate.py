@@ -17,7 +17,7 @@ from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable, offload_limit
+from planner.engines.limit import Limit, Question, Variable, compression_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
@@ -215,6 +215,7 @@ ACCELERATE = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
+        compression_limit("Accelerate"),
         offload_limit("Accelerate", ("parameters",)),
         *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
         TENSORS_ALONE,

@@ -14,7 +14,7 @@ from typing import Any
 from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
-from planner.engines.limit import Variable, adapter_limit, offload_limit, optimizer_limit
+from planner.engines.limit import Variable, adapter_limit, compression_limit, offload_limit, optimizer_limit
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS, SAVING
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
@@ -249,6 +249,7 @@ BRIDGE = Contract(
     settings=SETTINGS,
     limits=(
         adapter_limit("Megatron-Bridge"),
+        compression_limit("Megatron-Bridge"),
         offload_limit("Megatron-Bridge", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-Bridge"),
         *(limit for limit in LIMITS if limit.name != "expert-groups"),

@@ -123,6 +123,19 @@ def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
     )
 
 
+def compression_limit(title: str) -> Limit:
+    """The limit of an engine that is not told here how to compress gradients."""
+    return Limit(
+        name="compression",
+        fields=(),
+        broken=lambda s, _: s.job.gradient_compression is not None,
+        says=lambda s, _: (
+            f"gradient_compression = {s.job.gradient_compression}: {title} is not told it",
+            "leave job.gradient_compression out",
+        ),
+    )
+
+
 def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
     """The limit of an engine that has these optimizers, under the names of the cost model."""
 

@@ -9,7 +9,15 @@ from typing import Any
 from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
-from planner.engines.limit import Limit, Question, adapter_limit, layers_limit, offload_limit, optimizer_limit
+from planner.engines.limit import (
+    Limit,
+    Question,
+    adapter_limit,
+    compression_limit,
+    layers_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
 
@@ -62,6 +70,7 @@ OWN = Contract(
         layers_limit("the executor"),
         adapter_limit("the executor", ("lora",)),
         ADAPTED,
+        compression_limit("the executor"),
         offload_limit("the executor"),
         optimizer_limit("the executor", ("adamw", "muon")),
         Limit(

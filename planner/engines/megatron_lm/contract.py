@@ -7,7 +7,15 @@ from typing import Any
 from costmodel.layout import LayoutTable
 from planner.engines.contract import Contract
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Variable, adapter_limit, model_limit, offload_limit, optimizer_limit
+from planner.engines.limit import (
+    Limit,
+    Variable,
+    adapter_limit,
+    compression_limit,
+    model_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, OPTIMIZERS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
@@ -132,6 +140,7 @@ MEGATRON = Contract(
     limits=(
         model_limit("Megatron-LM", SETTINGS),
         adapter_limit("Megatron-LM"),
+        compression_limit("Megatron-LM"),
         offload_limit("Megatron-LM", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),
         _WHOLE_MATRICES,

@@ -21,6 +21,7 @@ from planner.engines.limit import (
     Question,
     Variable,
     adapter_limit,
+    compression_limit,
     layers_limit,
     offload_limit,
     optimizer_limit,
@@ -305,6 +306,7 @@ def _shared_broken(_: Question, t: LayoutTable) -> Any:
 LIMITS = (
     layers_limit("torchtitan"),
     adapter_limit("torchtitan"),
+    compression_limit("torchtitan"),
     offload_limit("torchtitan", ("parameters",)),
     optimizer_limit("torchtitan"),
     *PRECISION_LIMITS,
