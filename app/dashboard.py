@@ -41,8 +41,8 @@ def main() -> None:
     import streamlit as st
 
     from app.pages import accuracy, compare, executor, serving, topology, what_if
-    from app.pages.frame import hasten_spinners
-    from app.pages.headline import ACCURACY
+    from app.pages.answer.headline import ACCURACY
+    from app.pages.base.frame import hasten_spinners
 
     hasten_spinners()
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
@@ -154,7 +154,7 @@ def warm_up() -> None:
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
     from app.actions.workers import workers
-    from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
+    from app.pages.question.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
     from planner.questions.flags import Flags
     from planner.questions.training import understand
     from planner.search.search import search

@@ -10,7 +10,7 @@ import streamlit as st
 
 from app.actions.dash import RUN_FOLDER
 from app.figures.run import run_line, step_time_figure
-from app.pages.frame import columns_of, draw, guarded, plain, table
+from app.pages.base.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
 from app.store.steps import unlike_device

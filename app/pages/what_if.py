@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.pages.carried import carried
-from app.pages.choices import require_all_read
-from app.pages.frame import guarded, plain, planned, show_error
-from app.pages.headline import show_actions, show_headline
-from app.pages.pictures import show_pictures
-from app.pages.sidebar import Question, ask_job, load_change
-from app.pages.start import start_from_file
+from app.pages.answer.headline import show_actions, show_headline
+from app.pages.answer.pictures import show_pictures
+from app.pages.base.carried import carried
+from app.pages.base.choices import require_all_read
+from app.pages.base.frame import guarded, plain, planned, show_error
+from app.pages.question.sidebar import Question, ask_job, load_change
+from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible, no_plan

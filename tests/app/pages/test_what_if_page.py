@@ -6,9 +6,9 @@ import shlex
 import pytest
 
 from app.figures.step_time import PART_LABELS
-from app.pages.frame import hasten_spinners
-from app.pages.headline import files_of
-from app.pages.pictures import why_lost
+from app.pages.answer.headline import files_of
+from app.pages.answer.pictures import why_lost
+from app.pages.base.frame import hasten_spinners
 from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.reports.answer import csv_text
 from app.reports.campaign.sections import finish_text
@@ -153,7 +153,7 @@ def test_releasing_all_axes_forgets_the_pins(open_page):
 )  # fmt: skip
 def test_every_question_has_its_picture(open_page, monkeypatch, picture):
     """The open tab draws one more chart with its reading under it."""
-    monkeypatch.setattr("app.pages.pictures.OFFERED_GPUS", ("h100-sxm",))
+    monkeypatch.setattr("app.pages.answer.pictures.OFFERED_GPUS", ("h100-sxm",))
     page = open_page("what_if", **SMALL, tp="2", pp="2", picture=picture)
     charts = page.get("plotly_chart")
     assert len(charts) == 3

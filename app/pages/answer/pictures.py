@@ -18,9 +18,7 @@ from app.figures.network import network_map
 from app.figures.roofline import bound_of, roofline
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
-from app.pages.answer import show_section
-from app.pages.axes import load_layout
-from app.pages.frame import (
+from app.pages.base.frame import (
     MOST_CACHED_PLANS,
     asked,
     columns_of,
@@ -30,7 +28,9 @@ from app.pages.frame import (
     request_key,
     table,
 )
-from app.pages.sidebar import load_gpus
+from app.pages.base.sections import show_section
+from app.pages.question.axes import load_layout
+from app.pages.question.sidebar import load_gpus
 from app.quantities import (
     format_duration,
     format_like,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
-from app.pages.axes import choose_axes, pin
-from app.pages.carried import carried, carry
-from app.pages.choices import choose, write
-from app.pages.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.base.carried import carried, carry
+from app.pages.base.choices import choose, write
+from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.question.axes import choose_axes, pin
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.kept_anchors import kept_anchors

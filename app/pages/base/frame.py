@@ -14,7 +14,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from app.actions.workers import workers
 from app.errors import DefectError, defect, three_lines
 from app.figures.style import alt_text
-from app.pages.choices import arrive
+from app.pages.base.choices import arrive
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
