@@ -110,7 +110,7 @@ def show_pictures(plan: Plan, seed: int) -> None:
     try:
         draw(useful_heat(useful_map(course)), "useful")
     except InputError as error:
-        st.info(plain(f"{error.what}: {error.cause}.".capitalize()))
+        st.info(plain(f"{error.what[0].upper()}{error.what[1:]}: {error.cause}."))
     left, right = st.columns(2, gap="medium")
     with left:
         st.markdown("#### What does a run look like?")

@@ -113,7 +113,7 @@ def spare_rows(chosen: int) -> tuple[int, ...]:
     """Numbers of spares around the chosen one, none and twice it included.
 
     >>> spare_rows(0), spare_rows(15)
-    ((0, 1, 2, 3), (0, 4, 8, 11, 15, 19, 23, 26, 30))
+    ((0, 1, 2, 3), (0, 4, 8, 11, 15, 19, 22, 26, 30))
     """
     most = max(3, 2 * chosen)
     steps = min(most, MOST_SPARE_ROWS - 1)

@@ -79,6 +79,12 @@ def planned(request: PlanRequest) -> Plan | Infeasible:
     return found
 
 
+def answered(request: PlanRequest) -> Plan | Infeasible:
+    """The same without a word of waiting; for fields of a map."""
+    found: Plan | Infeasible = _searched(request_key(request))
+    return found
+
+
 def plan_or_none(request: PlanRequest) -> Plan | None:
     """The plan of a request, or None; for points of a curve."""
     found = _searched(request_key(request))
