@@ -50,6 +50,7 @@ def states() -> dict[str, str]:
     small, larger = packed(model="llama-3.1-8b", gpus="8"), packed(model="llama-3.1-8b", gpus="16")
     found = {f"tab {tab}": f"?picture={quote_plus(tab)}" for tab in TABS}
     found["schedule of many chunks"] = f"?{INTERLEAVED}&picture={quote_plus(TABS[3])}"
+    found["schedule, the middle"] = f"?{INTERLEAVED}&stretch=middle&picture={quote_plus(TABS[3])}"
     found["fabric of 16,384"] = f"?{LARGE}&picture={quote_plus(TABS[4])}"
     found["money of 16,384"] = f"?{LARGE}&offers=true&picture={quote_plus(TABS[6])}"
     found["limits"] = f"?deadline=200d&budget=2M&picture={quote_plus(TABS[6])}"

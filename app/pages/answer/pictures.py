@@ -13,8 +13,10 @@ from typing import Any
 import streamlit as st
 
 from app.figures.curves import scaling_curve
-from app.figures.gantt import schedule_gantt
+from app.figures.gantt import STRETCHES, schedule_gantt, stretch
+from app.figures.link_heat import link_heat
 from app.figures.memory import memory_bars
+from app.figures.memory_over_time import memory_over_time
 from app.figures.network import network_map
 from app.figures.roofline import bound_of, roofline
 from app.figures.step_time import PART_LABELS, waterfall
@@ -184,15 +186,25 @@ def _alternatives(plan: Plan) -> None:
         st.caption("The error band cannot tell a tie from the best plan. Select a row to load that plan.")
 
 
+@st.fragment  # type: ignore[untyped-decorator]
+@guarded
 def _bubble(plan: Plan) -> None:
-    """The simulated schedule."""
+    """The simulated schedule, and the memory of its ranks while it runs."""
     events = schedule_of(plan, calibration_for(plan.request.cluster))
     if not events:
         st.info("There is no pipeline in this plan, so there is no bubble.")
         return
-    draw(schedule_gantt(events, num_microbatches(plan.layout, plan.request.job)), "gantt")
+    window = None
+    if stretch(events, STRETCHES[1]) is not None:
+        which = st.segmented_control(
+            "Stretch", STRETCHES, default=STRETCHES[0], key="stretch", bind="query-params", required=True
+        )
+        window = stretch(events, str(which))
+    draw(schedule_gantt(events, num_microbatches(plan.layout, plan.request.job), window), "gantt")
     share = format_percent(plan.estimate.time.bubble_s / plan.estimate.step_time_s)
     st.caption(f"In the whole step the bubble is {share}. trace.json above opens at ui.perfetto.dev.")
+    capacity = capacity_of_fullest(plan)
+    draw(memory_over_time(events, plan.estimate.memory_by_stage, capacity), "memory_over_time")
 
 
 @st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
@@ -218,6 +230,8 @@ def _network(plan: Plan) -> None:
         else None
     )
     groups = axis_groups(plan, str(axis)) if axis else ()
+    if any(load.busy for load in loads):
+        draw(link_heat(loads), "link_heat")
     draw(network_map(cluster, loads, groups), "network")
 
 
