@@ -9,6 +9,7 @@ from typing import Literal
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.models.sizes import LARGEST_SIZE
 from costmodel.updates.adapters import Adapter
+from costmodel.updates.offload import Offload
 from costmodel.updates.optimizers import USUAL, require_known
 from topology.base.errors import InputError, shown
 
@@ -33,7 +34,7 @@ class TrainingJob:
 
     `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
     reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
-    are frozen.
+    are frozen. What waits in host memory is `offload`.
     """
 
     sequence_length: int
@@ -43,6 +44,7 @@ class TrainingJob:
     total_tokens: int | None = None
     deadline_s: float | None = None
     adapter: Adapter | None = None
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""

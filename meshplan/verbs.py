@@ -46,6 +46,9 @@ write_plans_with(markdown=_markdown, html=_html)
 def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
     """The best plan for a training job, as `plan train` finds it, with the proof that nothing is better.
 
+    With `tokens` it has a campaign: when the run is finished. Where published failures make that impossible
+    it has none; where a file of one's own does, that is an error.
+
     >>> plan("8b", gpus=8, seq="4k", set={"layout.tp": 2}, top=1).layout.tp
     2
 
@@ -57,10 +60,16 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
         NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
         InputError: a word is not understood.
     """
-    found = _search(request_of(model, dict(words), SearchWords))
+    failures = words.get("failures")
+    given = {name: said for name, said in words.items() if name != "failures"}
+    found = _search(request_of(model, given, SearchWords))
     if isinstance(found, Infeasible):
         raise no_plan(found)
-    return found
+    if failures is None and found.request.job.total_tokens is None:
+        return found
+    from planner.campaign.finish import finished
+
+    return finished(found, failures)
 
 
 def estimate(model: Model | PlanRequest, **words: Unpack[JobWords]) -> Plan:

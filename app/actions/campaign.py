@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.reports.answer import note
-from planner.campaign.finish import job_of, with_campaign
+from planner.campaign.finish import finished
 from planner.plan import Plan
-from topology.base.errors import InputError
 
 
 def run_to_its_end(plan: Plan, failures: Path | None) -> Plan:
@@ -16,13 +15,6 @@ def run_to_its_end(plan: Plan, failures: Path | None) -> Plan:
     What a user's own file makes impossible is an error. Where published failures do, the plan of a step
     stands, and a note says why there is no more.
     """
-    job_of(plan)  # refuses a plan without tokens, before its file is looked at
-    if failures is not None:
-        from costmodel.campaign.failures import read_failures
-
-        return with_campaign(plan, read_failures(failures, plan.request.cluster.nodes[0].gpu))
-    try:
-        return with_campaign(plan)
-    except InputError as impossible:
-        note(f"no campaign: {impossible.what}; {impossible.cause}; {impossible.fix}")
-        return plan
+    return finished(
+        plan, failures, lambda error: note(f"no campaign: {error.what}; {error.cause}; {error.fix}")
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
+STATE_LIMITS = ("adapter", "adapted", "offload", "optimizer")
+"""Limits of the executor that no choice of a layout changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,17 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
             fix="give the plan alone, or leave it out to plan first",
         )
     read = read_plan(plan_file, accept_changes=accept_changes, say=note)
+    require_trained_as_planned(read)
     return require_room(require_described(read, "plan run"))
+
+
+def require_trained_as_planned(plan: Plan) -> None:
+    """Refuse a plan of which other parameters would be trained, or kept elsewhere, than it says."""
+    from planner.engines.judge import require_runnable
+    from planner.engines.own import OWN
+
+    limits = tuple(limit for limit in OWN.limits if limit.name in STATE_LIMITS)
+    require_runnable(plan, replace(OWN, limits=limits))
 
 
 def _steps(plan: Plan) -> int:

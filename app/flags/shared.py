@@ -76,6 +76,14 @@ RecomputeModules: TypeAlias = Annotated[
         metavar="MODULES",
     ),
 ]
+OffloadFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--offload",
+        help="Keep in host memory: optimizer (share chosen), optimizer:0.5, activations, parameters.",
+        metavar="WHAT[:SHARE]",
+    ),
+]
 Stack: TypeAlias = Annotated[
     str | None,
     typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),

@@ -72,6 +72,7 @@ def gradient_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
+    from_host_s: tuple[float, float] = (0.0, 0.0),
 ) -> GradientTraffic:
     """Seconds of the traffic between replicas.
 
@@ -88,6 +89,8 @@ def gradient_traffic(
         frozen: Bytes of weights that are not trained, of the shapes of `dense` and `expert`: gathered before
             each use at ZeRO-3, never reduced.
         products: Seconds of an optimizer's matrix products of a rank's matrices, of the same shapes.
+        from_host_s: Of a parameter that ZeRO-3 shards: bringing its weight from the host before it is
+            gathered, and taking its gradient there.
     """
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
@@ -98,6 +101,7 @@ def gradient_traffic(
         _Replicas(expert, table.expert_dp, table.expert_shard_degree, strides["expert_data"]),
     )
     reduce_s, gather_s, updated = (np.zeros_like(dense) for _ in range(3))
+    each_use = table.zero_stage >= SHARDS_PARAMETERS
     for group in groups:
         if not group.parameters.any():
             continue
@@ -114,7 +118,9 @@ def gradient_traffic(
             * collective_time(cal, hierarchy, "all_gather", gathered / pieces, group.shards, group.stride)
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
-    each_use = table.zero_stage >= SHARDS_PARAMETERS
+        moved = each_use * group.parameters / group.shards
+        gather_s += from_host_s[0] * moved
+        reduce_s += from_host_s[1] * moved
     for group, held in zip(groups, frozen or (), strict=False):
         messages = stack.timing.messages_per_unit
         whole = held * each_use / messages
@@ -146,6 +152,7 @@ def least_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
+    from_host_s: tuple[float, float] = (0.0, 0.0),
 ) -> GradientTraffic:
     """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
     partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
@@ -167,6 +174,7 @@ def least_traffic(
         tied_parameters=tied_parameters[rows],
         frozen=(frozen[0][:, rows], frozen[1][:, rows]) if frozen else None,
         products=(products[0][:, rows], products[1][:, rows]) if products else None,
+        from_host_s=from_host_s,
     )
     starts = np.cumsum(counts) - counts
     least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}

@@ -33,7 +33,7 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, least_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
-from costmodel.training.slowdowns import Environment, environment_of
+from costmodel.training.slowdowns import Environment, environment_of, from_host_seconds
 from costmodel.updates.optimizers import Optimizer, optimizer
 from topology.base.columns import Columns, Rows
 from topology.cluster import Cluster
@@ -181,6 +181,7 @@ def features_of(
         _replication(
             model, hierarchy, job, stack, table, cal, shard_of, kernels,
             products=update_seconds(cal, cluster.gpu, parts, job, len(kernels[0].forward_s)),
+            from_host_s=from_host_seconds(cluster, job, stack),
             any_sharding=any_sharding,
         )
         if exchanges
@@ -231,6 +232,7 @@ def _replication(
     kernels: Sequence[KernelTimes],
     *,
     products: tuple[Vector, Vector] | None,
+    from_host_s: tuple[float, float],
     any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
@@ -254,6 +256,7 @@ def _replication(
         tied_parameters=tied,
         frozen=_frozen(kernels, shards) if job.adapter else None,
         products=(products[0][:, shards], products[1][:, shards]) if products else None,
+        from_host_s=from_host_s,
     )
     probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
@@ -293,7 +296,17 @@ def _distinct(columns: list[NDArray[Any]]) -> tuple[Index, Index]:
 def stage_message_bytes(features: Features) -> Vector:
     """Bytes of the hidden states that a rank sends to the next stage, per layout."""
     shards = np.where(features.environment.p2p_sharded, 1.0, features.layout_numbers.sequence_parallel)
-    ranks = shards * (features.tp[features.placed_shard] - 1) + 1
+    return _hidden_bytes(features, shards)
+
+
+def input_bytes(features: Features) -> Vector:
+    """Bytes of a layer's input on a rank, as full recomputation keeps it, per layout."""
+    return _hidden_bytes(features, features.layout_numbers.sequence_parallel)
+
+
+def _hidden_bytes(features: Features, sharded: Vector) -> Vector:
+    """Hidden states of a microbatch in sixteen bits; where `sharded` is 1 each rank of tp has a part."""
+    ranks = sharded * (features.tp[features.placed_shard] - 1) + 1
     return np.asarray(HALF_BYTES * features.hidden_elements[features.placed_shard] / ranks)
 
 

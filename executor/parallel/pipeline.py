@@ -24,7 +24,9 @@ from torch.distributed.fsdp import FSDPModule
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.updates.adapters import Adapter
 from executor import torch_internals
+from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
 from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
@@ -115,6 +117,7 @@ def build_pipeline(
     recompute_of_stage: Sequence[int] | None = None,
     precision: ComputeDtype = "bf16",
     router_loss: float | None = None,
+    adapter: Adapter | None = None,
     device: torch.device,
 ) -> Pipeline:
     """Build this rank's stages, without values (see `executor.parallel.weights.initialize`), and its program.
@@ -129,6 +132,7 @@ def build_pipeline(
         recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
+        adapter: What is trained alone, beside frozen weights.
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
@@ -142,6 +146,8 @@ def build_pipeline(
     for index, recomputed in zip(mine, recompute, strict=True):
         layers = range(ends[index] - split[index], ends[index])
         module = build_model(spec, layers=layers, first=index == 0, last=index == total - 1)
+        if adapter is not None:
+            add_adapter(module, adapter)
         parallelize(
             module,
             layout,
@@ -280,7 +286,8 @@ class _Run:
         if index == self.pipeline.num_stages - 1:
             y = self.loss_function(y, self.targets[microbatch])
             self.loss += y.detach()
-        self.flying[index, microbatch] = (x, get_gradient_edge(y))  # not y: its values are no longer needed
+        edge = get_gradient_edge(y) if y.requires_grad else None  # not y: its values are no longer needed
+        self.flying[index, microbatch] = (x, edge)
         self.deliver(action, y.detach())
 
     def backward(self, action: Action) -> None:
@@ -294,7 +301,8 @@ class _Run:
         last = self._count(index) if kind == "B" else False
         _set_gradient_reduction(stage.module, self.pipeline.layout, last=last)
         with _recording(stage.delayed, on=kind == "I"):
-            torch.autograd.backward((y,), None if gradient is None else (gradient,))
+            if y is not None:  # a first stage of frozen weights alone has nothing to compute
+                torch.autograd.backward((y,), None if gradient is None else (gradient,))
         if kind == "I" and stage.delayed is not None:
             self.weight_gradients[index, microbatch] = stage.delayed.take()
         if x.grad is not None:

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -134,6 +134,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
         router_loss=settings.router_loss,
+        adapter=job.adapter,
         device=device,
     )
     state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
@@ -156,12 +157,12 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     checkpointer = Checkpointer(
         folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
     )
+    adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
+    if adapts:
+        _begin(pipeline, state, seed=settings.seed)
     resumed, damaged = checkpointer.load_latest()
-    for stage in pipeline.stages if resumed is None else ():
-        if state is None:
-            initialize(stage.module, meshes, seed=settings.seed, device=device)
-        else:
-            load_state_dict(stage.module, meshes, state, device=device)
+    if resumed is None and not adapts:
+        _begin(pipeline, state, seed=settings.seed)
     leads = dist.get_rank() == 0
     return Trainer(
         settings=settings,
@@ -175,6 +176,15 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         resumed=resumed,
         damaged=damaged,
     )
+
+
+def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed: int) -> None:
+    """Give every stage its first values: of a state dict, or drawn."""
+    for stage in pipeline.stages:
+        if state is None:
+            initialize(stage.module, pipeline.meshes, seed=seed, device=pipeline.device)
+        else:
+            load_state_dict(stage.module, pipeline.meshes, state, device=pipeline.device, seed=seed)
 
 
 def train(trainer: Trainer) -> RunStatus:

@@ -97,6 +97,8 @@ class ShardedAdamW:
     def _slots(pipeline: Pipeline) -> Iterable[Slot]:
         for stage in pipeline.stages:
             for name, parameter in stage.module.named_parameters():
+                if not parameter.requires_grad:
+                    continue
                 part = nn.Parameter(local(parameter).detach())
                 yield Slot(name=state_name(stage.module, name), parameter=parameter, part=part)
 

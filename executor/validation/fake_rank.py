@@ -17,6 +17,7 @@ import torch
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.updates.adapters import Adapter
 from executor import torch_internals
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
@@ -41,6 +42,7 @@ class RankTask:
     recompute_of_stage: tuple[int, ...]
     stage: int
     precision: ComputeDtype = "bf16"
+    adapter: Adapter | None = None
 
 
 @contextlib.contextmanager
@@ -65,6 +67,7 @@ def build_rank(task: RankTask, device: torch.device) -> Pipeline:
         layers_of_stage=task.layers_of_stage,
         recompute_of_stage=task.recompute_of_stage,
         precision=task.precision,
+        adapter=task.adapter,
         device=device,
     )
     for stage in pipeline.stages:

@@ -9,6 +9,8 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.updates.adapters import Adapter
+from executor.adapters.low_rank import add_adapter
 from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
@@ -38,6 +40,7 @@ class Case:
     recompute_of_stage: tuple[int, ...] | None = None
     steps: int = 1
     seed: int = 0
+    adapter: Adapter | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -73,6 +76,8 @@ def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     """Train the whole model in this process."""
     model = build_model(case.spec)
+    if case.adapter is not None:
+        add_adapter(model, case.adapter)
     initialize(model, None, seed=case.seed, device=CPU)
     balance_routers(
         model,
@@ -81,8 +86,9 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
         sequence_length=case.sequence_length,
         global_batch_size=case.global_batch_size,
     )
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trained if p.dim() > 1]
+    plain = [p for p in trained if p.dim() <= 1]
     groups = [
         {"params": decayed, "weight_decay": settings.weight_decay},
         {"params": plain, "weight_decay": 0.0},
@@ -132,6 +138,7 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         layers_of_stage=case.layers_of_stage,
         recompute_of_stage=case.recompute_of_stage,
         precision="fp32",
+        adapter=case.adapter,
         device=CPU,
     )
     for stage in pipeline.stages:

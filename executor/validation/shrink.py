@@ -35,6 +35,7 @@ def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> Case:
         layers_of_stage=split,
         recompute_of_stage=recomputed if layout.recompute == "full" else None,
         steps=STEPS,
+        adapter=plan.request.job.adapter,
     )
 
 

@@ -14,6 +14,8 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.estimate import estimate
+from costmodel.updates.offload import Offload, host_path
+from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.plan import RECOMPUTED_LAYERS, PlanRequest
 from planner.problem import Setting, setting_of
@@ -85,7 +87,7 @@ def nearest_changes(
         late = broken[DEADLINE]
         kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
     elif not broken.keys() & {"sequence-limit", "precision-hardware"}:
-        kinds[2:2] = [_larger_gpu(request), _more_gpus(request)]
+        kinds[2:2] = [_larger_gpu(request), _more_gpus(request), _offloaded(request)]
     if "precision-hardware" in broken:
         kinds.insert(0, _in_half_precision(request))
     for candidates in kinds:
@@ -124,6 +126,14 @@ def _in_half_precision(request: PlanRequest) -> Candidates:
     half: HalfPrecision = "bf16" if "bf16" in peaks else "fp16"
     job = replace(request.job, precision=half)
     yield replace(request, job=job), f"use {half}", f"--precision {half}"
+
+
+def _offloaded(request: PlanRequest) -> Candidates:
+    """With all of the optimizer's state in host memory, where the rate of that memory is known."""
+    plain = request.job.optimizer == USUAL and request.job.adapter is None
+    if plain and request.job.offload is None and host_path(request.cluster).memory_bytes_per_s is not None:
+        job = replace(request.job, offload=Offload(optimizer=1.0))
+        yield replace(request, job=job), "keep the optimizer's state in host memory", "--offload optimizer"
 
 
 def _unpinned(request: PlanRequest) -> Candidates:

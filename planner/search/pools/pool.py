@@ -17,8 +17,8 @@ from typing import TypeVar
 from costmodel.kernels.tables import Calibration
 from planner.bounds.objective import Goal, goal_of, goal_of_plan
 from planner.plan import Alternative, Optimality, Plan, PlanRequest, Pool, PoolPart
-from planner.search.unlike import UnlikeSearch, search_unlike
-from planner.search.unlike_plan import plan_score, plan_unlike, plans_beside, with_alternatives
+from planner.search.pools.unlike import UnlikeSearch, search_unlike
+from planner.search.pools.unlike_plan import plan_score, plan_unlike, plans_beside, with_alternatives
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.base.units import format_seconds
 from topology.pools.kinds import kinds_of, left_out, part_of, parts_of, stages_on, words_of

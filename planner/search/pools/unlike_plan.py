@@ -18,7 +18,7 @@ from planner.problem import Setting
 from planner.search.alternatives import SLOWEST, fields_as_they_act, tied, words_between
 from planner.search.candidates import SHAPE, shape_of
 from planner.search.origin import origin_of
-from planner.search.unlike import UnlikeChoice, UnlikeSearch, best_of
+from planner.search.pools.unlike import UnlikeChoice, UnlikeSearch, best_of
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.fabric.mesh import Mesh, mesh
 from topology.pools.kinds import gpus_of_stages, left_out, places_of, stages_on, words_of
