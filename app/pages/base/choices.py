@@ -27,7 +27,7 @@ PARAMETERS = (
     "tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage", "recompute",
     "schedule", "set", "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
     "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
-    "curve", "campaign_run", "frontier", "offers", "stretch",
+    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name",
 )  # fmt: skip
 """What the widgets of any page bind; a test finds them in the pages."""
 CARRIED = ("baseline", "with", "model_spec", "cluster_spec")
