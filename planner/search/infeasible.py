@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.kernels.precisions import HalfPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
+from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.estimate import estimate
 from costmodel.updates.offload import Offload, host_path
 from costmodel.updates.optimizers import USUAL
@@ -267,19 +268,26 @@ def _leanest_of(s: Setting, leanest: ParallelLayout, pins: Mapping[str, Any]) ->
 
 def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> tuple[Violation, ...]:
     """The memory of the layout that needs least of it, part by part."""
-    table, _ = combinations(setting, pins)
-    row = int(np.argmin(smallest_memory(setting, table)))
-    s, leanest = setting, table.layout(row)
-    smallest = _leanest_of(s, leanest, pins)
-    memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
+    s = setting
+    smallest, memory = leanest_layout(setting, pins, cal)
     found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
     if found is None:
         return ()
     degrees = (
-        f"tp {leanest.tp}, pp {leanest.pp}, dp {leanest.dp}, cp {leanest.cp}, ep {leanest.ep}, ZeRO-"
+        f"tp {smallest.tp}, pp {smallest.pp}, dp {smallest.dp}, cp {smallest.cp}, ep {smallest.ep}, ZeRO-"
         f"{smallest.zero_stage}, recompute {smallest.recompute}"
     )
     return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)
+
+
+def leanest_layout(
+    setting: Setting, pins: Mapping[str, Any], cal: Calibration
+) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
+    """The layout that needs least memory, and what each of its stages needs, in bytes on one GPU."""
+    table, _ = combinations(setting, pins)
+    s, leanest = setting, table.layout(int(np.argmin(smallest_memory(setting, table))))
+    smallest = _leanest_of(s, leanest, pins)
+    return smallest, estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.pages import choices
+from app import pages
+from app.pages.base import choices
 from app.requests.links import flags_of_words
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -14,7 +15,7 @@ from planner.search.search import search
 from tests.app.page_reading import SMALL, numbers, words
 from topology.base.units import format_seconds
 
-PAGES = Path(choices.__file__).parent
+PAGES = Path(pages.__file__).parent
 
 
 @pytest.mark.parametrize("page", ["what_if", "topology", "serving"])
@@ -70,7 +71,7 @@ def test_a_pin_that_no_box_lists_is_pinned(open_page):
 def test_every_parameter_that_a_page_binds_is_known():
     """The list of names that links may use is that of the widgets."""
     bound = set()
-    for path in PAGES.glob("*.py"):
+    for path in PAGES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
@@ -80,7 +81,7 @@ def test_every_parameter_that_a_page_binds_is_known():
             if isinstance(node.func, ast.Name) and node.func.id in ("choose", "write"):
                 key = node.args[3]
                 bound.add(key.value if isinstance(key, ast.Constant) else None)
-    from app.pages.axes import CHOICES
+    from app.pages.question.axes import CHOICES
 
     assert bound - {None} | set(CHOICES) == set(choices.PARAMETERS)
 

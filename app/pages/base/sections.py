@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.pages.frame import plain, table
+from app.pages.base.frame import plain, table
 from app.reports.answer import Answer, Facts, Section, Table
 
 

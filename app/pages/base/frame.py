@@ -14,7 +14,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from app.actions.workers import workers
 from app.errors import DefectError, defect, three_lines
 from app.figures.style import alt_text
-from app.pages.choices import arrive
+from app.pages.base.choices import arrive
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible
 from planner.search.search import search
@@ -76,6 +76,12 @@ def planned(request: PlanRequest) -> Plan | Infeasible:
     """The answer of the planner; equal requests of all sessions are searched once."""
     with st.spinner(f"Searching layouts on {request.cluster.num_gpus:,} GPUs", show_time=True):
         found: Plan | Infeasible = _searched(request_key(request))
+    return found
+
+
+def answered(request: PlanRequest) -> Plan | Infeasible:
+    """The same without a word of waiting; for fields of a map."""
+    found: Plan | Infeasible = _searched(request_key(request))
     return found
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import streamlit as st
 
-from app.pages.axes import choose_axes, pin
-from app.pages.carried import carried, carry
-from app.pages.choices import choose, write
-from app.pages.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.base.carried import carried, carry
+from app.pages.base.choices import choose, write
+from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.question.axes import choose_axes, pin
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.kept_anchors import kept_anchors
@@ -18,16 +18,19 @@ from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model_aliases, model_names
 from costmodel.models.spec import ModelSpec
 from costmodel.stack import stacks
+from planner.analysis.capacity import Limits
 from planner.plan import OBJECTIVES
 from planner.questions.engine import DEFAULT_STACK
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, Understood, understand, understand_cluster
+from topology.base.counts import parse_count
 from topology.base.errors import InputError
+from topology.base.units import parse_seconds
 from topology.catalog import cluster_names, gpus
 from topology.hardware.datasheets import gpu_aliases
 from topology.spec import ClusterSpec
 
-NO_ANCHOR = "none"
+NO_ANCHOR, USUAL_DEADLINE = "none", "30d"
 DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
 UPLOADED = "uploaded file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
@@ -41,10 +44,16 @@ class Question:
     flags: Flags
     model: ModelSpec | None = None
     cluster: ClusterSpec | None = None
+    budget_usd: float | None = None
 
     def understood(self) -> Understood:
         """The complete request."""
         return understand(self.flags, model=self.model, cluster=self.cluster)
+
+    def limits(self) -> Limits:
+        """What has to be kept: the deadline is the planner's too, the budget is drawn."""
+        said = self.flags.deadline
+        return Limits(deadline_s=parse_seconds(said, "30d") if said else None, budget_usd=self.budget_usd)
 
     def typed(self) -> Flags:
         """The same question as one types it: what was uploaded is a file."""
@@ -65,11 +74,16 @@ def ask_job() -> Question:
         model_name, model = _model()
         cluster_flags, cluster = _cluster()
         job = _job()
+        budget = write(
+            st, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
+            help="Drawn where money is; plans are not chosen by it.",
+        )  # fmt: skip
         settings = choose_axes()
         settings += _fabric(cluster_flags) if cluster is None else ()
     _require_files(model_name or model, cluster_flags or cluster)
     flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
-    return Question(flags=flags, model=model, cluster=cluster)
+    usd = parse_count(budget, "budget") if budget else None
+    return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd)
 
 
 def _require_files(model: object, cluster: object) -> None:
@@ -144,7 +158,10 @@ def _job() -> dict[str, str | None]:
     labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
     said = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
     objective = next(name for name in OBJECTIVES if labels[name] == said)
-    deadline = write(st, "Deadline", "30d", "deadline", max_chars=12) if objective == "gpus" else None
+    deadline = write(
+        st, "Deadline", "", "deadline", max_chars=12, placeholder="30d",
+        help="Such as 30d or 12h. Decides the plan where the fewest GPUs for it are asked.",
+    )  # fmt: skip
     return {
         "sequence_length": length,
         "global_batch_size": batch,
@@ -152,7 +169,7 @@ def _job() -> dict[str, str | None]:
         "stack": stack,
         "objective": objective,
         "tokens": tokens or None,
-        "deadline": deadline,
+        "deadline": deadline or (USUAL_DEADLINE if objective == "gpus" else None),
         "memory_headroom": headroom or None,
         "anchor": None if anchor == NO_ANCHOR else anchor,
     }

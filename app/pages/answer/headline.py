@@ -9,10 +9,10 @@ from typing import Literal
 import streamlit as st
 
 from app.figures.gantt import trace_json
-from app.pages.carried import add, carry
-from app.pages.frame import plain
-from app.pages.launch import show_launch
-from app.pages.sidebar import CLUSTER_FILE, MODEL_FILE
+from app.pages.answer.launch import show_launch
+from app.pages.base.carried import add, carry
+from app.pages.base.frame import plain
+from app.pages.question.sidebar import CLUSTER_FILE, MODEL_FILE
 from app.quantities import format_duration, format_percent, format_sum, format_usd
 from app.reports.answer import csv_text, render
 from app.reports.explain import explain_answer

@@ -22,11 +22,12 @@ VISIT = "visit"
 """What the session remembers of the question and of its link."""
 PARAMETERS = (
     "model", "cluster", "gpu", "gpus", "sequence_length", "global_batch_size", "precision", "tokens", "stack",
-    "memory_headroom", "anchor", "objective", "deadline", "per_node", "nic", "price", "oversubscription",
+    "memory_headroom", "anchor", "objective", "deadline", "budget", "per_node", "nic", "price",
+    "oversubscription",
     "tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage", "recompute",
     "schedule", "set", "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
     "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
-    "curve",
+    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name",
 )  # fmt: skip
 """What the widgets of any page bind; a test finds them in the pages."""
 CARRIED = ("baseline", "with", "model_spec", "cluster_spec")

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from app.pages.launch import archive, written
+from app.pages.answer.launch import archive, written
 from planner.launch.bundle import bundle
 from planner.plan import Plan
 from planner.questions.flags import Flags

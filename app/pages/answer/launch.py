@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import streamlit as st
 
-from app.pages.frame import MOST_CACHED_PLANS, asked, plain, request_key, show_error
+from app.pages.base.frame import MOST_CACHED_PLANS, asked, plain, request_key, show_error
 from planner.launch.bundle import LAUNCHERS, bundle
 from planner.launch.entries import ENTRIES
 from planner.plan import Plan

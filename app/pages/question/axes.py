@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.pages.choices import choose, write
+from app.pages.base.choices import choose, write
 from costmodel.layout import AXIS_FIELDS, RECOMPUTES, SCHEDULES, ParallelLayout
 from costmodel.parallel.axes import AXES
 

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import streamlit as st
 
-from app.figures.curves import pareto_chart, scaling_curve
-from app.figures.gantt import schedule_gantt
+from app.figures.curves import scaling_curve
+from app.figures.gantt import STRETCHES, schedule_gantt, stretch
+from app.figures.link_heat import link_heat
 from app.figures.memory import memory_bars
+from app.figures.memory_over_time import memory_over_time
 from app.figures.network import network_map
 from app.figures.roofline import bound_of, roofline
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
-from app.pages.answer import show_section
-from app.pages.axes import load_layout
-from app.pages.frame import (
+from app.pages.answer.money import show_money
+from app.pages.base.frame import (
     MOST_CACHED_PLANS,
     asked,
     columns_of,
@@ -30,14 +32,13 @@ from app.pages.frame import (
     request_key,
     table,
 )
-from app.pages.sidebar import load_gpus
+from app.pages.base.sections import show_section
+from app.pages.question.axes import load_layout
 from app.quantities import (
-    format_duration,
     format_like,
     format_number,
     format_percent,
     format_share,
-    format_sum,
 )
 from app.reports.answer import Answer, Section
 from app.reports.campaign.sections import campaign_sections
@@ -48,25 +49,23 @@ from costmodel.estimate import PART_NAMES
 from costmodel.kernels.saved import calibration_for
 from costmodel.layout import layout_words, num_microbatches
 from costmodel.parallel.axes import PARTS, RANK_AXES
+from planner.analysis.capacity import Limits
 from planner.analysis.link_load import axis_group, link_load
 from planner.analysis.op_points import OpPoint, op_points
 from planner.analysis.schedule import schedule_of
 from planner.analysis.what_if import (
     VARIATIONS,
-    Offer,
     ScalePoint,
-    offers,
     scale_points,
     scale_values,
     sensitivities,
     step_per_token,
-    usual_counts,
 )
 from planner.campaign.finish import with_campaign
 from planner.explain import Share, explain, runner_up
 from planner.plan import Plan
 from planner.problem import capacity_of_fullest, setting_of
-from topology.base.units import BILLION, TERA, format_bytes, format_seconds
+from topology.base.units import TERA, format_bytes, format_seconds
 from topology.hardware.gpu import Gpu
 
 TABS = (
@@ -84,12 +83,9 @@ MOST_PARTS = 2
 """Parts of the step that are named where a plan lost."""
 LEAST_SHARE = 0.005
 """Parts that differ by less of the step do not decide."""
-OFFERED_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm")
-MOST_OF_LARGE = 2048
-"""Above this many GPUs, comparing offers takes too long to be worth a wait."""
 
 
-def show_pictures(plan: Plan) -> None:
+def show_pictures(plan: Plan, limits: Limits) -> None:
     """Draw memory and time side by side, and the other questions as tabs."""
     if plan.kind_of_stage:
         st.info(f"Only the fabric is drawn: {UNLIKE}. The numbers above and the files are the plan's.")
@@ -105,7 +101,17 @@ def show_pictures(plan: Plan) -> None:
     with right:
         st.markdown("#### Where does the step go?")
         draw(waterfall(plan.estimate), "waterfall")
-    shown = (_alternatives, _explained, _finished, _bubble, _network, _more, _money, _matters, _ops)
+    shown = (
+        _alternatives,
+        _explained,
+        _finished,
+        _bubble,
+        _network,
+        _more,
+        partial(show_money, limits=limits),
+        _matters,
+        _ops,
+    )
     for tab, show in zip(
         st.tabs(TABS, key="picture", on_change="rerun", bind="query-params"), shown, strict=True
     ):
@@ -180,15 +186,25 @@ def _alternatives(plan: Plan) -> None:
         st.caption("The error band cannot tell a tie from the best plan. Select a row to load that plan.")
 
 
+@st.fragment  # type: ignore[untyped-decorator]
+@guarded
 def _bubble(plan: Plan) -> None:
-    """The simulated schedule."""
+    """The simulated schedule, and the memory of its ranks while it runs."""
     events = schedule_of(plan, calibration_for(plan.request.cluster))
     if not events:
         st.info("There is no pipeline in this plan, so there is no bubble.")
         return
-    draw(schedule_gantt(events, num_microbatches(plan.layout, plan.request.job)), "gantt")
+    window = None
+    if stretch(events, STRETCHES[1]) is not None:
+        which = st.segmented_control(
+            "Stretch", STRETCHES, default=STRETCHES[0], key="stretch", bind="query-params", required=True
+        )
+        window = stretch(events, str(which))
+    draw(schedule_gantt(events, num_microbatches(plan.layout, plan.request.job), window), "gantt")
     share = format_percent(plan.estimate.time.bubble_s / plan.estimate.step_time_s)
     st.caption(f"In the whole step the bubble is {share}. trace.json above opens at ui.perfetto.dev.")
+    capacity = capacity_of_fullest(plan)
+    draw(memory_over_time(events, plan.estimate.memory_by_stage, capacity), "memory_over_time")
 
 
 @st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
@@ -214,6 +230,8 @@ def _network(plan: Plan) -> None:
         else None
     )
     groups = axis_groups(plan, str(axis)) if axis else ()
+    if any(load.busy for load in loads):
+        draw(link_heat(loads), "link_heat")
     draw(network_map(cluster, loads, groups), "network")
 
 
@@ -264,53 +282,6 @@ def point_columns(points: Sequence[ScalePoint], varied: str) -> dict[str, list[s
         for point in points
     ]
     return columns_of(rows)
-
-
-def _money(plan: Plan) -> None:
-    """Price against time; a click loads an offer."""
-    if plan.request.cluster.num_gpus > MOST_OF_LARGE:
-        st.info(f"Offers are compared up to {MOST_OF_LARGE:,} GPUs; use plan sweep beyond.")
-        return
-    with st.spinner("Planning every offer", show_time=True):
-        found = list(offers(plan.request, OFFERED_GPUS, usual_counts(plan.request), plan_or_none))
-    if not found:
-        st.info("None of the compared GPUs with a known price can run this job.")
-        return
-    table(capacity_columns(found, plan), alt="Time and money of every kind and number of GPUs")
-    spec = plan.request.cluster
-    figure = pareto_chart(found, (spec.nodes[0].gpu, spec.num_gpus))
-    chosen: Any = draw(figure, "pareto", on_select="rerun", selection_mode="points")
-    picked = [point["customdata"] for point in chosen["selection"]["points"] if point.get("customdata")]
-    if picked:
-        gpu, count = str(picked[0][0]), int(picked[0][1])
-        st.button(
-            f"Load {count} × {gpu}",
-            on_click=load_gpus,
-            args=(gpu, count),
-            type="primary",
-            icon=":material/input:",
-        )
-    else:
-        st.caption("The number at a mark is its GPUs. Click a mark to load it.")
-
-
-def capacity_columns(found: Sequence[Offer], plan: Plan) -> dict[str, list[str]]:
-    """Kinds against numbers of GPUs: time and money of the whole run, of a step where no tokens are given."""
-    job = plan.request.job
-    steps = -(-job.total_tokens // job.tokens_per_step) if job.total_tokens else 1
-    cells = {(one.gpu, one.num_gpus): _run_words(one, steps, job.tokens_per_step) for one in found}
-    counts = usual_counts(plan.request)
-    kinds = dict.fromkeys((plan.request.cluster.nodes[0].gpu, *OFFERED_GPUS))
-    head = "time and money of a step" if job.total_tokens is None else "time and money to train"
-    return {head: list(kinds)} | {
-        f"{count:,} GPUs": [cells.get((kind, count), "no layout") for kind in kinds] for count in counts
-    }
-
-
-def _run_words(offer: Offer, steps: int, tokens_per_step: int) -> str:
-    """Time and money of some steps of an offer."""
-    usd = offer.usd_per_billion_tokens * steps * tokens_per_step / BILLION
-    return f"{format_duration(steps * offer.step_time_s)} · {format_sum(usd)}"
 
 
 @st.fragment  # type: ignore[untyped-decorator]

@@ -8,9 +8,9 @@ from pathlib import Path
 import streamlit as st
 
 from app.actions.dash import PLAN_VARIABLE
-from app.pages.axes import pins_of
-from app.pages.carried import carry
-from app.pages.sidebar import BY_GPU, UPLOADED
+from app.pages.base.carried import carry
+from app.pages.question.axes import pins_of
+from app.pages.question.sidebar import BY_GPU, UPLOADED
 from app.requests.plan_file import read_claims
 from costmodel.accuracy.kept_anchors import kept_anchors
 from costmodel.models.catalog import models
