@@ -31,7 +31,7 @@ def planned_phases(path: Path, flags: Flags, failures: Path | None) -> Answer:
     from app.reports.campaign.phases import phases_answer
     from costmodel.campaign.failures import default_model, read_failures
     from costmodel.kernels.saved import calibration_for
-    from planner.analysis.phases import run_of_phases
+    from planner.analysis.campaign.phases import run_of_phases
     from planner.questions.phases import read_phases
     from planner.search.given_layout import plan_of_layout
 

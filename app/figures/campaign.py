@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.figures.style import BLUE, GREY, SKY, VERMILION, YELLOW, figure
 from app.quantities import format_percent, format_sum
-from planner.analysis.run_to_end import Finish, Moment, UsefulMap
+from planner.analysis.campaign.run_to_end import Finish, Moment, UsefulMap
 from topology.base.counts import counted
 from topology.base.units import DAY, format_seconds, three_digits
 

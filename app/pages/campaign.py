@@ -27,7 +27,7 @@ from app.reports.plan_headline import headline
 from costmodel.campaign.course import Course
 from costmodel.campaign.record import Band, Campaign
 from costmodel.layout import layout_words
-from planner.analysis.run_to_end import Finish, Moment, course_of_plan, finishes, one_run, useful_map
+from planner.analysis.campaign.run_to_end import Finish, Moment, course_of_plan, finishes, one_run, useful_map
 from planner.analysis.what_if import VARIATIONS, scale_values
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from app.quantities import format_percent
 from app.reports.answer import Answer, Facts, Lines, Section, json_text
-from planner.analysis.watch import Watched
+from planner.analysis.campaign.watch import Watched
 from topology.base.decode import unstructure
 from topology.base.units import format_seconds, three_digits
 

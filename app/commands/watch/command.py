@@ -33,7 +33,7 @@ def command(
     from app.commands.watch.read import plan_of_run, steps_of_runs
     from app.reports.answer import check_destination, emit, note
     from app.requests.plan_file import read_plan
-    from planner.analysis.watch import watched
+    from planner.analysis.campaign.watch import watched
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     read = read_plan(plan or plan_of_run(runs), accept_changes=accept_changes, say=note)

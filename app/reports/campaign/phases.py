@@ -10,7 +10,7 @@ from app.reports.answer import Answer, Facts, Table
 from app.reports.campaign.sections import range_text
 from costmodel.campaign.record import Band
 from costmodel.layout import layout_words
-from planner.analysis.phases import PhasedRun, PhaseRun
+from planner.analysis.campaign.phases import PhasedRun, PhaseRun
 from planner.plan import Plan
 from topology.base.counts import counted
 from topology.base.decode import unstructure

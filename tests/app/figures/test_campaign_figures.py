@@ -15,7 +15,7 @@ from costmodel.campaign.course import Course
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.record import Band
 from costmodel.campaign.simulate import simulate
-from planner.analysis.run_to_end import Finish, finishes, one_run, useful_map
+from planner.analysis.campaign.run_to_end import Finish, finishes, one_run, useful_map
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan
 from planner.questions.flags import Flags

@@ -61,7 +61,7 @@ def make_log(random: Random, story: list[str]) -> str:
 def watch_log(text: str, box: Box) -> object:
     """How the run of a log stands against a plan with an end."""
     from app.commands.watch.read import steps_of_runs
-    from planner.analysis.watch import watched
+    from planner.analysis.campaign.watch import watched
     from topology.base.decode import unstructure
 
     found = watched(a_finished_plan(), steps_of_runs([box.file("train.log", text)]))

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from costmodel.layout import ParallelLayout
-from planner.analysis.watch import at_least, watched
+from planner.analysis.campaign.watch import at_least, watched
 from planner.campaign.finish import with_campaign
 from planner.formats.progress import LoggedStep, logged_steps
 from planner.plan import Plan

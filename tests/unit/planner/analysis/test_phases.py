@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.cli import run
 from costmodel.campaign.failures import default_model
 from costmodel.kernels.tables import load_calibration
-from planner.analysis.phases import least_sequence, mean_s, reshard_s, run_of_phases, total_s
+from planner.analysis.campaign.phases import least_sequence, mean_s, reshard_s, run_of_phases, total_s
 from planner.campaign.finish import with_campaign
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
