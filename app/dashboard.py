@@ -18,13 +18,16 @@ STYLE = """<style>
 [data-testid="stCaptionContainer"] { color: inherit; opacity: 0.75; }
 [data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
+[data-testid="stMetricDelta"] :is(div, p) { white-space: normal; overflow: visible; }
 .stTabs [role="tab"] p { font-size: 0.875rem; }
+.stTabs [role="tablist"] { flex-wrap: wrap; height: auto; row-gap: 0; overflow: visible; }
 .stPlotlyChart :is(.xtick, .ytick, .textpoint, .bartext-outside) :is(text, tspan),
 .stPlotlyChart :is(.xtick, .ytick, .textpoint) text, .stPlotlyChart .bartext-outside,
+.stPlotlyChart :is(.cbaxis, .cbtitle) text,
 .stPlotlyChart :is(.xtitle, .ytitle, .annotation-text) { fill: currentColor !important; }
 @media (max-width: 1500px) {
   .stTabs [role="tab"] p { font-size: 0.8rem; }
-  .stTabs [role="tablist"] { gap: 0.6rem; }
+  .stTabs [role="tablist"] { column-gap: 0.8rem; }
 }
 @media (max-width: 640px) {
   .st-key-scaling .textpoint { display: none; }
@@ -40,9 +43,9 @@ def main() -> None:
     """Draw the chosen page."""
     import streamlit as st
 
-    from app.pages import accuracy, compare, executor, serving, topology, what_if
-    from app.pages.frame import hasten_spinners
-    from app.pages.headline import ACCURACY
+    from app.pages import accuracy, campaign, compare, executor, serving, topology, what_if
+    from app.pages.answer.headline import ACCURACY
+    from app.pages.base.frame import hasten_spinners
 
     hasten_spinners()
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
@@ -51,6 +54,7 @@ def main() -> None:
     pages = [
         st.Page(what_if.render, title="What if", icon=":material/tune:", url_path="what-if", default=True),
         st.Page(compare.render, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
+        st.Page(campaign.render, title="Campaign", icon=":material/event_available:", url_path="campaign"),
         st.Page(topology.render, title="Topology", icon=":material/lan:", url_path="topology"),
         st.Page(accuracy.render, title="Accuracy", icon=":material/target:", url_path="accuracy"),
         st.Page(serving.render, title="Serving", icon=":material/dns:", url_path="serving"),
@@ -154,7 +158,7 @@ def warm_up() -> None:
     import plotly.graph_objects  # noqa: F401 - imported for its effect on the next import
 
     from app.actions.workers import workers
-    from app.pages.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
+    from app.pages.question.sidebar import DEFAULT_GPUS, DEFAULT_MODEL
     from planner.questions.flags import Flags
     from planner.questions.training import understand
     from planner.search.search import search

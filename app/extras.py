@@ -7,6 +7,16 @@ from importlib.util import find_spec
 from topology.base.errors import InputError
 
 
+def require_library(name: str, command: str) -> None:
+    """Refuse a model of a library that is not there; none of them is a dependency."""
+    if find_spec(name) is None:
+        raise InputError(
+            what=f"{command} needs {name}",
+            cause=f"{name} is not installed",
+            fix=f"pip install {name}, or give the model's config.json, or --module",
+        )
+
+
 def require_torch(command: str) -> None:
     """Refuse a command that cannot work without torch."""
     if find_spec("torch") is None:

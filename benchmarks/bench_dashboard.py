@@ -62,12 +62,12 @@ DRAWN = '() => document.querySelectorAll("[data-testid=stPlotlyChart] .main-svg"
 
 
 @contextmanager
-def dashboard() -> Iterator[tuple[int, int]]:
-    """Port and process id of a dashboard's server; stopped afterwards."""
+def dashboard(*more: str) -> Iterator[tuple[int, int]]:
+    """Port and process id of a dashboard's server, started with more words; stopped afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    words = [sys.executable, "-m", "app", "dash", "--no-browser", "--port", str(port)]
+    words = [sys.executable, "-m", "app", "dash", "--no-browser", "--port", str(port), *more]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -9,6 +9,8 @@ from typing import Literal
 from costmodel.kernels.precisions import TRAINING, TrainingPrecision
 from costmodel.models.sizes import LARGEST_SIZE
 from costmodel.updates.adapters import Adapter
+from costmodel.updates.compression import Compression, parse_compression
+from costmodel.updates.offload import Offload
 from costmodel.updates.optimizers import USUAL, require_known
 from topology.base.errors import InputError, shown
 
@@ -33,7 +35,8 @@ class TrainingJob:
 
     `global_batch_size` counts sequences. `total_tokens` and `deadline_s` are optional: the objective ``gpus``
     reads them, and a run knows from the tokens when it is done. With an `adapter` all other weights
-    are frozen.
+    are frozen. What waits in host memory is `offload`; `gradient_compression` is how replicas
+    send gradients (`parse_compression`).
     """
 
     sequence_length: int
@@ -43,10 +46,18 @@ class TrainingJob:
     total_tokens: int | None = None
     deadline_s: float | None = None
     adapter: Adapter | None = None
+    offload: Offload | None = None
+    gradient_compression: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens, or with an optimizer that is not known."""
         require_known(self.optimizer)
+        if self.compression and self.adapter:
+            raise InputError(
+                what="adapters are not trained with compressed gradients",
+                cause=f"job.gradient_compression = {self.gradient_compression}, and an adapter",
+                fix="leave one of them out",
+            )
         _require_positive("training job", "sequence_length", self.sequence_length)
         _require_positive("training job", "global_batch_size", self.global_batch_size)
         for name in ("total_tokens", "deadline_s"):
@@ -58,6 +69,11 @@ class TrainingJob:
     def tokens_per_step(self) -> int:
         """Tokens consumed by one optimizer step."""
         return self.sequence_length * self.global_batch_size
+
+    @property
+    def compression(self) -> Compression | None:
+        """How replicas send gradients; None as the engine does it."""
+        return parse_compression(self.gradient_compression) if self.gradient_compression else None
 
     @property
     def is_low_precision(self) -> bool:

@@ -6,6 +6,7 @@ Nothing else in the executor touches a name of torch that begins with an undersc
 from __future__ import annotations
 
 import importlib
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -115,6 +116,8 @@ def quiet_known_warnings() -> None:
 
     for text in _HARMLESS:
         warnings.filterwarnings("ignore", message=text)
+    # whole matrices are gathered over two axes, one after the other: no sum depends on the order
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 _HARMLESS: tuple[str, ...] = (
@@ -247,6 +250,17 @@ def forget_forwards(module: Any) -> None:
     for state in fully_shard.state(module)._state_ctx.all_states:  # noqa: SLF001
         for group in parameter_groups(state):
             getattr(group, "_post_forward_indices", []).clear()
+
+
+def end_forwards(module: Any) -> None:
+    """Free what forwards without a backward have gathered, and let FSDP forget their order."""
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    forget_forwards(module)
+    fully_shard.state(module)._comm_ctx.post_forward_order.clear()  # noqa: SLF001
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 def parameter_groups(state: Any) -> list[Any]:

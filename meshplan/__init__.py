@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.models.catalog import model
     from costmodel.stack import stack
     from meshplan.serving import serve
-    from meshplan.verbs import diff, estimate, explain, plan, sweep, validate
+    from meshplan.verbs import diff, estimate, explain, plan, plan_module, sweep, validate
     from planner.plan import Plan, PlanRequest
     from topology.base.errors import InputError, NoFeasiblePlanError
     from topology.catalog import cluster
@@ -38,6 +38,7 @@ __all__ = [
     "explain",
     "model",
     "plan",
+    "plan_module",
     "serve",
     "stack",
     "sweep",
@@ -49,7 +50,10 @@ _HOMES: Final = {
     "costmodel.models.catalog": ("model",),
     "costmodel.stack": ("stack",),
     "meshplan.serving": ("serve",),
-    "meshplan.verbs": ("Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "sweep", "validate"),
+    "meshplan.verbs": (
+        *("Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "plan_module"),
+        *("sweep", "validate"),
+    ),
     "topology.base.errors": ("InputError", "NoFeasiblePlanError"),
     "topology.catalog": ("cluster",),
 }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from costmodel.kernels.saved import calibration_for
 from planner.analysis.diff import PlanDiff
 from planner.analysis.diff import diff as compared
-from planner.analysis.sweep import Point, points_of, run_points
+from planner.analysis.sweep import Point, points_of, run_points, with_efficiency
 from planner.explain import Explanation
 from planner.explain import explain as explained
 from planner.plan import Plan, PlanRequest, from_json, write_plans_with
+from planner.questions.traced import of_a_module
 from planner.questions.words import GridWords, JobWords, Model, SearchWords, flags_of, request_of, understood
 from planner.rules.verdict import illegal, require_room
 from planner.search.given_layout import plan_of_layout
@@ -23,7 +24,7 @@ from topology.base.decode import read_text
 if TYPE_CHECKING:
     from executor.validation.report import ValidationReport
 
-__all__ = ["Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "sweep", "validate"]
+__all__ = ["Plan", "PlanRequest", "diff", "estimate", "explain", "plan", "plan_module", "sweep", "validate"]
 
 
 def _markdown(plan: Plan) -> str:
@@ -46,6 +47,9 @@ write_plans_with(markdown=_markdown, html=_html)
 def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
     """The best plan for a training job, as `plan train` finds it, with the proof that nothing is better.
 
+    With `tokens` it has a campaign: when the run is finished. Where published failures make that impossible
+    it has none; where a file of one's own does, that is an error.
+
     >>> plan("8b", gpus=8, seq="4k", set={"layout.tp": 2}, top=1).layout.tp
     2
 
@@ -57,10 +61,43 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
         NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
         InputError: a word is not understood.
     """
-    found = _search(request_of(model, dict(words), SearchWords))
+    failures = words.get("failures")
+    given = {name: said for name, said in words.items() if name != "failures"}
+    found = _search(request_of(model, given, SearchWords))
     if isinstance(found, Infeasible):
         raise no_plan(found)
-    return found
+    if failures is None and found.request.job.total_tokens is None:
+        return found
+    from planner.campaign.finish import finished
+
+    return finished(found, failures)
+
+
+def plan_module(module: Any, example_inputs: Any, *, name: str = "", **words: Unpack[SearchWords]) -> Plan:
+    """The best plan for training a torch module, as `plan --module` finds it. Needs the extra `run` (torch).
+
+    The module is copied without its weights and run once forward, in this process and on no device.
+
+    Args:
+        module: a `torch.nn.Module` on any device; it is not changed.
+        example_inputs: the tensors of its `forward`, the batch first, or their sizes as text
+            (``"8x3x224x224"``, ``"8x128:long"``); microbatches of the plan may be larger or smaller.
+        name: what to call the model; by default its class.
+        words: see `planner.questions.words.SearchWords`; `batch` counts samples.
+
+    Raises:
+        NoFeasiblePlanError: there is none; its `answer` is the `Infeasible` that says why and what helps.
+        InputError: it cannot be traced, with the line of its code; or a word is not understood.
+    """
+    from app.extras import require_torch
+    from costmodel.ops.module_spec import spec_of_module
+
+    require_torch("meshplan.plan_module")
+    from executor.tracing.trace import trace_given
+
+    model = spec_of_module(trace_given(module, example_inputs, name=name))
+    asked = of_a_module(flags_of(model, words, SearchWords))
+    return plan(understood(model, asked, words))
 
 
 def estimate(model: Model | PlanRequest, **words: Unpack[JobWords]) -> Plan:
@@ -99,7 +136,7 @@ def sweep(model: Model, **words: Unpack[GridWords]) -> list[Point]:
     """
     given = dict(words)
     points = points_of(flags_of(model, given, GridWords))
-    return list(run_points((understood(model, point, given) for point in points), _search))
+    return list(with_efficiency(run_points((understood(model, point, given) for point in points), _search)))
 
 
 def diff(first: Plan | str | Path, second: Plan | str | Path) -> PlanDiff:

@@ -15,7 +15,7 @@ from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.problem import Setting, capacity_of_fullest, estimate_split, setting_of, split_of
 from planner.search.best_first import explore
-from planner.search.pool import plan_beside
+from planner.search.pools.pool import plan_beside
 from planner.search.state import Search
 from topology.base.errors import InputError
 from topology.base.units import format_bandwidth, format_bytes, format_seconds

@@ -52,7 +52,8 @@ class PlanRequest:
     share of a GPU's memory to leave free; None leaves as much as keeps the 80 % band of the peak within the
     GPU, 0 fills it to the last byte. `anchor` is the level of the user's own runs of the stack; None before
     any was measured. `engine` is whose contract the plan keeps (`planner.engines.contracts`); ``any`` keeps
-    none. `recompute_modules` are what ``selective`` repeats in place of what the profile says.
+    none. `recompute_modules` are what ``selective`` repeats in place of what the profile says. With
+    `offload_shares` the search chooses how much of the optimizer's state waits in host memory, among these.
     """
 
     model: ModelSpec
@@ -66,6 +67,7 @@ class PlanRequest:
     anchor: StackLevel | None = None
     engine: str = FREE
     recompute_modules: tuple[str, ...] = ()
+    offload_shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

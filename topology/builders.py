@@ -141,6 +141,7 @@ def machine_node(
     """Return `count` machines of a kind as one node entry of a spec."""
     sheet = gpu_sheets()[machine.gpu]
     per_node = gpus_per_node or machine.gpus_per_node
+    share = min(1.0, per_node / machine.gpus_per_node)  # of a host whose other GPUs are somebody else's
     return NodeSpec(
         gpu=machine.gpu,
         count=count,
@@ -153,6 +154,8 @@ def machine_node(
         nics_per_node=_nics(machine, per_node),
         nic_bandwidth_bytes_per_s=machine.nic_bandwidth_bytes_per_s,
         nic_latency_s=link_latency_s("nic"),
+        host_memory_bytes=share * machine.host_memory_bytes,
+        host_memory_bandwidth_bytes_per_s=share * machine.host_memory_bandwidth_bytes_per_s,
     )
 
 

@@ -62,6 +62,8 @@ class Cluster:
         del facts["spec"]["left_out"], facts["spec"]["idle_usd_per_hour"]  # which decide no plan
         for node in facts["spec"]["nodes"]:
             del node["hosts"]  # nor do they
+            # which bound an offload alone, and that is the job's
+            del node["host_memory_bytes"], node["host_memory_bandwidth_bytes_per_s"]
             if node["usd_per_gpu_hour"] is None:  # as it was before kinds of node could have prices
                 del node["usd_per_gpu_hour"]
         for tier in facts["spec"]["tiers"]:

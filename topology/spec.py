@@ -21,6 +21,7 @@ class NodeSpec:
     `host_bandwidth_bytes_per_s` is a GPU's own path to the host and its NIC (PCIe or C2C).
     `usd_per_gpu_hour` is their own price where it is not the cluster's: spot and reserved nodes of a machine
     are two kinds.
+    `host_memory_bytes` and `host_memory_bandwidth_bytes_per_s` are of a whole node; 0 where nobody said.
     `switch` names the leaf the nodes hang on when the cluster lists `switches`. `hosts` are the names of the
     nodes in order, where they are known.
     """
@@ -40,6 +41,8 @@ class NodeSpec:
     switch: str = ""
     hosts: tuple[str, ...] = ()
     usd_per_gpu_hour: float | None = None
+    host_memory_bytes: float = 0.0
+    host_memory_bandwidth_bytes_per_s: float = 0.0
 
     def times(self, count: int) -> "NodeSpec":
         """Return so many of these nodes: the first of those that have names, no names for more of them."""

@@ -85,6 +85,8 @@ def _node(node: NodeSpec, path: str) -> Iterator[str]:
         scaleup_latency_s=node.scaleup_latency_s,
         nic_latency_s=node.nic_latency_s,
         usd_per_gpu_hour=node.usd_per_gpu_hour or 0.0,
+        host_memory_bytes=node.host_memory_bytes,
+        host_memory_bandwidth_bytes_per_s=node.host_memory_bandwidth_bytes_per_s,
     )
     if node.hosts and len(node.hosts) != node.count:
         yield f"{path}.hosts has {len(node.hosts)} names, must be count = {node.count} of them"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.reports.answer import note
-from planner.campaign.finish import job_of, with_campaign
-from planner.plan import Plan
-from topology.base.errors import InputError
+from planner.campaign.finish import finished
+from planner.plan import Plan, PlanRequest
+
+if TYPE_CHECKING:
+    from app.reports.answer import Answer
+    from planner.questions.flags import Flags
 
 
 def run_to_its_end(plan: Plan, failures: Path | None) -> Plan:
@@ -16,13 +20,31 @@ def run_to_its_end(plan: Plan, failures: Path | None) -> Plan:
     What a user's own file makes impossible is an error. Where published failures do, the plan of a step
     stands, and a note says why there is no more.
     """
-    job_of(plan)  # refuses a plan without tokens, before its file is looked at
-    if failures is not None:
-        from costmodel.campaign.failures import read_failures
+    return finished(
+        plan, failures, lambda error: note(f"no campaign: {error.what}; {error.cause}; {error.fix}")
+    )
 
-        return with_campaign(plan, read_failures(failures, plan.request.cluster.nodes[0].gpu))
-    try:
-        return with_campaign(plan)
-    except InputError as impossible:
-        note(f"no campaign: {impossible.what}; {impossible.cause}; {impossible.fix}")
-        return plan
+
+def planned_phases(path: Path, flags: Flags, failures: Path | None) -> Answer:
+    """The layouts of a run in phases, in the world of a file or as published."""
+    from app.actions.plan import find_plan
+    from app.reports.campaign.phases import phases_answer
+    from costmodel.campaign.failures import default_model, read_failures
+    from costmodel.kernels.saved import calibration_for
+    from planner.analysis.phases import run_of_phases
+    from planner.questions.phases import read_phases
+    from planner.search.given_layout import plan_of_layout
+
+    phases, notes = read_phases(path, flags)
+    for text in notes:
+        note(text)
+    cluster = phases[0].request.cluster
+    gpu = cluster.nodes[0].gpu
+    world = default_model(gpu) if failures is None else read_failures(failures, gpu)
+
+    def given(request: PlanRequest) -> Plan | None:
+        """The plan of a pinned layout, None where it breaks a rule."""
+        found = plan_of_layout(request, calibration_for(request.cluster))
+        return found if isinstance(found, Plan) else None
+
+    return phases_answer(run_of_phases(phases, world, find_plan, given))

@@ -13,6 +13,7 @@ class Published(NamedTuple):
     """What was written, for a person and for a program."""
 
     model: str
+    reader: str
     text: str
     document: dict[str, Any]
 
@@ -24,6 +25,7 @@ def publish_run(
     from app.requests.plan_file import read_claims
     from executor.training.manifest import read_key
     from executor.training.publish import find_checkpoint, publish
+    from executor.training.publish_adapter import publish_adapter
     from executor.training.settings import CHECKPOINTS, RUN_FILE, read_settings
     from topology.base.errors import InputError
 
@@ -34,14 +36,19 @@ def publish_run(
             fix="give the --run-dir of a plan run",
         )
     settings = read_settings(run / RUN_FILE)
-    spec = read_claims(run / Path(settings.plan_file).name).request.model
+    request = read_claims(run / Path(settings.plan_file).name).request
+    spec, adapter = request.model, request.job.adapter
     checkpoint = find_checkpoint(run / CHECKPOINTS, read_key(None if run_key is None else str(run_key)), step)
     kept = dtype or settings.precision
-    files = publish(checkpoint, spec, to, dtype=kept)
+    if adapter is None:
+        files = publish(checkpoint, spec, to, dtype=kept)
+    else:
+        files = publish_adapter(checkpoint, spec, adapter, to, dtype=kept)
     total = sum(file.stat().st_size for file in files)
     after = checkpoint.manifest.step
     return Published(
-        model=spec.name,
+        model=spec.name if adapter is None else f"adapter of {spec.name}",
+        reader="transformers" if adapter is None else "PEFT",
         text=f"{to}: {len(files)} files, {total / 1e9:.2f} GB in {kept}, after step {after}",
         document={
             "folder": str(to),
@@ -58,7 +65,7 @@ def published_answer(published: Published) -> Answer:
     from app.reports.answer import Answer, Facts, json_text
 
     return Answer(
-        headline=f"{published.model} written for transformers",
+        headline=f"{published.model} written for {published.reader}",
         sections=(Facts(title="", pairs=(("weights", published.text),)),),
         document=lambda: json_text(published.document),
         records=(published.document,),

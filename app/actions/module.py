@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from app.terminal.progress import waiting
 from planner.questions.flags import Flags
+from planner.questions.traced import STACK, is_in_a_library, of_a_module
 from planner.questions.training import Understood, understand
 from topology.base.errors import InputError
-
-STACK = "torchtitan"
-"""Prices a module unless said otherwise: what torch alone does, buckets and FSDP2 among it."""
 
 
 def understood_module(flags: Flags, module: str, inputs: str | None) -> Understood:
     """The request for a module, which no engine's contract describes."""
-    from app.extras import require_torch
+    return understood_modules((flags,), module, inputs)[0]
 
-    if flags.model:
+
+def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) -> tuple[Understood, ...]:
+    """Several questions about one module, or one model of a library, which is traced once."""
+    from app.extras import require_library, require_torch
+
+    flags = asked[0]
+    library = str(flags.model).partition(":")[0] if is_in_a_library(flags.model) else ""
+    if library and not module:
+        require_library(library, f"--model {flags.model}")
+        module, asked = str(flags.model), [replace(one, model=None) for one in asked]
+    elif flags.model:
         raise InputError("two models were given", f"--model {flags.model} and --module {module}", "give one")
-    if not inputs:
+    if not (inputs or library):
         raise InputError(
             what="the inputs of the module are not known",
             cause="--input is missing",
             fix="add for example --input 8x3x224x224, or --input 8x128:long for tokens",
         )
-    if flags.engine not in (None, "any"):
-        raise InputError(
-            what=f"no setting of {flags.engine} runs a traced module",
-            cause="contracts of engines describe transformers",
-            fix="leave out --for, or use --for any",
-        )
+    whole = [of_a_module(one) for one in asked]
     require_torch("plan --module")
     with waiting(f"tracing {module}"):
         from costmodel.ops.module_spec import spec_of_module
         from executor.tracing.process import traced_by_process
 
-        model = spec_of_module(traced_by_process(module, inputs))
-    found = understand(replace(flags, engine="any", stack=flags.stack or STACK), model=model)
-    return Understood(request=found.request, notes=(*found.notes, _note(flags)))
+        model = spec_of_module(traced_by_process(module, inputs or ""))
+    found = [understand(one, model=model) for one in whole]
+    note = _note(flags)
+    return tuple(Understood(request=one.request, notes=(*one.notes, note)) for one in found)
 
 
 def _note(flags: Flags) -> str:
     """What a person should know of the answer."""
     stack = "" if flags.stack else f"; priced as {STACK}, --stack says otherwise"
-    return f"a sequence is one sample, tokens count samples; the module's own code was run to trace it{stack}"
+    return f"tokens of a document count samples; the module's own code was run to trace it{stack}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 STACK = "meshplan"
 DEFAULT_STEPS = 100
+STATE_LIMITS = ("adapter", "adapted", "compression", "offload", "optimizer")
+"""Limits of the executor that no choice of a layout changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,9 @@ class RunFlags:
 
     folder: Path
     data: str
+    eval_data: str | None
+    eval_interval: int
+    eval_batches: int
     steps: int | None
     pretrained: Path | None
     device: str
@@ -58,6 +63,9 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         plan_file="",
         steps=steps,
         data=named_in_full(flags.data),
+        eval_data=None if flags.eval_data is None else named_in_full(flags.eval_data),
+        eval_interval=flags.eval_interval,
+        eval_batches=flags.eval_batches,
         pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
@@ -101,7 +109,17 @@ def plan_to_run(plan_file: Path | None, flags: Flags, *, accept_changes: bool = 
             fix="give the plan alone, or leave it out to plan first",
         )
     read = read_plan(plan_file, accept_changes=accept_changes, say=note)
+    require_trained_as_planned(read)
     return require_room(require_described(read, "plan run"))
+
+
+def require_trained_as_planned(plan: Plan) -> None:
+    """Refuse a plan of which other parameters would be trained, or kept elsewhere, than it says."""
+    from planner.engines.judge import require_runnable
+    from planner.engines.own import OWN
+
+    limits = tuple(limit for limit in OWN.limits if limit.name in STATE_LIMITS)
+    require_runnable(plan, replace(OWN, limits=limits))
 
 
 def _steps(plan: Plan) -> int:
@@ -145,6 +163,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     from app.requests.plan_file import read_claims
     from executor.data.source import open_source
     from executor.launch.supervise import check_doors
+    from executor.training.settings import held_out
     from topology.base.errors import InputError
 
     job = plan.request.job
@@ -154,13 +173,18 @@ def check_run(plan: Plan, run: RunSettings) -> None:
             cause=f"the plan's precision is {job.precision}",
             fix="plan with --precision bf16, or export the plan to a framework that has it",
         )
-    earlier = Path(run.plan_file)
-    if earlier.exists() and read_claims(earlier).request.model != plan.request.model:
-        raise InputError(
-            what=f"{run.folder} holds a run of another model",
-            cause=f"{read_claims(earlier).request.model.name} there, {plan.request.model.name} here",
-            fix="give another --run-dir",
-        )
+    if Path(run.plan_file).exists():
+        earlier, asked = read_claims(Path(run.plan_file)).request, plan.request
+        for name, there, here, differs in (
+            ("model", earlier.model.name, asked.model.name, earlier.model != asked.model),
+            ("optimizer", earlier.job.optimizer, job.optimizer, earlier.job.optimizer != job.optimizer),
+        ):
+            if differs:
+                raise InputError(
+                    what=f"{run.folder} holds a run of another {name}",
+                    cause=f"{there} there, {here} here",
+                    fix="give another --run-dir",
+                )
     if _missing("torch"):
         raise InputError(
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
@@ -172,6 +196,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
         sequence_length=job.sequence_length,
         seed=run.seed,
     )
+    held_out(run, plan)
 
 
 def _missing(name: str) -> bool:
@@ -181,11 +206,16 @@ def _missing(name: str) -> bool:
     return find_spec(name) is None
 
 
-def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> RunStatus:
+def supervised(
+    run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, prometheus: str | None = None
+) -> RunStatus:
     """Run to the end, planning again for fewer GPUs when allowed; keeps what was measured."""
+    from app.actions.scrape import scraped
     from app.reports.answer import note
     from app.requests.plan_file import read_plan
+    from app.store.run_metrics import RunMetrics
     from app.store.steps import keep_measured_step
+    from costmodel.layout import layout_words
     from executor.launch.supervise import Supervision, supervise
 
     supervision = Supervision(
@@ -193,14 +223,28 @@ def supervised(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int
         replan=lambda count, lost: _replan(plan.request, count, lost),
         say=note,
         notice_s=notice_s,
+        beside=files_beside(run, plan, min_gpus, notice_s),
     )
-    status = supervise(run, plan, supervision)
+    metrics = RunMetrics(Path(run.folder), model=plan.request.model.name, layout=layout_words(plan.layout))
+    with scraped(prometheus, metrics.text):
+        status = supervise(run, plan, supervision)
     if status.state in ("finished", "stopped"):
         ran = read_plan(Path(run.plan_file))  # what is left of the plan when GPUs were lost
         memory = status.device_memory_bytes
         for text in keep_measured_step(Path(run.folder), ran, status.device, memory):
             note(text)
     return status
+
+
+def files_beside(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int) -> dict[str, str]:
+    """What repeats a run: its settings, and the plan as it was asked for, whatever becomes of it later."""
+    from app.store.run_settings import ASKED_PLAN_FILE, SETTINGS_FILE, settings_text
+    from planner.plan import to_json
+
+    return {
+        SETTINGS_FILE: settings_text(run, min_gpus=min_gpus, notice_s=notice_s),
+        ASKED_PLAN_FILE: to_json(plan),
+    }
 
 
 def _replan(request: PlanRequest, num_gpus: int, lost: tuple[str, ...]) -> Plan | None:
@@ -246,17 +290,18 @@ def part_of_cluster(cluster: ClusterSpec, num_gpus: int) -> ClusterSpec | None:
         return None
 
 
-def print_command(run: RunSettings, plan: Plan, *, as_json: bool) -> int:
+def print_command(run: RunSettings, plan: Plan, min_gpus: int | None, notice_s: int, *, as_json: bool) -> int:
     """Write the run's files and print the command that starts them, on one line to copy."""
     import shlex
 
     from app.errors import ANSWERED
     from app.reports.answer import json_text, note, print_text
     from executor.launch.run_lock import held
-    from executor.launch.supervise import launch_command, write_run
+    from executor.launch.supervise import launch_command, write_beside, write_run
 
     with held(Path(run.folder), note):
         words = launch_command(write_run(run, plan))
+        write_beside(Path(run.folder), files_beside(run, plan, min_gpus, notice_s))
     text = json_text({"command": words, "run_dir": run.folder}) if as_json else shlex.join(words)
     print_text(f"{text}\n", is_json=as_json)
     return ANSWERED

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from app.quantities import format_count, format_percent, format_usd
 from app.reports.answer import Answer, Table, json_text
 from app.reports.layout_words import plan_words
+from app.reports.plan_headline import unit_of_work
 from planner.analysis.sweep import Point, gpu_of
 from topology.base.units import format_bytes, format_seconds
 
@@ -14,6 +15,7 @@ from topology.base.units import format_bytes, format_seconds
 def sweep_answer(points: Sequence[Point]) -> Answer:
     """Everything `plan sweep` says: one row a point."""
     records = tuple(point.row() for point in points)
+    unit = unit_of_work(points[0].request)
     table = Table(
         title="",
         columns=(
@@ -22,14 +24,18 @@ def sweep_answer(points: Sequence[Point]) -> Answer:
             "sequence",
             "batch",
             "step time",
-            "tokens/s",
+            f"{unit}/s",
             "MFU",
+            "efficiency",
+            "waiting",
             "memory",
-            "$ / B tokens",
+            f"$ / B {unit}",
             "layout",
         ),
         rows=tuple(_row(point) for point in points),
-        align="lrrrrrrrrl",
+        align="lrrrrrrrrrrl",
+        note=f"efficiency: {unit}/s/GPU over that of the fewest GPUs; waiting: share of the step in "
+        "communication that nothing hides",
     )
     names = dict.fromkeys(f"{point.request.model.name} · {point.request.stack}" for point in points)
     return Answer(
@@ -50,13 +56,15 @@ def _row(point: Point) -> tuple[str, ...]:
         f"{request.job.global_batch_size:,}",
     )
     if point.plan is None:
-        return (*asked, "–", "–", "–", "–", "–", f"no plan: {point.reason}"[:80])
+        return (*asked, *("–",) * 7, f"no plan: {point.reason}"[:80])
     estimate = point.plan.estimate
     return (
         *asked,
         format_seconds(estimate.step_time_s),
         format_count(request.job.tokens_per_step / estimate.step_time_s),
         format_percent(estimate.mfu),
+        format_percent(point.scaling_efficiency),
+        format_percent(point.communication_share),
         format_bytes(estimate.peak_memory_bytes),
         format_usd(estimate.usd_per_billion_tokens),
         plan_words(point.plan),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
 
 from app.flags.run import (
     CheckpointEvery,
@@ -12,6 +15,9 @@ from app.flags.run import (
     Device,
     DryRun,
     Environment,
+    EvalBatches,
+    EvalData,
+    EvalInterval,
     ExportHF,
     Fp32,
     Interface,
@@ -22,6 +28,7 @@ from app.flags.run import (
     PlanFile,
     Pretrained,
     ProfileStep,
+    Prometheus,
     RateShape,
     RouterLoss,
     RunFolder,
@@ -46,6 +53,30 @@ from app.flags.shared import (
 )
 
 
+def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
+    """Let a file say what flags do not."""
+    if path is not None:
+        from app.reports.answer import note
+        from app.store.run_settings import read_run_file
+
+        context.default_map, notes = read_run_file(path)
+        for text in notes:
+            note(text)
+    return path
+
+
+SettingsFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        help="Flags from a file, as a run writes it (settings.toml); others on the command line win.",
+        metavar="FILE",
+        callback=_take_settings,
+        is_eager=True,
+    ),
+]
+
+
 def command(
     plan_file: PlanFile = None,
     *,
@@ -57,7 +88,11 @@ def command(
     global_batch_size: GlobalBatchSize = None,
     tokens: Tokens = None,
     settings: Settings = None,
+    settings_file: SettingsFile = None,
     data: Data = "synthetic",
+    eval_data: EvalData = None,
+    eval_interval: EvalInterval = 1000,
+    eval_batches: EvalBatches = 0,
     folder: RunFolder = Path("run"),
     steps: Steps = None,
     pretrained: Pretrained = None,
@@ -78,6 +113,7 @@ def command(
     notice: Notice = 30,
     profile_step: ProfileStep = None,
     wandb: WandB = False,
+    prometheus: Prometheus = None,
     interface: Interface = None,
     env: Environment = None,
     run_key: RunKey = None,
@@ -97,21 +133,23 @@ def command(
         settings=tuple(settings or ()),
     )  # fmt: skip
     how = training_run.RunFlags(
-        folder=folder, data=data, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
+        folder=folder, data=data, eval_data=eval_data, eval_interval=eval_interval,
+        eval_batches=eval_batches, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
         learning_rate=learning_rate, warmup_steps=warmup_steps, rate_shape=lr_schedule,
         decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm,
         router_loss=router_loss, checkpoint_every=checkpoint_every,
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,
         env=tuple(env or ()), run_key=run_key,
     )  # fmt: skip
+    del settings_file  # its values are those of the flags that were not given
     plan = training_run.plan_to_run(plan_file, flags, accept_changes=accept_changes)
     run = training_run.run_settings(how, plan)
     training_run.check_run(plan, run)
     if export_hf is not None:
         training_run.check_publishable(plan, export_hf)
     if dry_run:
-        return training_run.print_command(run, plan, as_json=as_json)
-    status = training_run.supervised(run, plan, min_gpus, notice)
+        return training_run.print_command(run, plan, min_gpus, notice, as_json=as_json)
+    status = training_run.supervised(run, plan, min_gpus, notice, prometheus)
     published = None
     if export_hf is not None and status.state != "error":
         published = publish_run(folder, export_hf, run_key=run_key)

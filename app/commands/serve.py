@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,9 @@ from planner.questions.flags import ServeFlags
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
+    from planner.deployment.autoscale import Scaling
     from planner.questions.serving import Asked
+    from planner.serving.autoscale import ScalingPolicy
     from planner.serving.plan import ServingPlan
 
 
@@ -23,8 +26,18 @@ def command(
     flags: ServeFlags,
     *,
     autoscale: Annotated[
-        bool, typer.Option("--autoscale", help="Follow the trace with replicas over time.")
+        bool,
+        typer.Option(
+            "--autoscale",
+            help="Follow the trace with replicas over time; beside --save-dir, HPA and KEDA files.",
+        ),
     ] = False,
+    start_up: Annotated[
+        str | None,
+        typer.Option(
+            "--start-up", help="Until a new replica serves, for --autoscale; default 5min.", metavar="TIME"
+        ),
+    ] = None,
     manifest: Annotated[
         Path | None, typer.Option("--manifest", help="Write the Kubernetes manifest here.")
     ] = None,
@@ -34,6 +47,14 @@ def command(
             "--save-dir",
             help="Write a folder that starts the fleet: scripts, router, load test.",
             metavar="DIR",
+        ),
+    ] = None,
+    deploy: Annotated[
+        str | None,
+        typer.Option(
+            "--deploy",
+            help="What --save-dir holds: scripts,kubernetes (default), lws, dynamo, llm-d, triton.",
+            metavar="FORMS",
         ),
     ] = None,
     rehearse: Annotated[
@@ -68,23 +89,32 @@ def command(
     from planner.questions.serving import understand_serving
 
     tokens, destination = split_output(output)
+    policy = _policy(start_up) if autoscale or start_up is None else _refuse_start_up(start_up)
     if autoscale and (sensitivity or pareto):
         _refuse_two_answers("--sensitivity" if sensitivity else "--pareto")
+    forms = _forms(deploy, save_dir) if deploy is not None else None
     check_destination(wanted=output_format, as_json=as_json, output=destination)
     flags = replace(flags, output_tokens=tokens or flags.output_tokens)
     if autoscale and flags.mode is None:
         flags = replace(flags, mode="aggregated")
     asked = understand_serving(flags)
     plan = with_trade_offs(asked, sensitivity=sensitivity, pareto=pareto)
-    answer = answered(plan, asked, autoscale=autoscale)
+    follow = autoscale and (asked.trace is not None or save_dir is None)
+    answer = answered(plan, asked, policy=policy if follow else None)
     if rehearse:
         answer = with_rehearsal(answer, plan, asked)
     for text in asked.notes:
         note(text)
+    if asked.trace is not None:
+        from planner.analysis.prefix_hits import hits_in_words
+
+        if told := hits_in_words(plan, asked.trace):
+            note(told)
     if manifest is not None:
         write_manifest(plan, manifest)
     if save_dir is not None:
-        write_deployment(plan, save_dir)
+        scaling = _scaling(plan, asked, policy) if autoscale else None
+        write_deployment(plan, save_dir, scaling=scaling, forms=forms)
     return emit(answer, wanted=output_format, as_json=as_json, output=destination)
 
 
@@ -119,12 +149,44 @@ def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> Serving
         return with_frontier(asked, plan) if pareto else plan
 
 
-def answered(plan: ServingPlan, asked: Asked, *, autoscale: bool) -> Answer:
-    """The fleet as an answer, or the fleet followed through the trace."""
-    if autoscale:
+def _policy(start_up: str | None) -> ScalingPolicy:
+    """How a fleet is scaled: an idle replica is kept for twice as long as it would take to have it back."""
+    from planner.questions.serving import parse_time
+    from planner.serving.autoscale import ScalingPolicy
+
+    start_up_s = parse_time(start_up, "--start-up") or ScalingPolicy().start_up_s
+    return ScalingPolicy(start_up_s=start_up_s, cool_down_s=2 * start_up_s)
+
+
+def _refuse_start_up(start_up: str) -> ScalingPolicy:
+    """Refuse the time of a replica's start where none is started."""
+    from topology.base.errors import InputError
+
+    raise InputError(
+        what="--start-up changes nothing here",
+        cause=f"--start-up {start_up} without --autoscale: the fleet starts once",
+        fix="add --autoscale, or leave out --start-up",
+    )
+
+
+def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
+    """By what the fleet's pools are scaled, up to the peak of a trace where there is one."""
+    from app.actions.rehearse import hierarchy_of
+    from app.reports.autoscale import peak_rate
+    from costmodel.kernels.tables import load_calibration
+    from planner.analysis.scaling import scaling_of
+
+    peak = peak_rate(asked.trace) if asked.trace is not None else None
+    hierarchy = hierarchy_of(plan, asked.requests)
+    return scaling_of(load_calibration(), plan, hierarchy, policy=policy, peak_per_s=peak)
+
+
+def answered(plan: ServingPlan, asked: Asked, *, policy: ScalingPolicy | None = None) -> Answer:
+    """The fleet as an answer, or the fleet followed through the trace by a policy."""
+    if policy is not None:
         from app.reports.autoscale import autoscale_answer
 
-        return autoscale_answer(plan, asked.trace)
+        return autoscale_answer(plan, asked.trace, policy)
     from app.reports.serving import serving_answer
 
     return serving_answer(plan)
@@ -147,12 +209,28 @@ def write_manifest(plan: ServingPlan, path: Path) -> None:
     write_file(path, (plan.commands or {})["kubernetes"])
 
 
-def write_deployment(plan: ServingPlan, path: Path) -> None:
-    """Write the folder that starts a fleet."""
+def _forms(deploy: str, save_dir: Path | None) -> tuple[str, ...]:
+    """The forms that the folder holds."""
+    from planner.deployment.forms import forms_of
+    from topology.base.errors import InputError
+
+    if save_dir is None:
+        raise InputError(
+            what="--deploy has nowhere to write to",
+            cause=f"--deploy {deploy} without --save-dir",
+            fix=f"add --save-dir DIR, such as --save-dir fleet --deploy {deploy}",
+        )
+    return forms_of(deploy)
+
+
+def write_deployment(
+    plan: ServingPlan, path: Path, *, scaling: Scaling | None = None, forms: Sequence[str] | None = None
+) -> None:
+    """Write the folder that starts a fleet, and what scales it."""
     from app.reports.answer import write_folder
     from planner.deployment.folder import folder
 
-    write_folder(path, folder(plan))
+    write_folder(path, folder(plan, scaling, forms))
 
 
 def split_output(text: str | None) -> tuple[str | None, Path | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, FailuresFile, InputFlag, ModuleFlag, OutputFile, OutputFormat
+from app.flags.shared import AsJson, FailuresFile, InputFlag, ModuleFlag, OutputFile, OutputFormat, PhasesFile
 from planner.questions.flags import Flags
 
 
@@ -12,6 +12,7 @@ def command(
     flags: Flags,
     *,
     failures: FailuresFile = None,
+    phases: PhasesFile = None,
     module: ModuleFlag = None,
     inputs: InputFlag = None,
     as_json: AsJson = False,
@@ -21,15 +22,23 @@ def command(
     """Plan a training job (the default command).
 
     Every axis is decided jointly; the plan is proven optimal under the cost model, or states its gap. With
-    --tokens the answer is a campaign: when the run is finished after failures, checkpoints and restarts.
+    --tokens the answer is a campaign: when the run is finished after failures, checkpoints and restarts. A
+    --phases file splits it: a layout for each stretch, or one for all, whichever finishes first.
     """
     from app.actions.plan import find_plan
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
+    from planner.questions.traced import is_in_a_library
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
-    if module is None and inputs is None:
+    if phases is not None:
+        from app.actions.campaign import planned_phases
+
+        return emit(
+            planned_phases(phases, flags, failures), wanted=output_format, as_json=as_json, output=output
+        )
+    if module is None and inputs is None and not is_in_a_library(flags.model):
         understood = understand(flags)
     else:
         from app.actions.module import understood_module

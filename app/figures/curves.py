@@ -92,12 +92,19 @@ def scaling_curve(points: Sequence[ScalePoint], varied: str, chosen: int | None 
     return picture
 
 
-def pareto_chart(offers: Sequence[Offer], chosen: tuple[str, int] | None = None) -> go.Figure:
+def pareto_chart(
+    offers: Sequence[Offer],
+    chosen: tuple[str, int] | None = None,
+    latest_s: float | None = None,
+    dearest_usd: float | None = None,
+) -> go.Figure:
     """Draw price against step time over kinds and numbers of GPUs; what nothing beats is joined.
 
     Args:
         offers: Ways to buy the job.
         chosen: Kind and number of GPUs of the plan at hand, circled.
+        latest_s: Longest step that keeps the deadline, drawn as a line.
+        dearest_usd: Dollars per billion tokens that keep the budget, drawn as a line.
     """
     import plotly.graph_objects as go
 
@@ -145,6 +152,11 @@ def pareto_chart(offers: Sequence[Offer], chosen: tuple[str, int] | None = None)
                 customdata=[[offer.gpu, offer.num_gpus] for offer in mine],
             )
         )
+    limit = {"color": VERMILION, "width": 1.5, "dash": "dash"}
+    if latest_s is not None:
+        picture.add_vline(x=latest_s, line=limit, annotation={"text": "deadline", "textangle": -90})
+    if dearest_usd is not None:
+        picture.add_hline(y=dearest_usd, line=limit, annotation={"text": "budget"})
     circled = [offer for offer in offers if (offer.gpu, offer.num_gpus) == chosen]
     if circled:
         picture.add_trace(

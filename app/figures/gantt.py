@@ -7,6 +7,7 @@ Event Format, complete events (`ph` X), times in microseconds.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +23,8 @@ KIND_NAMES: Mapping[str, str] = {"F": "forward", "B": "backward", "W": "weight g
 MOST_RANKS, MOST_EVENTS = 16, 4000
 _LABELLED_SHARE = 1 / 70
 """Bars narrower than this share of the picture have no room for a number."""
+STRETCHES = ("whole", "start", "middle", "end")
+"""Of a schedule: all of it, or as much as can be read."""
 _SMALLEST_TEXT = 9
 """Pixels; on a narrow screen, numbers that would be smaller are left out."""
 
@@ -54,7 +57,11 @@ class DrawnPass(Protocol):
         """When it ends."""
 
 
-def schedule_gantt(events: Sequence[DrawnPass], num_microbatches: int | None = None) -> go.Figure:
+def schedule_gantt(
+    events: Sequence[DrawnPass],
+    num_microbatches: int | None = None,
+    window_s: tuple[float, float] | None = None,
+) -> go.Figure:
     """Draw events as bars on the rows of their ranks.
 
     At most `MOST_RANKS` ranks (first and last ones) and `MOST_EVENTS` events (the earliest) are drawn.
@@ -62,15 +69,20 @@ def schedule_gantt(events: Sequence[DrawnPass], num_microbatches: int | None = N
     Args:
         events: Passes of the simulated microbatches.
         num_microbatches: Microbatches of the whole step, when only its first ones were simulated.
+        window_s: Stretch of time that is drawn; all of it by default.
     """
-    shown = shown_events(events)
+    low_s, high_s = window_s or (0.0, math.inf)
+    shown = shown_events([event for event in events if event.end_s > low_s and event.start_s < high_s])
     ranks = sorted({event.rank for event in shown})
-    end_s = max(event.end_s for event in shown)
+    end_s = min(high_s, max(event.end_s for event in shown))
     factor, unit = time_unit(end_s)
+    reading = _reading(events, num_microbatches)
+    if window_s is not None:
+        reading += f" Drawn are {format_seconds(low_s)} to {format_seconds(end_s)}; numbers are microbatches."
     picture = figure(
-        _reading(events, num_microbatches), height=120 + 26 * len(ranks), barmode="overlay", bargap=0.15,
+        reading, height=120 + 26 * len(ranks), barmode="overlay", bargap=0.15,
         uniformtext={"mode": "hide", "minsize": _SMALLEST_TEXT},
-        xaxis={"title": f"time, {unit}", "range": [0, end_s / factor]},
+        xaxis={"title": f"time, {unit}", "range": [low_s / factor, end_s / factor]},
         yaxis={"type": "category", "autorange": "reversed", "showgrid": False,
                "categoryorder": "array", "categoryarray": [f"rank {rank}" for rank in ranks]},
     )  # fmt: skip
@@ -78,9 +90,24 @@ def schedule_gantt(events: Sequence[DrawnPass], num_microbatches: int | None = N
         chosen = [event for event in shown if event.kind == kind]
         if chosen:
             narrowest_s = min(event.end_s - event.start_s for event in chosen)
-            wide = narrowest_s >= _LABELLED_SHARE * end_s
-            picture.add_trace(_bars(chosen, kind, factor, labelled=wide))
+            wide = narrowest_s >= _LABELLED_SHARE * (end_s - low_s)
+            picture.add_trace(_bars(chosen, kind, factor, (low_s, end_s), labelled=wide))
     return picture
+
+
+def stretch(events: Sequence[DrawnPass], which: str) -> tuple[float, float] | None:
+    """A stretch of the schedule in which every pass is wide enough for its number; None where all of it is.
+
+    Args:
+        events: Passes.
+        which: One of `STRETCHES`.
+    """
+    end_s = max(event.end_s for event in events)
+    length_s = min(event.end_s - event.start_s for event in events) / _LABELLED_SHARE
+    if which == STRETCHES[0] or length_s >= end_s:
+        return None
+    start_s = {"start": 0.0, "middle": (end_s - length_s) / 2, "end": end_s - length_s}[which]
+    return start_s, start_s + length_s
 
 
 def shown_events(events: Sequence[DrawnPass]) -> list[DrawnPass]:
@@ -99,8 +126,10 @@ def busy_share(events: Sequence[DrawnPass]) -> float:
     return busy_s / (len(ranks) * max(event.end_s for event in events))
 
 
-def _bars(events: Sequence[DrawnPass], kind: str, factor: float, *, labelled: bool) -> go.Bar:
-    """All events of a kind as horizontal bars."""
+def _bars(
+    events: Sequence[DrawnPass], kind: str, factor: float, window_s: tuple[float, float], *, labelled: bool
+) -> go.Bar:
+    """All events of a kind as horizontal bars, cut off where the window ends; what is cut has no number."""
     import plotly.graph_objects as go
 
     hover = [
@@ -108,13 +137,16 @@ def _bars(events: Sequence[DrawnPass], kind: str, factor: float, *, labelled: bo
         f"{format_seconds(event.start_s)} to {format_seconds(event.end_s)}"
         for event in events
     ]
+    low_s, high_s = window_s
+    whole = {event for event in events if low_s <= event.start_s and event.end_s <= high_s}
     return go.Bar(
         name=KIND_NAMES[kind], orientation="h", y=[f"rank {event.rank}" for event in events],
-        x=[(event.end_s - event.start_s) / factor for event in events],
-        base=[event.start_s / factor for event in events],
+        x=[(min(event.end_s, high_s) - max(event.start_s, low_s)) / factor for event in events],
+        base=[max(event.start_s, low_s) / factor for event in events],
         marker={"color": KIND_COLOURS[kind],
                 "line": {"width": 0.5 if labelled else 0, "color": "rgba(255,255,255,0.7)"}},
-        text=[str(event.microbatch) for event in events] if labelled else None, textposition="inside",
+        text=[str(event.microbatch) if event in whole else "" for event in events] if labelled else None,
+        textposition="inside",
         insidetextanchor="middle", textangle=0, textfont_size=11, constraintext="inside",
         hovertext=hover, hovertemplate="%{hovertext}<extra></extra>",
     )  # fmt: skip

@@ -68,6 +68,42 @@ def memory_bars(
     return picture
 
 
+def overflow_bars(
+    stages: Sequence[MemoryBreakdown], capacity_bytes: float, budget_bytes: float, layout: str
+) -> go.Figure:
+    """The bars of a layout that does not fit, each with what it has too much.
+
+    Args:
+        stages: One breakdown per pipeline rank of the layout that needs least.
+        capacity_bytes: Memory of a GPU.
+        budget_bytes: What of it may be used.
+        layout: That layout in words.
+    """
+    import plotly.graph_objects as go
+
+    picture = memory_bars(stages, capacity_bytes)
+    totals = [stage.total_bytes for stage in stages]
+    over = [max(0.0, total - budget_bytes) for total in totals]
+    fullest = max(range(len(stages)), key=totals.__getitem__)
+    few = len(stages) <= _NARROW_STAGES // 2
+    picture.add_trace(
+        go.Scatter(
+            x=[f"stage {number}" for number in range(len(stages))], y=[total / GIB for total in totals],
+            mode="text", text=[f"+{three_digits(much / GIB)}" if much and few else "" for much in over],
+            textposition="top center", hoverinfo="skip", showlegend=False,
+        )
+    )  # fmt: skip
+    does = sum(1 for much in over if much)
+    reading = (
+        f"The layout that needs least ({layout}) overflows on {does} of {len(stages)} stages: stage "
+        f"{fullest} needs {format_bytes(totals[fullest])}, {format_bytes(over[fullest])} more than the "
+        f"{format_bytes(budget_bytes)} that may be used of a GPU, "
+        f"{three_digits(totals[fullest] / budget_bytes)} times as much."
+    )
+    top = 1.15 * max(*totals, capacity_bytes) / GIB
+    return picture.update_layout(meta={"alt": reading}, yaxis_range=[0, top])
+
+
 def _reading(
     fullest: int, total_bytes: float, capacity_bytes: float, band_bytes: tuple[float, float] | None
 ) -> str:

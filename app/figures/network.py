@@ -183,8 +183,8 @@ def _wire_trace(
     colour = GREY if load is None else busy_colour(load.utilisation)
     name = wires[0].level if load is None else level_text(load)
     return go.Scatter(
-        x=xs, y=ys, mode="lines", line={"width": width, "color": colour}, name=name, opacity=0.8,
-        hoverinfo="name", hoverlabel={"namelength": -1},
+        x=xs, y=ys, mode="lines", line={"width": width, "color": colour}, name=name.partition(" (")[0],
+        opacity=0.8, hovertext=wires[0].level if load is None else level_text(load), hoverinfo="text",
     )  # fmt: skip
 
 
@@ -266,7 +266,7 @@ def _device_traces(
     ]  # fmt: skip
     switches = [d for d in places if g.kind(graph, d) in ("switch", "nvswitch")]
     blocks = folded_blocks(graph)
-    labels = [f"{len(block):,} more × {g.gpu_count(graph, block[:1]):,} GPUs" for block in blocks]
+    labels = [f"{len(block):,} more ×<br>{g.gpu_count(graph, block[:1]):,} GPUs" for block in blocks]
     return [
         _markers([places[d] for d in switches], switches, symbol="square", size=10, color=SWITCH_COLOUR),
         *drawn,

@@ -43,6 +43,8 @@ MEMORY_COLOURS: Mapping[str, str] = {
 
 HEIGHT = 340
 _FEWEST_TICKS = 3
+_CLOSEST_TICKS = 0.1
+"""Of the length of an axis, between two ticks."""
 _TICK_STEPS = (
     (1.0,),
     (1.0, 3.0),
@@ -96,6 +98,8 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     (['50', '100', '200'], ['1,600', '1,800', '2,000', '2,200', '2,400'])
     >>> log_ticks(51_000, 86_000)["ticktext"]
     ['50,000', '60,000', '70,000', '80,000', '90,000']
+    >>> log_ticks(9_850, 14_200)["ticktext"]
+    ['9,600', '10,000', '12,000', '14,000']
     """
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in _TICK_STEPS:
@@ -103,7 +107,17 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
         values = [value for value in values if 0.95 * low <= value <= 1.05 * high]
         if len(values) >= _FEWEST_TICKS:
             break
+    values = _apart(values, math.log10(high / low) * _CLOSEST_TICKS)
     return {"tickvals": values, "ticktext": [f"{value:,.10g}" for value in values]}
+
+
+def _apart(values: list[float], least: float) -> list[float]:
+    """Ticks without those that stand too close below another: steps are finer below a power of ten."""
+    kept: list[float] = []
+    for value in reversed(values):
+        if not kept or math.log10(kept[-1] / value) >= least:
+            kept.append(value)
+    return kept[::-1]
 
 
 def faded(colour: str, opacity: float) -> str:

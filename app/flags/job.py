@@ -21,6 +21,7 @@ FLAGS: Final[Mapping[str, Any]] = {
     "precision": options.PrecisionFlag,
     "adapter": options.AdapterFlag,
     "recompute_modules": options.RecomputeModules,
+    "offload": options.OffloadFlag,
     "stack": options.Stack,
     "engine": options.ForFlag,
     "objective": options.ObjectiveFlag,

@@ -18,6 +18,23 @@ Data: TypeAlias = Annotated[
         metavar="DATA",
     ),
 ]
+EvalData: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--eval-data",
+        help="Held-out data, in the forms of --data: its mean loss is reported.",
+        metavar="DATA",
+    ),
+]
+EvalInterval: TypeAlias = Annotated[
+    int, typer.Option("--eval-interval", min=1, help="Steps between evaluations; one follows the last step.")
+]
+EvalBatches: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        "--eval-batches", min=0, help="Global batches of an evaluation; 0 for a whole held-out file."
+    ),
+]
 RunFolder: TypeAlias = Annotated[
     Path, typer.Option("--run-dir", help="Folder for checkpoints and metrics; resumes what is there.")
 ]
@@ -96,6 +113,14 @@ RunKey: TypeAlias = Annotated[
     typer.Option("--run-key", help="Sign checkpoints with this key; load no others.", metavar="FILE"),
 ]
 WandB: TypeAlias = Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases too.")]
+Prometheus: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--prometheus",
+        help="Answer Prometheus on this address; loopback without a host.",
+        metavar="HOST:PORT",
+    ),
+]
 DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Write the run, print its command, do not start.")
 ]

@@ -36,7 +36,7 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
         str | None, typer.Option("--concurrency", help="Requests in flight.", metavar="N")
     ],
     "trace": Annotated[
-        Path | None, typer.Option("--trace", help="CSV of arrival_s,input_tokens,output_tokens.")
+        Path | None, typer.Option("--trace", help="CSV or JSONL of arrival_s,input_tokens,output_tokens.")
     ],
     "ttft": Annotated[
         str | None, typer.Option("--ttft", help="Limit on the time to first token.", metavar="TIME")

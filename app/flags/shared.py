@@ -11,7 +11,7 @@ from costmodel.kernels.precisions import TRAINING
 
 ModelFlag: TypeAlias = Annotated[
     str | None,
-    typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), or the path of a config.json."),
+    typer.Option("--model", "-m", help="Model name (70b, deepseek-v3), a config.json, or timm:NAME."),
 ]
 ModuleFlag: TypeAlias = Annotated[
     str | None,
@@ -76,6 +76,14 @@ RecomputeModules: TypeAlias = Annotated[
         metavar="MODULES",
     ),
 ]
+OffloadFlag: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--offload",
+        help="Keep in host memory: optimizer (share chosen), optimizer:0.5, activations, parameters.",
+        metavar="WHAT[:SHARE]",
+    ),
+]
 Stack: TypeAlias = Annotated[
     str | None,
     typer.Option("--stack", help="Software stack profile; the default is megatron-core.", metavar="NAME"),
@@ -98,6 +106,14 @@ FailuresFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(
         "--failures", help="What fails, how often and how long it takes: your own rates.", metavar="FILE"
+    ),
+]
+PhasesFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--phases",
+        help="A file of [[phases]]: tokens, length, batch, precision of each stretch.",
+        metavar="FILE",
     ),
 ]
 Deadline: TypeAlias = Annotated[str | None, typer.Option("--deadline", help="Time to finish in (30d, 12h).")]

@@ -10,9 +10,9 @@ from pathlib import Path
 import streamlit as st
 
 from app.figures.accuracy import predicted_against_measured
-from app.pages.choices import KEPT
-from app.pages.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
-from app.pages.sidebar import BY_GPU
+from app.pages.base.choices import KEPT
+from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
+from app.pages.question.sidebar import BY_GPU
 from app.quantities import format_percent
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise

@@ -11,9 +11,9 @@ from app.analysis.plan_diff import diff_answer
 from app.figures.memory import memory_bars
 from app.figures.network import network_map
 from app.figures.step_time import waterfalls
-from app.pages.answer import show_section
-from app.pages.carried import MOST_COMPARED, carried, carry
-from app.pages.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
+from app.pages.base.carried import MOST_COMPARED, carried, carry
+from app.pages.base.frame import MOST_UPLOAD_MIB, columns_of, draw, guarded, plain, planned, table
+from app.pages.base.sections import show_section
 from app.quantities import format_percent, format_usd
 from app.reports.answer import Section, Table
 from app.reports.layout_words import UNLIKE, layer_words

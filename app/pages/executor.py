@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import streamlit as st
 
 from app.actions.dash import RUN_FOLDER
-from app.figures.run import run_line, step_time_figure
-from app.pages.frame import columns_of, draw, guarded, plain, table
+from app.figures.executor.run import run_line, step_time_figure
+from app.figures.executor.runs import runs_over_time
+from app.pages.base.choices import choose, require_all_read
+from app.pages.base.frame import columns_of, draw, guarded, plain, table
 from app.quantities import format_percent, format_ratio
 from app.store.run_log import RunStep, checkpoints_of, read_state, read_steps, repeated_steps
+from app.store.runs import RunSummary, runs_in, summary_of
 from app.store.steps import unlike_device
 from topology.base.units import format_bytes, format_seconds, three_digits
 
@@ -27,7 +31,40 @@ def render() -> None:
     if folder is None:
         st.info("Start the dashboard with the folder of a run to follow it: plan dash --run DIR")
         return
-    follow(Path(folder))
+    followed = Path(folder)
+    runs = {path.name: path for path in runs_in(followed)}
+    if runs:
+        show_runs(list(runs.values()))
+        names = list(runs)[::-1]
+        followed = runs[choose(st, "Run to follow", names, "run_name")]
+    require_all_read()
+    follow(followed)
+
+
+def show_runs(folders: Sequence[Path]) -> None:
+    """All runs of a folder, predicted against measured."""
+    found = [summary for folder in folders if (summary := summary_of(folder)) is not None]
+    if not found:
+        return
+    draw(runs_over_time(found), "runs")
+    table(columns_of([run_row(run) for run in reversed(found)]), alt="Runs, the latest first")
+
+
+def run_row(run: RunSummary) -> dict[str, str]:
+    """One run as a row; what is not compared is a dash."""
+    step, memory = run.predicted_step_s, run.predicted_memory_bytes
+    return {
+        "run": run.name,
+        "state": run.state,
+        "steps": f"{run.steps:,}",
+        "done again": f"{run.repeated_steps:,}",
+        "median step": format_seconds(run.step_s),
+        "predicted": format_seconds(step) if step else "–",
+        "off": format_ratio(run.step_s / step) if step else "–",
+        "peak memory": format_bytes(run.memory_bytes),
+        "planned": format_bytes(memory) if memory else "–",
+        "not compared": run.elsewhere or "–",
+    }
 
 
 @st.fragment(run_every=REFRESH_S)  # type: ignore[untyped-decorator]  # streamlit has no types here

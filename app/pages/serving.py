@@ -8,9 +8,9 @@ from dataclasses import replace
 import streamlit as st
 
 from app.figures.serving import LoadPoint, Within, latency_throughput
-from app.pages.answer import show_answer
-from app.pages.choices import choose, require_all_read, write
-from app.pages.frame import asked, draw, guarded, plain, show_error
+from app.pages.base.choices import choose, require_all_read, write
+from app.pages.base.frame import asked, draw, guarded, plain, show_error
+from app.pages.base.sections import show_answer
 from app.quantities import format_usd
 from app.reports.serving import serving_answer
 from costmodel.models.catalog import model_aliases, model_names

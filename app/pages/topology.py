@@ -8,10 +8,10 @@ from dataclasses import replace
 import streamlit as st
 
 from app.figures.network import network_map
-from app.pages.answer import show_answer
-from app.pages.choices import choose, require_all_read, write
-from app.pages.frame import draw, guarded, plain, planned
-from app.pages.sidebar import ask_job
+from app.pages.base.choices import choose, require_all_read, write
+from app.pages.base.frame import draw, guarded, plain, planned
+from app.pages.base.sections import show_answer
+from app.pages.question.sidebar import ask_job
 from app.reports.topology import parse_layout, topology_answer
 from costmodel.layout import ParallelLayout, layout_words
 from costmodel.parallel.axes import RANK_AXES

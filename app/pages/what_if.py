@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.pages.carried import carried
-from app.pages.choices import require_all_read
-from app.pages.frame import guarded, plain, planned, show_error
-from app.pages.headline import show_actions, show_headline
-from app.pages.pictures import show_pictures
-from app.pages.sidebar import Question, ask_job, load_change
-from app.pages.start import start_from_file
+from app.pages.answer.headline import show_actions, show_headline
+from app.pages.answer.money import limit_words
+from app.pages.answer.overflow import show_overflow
+from app.pages.answer.pictures import show_pictures
+from app.pages.base.carried import carried
+from app.pages.base.choices import require_all_read
+from app.pages.base.frame import guarded, plain, planned, show_error
+from app.pages.question.sidebar import Question, ask_job, load_change
+from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
 from planner.plan import Plan, PlanRequest
 from planner.search.infeasible import Infeasible, no_plan
@@ -32,8 +34,11 @@ def render() -> None:
         return
     baseline = pinned_baseline()
     show_headline(found, baseline)
+    limits = question.limits()
+    if words := limit_words(found, limits):
+        st.caption(plain(words))
     show_actions(found, question.typed(), baseline)
-    show_pictures(found)
+    show_pictures(found, limits)
 
 
 def pinned_baseline() -> Plan | None:
@@ -46,6 +51,7 @@ def pinned_baseline() -> Plan | None:
 def show_infeasible(found: Infeasible, question: Question) -> None:
     """Say why there is no plan, and offer the nearest changes that give one."""
     show_error(no_plan(found))
+    show_overflow(found)
     for number, change in enumerate(found.nearest):
         if change.flag and not (question.cluster and change.flag.startswith("--gpu")):
             st.button(

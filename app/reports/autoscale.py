@@ -14,21 +14,33 @@ from planner.serving.autoscale import ScalingPolicy, ScalingRun, autoscale
 from planner.serving.plan import ServingPlan
 from planner.serving.search import replica_capacity_per_s
 from topology.base.errors import InputError
-from topology.base.units import HOUR
+from topology.base.units import HOUR, MINUTE
 from topology.builders import default_cluster
 
-POLICIES = (
-    ("fixed at the peak", None),
-    ("queue of 2 per replica", ScalingPolicy(target_queue=2.0)),
-    ("queue of 8 per replica", ScalingPolicy(target_queue=8.0)),
-    ("queue of 8, slow start (10 min)", ScalingPolicy(target_queue=8.0, start_up_s=600.0)),
-)
+SHORT_QUEUE, LONG_QUEUE = 2.0, 8.0
+"""Requests waiting in each replica that policies aim at."""
 NO_LIMIT_S = 10.0  # waits longer than this count as missed when no limit on the first token is given
 
 
-def autoscale_answer(plan: ServingPlan, trace: Load | None) -> Answer:
+def policies(asked: ScalingPolicy) -> list[tuple[str, ScalingPolicy | None]]:
+    """Those that are compared: none, two queues, and a start that takes twice as long.
+
+    >>> [name for name, _ in policies(ScalingPolicy())][-1]
+    'queue of 8, slow start (10 min)'
+    """
+    short, long = (replace(asked, target_queue=queue) for queue in (SHORT_QUEUE, LONG_QUEUE))
+    slow = replace(long, start_up_s=2 * asked.start_up_s)
+    return [
+        ("fixed at the peak", None),
+        (f"queue of {SHORT_QUEUE:g} per replica", short),
+        (f"queue of {LONG_QUEUE:g} per replica", long),
+        (f"queue of {LONG_QUEUE:g}, slow start ({slow.start_up_s / MINUTE:g} min)", slow),
+    ]
+
+
+def autoscale_answer(plan: ServingPlan, trace: Load | None, policy: ScalingPolicy) -> Answer:
     """Compare scaling policies on the trace, for the replica of the plan."""
-    runs = day_runs(plan, trace)
+    runs = day_runs(plan, trace, policy)
     base = runs[0][1]
     table = Table(
         title="Policies",
@@ -58,22 +70,22 @@ def autoscale_answer(plan: ServingPlan, trace: Load | None) -> Answer:
     )
 
 
-def day_runs(plan: ServingPlan, trace: Load | None) -> list[tuple[str, ScalingRun]]:
+def day_runs(plan: ServingPlan, trace: Load | None, asked: ScalingPolicy) -> list[tuple[str, ScalingRun]]:
     """Every policy on the trace."""
     if trace is None:
         raise InputError(
             what="autoscaling needs a load over time",
             cause="--trace is missing",
-            fix="add --trace FILE with a day of requests",
+            fix="add --trace FILE with a day of requests, or --save-dir DIR for HPA and KEDA files",
         )
     hierarchy = default_cluster(
         plan.request.gpu, max(plan.decode.layout.num_gpus, plan.gpus_per_node)
     ).hierarchy
     capacity = replica_capacity_per_s(load_calibration(), plan, hierarchy)
-    peak = _peak_rate(trace)
+    peak = peak_rate(trace)
     fixed = int(np.ceil(peak / capacity))
     runs = []
-    for name, policy in POLICIES:
+    for name, policy in policies(asked):
         used = replace(policy, most=4 * fixed) if policy else ScalingPolicy(fewest=fixed, most=fixed)
         run = autoscale(
             trace.arrival_s,
@@ -87,7 +99,7 @@ def day_runs(plan: ServingPlan, trace: Load | None) -> list[tuple[str, ScalingRu
     return runs
 
 
-def _peak_rate(trace: Load, window_s: float = 60.0) -> float:
+def peak_rate(trace: Load, window_s: float = 60.0) -> float:
     """Highest rate of any window of the trace, requests per second."""
     bins = max(int(np.ceil(float(trace.arrival_s[-1]) / window_s)), 1)
     counts = np.histogram(trace.arrival_s, bins=bins)[0]

@@ -50,8 +50,9 @@ def _campaign(plan: Plan) -> tuple[Section, ...]:
     if plan.campaign is None:
         return ()
     from app.reports.campaign.sections import campaign_sections
+    from planner.campaign.finish import finish_gap
 
-    return campaign_sections(plan.campaign)
+    return campaign_sections(plan.campaign, finish_gap(plan))
 
 
 def proof_facts(optimality: Optimality, search_time_s: float) -> Facts:

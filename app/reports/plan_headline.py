@@ -23,9 +23,16 @@ def headline(request: PlanRequest) -> str:
     job, cluster = request.job, request.cluster
     kinds = " + ".join(dict.fromkeys(node.gpu for node in cluster.nodes))
     batch = f"{counted(job.global_batch_size, 'sequence')} of {counted(job.sequence_length, 'token')}"
+    if request.model.module is not None:
+        batch = counted(job.global_batch_size, "sample")
     where = f"{cluster.num_gpus:,} × {kinds}"
     launched = "" if request.engine == FREE else f" · for {request.engine}"
     return f"{request.model.name} on {where} · {batch} · {job.precision} · {request.stack}{launched}"
+
+
+def unit_of_work(request: PlanRequest) -> str:
+    """What a step is counted in: a module has samples, whose tokens nobody knows."""
+    return "tokens" if request.model.module is None else "samples"
 
 
 def headline_facts(plan: Plan) -> Facts:
@@ -52,12 +59,12 @@ def step_text(estimate: Estimate) -> str:
 
 
 def throughput_text(request: PlanRequest, estimate: Estimate) -> str:
-    """Tokens per second, per GPU and in all."""
-    job = request.job
+    """Tokens (samples of a module) per second, per GPU and in all."""
+    job, unit = request.job, unit_of_work(request)
     tokens_per_s = job.tokens_per_step / estimate.step_time_s
     return (
-        f"{estimate.tokens_per_s_per_gpu:,.0f} tokens/s/GPU · {format_count(tokens_per_s)} tokens/s"
-        f" · {format_count(job.tokens_per_step)} tokens a step"
+        f"{estimate.tokens_per_s_per_gpu:,.0f} {unit}/s/GPU · {format_count(tokens_per_s)} {unit}/s"
+        f" · {format_count(job.tokens_per_step)} {unit} a step"
     )
 
 
@@ -145,13 +152,14 @@ def evidence_text(request: PlanRequest, estimate: Estimate) -> str:
 
 
 def money_text(request: PlanRequest, estimate: Estimate) -> str:
-    """Dollars and energy for a billion tokens."""
-    energy = f"{three_digits(estimate.wh_per_billion_tokens / KILO)} kWh per billion tokens at design power"
+    """Dollars and energy for a billion tokens (samples of a module)."""
+    unit = unit_of_work(request)
+    energy = f"{three_digits(estimate.wh_per_billion_tokens / KILO)} kWh per billion {unit} at design power"
     price = price_text(request.cluster)
     if estimate.usd_per_billion_tokens is None:
         return f"{price} (--set cluster.usd_per_gpu_hour=…) · {energy}"
     as_of = f", {request.cluster.price_as_of}" if request.cluster.price_as_of else ""
-    money = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
+    money = f"{format_usd(estimate.usd_per_billion_tokens)} per billion {unit}"
     return f"{money} at {price} per GPU-hour{as_of} · {energy}"
 
 
@@ -177,7 +185,8 @@ def run_text(request: PlanRequest, estimate: Estimate) -> str:
     tokens = request.job.total_tokens or 0
     steps = -(-tokens // request.job.tokens_per_step)
     total_s = steps * estimate.step_time_s
-    text = f"{format_count(tokens)} tokens in {format_count(steps)} steps take {format_duration(total_s)}"
+    asked, taken = f"{format_count(tokens)} {unit_of_work(request)}", format_duration(total_s)
+    text = f"{asked} in {format_count(steps)} steps take {taken}"
     if estimate.usd_per_step is not None:
         text += f" and {format_usd(steps * estimate.usd_per_step)}"
     if request.job.deadline_s is not None:

@@ -209,6 +209,8 @@ def scheduler_of(deployment: Deployment, run: ServingRun, *, batch: int) -> Sche
         mixed=stack.mixed,
         chunked=stack.chunked,
         output_reserve=stack.output_reserve,
+        spare_blocks=stack.spare_blocks,
+        holds_slot=stack.holds_slot,
         kv_block_tokens=stack.kv_block_tokens,
         lagged=stack.lagged,
     )

@@ -81,6 +81,8 @@ def footing(
         *_classes("tokens a sequence", job.sequence_length, CONTEXTS_TOKENS),
         *([Key(name=EXPERTS, used=EXPERTS)] if model.is_moe else []),
         *([Key(name=f"adapter {job.adapter.kind}", used=job.adapter.words)] if job.adapter else []),
+        *([Key(name="compression", used=f"gradients {how}")] if (how := job.gradient_compression) else []),
+        *([Key(name="offload", used=f"offload {job.offload.words}")] if job.offload else []),
     )
     return Footing(
         engine=engine_family(stack.name),

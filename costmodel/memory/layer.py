@@ -33,6 +33,7 @@ from costmodel.pipeline.in_flight import in_flight
 from costmodel.pipeline.pairing import paired_share
 from costmodel.pipeline.schedules import column
 from costmodel.stack import SoftwareStack
+from costmodel.updates.offload import IN_TRANSIT
 from costmodel.updates.optimizers import optimizer
 from topology.base.columns import Columns
 
@@ -156,6 +157,7 @@ class _Context:
 def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     """Pieces of one layer under each layout's own policy and sharding."""
     none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
+    away = at.job.offload.activations if at.job.offload else 0.0
     policy = np.where(at.table.recompute == full, none, at.table.recompute)
     parameters, experts = share.parameters[at.index], share.expert_parameters[at.index]
     working = share.working_bytes + at.stack.memory.gradient_scratch_bytes * share.matrix_parameters
@@ -165,11 +167,13 @@ def _layer_memory(share: LayerShare, at: _Context) -> LayerMemory:
     beside = beside + frozen_unit_bytes(frozen + frozen_experts, at.table, at.stack)
     state = with_uneven(state_bytes(at.each, parameters, experts), at.table, share.uneven_bytes[at.index])
     return LayerMemory(
-        state=with_frozen(state, at.table, frozen, frozen_experts),
+        state=with_frozen(state, at.table, at.stack, frozen, frozen_experts),
         saved_bytes=share.saved_bytes[policy, at.index],
-        saved_bytes_recomputed=share.saved_bytes[full][at.index],
+        saved_bytes_recomputed=(1 - away) * share.saved_bytes[full][at.index],
         working_bytes=working[at.index] + unit_bytes(parameters + experts, at.table, at.stack) + beside,
-        recompute_working_bytes=(share.saved_bytes[none] - share.saved_bytes[full])[at.index],
+        recompute_working_bytes=(share.saved_bytes[none] - (1 - IN_TRANSIT * away) * share.saved_bytes[full])[
+            at.index
+        ],
     )
 
 
@@ -181,8 +185,14 @@ def _pairs(table: LayoutTable, stack: SoftwareStack, job: TrainingJob) -> npt.ND
 
 
 def _first_backward_relief(layers: Sequence[LayerMemory], stack: SoftwareStack) -> Quantity:
-    """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance."""
-    shares = [np.minimum(1, layer.state.gradients_bytes / layer.saved_bytes) for layer in layers]
+    """min(activations, gradients)/activations of a layer, the least over runs; 0 for gradients in advance.
+
+    A block of a module may save nothing beside its input, and is relieved of nothing.
+    """
+    kept = [np.maximum(1, layer.saved_bytes) for layer in layers]
+    shares = [
+        np.minimum(1, layer.state.gradients_bytes / saved) for layer, saved in zip(layers, kept, strict=True)
+    ]
     least: Quantity = np.minimum.reduce(shares) * stack.memory.gradients_on_demand
     return least
 
@@ -198,7 +208,7 @@ def _embedding_memory(share: LayerShare, at: _Context) -> EndMemory:
     frozen = share.frozen_bytes[at.index]
     unit = unit + (0 if at.stack.memory.reduces_by_unit else frozen_unit_bytes(frozen, table, at.stack))
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
-    state = with_frozen(trained, table, frozen)
+    state = with_frozen(trained, table, at.stack, frozen)
     return EndMemory(state=state, activation_bytes=masks + unit)
 
 
@@ -233,7 +243,7 @@ def _head_memory(
         peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
         room = np.minimum(peak, recompute_working)
     return EndMemory(
-        state=with_frozen(trained, table, frozen),
+        state=with_frozen(trained, table, at.stack, frozen),
         activation_bytes=peak + held,
         recompute_room_bytes=room,
     )

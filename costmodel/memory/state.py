@@ -62,14 +62,17 @@ def bytes_per_parameter(table: LayoutTable, stack: SoftwareStack, job: TrainingJ
     gradient_bytes = stack.memory.gradient_bytes + stack.memory.bf16_sum_bytes * (job.precision == "bf16")
     updated = optimizer(job.optimizer)
     resident = 1 - stages[2] * (stack.memory.gathers_from_master and updated.has_master)
-    optimizer_bytes = kept_bytes(updated, stack)
+    offload = job.offload
+    optimizer_bytes = kept_bytes(updated, stack) * (1 - offload.updated if offload else 1)
+    optimizer_bytes += job.compression.kept_bytes(stack.memory.gradient_bytes) if job.compression else 0.0
+    on_gpu = 1 - stages[2] * bool(offload and offload.parameters)
 
     def after(ranks: npt.NDArray[Any]) -> State:
         """Bytes per parameter when sharded state is divided over so many ranks."""
         share = 1 / ranks
         return State(
-            weights_bytes=weight_bytes * resident * np.where(stages[2], share, 1.0),
-            gradients_bytes=gradient_bytes * np.where(stages[1], share, 1.0),
+            weights_bytes=on_gpu * weight_bytes * resident * np.where(stages[2], share, 1.0),
+            gradients_bytes=on_gpu * gradient_bytes * np.where(stages[1], share, 1.0),
             optimizer_bytes=optimizer_bytes * np.where(stages[0], share, 1.0),
         )
 
@@ -118,23 +121,32 @@ def state_bytes(each: BytesPerParameter, parameters: Quantity, expert_parameters
 
 
 def with_frozen(
-    state: State, table: LayoutTable, frozen_bytes: Quantity, frozen_expert_bytes: Quantity = 0.0
+    state: State,
+    table: LayoutTable,
+    stack: SoftwareStack,
+    frozen_bytes: Quantity,
+    frozen_expert_bytes: Quantity = 0.0,
 ) -> State:
     """The state with weights that are not trained: they have neither gradients nor moments.
 
-    They are sharded at ZeRO-3 alone: w/N, or w.
+    They are sharded at ZeRO-3 alone: w/N, or w; an engine whose units are gathered at every stage has both,
+    w + w/N, at ZeRO-0 2·w.
 
     Args:
         state: Of what is trained.
         table: The layouts.
+        stack: Whether its units are gathered.
         frozen_bytes: Weights of the rank, routed experts excluded.
         frozen_expert_bytes: Weights of its routed experts.
     """
     if not (np.any(frozen_bytes) or np.any(frozen_expert_bytes)):
         return state
-    sharded = np.greater_equal(table.zero_stage, 3)
-    dense = frozen_bytes / np.where(sharded, np.minimum(table.shard_degree, table.replicas), 1)
-    expert = frozen_expert_bytes / np.where(sharded, table.expert_shard_degree, 1)
+    whole = 1 - np.greater_equal(table.zero_stage, 3)
+    gathers = stack.memory.gathers_from_master and stack.memory.reduces_by_unit
+    kept = np.maximum(1 - whole, float(gathers))
+    alone = np.less(table.zero_stage, 1)
+    dense = frozen_bytes * (whole + kept / np.where(alone, 1, np.minimum(table.shard_degree, table.replicas)))
+    expert = frozen_expert_bytes * (whole + kept / np.where(alone, 1, table.expert_shard_degree))
     return replace(state, weights_bytes=state.weights_bytes + dense + expert)
 
 

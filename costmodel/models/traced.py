@@ -15,6 +15,8 @@ from topology.base.errors import InputError, shown
 
 TracedKind = Literal["product", "convolution", "attention", "roofline", "pass"]
 
+LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
+"""Whose models are named ``LIBRARY:NAME`` and traced."""
 LARGEST_NUMBER = 1e18  # of any count of one sample; the largest models compute 1e16 FLOP a sample
 MOST_OPS = 20_000  # of all kinds of block together; a block of a large model has about a hundred
 MOST_BLOCKS = 1024  # as for described models

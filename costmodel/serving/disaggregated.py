@@ -1,8 +1,9 @@
 """Event simulation of a disaggregated fleet: prompts are computed by one pool of workers, outputs by another.
 
 Each worker is a `Replica`; a prompt goes to the prefill worker with the shortest queue, its cache travels,
-and it joins the decode worker with the fewest requests. Workers advance in the order of their clocks, and
-none runs past the time at which another could send it something.
+and it joins the decode worker with the fewest requests. The prefill worker keeps the cache until that one has
+admitted the request: decode workers fetch it, or name the place it is sent to, when they have room. Workers
+advance in the order of their clocks, and none runs past the time at which another could send it something.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Fleet:
         "_closed",
         "_count",
         "_decoders",
+        "_entered",
+        "_holder",
         "_latency_s",
         "_load",
         "_seen",
@@ -75,7 +78,9 @@ class Fleet:
             cached_tokens=load.input_tokens,
             arrival_s=load.arrival_s,
         )
-        self.prefill = [Replica(prefill.times, prefill.rules, prompts) for _ in range(prefill.workers)]
+        self.prefill = [
+            Replica(prefill.times, prefill.rules, prompts, keeps=True) for _ in range(prefill.workers)
+        ]
         self.decode = [Replica(decode.times, decode.rules, outputs) for _ in range(decode.workers)]
         self._workers = self.prefill + self.decode
         self._decoders = frozenset(map(id, self.decode))
@@ -83,6 +88,8 @@ class Fleet:
         self._transfer = (transfer.latency_s + transfer.s_per_token * load.input_tokens).tolist()
         self._load, self._count, self._closed = load, len(load), bool(load.concurrency)
         self._seen = dict.fromkeys(map(id, self._workers), 0)
+        self._entered = dict.fromkeys(map(id, self.decode), 0)
+        self._holder: dict[int, Replica] = {}
         first = min(load.concurrency, len(load)) if load.concurrency else 0
         self.arrival_s: list[float] = [0.0] * first if load.concurrency else load.arrival_s.tolist()
         self.events: list[tuple[float, int, bool]] = [(at, i, False) for i, at in enumerate(self.arrival_s)]
@@ -101,11 +108,11 @@ class Fleet:
                 earliest, next_s = self._earliest()
 
     def _earliest(self) -> tuple[Replica | None, float]:
-        """The worker whose next event comes first, None when all are idle, and the clock of the one after."""
+        """The worker whose next event comes first, None when none has one, and the clock of the one after."""
         first, first_s, next_s = None, NEVER, NEVER
         for worker in self._workers:
             clock = worker.clock
-            if clock < next_s and not worker.idle:
+            if clock < next_s and not worker.idle and not worker.blocked:
                 if clock < first_s:
                     first, first_s, next_s = worker, clock, first_s
                 else:
@@ -128,17 +135,31 @@ class Fleet:
         horizon = self.events[0][0] if self.events else NEVER
         if decoding:
             horizon = min(horizon, next_s + self._latency_s)
+            if any(one.blocked for one in self.prefill):  # what it lets go may be sent on at once
+                horizon = worker.clock
         worker.advance(horizon)
+        if decoding:
+            self._fetch(worker)
         finished = worker.finished
         for i in finished[self._seen[id(worker)] :]:
+            if not decoding:
+                self._holder[i] = worker
             self._pass_on(i, worker.finish_s[i], decoding=decoding)
         self._seen[id(worker)] = len(finished)
+
+    def _fetch(self, worker: Replica) -> None:
+        """Free the caches of those that a decode worker has admitted, where they were computed."""
+        for i in worker.entered[self._entered[id(worker)] :]:
+            self._holder.pop(i).let_go(i, worker.admitted_s[i])
+        self._entered[id(worker)] = len(worker.entered)
 
     def _pass_on(self, i: int, at_s: float, *, decoding: bool) -> None:
         """A prompt goes to the decode pool; a finished request makes room for the next of a closed loop."""
         if not decoding and self._load.output_tokens[i] > 1:
             heappush(self.events, (at_s + self._transfer[i], i, True))
             return
+        if not decoding:
+            self._holder.pop(i).let_go(i, at_s)
         self.done += 1
         if self._closed and len(self.arrival_s) < self._count:
             heappush(self.events, (at_s, len(self.arrival_s), False))
@@ -168,6 +189,7 @@ def simulate_pools(prefill: PoolRules, decode: PoolRules, transfer: Transfer, lo
         step_count=steps[:, 1],
         step_batch=steps[:, 2],
         preemptions=sum(worker.preemptions for worker in workers),
+        restarts=sum(worker.restarts for worker in workers),
         prefilled_tokens=sum(worker.prefilled_tokens for worker in workers),
         peak_kv_tokens=max(worker.peak_kv for worker in fleet.decode),
         busy_s=sum(worker.busy_s for worker in workers) / len(workers),

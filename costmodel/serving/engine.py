@@ -31,6 +31,8 @@ class ServingStack:
         token_budget: Most tokens of a step on one rank, by default.
         max_batch: Most requests decoding at once, by default.
         output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
+        spare_blocks: Pages that admission keeps free for every running request besides.
+        holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
@@ -71,6 +73,8 @@ class ServingStack:
     token_budget: int
     max_batch: int
     output_reserve: float
+    spare_blocks: int
+    holds_slot: bool
     kv_block_tokens: int
     memory_fraction: float
     earlier_memory_fraction: float

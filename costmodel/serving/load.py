@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +30,15 @@ MOST_REQUESTS = 500_000
 NORMAL_P99 = 2.3263478740408408  # 99th percentile of the standard normal distribution
 TRACE_COLUMNS = {
     "arrival_s": ("arrival_s", "arrived_at", "timestamp"),
-    "input_tokens": ("input_tokens", "contexttokens", "num_prefill_tokens", "input_length"),
-    "output_tokens": ("output_tokens", "generatedtokens", "num_decode_tokens", "output_length"),
-}
+    "input_tokens": ("input_tokens", "contexttokens", "num_prefill_tokens", "input_length", "request tokens"),
+    "output_tokens": (
+        "output_tokens", "generatedtokens", "num_decode_tokens", "output_length", "response tokens",
+    ),
+}  # fmt: skip
+"""Of one's own files, the Azure LLM traces, Vidur's, Mooncake's and BurstGPT's."""
+HASHES = "hash_ids"
+HASH_BLOCK_TOKENS = 512
+"""Tokens that one hash of a prefix stands for in the Mooncake traces (github.com/kvcache-ai/Mooncake)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +70,8 @@ class Load:
     """Requests in order of arrival, and how they are sent.
 
     `arrival_s` is empty in a closed loop, where `concurrency` says how many are in flight.
-    `cached_tokens` are prompt tokens whose KV a prefix cache already holds.
+    `cached_tokens` are prompt tokens whose KV a prefix cache already holds. `block_hashes` name the blocks of
+    `hash_block_tokens` tokens of each prompt, where a trace does, each with all before it.
     """
 
     input_tokens: Ints
@@ -71,6 +79,8 @@ class Load:
     cached_tokens: Ints
     arrival_s: Floats
     concurrency: int | None = None
+    block_hashes: tuple[tuple[int, ...], ...] = ()
+    hash_block_tokens: int = HASH_BLOCK_TOKENS
 
     def __len__(self) -> int:
         """Count of requests."""
@@ -159,32 +169,54 @@ def thin(load: Load, replicas: int, which: int = 0) -> Load:
         cached_tokens=load.cached_tokens[pick],
         arrival_s=load.arrival_s[pick],
         concurrency=load.concurrency,
+        block_hashes=load.block_hashes[pick],
+        hash_block_tokens=load.hash_block_tokens,
     )
 
 
 def read_trace(path: Path) -> Load:
-    """Read a trace: a CSV with columns arrival_s, input_tokens, output_tokens and, optionally, cached_tokens.
+    """Read a trace: CSV or JSON lines of arrival_s, input_tokens, output_tokens; cached_tokens if known.
 
-    The column names of the Azure and Mooncake traces are understood too. Times may be numbers of seconds or
-    ISO timestamps; they are shifted to start at zero. Every bad row is named by its line.
+    The names of the Azure, BurstGPT and Mooncake traces are understood too; Mooncake's lines tell times in
+    milliseconds, and `hash_ids` of the prompt's blocks (in a CSV with spaces between them). Times may be
+    numbers of seconds or ISO timestamps; they are shifted to start at zero. Every bad row is named by its
+    line.
     """
-    rows = _trace_rows(path)
+    rows, first_line = _trace_rows(path)
     columns = _trace_columns(path, rows[0])
     values: dict[str, list[float]] = {name: [] for name in columns}
-    for line, row in enumerate(rows, start=2):
+    for line, row in enumerate(rows, start=first_line):
         for name, column in columns.items():
             values[name].append(
                 _trace_number(path, line, column, row[column] or "", time=name == "arrival_s")
             )
     order = np.argsort(np.array(values["arrival_s"]), kind="stable")
     arrival = np.array(values["arrival_s"])[order]
+    hashes = _hashes(path, rows) if HASHES in rows[0] else []
     cached = values.get("cached_tokens", [0.0] * len(rows))
     return Load(
         input_tokens=np.array(values["input_tokens"], dtype=np.int64)[order],
         output_tokens=np.array(values["output_tokens"], dtype=np.int64)[order],
         cached_tokens=np.array(cached, dtype=np.int64)[order],
         arrival_s=arrival - arrival[0],
+        block_hashes=tuple(hashes[i] for i in order) if hashes else (),
     )
+
+
+def _hashes(path: Path, rows: list[dict[str, str | None]]) -> list[tuple[int, ...]]:
+    """Hashes of the blocks of every prompt."""
+    found = []
+    for number, row in enumerate(rows, start=1):
+        text = row.get(HASHES) or ""
+        try:
+            found.append(tuple(int(word) for word in text.split()))
+        except ValueError as problem:
+            raise InputError(
+                what=f"the trace {path} is malformed",
+                cause=f"request {number}: {HASHES} = {shown(text)} are not whole numbers",
+                fix="write them with spaces between them, or as a list in JSON lines",
+            ) from problem
+    return found
 
 
 def mean_rate_per_s(load: Load) -> float:
@@ -198,9 +230,12 @@ def _cached(inputs: Ints, share: float) -> Ints:
     return np.asarray(np.minimum(np.floor(inputs * share), inputs - 1), dtype=np.int64)
 
 
-def _trace_rows(path: Path) -> list[dict[str, str | None]]:
-    """Rows of the file as dictionaries, with lower-case column names."""
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
+def _trace_rows(path: Path) -> tuple[list[dict[str, str | None]], int]:
+    """Rows of the file as dictionaries, with lower-case column names, and the line of the first."""
+    text = read_text(path)
+    if text.lstrip().startswith("{"):
+        return _json_rows(path, text), 1
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         rows = [
             {(k or "").strip().lower(): v for k, v in row.items()}
@@ -220,6 +255,42 @@ def _trace_rows(path: Path) -> list[dict[str, str | None]]:
         raise InputError(
             what=f"the trace {path} has no requests", cause="no row below the header", fix=_TRACE_FIX
         )
+    return rows, 2
+
+
+def _json_rows(path: Path, text: str) -> list[dict[str, str | None]]:
+    """Rows of JSON lines in the words of a CSV; Mooncake's milliseconds become seconds."""
+    rows: list[dict[str, str | None]] = []
+    for line, one in enumerate(text.splitlines(), start=1):
+        if len(rows) == MOST_REQUESTS:
+            raise InputError(
+                what=f"the trace {path} is too long",
+                cause=f"it has more than {MOST_REQUESTS:,} requests",
+                fix="give a part of it",
+            )
+        if not one.strip():
+            continue
+        try:
+            found = json.loads(one)
+            row: dict[str, str | None] = {
+                str(key).strip().lower(): " ".join(map(str, value)) if isinstance(value, list) else str(value)
+                for key, value in found.items()
+            }
+            if "input_length" in row and row.get("timestamp"):
+                row["timestamp"] = repr(float(str(row["timestamp"])) / 1e3)
+        except (ValueError, AttributeError, RecursionError) as problem:
+            raise InputError(
+                what=f"the trace {path} is malformed",
+                cause=f"line {line}: {shown(one[:80])} is not a request in JSON",
+                fix=_TRACE_FIX,
+            ) from problem
+        if rows and row.keys() != rows[0].keys():
+            raise InputError(
+                what=f"the trace {path} is malformed",
+                cause=f"line {line} has other keys than the first",
+                fix="give every request the same keys",
+            )
+        rows.append(row)
     return rows
 
 

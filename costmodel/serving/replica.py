@@ -32,8 +32,10 @@ class Scheduler:
     `token_budget` is the most tokens of one step and rank, `mixed` whether prompt tokens and decoding
     requests share a step, `chunked` whether a prompt may span steps, `output_reserve` the share of the
     outputs still to come that admission keeps free in the KV cache (1 never preempts, 0 relies on
-    preemption). `lagged` engines prepare the next step while one runs, so the tokens of a step are seen
-    when the next one ends.
+    preemption), `spare_blocks` the blocks that it keeps free for every running request besides. `lagged`
+    engines prepare the next step while one runs, so the tokens of a step are seen when the next one ends. A
+    prompt whose cache moves to another worker keeps that cache until then, and with `holds_slot` its place
+    among the running ones too.
     """
 
     token_budget: int
@@ -44,23 +46,28 @@ class Scheduler:
     output_reserve: float = 0.0
     kv_block_tokens: int = 16
     lagged: bool = False
+    spare_blocks: int = 1
+    holds_slot: bool = True
 
 
 class Replica:
     """The state of one simulated replica; `advance` performs its next event."""
 
     __slots__ = (
-        "_admitted", "_batch", "_context", "_decoding_kv", "_finish_step", "_heap", "_held", "_kv",
+        "_admitted", "_batch", "_context", "_decoding_kv", "_finish_step", "_heap", "_held", "_keeps", "_kv",
         "_left", "_memo", "_prefilling", "_remaining", "_rules", "_running", "_stall",
         "_start_step", "_step", "_steps_left", "_times", "_unseen", "_unseen_done", "admitted_s",
-        "busy_s", "clock", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions",
-        "prefilled_tokens", "steps", "waiting",
+        "busy_s", "clock", "entered", "finish_s", "finished", "first_token_s", "peak_kv", "preemptions",
+        "prefilled_tokens", "restarts", "steps", "waiting",
     )  # fmt: skip
 
-    def __init__(self, times: StepTimes, rules: Scheduler, load: Load) -> None:
-        """An idle replica at time zero; `load` gives the lengths of the requests it may be sent."""
+    def __init__(self, times: StepTimes, rules: Scheduler, load: Load, *, keeps: bool = False) -> None:
+        """An idle replica at time zero; `load` gives the lengths of the requests it may be sent.
+
+        One that `keeps` holds the cache of a finished request until it is told to `let_go`.
+        """
         count, g = len(load), times.tokens_per_step
-        self._times, self._rules = times, rules
+        self._times, self._rules, self._keeps = times, rules, keeps
         self._left: list[int] = (load.input_tokens - load.cached_tokens).tolist()
         self._context: list[int] = load.input_tokens.tolist()
         self._steps_left: list[int] = (1 + np.ceil((load.output_tokens - 1) / g)).astype(int).tolist()
@@ -76,14 +83,22 @@ class Replica:
         self.waiting: deque[int] = deque()
         self.first_token_s, self.finish_s, self.admitted_s = [NEVER] * count, [NEVER] * count, [NEVER] * count
         self.finished: list[int] = []
+        self.entered: list[int] = []
         self.steps: list[tuple[float, int, int]] = []
-        self.preemptions = self.prefilled_tokens = 0
+        self.preemptions = self.restarts = self.prefilled_tokens = 0
         self.clock = self.peak_kv = self.busy_s = 0.0
 
     @property
     def idle(self) -> bool:
         """Whether the replica has nothing to do."""
         return not (self._batch or self._prefilling or self.waiting or self._unseen_done)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether all that it could do waits for caches that others have yet to fetch."""
+        if self._batch or self._prefilling or self._unseen or self._unseen_done:
+            return False
+        return bool(self.waiting) and not self._has_room(self.waiting[0])
 
     @property
     def load(self) -> int:
@@ -142,6 +157,7 @@ class Replica:
             self._remaining += self._steps_left[i]
             if self.admitted_s[i] == NEVER:
                 self.admitted_s[i] = self.clock
+                self.entered.append(i)
             if self._left[i]:
                 self._prefilling.append(i)
                 return True
@@ -151,14 +167,17 @@ class Replica:
     def _has_room(self, i: int) -> bool:
         """Whether a slot is free.
 
-        The cache holds request i besides what the running ones may still need.
+        The cache holds request i besides what the running ones may still need: at least their tokens of this
+        step, or of the next one where prompts have a step of their own.
         """
         rules = self._rules
         running = self._running
         if running >= rules.max_batch:
             return False
-        growth = rules.output_reserve * (self._remaining + self._steps_left[i]) * self._times.tokens_per_step
-        needed = max(growth, rules.kv_block_tokens * running)
+        grown = self._times.tokens_per_step
+        growth = rules.output_reserve * (self._remaining + self._steps_left[i]) * grown
+        step = (self._batch if rules.mixed or not running else running + 1) * grown
+        needed = max(growth, rules.spare_blocks * rules.kv_block_tokens * running, step)
         return self._kv + self._rounded(self._context[i]) + needed <= rules.kv_capacity_tokens
 
     def _rounded(self, tokens: int) -> float:
@@ -234,7 +253,10 @@ class Replica:
         self._start_step[i] = self._step
         self._finish_step[i] = self._step + self._steps_left[i]
         if self._steps_left[i] == 0:
-            self._release(i)
+            if not self._keeps:
+                self._release(i)
+            elif not self._rules.holds_slot:
+                self._running -= 1
             self._finish(i, first_s)
             return
         self._batch += 1
@@ -327,6 +349,13 @@ class Replica:
         if self._admitted[-1] == i:
             self._admitted.pop()
 
+    def let_go(self, i: int, at_s: float) -> None:
+        """Free the cache that request i kept, since it has moved; who waited for room has it from then on."""
+        if self.blocked:
+            self.clock = max(self.clock, at_s)
+        self._kv -= self._held[i]
+        self._running -= self._rules.holds_slot
+
     def _drop_stale(self) -> None:
         """Forget completions of requests that were preempted since."""
         heap = self._heap
@@ -334,13 +363,22 @@ class Replica:
             heappop(heap)
 
     def _preempt(self) -> None:
-        """Send the youngest decoding request back to the head of the queue.
+        """Send the youngest running request back to the head of the queue.
 
-        It recomputes its context later.
+        It recomputes its context later; one whose prompt is half computed starts again.
         """
-        while self._finish_step[self._admitted[-1]] <= self._step:
+        while not self._left[self._admitted[-1]] and self._finish_step[self._admitted[-1]] <= self._step:
             self._admitted.pop()
         i = self._admitted[-1]
+        if self._left[i]:
+            self._prefilling.remove(i)
+            self._remaining -= self._steps_left[i]
+            self._left[i] = self._context[i]
+            self._release(i)
+            self.waiting.appendleft(i)
+            self.preemptions += 1
+            self.restarts += 1
+            return
         steps_left = self._finish_step[i] - self._step
         context = self._context[i] + ceil((self._step - self._start_step[i]) * self._times.tokens_per_step)
         self._stop_decoding(i)

@@ -25,7 +25,10 @@ ASKED_EVERY = 200  # arrivals and ends of requests after which an open load is l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps."""
+    """What one simulated replica did; arrays are per request, `step_*` per jump of equal steps.
+
+    `restarts` are those of the `preemptions` that met a prompt half computed.
+    """
 
     arrival_s: Floats
     first_token_s: Floats
@@ -35,6 +38,7 @@ class Simulation:
     step_count: Floats
     step_batch: Floats
     preemptions: int
+    restarts: int
     prefilled_tokens: int
     peak_kv_tokens: float
     busy_s: float
@@ -117,6 +121,7 @@ def simulate_while(
         step_count=steps[:, 1],
         step_batch=steps[:, 2],
         preemptions=replica.preemptions,
+        restarts=replica.restarts,
         prefilled_tokens=replica.prefilled_tokens,
         peak_kv_tokens=replica.peak_kv,
         busy_s=replica.busy_s,

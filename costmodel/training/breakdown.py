@@ -25,7 +25,7 @@ from costmodel.training.constants import Constants
 from costmodel.training.layer_time import embedding_step, head_step, layer_step
 from costmodel.training.op_times import PART_TRANSFERS
 from costmodel.training.raw_times import Features, PartTimes
-from costmodel.training.step_time import step_stretch
+from costmodel.training.step_time import step_stretch, update_seconds_per_parameter
 
 NOTHING = 1e-9
 """Share of the step below which a difference of two sums is rounding."""
@@ -159,8 +159,7 @@ def _update_seconds(f: Features, c: Constants, split: StageSplit, rank: int) -> 
     """Optimizer step of one rank."""
     e, held = f.environment, _held(split, f, rank) @ f.traffic.updated_parameters[:, 0]
     products = _held(split, f, rank) @ f.traffic.update_s[:, 0]
-    moved = (c.optimizer_bytes + e.update_bytes) * held / e.memory_bandwidth_bytes_per_s
-    return float(e.level * (moved + products))
+    return float(e.level * (update_seconds_per_parameter(e, c) * held + products))
 
 
 def _held(split: StageSplit, f: Features, rank: int) -> NDArray[np.float64]:

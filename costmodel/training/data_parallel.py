@@ -72,6 +72,8 @@ def gradient_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
+    from_host_s: tuple[float, float] = (0.0, 0.0),
+    sent: tuple[Vector, Vector] | None = None,
 ) -> GradientTraffic:
     """Seconds of the traffic between replicas.
 
@@ -88,6 +90,10 @@ def gradient_traffic(
         frozen: Bytes of weights that are not trained, of the shapes of `dense` and `expert`: gathered before
             each use at ZeRO-3, never reduced.
         products: Seconds of an optimizer's matrix products of a rank's matrices, of the same shapes.
+        from_host_s: Of a parameter that ZeRO-3 shards: bringing its weight from the host before it is
+            gathered, and taking its gradient there.
+        sent: Of compressed gradients: uncompressed parameters of the same bytes, of the shapes of `dense` and
+            `expert`.
     """
     copies = table.replicas
     shards = np.minimum(table.shard_degree, copies)
@@ -98,14 +104,16 @@ def gradient_traffic(
         _Replicas(expert, table.expert_dp, table.expert_shard_degree, strides["expert_data"]),
     )
     reduce_s, gather_s, updated = (np.zeros_like(dense) for _ in range(3))
-    for group in groups:
+    each_use = table.zero_stage >= SHARDS_PARAMETERS
+    for group, narrow in zip(groups, sent or (None, None), strict=True):
         if not group.parameters.any():
             continue
         bucket = (counts * group.parameters).sum(axis=0) / table.pp
         unit = np.where(per_unit, group.parameters, bucket)
         share = group.parameters / np.maximum(unit, 1e-30)
         pieces = np.where(per_unit, stack.timing.messages_per_unit, 1.0)
-        reduced = unit * stack.memory.gradient_reduce_bytes / pieces
+        less = 1.0 if narrow is None else _share_sent(narrow, group.parameters, counts, per_unit)
+        reduced = less * unit * stack.memory.gradient_reduce_bytes / pieces
         reduce_s += share * pieces * _reduce(cal, hierarchy, table, group, reduced)
         gathered = unit * stack.memory.parameter_gather_bytes * (table.zero_stage > 0)
         gather_s += (
@@ -114,7 +122,9 @@ def gradient_traffic(
             * collective_time(cal, hierarchy, "all_gather", gathered / pieces, group.shards, group.stride)
         )
         updated += group.parameters / np.where(table.zero_stage > 0, group.shards, 1)
-    each_use = table.zero_stage >= SHARDS_PARAMETERS
+        moved = each_use * group.parameters / group.shards
+        gather_s += from_host_s[0] * moved
+        reduce_s += from_host_s[1] * moved
     for group, held in zip(groups, frozen or (), strict=False):
         messages = stack.timing.messages_per_unit
         whole = held * each_use / messages
@@ -146,6 +156,8 @@ def least_traffic(
     tied_parameters: Vector,
     frozen: tuple[Vector, Vector] | None = None,
     products: tuple[Vector, Vector] | None = None,
+    from_host_s: tuple[float, float] = (0.0, 0.0),
+    sent: tuple[Vector, Vector] | None = None,
 ) -> GradientTraffic:
     """Each number of `gradient_traffic` at its least over the shard degrees that the stack can use."""
     partly = np.isin(table.zero_stage, stack.supports.partial_zero_stages)
@@ -167,6 +179,8 @@ def least_traffic(
         tied_parameters=tied_parameters[rows],
         frozen=(frozen[0][:, rows], frozen[1][:, rows]) if frozen else None,
         products=(products[0][:, rows], products[1][:, rows]) if products else None,
+        from_host_s=from_host_s,
+        sent=(sent[0][:, rows], sent[1][:, rows]) if sent else None,
     )
     starts = np.cumsum(counts) - counts
     least = {name: np.minimum.reduceat(getattr(every, name), starts, axis=-1) for name in every.names()}
@@ -181,6 +195,13 @@ class _Replicas:
     copies: Counts
     shards: Counts
     stride: Counts
+
+
+def _share_sent(sent: Vector, parameters: Vector, counts: Vector, per_unit: NDArray[np.bool_]) -> Vector:
+    """What compression leaves of a message: of each unit, or of the bucket that all of them make."""
+    bucket = (counts * sent).sum(axis=0) / np.maximum((counts * parameters).sum(axis=0), 1e-30)
+    alone = sent / np.maximum(parameters, 1e-30)
+    return np.asarray(np.where(per_unit, alone, bucket))
 
 
 def _whole_updates(

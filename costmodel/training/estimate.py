@@ -242,6 +242,10 @@ def _assumptions(q: Question) -> tuple[str, ...]:
     ]
     if q.model.module:
         lines.append("traced in bf16 without a loss: a token is a sample, its kernels were not measured")
+    if q.job.gradient_compression:
+        lines.append(
+            f"gradients sent as {q.job.gradient_compression}: its statistical effect is not modelled"
+        )
     if q.model.is_moe:
         lines.append("tokens are routed evenly to experts")
     if rates_of(q.cluster.spec) is not None:

@@ -22,6 +22,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, num_microbatches
 from costmodel.models.sizes import tied_parameters
 from costmodel.models.spec import ModelSpec, layer_runs
+from costmodel.ops.compressed import spared_parameters
 from costmodel.ops.cuts import Cuts, cuts_of
 from costmodel.ops.feed_forward import copies_sent
 from costmodel.ops.op import HALF_BYTES, LINEAR, Op, OpKind
@@ -33,7 +34,7 @@ from costmodel.stack import SoftwareStack
 from costmodel.training.data_parallel import GradientTraffic, gradient_traffic, least_traffic
 from costmodel.training.op_times import KernelTimes, TransferTimes, kernel_times, transfer_times
 from costmodel.training.rank_strides import axis_strides
-from costmodel.training.slowdowns import Environment, environment_of
+from costmodel.training.slowdowns import Environment, environment_of, from_host_seconds
 from costmodel.updates.optimizers import Optimizer, optimizer
 from topology.base.columns import Columns, Rows
 from topology.cluster import Cluster
@@ -181,6 +182,8 @@ def features_of(
         _replication(
             model, hierarchy, job, stack, table, cal, shard_of, kernels,
             products=update_seconds(cal, cluster.gpu, parts, job, len(kernels[0].forward_s)),
+            spared=_spared(parts, job, len(kernels[0].forward_s)),
+            from_host_s=from_host_seconds(cluster, job, stack),
             any_sharding=any_sharding,
         )
         if exchanges
@@ -231,6 +234,8 @@ def _replication(
     kernels: Sequence[KernelTimes],
     *,
     products: tuple[Vector, Vector] | None,
+    spared: tuple[Vector, Vector] | None,
+    from_host_s: tuple[float, float],
     any_sharding: bool,
 ) -> tuple[GradientTraffic, tuple[Vector, Vector], Index]:
     """Replica traffic and pipeline sends of every distinct replication, and the one of each layout."""
@@ -242,6 +247,7 @@ def _replication(
     tied = tied_parameters(model) * (job.adapter is None) / distinct.tp
     dense = np.stack([part.dense_parameters[shards] for part in kernels])
     dense[-1] += tied * (distinct.pp > 1)
+    expert = np.stack([part.expert_parameters[shards] for part in kernels])
     traffic = (least_traffic if any_sharding else gradient_traffic)(
         cal,
         hierarchy,
@@ -249,11 +255,13 @@ def _replication(
         distinct,
         strides,
         dense=dense,
-        expert=np.stack([part.expert_parameters[shards] for part in kernels]),
+        expert=expert,
         layers=[run.count for run in layer_runs(model)],
         tied_parameters=tied,
         frozen=_frozen(kernels, shards) if job.adapter else None,
         products=(products[0][:, shards], products[1][:, shards]) if products else None,
+        from_host_s=from_host_s,
+        sent=_sent(job, stack, (dense, expert), spared, shards),
     )
     probes = np.array(PROBE_BYTES)[:, None] * (distinct.pp > 1)
     small, large = collective_time(cal, hierarchy, "p2p", probes, distinct.pp, strides["pp"])
@@ -293,8 +301,47 @@ def _distinct(columns: list[NDArray[Any]]) -> tuple[Index, Index]:
 def stage_message_bytes(features: Features) -> Vector:
     """Bytes of the hidden states that a rank sends to the next stage, per layout."""
     shards = np.where(features.environment.p2p_sharded, 1.0, features.layout_numbers.sequence_parallel)
-    ranks = shards * (features.tp[features.placed_shard] - 1) + 1
+    return _hidden_bytes(features, shards)
+
+
+def input_bytes(features: Features) -> Vector:
+    """Bytes of a layer's input on a rank, as full recomputation keeps it, per layout."""
+    return _hidden_bytes(features, features.layout_numbers.sequence_parallel)
+
+
+def _hidden_bytes(features: Features, sharded: Vector) -> Vector:
+    """Hidden states of a microbatch in sixteen bits; where `sharded` is 1 each rank of tp has a part."""
+    ranks = sharded * (features.tp[features.placed_shard] - 1) + 1
     return np.asarray(HALF_BYTES * features.hidden_elements[features.placed_shard] / ranks)
+
+
+def _spared(parts: Sequence[Sequence[Op]], job: TrainingJob, size: int) -> tuple[Vector, Vector] | None:
+    """Parameters of each part whose gradients are not sent, by cut: dense ones and those of experts."""
+    if job.compression is None:
+        return None
+    dense, expert = np.zeros((len(parts), size)), np.zeros((len(parts), size))
+    for part, ops in enumerate(parts):
+        dense[part] += spared_parameters(ops, job.compression, experts=False)
+        expert[part] += spared_parameters(ops, job.compression, experts=True)
+    return dense, expert
+
+
+def _sent(
+    job: TrainingJob,
+    stack: SoftwareStack,
+    held: tuple[Vector, Vector],
+    spared: tuple[Vector, Vector] | None,
+    shards: Index,
+) -> tuple[Vector, Vector] | None:
+    """What is sent of compressed gradients, as so many parameters uncompressed; None where all is sent."""
+    if job.compression is None or spared is None:
+        return None
+    whole = stack.memory.gradient_reduce_bytes
+    width = job.compression.value_bytes(whole) / whole
+    first, second = (
+        width * np.maximum(0.0, all_of - some[:, shards]) for all_of, some in zip(held, spared, strict=True)
+    )
+    return first, second
 
 
 def update_seconds(

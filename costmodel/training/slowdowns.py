@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from costmodel.job import TrainingJob
@@ -10,7 +11,8 @@ from costmodel.layout import Quantity
 from costmodel.models.spec import ModelSpec
 from costmodel.ops.op import HALF_BYTES
 from costmodel.stack import SoftwareStack
-from costmodel.updates.optimizers import ADAM_STATE_BYTES, optimizer
+from costmodel.updates.offload import HOST_EFFICIENCY, UPDATE_BYTES, host_path
+from costmodel.updates.optimizers import ADAM_STATE_BYTES, MASTER_BYTES, optimizer
 from topology.cluster import Cluster
 from topology.hardware.datasheets import generation_of
 
@@ -39,6 +41,10 @@ class Environment:
         memory_bandwidth_bytes_per_s: Of the GPU.
         static_experts: 1 if the shapes of expert products are known without asking the GPU.
         update_bytes: What an update moves per parameter beyond AdamW in fp32.
+        host_updated: Share of the parameters that the host updates.
+        host_update_s: Of a parameter that the host updates, gradient and weight moved and all.
+        inputs_away: Share of the inputs of recomputed layers that wait in host memory.
+        host_link_bytes_per_s: What copies between a GPU and its host reach, per direction.
         level: Factor on every time of a step, from the user's own runs of the stack.
     """
 
@@ -71,6 +77,10 @@ class Environment:
     memory_bandwidth_bytes_per_s: Quantity
     static_experts: Quantity
     update_bytes: Quantity = 0.0
+    host_updated: Quantity = 0.0
+    host_update_s: Quantity = 0.0
+    inputs_away: Quantity = 0.0
+    host_link_bytes_per_s: Quantity = math.inf
     level: Quantity = 1.0
 
 
@@ -89,7 +99,7 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
     return Environment(
         **({name: float(getattr(timing, name)) for name in named} | here),
         level=stack.level,
-        update_bytes=_update_bytes(job),
+        update_bytes=_update_bytes(job, stack),
         splits_accumulation=float(generation.splits_accumulation and job.is_low_precision),
         design_power_w=gpu.tdp_w,
         product_energy=PRECISIONS[record.linear].activation_bytes / HALF_BYTES,
@@ -100,10 +110,49 @@ def environment_of(model: ModelSpec, cluster: Cluster, job: TrainingJob, stack: 
         static_experts=float(
             timing.drops_tokens or (timing.static_experts_blackwell and generation.device_sized_experts)
         ),
+        **_offloaded(cluster, job, stack),
     )
 
 
-def _update_bytes(job: TrainingJob) -> float:
-    """2·(state − AdamW's): bytes that an update reads and writes of a parameter beyond those of AdamW."""
+def _offloaded(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> dict[str, float]:
+    """What waits in host memory, and the seconds of its path; nothing of a job that offloads nothing.
+
+        host update = g/B + UPDATE_BYTES/(efficiency·D) + w/B, one after the other
+
+    g and w are the bytes of a gradient and a weight as they travel, D a GPU's share of the memory's rate.
+    With parameters offloaded both have been there since the backward.
+    """
+    if job.offload is None:
+        return {}
+    path = host_path(cluster.spec)
+    moved = stack.memory.gradient_bytes + stack.memory.weight_bytes
+    travels = 0.0 if job.offload.parameters else moved / path.link_bytes_per_s
+    rate = math.inf if path.memory_bytes_per_s is None else HOST_EFFICIENCY * path.memory_bytes_per_s
+    return {
+        "host_updated": job.offload.updated,
+        "host_update_s": travels + UPDATE_BYTES / rate,
+        "inputs_away": job.offload.activations,
+        "host_link_bytes_per_s": path.link_bytes_per_s,
+    }
+
+
+def from_host_seconds(cluster: Cluster, job: TrainingJob, stack: SoftwareStack) -> tuple[float, float]:
+    """Seconds of an offloaded parameter's weight on its way to the GPU, and of its gradient on the way back.
+
+    A stack that gathers from its master weights brings those, in fp32.
+    """
+    if job.offload is None or not job.offload.parameters:
+        return 0.0, 0.0
+    weight = MASTER_BYTES if stack.memory.gathers_from_master else stack.memory.weight_bytes
+    link = host_path(cluster.spec).link_bytes_per_s
+    return weight / link, stack.memory.gradient_bytes / link
+
+
+def _update_bytes(job: TrainingJob, stack: SoftwareStack) -> float:
+    """2·(state − AdamW's): bytes that an update reads and writes of a parameter beyond those of AdamW.
+
+    Compressing gradients moves bytes too, of every parameter, since only replicas that share no state do it.
+    """
     state = optimizer(job.optimizer).state_bytes
-    return 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)
+    moved = 0.0 if state is None else 2 * (state - ADAM_STATE_BYTES)
+    return moved + (job.compression.moved_bytes(stack.memory.gradient_bytes) if job.compression else 0.0)

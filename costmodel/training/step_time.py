@@ -4,6 +4,7 @@ One code path serves the scalar estimate (arrays of length one), the scoring of 
 the constants over all measured runs. The equations:
 
     ZeRO-3 layer  = max(layer, parameter traffic) + share · min(layer, parameter traffic)
+    recomputed layer = forward and backward, each at least as long as an offloaded input travels
     tail          = reduction and gathering not hidden under the last backward and first forward,
                     then the optimizer
 
@@ -22,7 +23,7 @@ from costmodel.pipeline.bubble import waited_sends
 from costmodel.pipeline.schedules import RECORDS, chunks_per_rank, column
 from costmodel.training.constants import Constants
 from costmodel.training.layer_time import LayerStep, embedding_seconds, head_seconds, layer_step
-from costmodel.training.raw_times import Features, stage_message_bytes
+from costmodel.training.raw_times import Features, input_bytes, stage_message_bytes
 from costmodel.training.slowdowns import Environment
 from topology.base.columns import Columns
 
@@ -89,16 +90,18 @@ def compose(f: Features, c: Constants) -> CostColumns:
     none, full = RECOMPUTES.index("none"), RECOMPUTES.index("full")
     base = np.where(numbers.recompute == full, 0, numbers.recompute)
     stretch = step_stretch(numbers.nodes, e.level, c)
+    away = e.inputs_away * input_bytes(f) / e.host_link_bytes_per_s
     layer_s, extra_s, forward_s, backward_s = [], [], [], []
     for run, step in enumerate(steps):
         forward = _with_parameters(step.forward_s[f.placed_shard], traffic.gather[run], e)
         exchange = traffic.gather[run] + traffic.scatter[run]
         backward = _with_parameters(step.backward_s[base, f.placed_shard], exchange, e)
         recomputing = _with_parameters(step.backward_s[full, f.placed_shard], exchange, e)
+        waits = np.maximum(0.0, away - forward) + np.maximum(0.0, away - recomputing)
         forward_s.append(forward)
         backward_s.append(_with_parameters(step.backward_s[none, f.placed_shard], exchange, e))
         layer_s.append(stretch * (forward + backward))
-        extra_s.append(stretch * (recomputing - backward))
+        extra_s.append(stretch * (recomputing + waits - backward))
     first = embedding_seconds(f, c)[f.placed_shard] + traffic.gather[-2] + traffic.scatter[-2]
     last = head_seconds(f, c)[f.placed_shard] + traffic.gather[-1] + traffic.scatter[-1]
     edges = (traffic.gather[:-2] + traffic.scatter[:-2]).max(axis=0) + e.host_s_per_microbatch
@@ -178,8 +181,7 @@ def _tail(
     stays_r = np.where(e.gradient_overlap, c.contention, 1.0)
     stays_a = np.where(e.parameter_overlap, c.contention, 1.0)
     stretch = step_stretch(n.nodes, e.level, c)
-    moved = (c.optimizer_bytes + e.update_bytes) / e.memory_bandwidth_bytes_per_s
-    update = e.level * moved * traffic.updated + e.level * traffic.update_s
+    update = e.level * update_seconds_per_parameter(e, c) * traffic.updated + e.level * traffic.update_s
     R, A = traffic.step_reduce, traffic.step_gather
     every = stays_r * R + stays_a * A
     every[-2:] += traffic.tied
@@ -190,6 +192,12 @@ def _tail(
     forms *= stretch
     forms += update
     return forms[:, :-2], forms[:, -2], forms[:, -1]
+
+
+def update_seconds_per_parameter(e: Environment, c: Constants) -> Quantity:
+    """Seconds of an update: what it moves in the GPU's memory, and then what the host's share takes."""
+    moved = (c.optimizer_bytes + e.update_bytes) / e.memory_bandwidth_bytes_per_s
+    return (1 - e.host_updated) * moved + e.host_updated * e.host_update_s
 
 
 def _sends(f: Features, c: Constants) -> Vector:

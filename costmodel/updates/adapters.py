@@ -5,6 +5,7 @@ Legend: ``r`` rank, ``k`` and ``n`` inputs and outputs of an adapted matrix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
@@ -46,6 +47,7 @@ class Adapter:
         base: Format of frozen matrices, ``half`` sixteen bits; embedding, head and norms stay as they are.
             ``fp8`` is what a job in eight bits multiplies, kept alone.
         dropout: Share of an adapter's input that is dropped.
+        alpha: Numerator of the factor alpha/rank on what it adds; None makes that one. No time depends on it.
     """
 
     kind: AdapterKind = "lora"
@@ -53,6 +55,7 @@ class Adapter:
     targets: tuple[AdapterTarget, ...] = TARGETS
     base: BaseFormat = "half"
     dropout: float = 0.0
+    alpha: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse an adapter of nothing, and a base that is not what its kind says."""
@@ -64,13 +67,21 @@ class Adapter:
             raise _refused(f"{self.kind} over a base in {self.base}: only qlora has one in nf4 or int8")
         if not 0 <= self.dropout < 1:
             raise _refused(f"dropout = {shown(self.dropout)} is no share of 0 up to 1")
+        if self.alpha is not None and not 0 < self.alpha < math.inf:
+            raise _refused(f"alpha = {shown(self.alpha)} is no positive number")
 
     @property
     def words(self) -> str:
         """The adapter as it is written on a command line."""
         base = f",base={self.base}" if self.base != "half" else ""
         drops = f",dropout={self.dropout:g}" if self.dropout else ""
-        return f"{self.kind}:r={self.rank},targets={'+'.join(self.targets)}{base}{drops}"
+        factor = "" if self.alpha is None else f",alpha={self.alpha:g}"
+        return f"{self.kind}:r={self.rank},targets={'+'.join(self.targets)}{base}{drops}{factor}"
+
+    @property
+    def alpha_or_rank(self) -> float:
+        """The numerator of the factor."""
+        return self.rank if self.alpha is None else self.alpha
 
     @property
     def quantised_bytes(self) -> float | None:
@@ -92,8 +103,8 @@ def parse_adapter(text: str) -> Adapter:
     for part in rest.split(",") if rest.strip() else ():
         key, equals, value = (word.strip() for word in part.partition("="))
         key = {"r": "rank"}.get(key, key)
-        if key not in ("rank", "targets", "base", "dropout") or not equals or key in said:
-            raise _refused(f"{shown(part)} is no rank, targets, base or dropout that was not said before")
+        if key not in ("rank", "targets", "base", "dropout", "alpha") or not equals or key in said:
+            raise _refused(f"{shown(part)} is no rank, targets, base, dropout or alpha not said before")
         said[key] = value
     return Adapter(
         kind=kind,
@@ -102,7 +113,8 @@ def parse_adapter(text: str) -> Adapter:
         if "targets" in said
         else TARGETS,
         base=_one(said.get("base", "nf4" if kind == "qlora" else "half"), BASES, "base"),
-        dropout=_share(said.get("dropout", "0")),
+        dropout=_number(said.get("dropout", "0"), "dropout"),
+        alpha=_number(said["alpha"], "alpha") if "alpha" in said else None,
     )
 
 
@@ -121,12 +133,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _share(text: str) -> float:
-    """A share as text."""
+def _number(text: str, what: str) -> float:
+    """A number as text."""
     try:
         return float(text)
     except ValueError:
-        raise _refused(f"dropout = {shown(text)} is no number") from None
+        raise _refused(f"{what} = {shown(text)} is no number") from None
 
 
 def _refused(cause: str) -> InputError:

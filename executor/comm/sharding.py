@@ -45,6 +45,10 @@ _TABLE: tuple[tuple[str, ShardingRule], ...] = (
     (r"mlp\.experts\.down_proj$", ShardingRule(tensor_dim=2, expert_dim=0)),
     (r"mlp\.experts\.down_proj_bias$", ShardingRule(expert_dim=0)),
     (r"(embed_tokens|lm_head)\.weight$", ROWS),
+    (r"(o_proj|down_proj)\.lora_A\.weight$", COLUMNS),
+    (r"self_attn\.(q|k|v|q_b|kv_b)_proj\.lora_B\.weight$", ROWS),
+    (r"mlp\.(shared_experts\.)?(gate|up)_proj\.lora_B\.weight$", ROWS),
+    (r"\.lora_[AB]\.weight$", PER_HEAD),  # whole, of products that ranks have parts of
     (r"self_attn\.(q|k|v|q_b|kv_b)_proj\.(weight|bias)$", ROWS),
     (r"self_attn\.sinks$", ROWS),
     (r"mlp\.(shared_experts\.)?(gate|up)_proj\.(weight|bias)$", ROWS),

@@ -10,6 +10,7 @@ Legend: ``S`` sequence length, ``G`` global batch size in sequences.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,8 @@ def named_in_full(name: str) -> str:
     return name if name == SYNTHETIC else str(Path(name).resolve())
 
 
-def batch(source: TokenSource, samples: range) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Inputs and targets of consecutive samples, (samples, S) each."""
+def batch(source: TokenSource, samples: Iterable[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Inputs and targets of samples, (samples, S) each."""
     rows = np.stack([source.sample(index) for index in samples])
     return rows[:, :-1], rows[:, 1:]
 

@@ -8,6 +8,7 @@ the other nodes that an attempt has failed. No torch: what is started imports it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -20,9 +21,11 @@ from pathlib import Path
 from types import FrameType
 
 from executor.launch.nodes import Nodes
+from executor.training.manifest import steps_on_disk
+from executor.training.settings import CHECKPOINTS
 from executor.training.worker import LAUNCHER, MEETING, RANKS_FOLDER, RESTARTS
 
-MOST_RESTARTS = 3
+MOST_RESTARTS = 3  # between one new checkpoint and the next
 NOTICE_S = 30  # between a signal and the kill: Kubernetes' default, and about that of spot instances
 REPORT_S = 2  # of the notice, kept for the launcher to say how the run ended
 GRACE_S = 5  # a rank whose peer has died can finish nothing: its collective would only hang
@@ -36,7 +39,8 @@ class Team:
     """The ranks that one node starts.
 
     `folder` is the run's, which the file descriptor `lock` holds; in `meeting` all ranks meet. `over` says
-    that a node is gone, which ends an attempt; `may_restart` waits until that is known after one has failed.
+    that a node is gone or comes, which ends an attempt, and `in_order` that it has time for a checkpoint;
+    `may_restart` waits until that is known after one has failed.
     `waiting` are processes that were started meanwhile, to take the places of ranks when it is.
     """
 
@@ -50,6 +54,7 @@ class Team:
     notice_s: int = NOTICE_S
     max_restarts: int = MOST_RESTARTS
     over: Callable[[], bool] = lambda: False
+    in_order: Callable[[], bool] = lambda: False
     may_restart: Callable[[], bool] = lambda: True
     waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -64,22 +69,51 @@ def run_team(team: Team) -> tuple[int, signal.Signals | None]:
     Whatever asks to stop (Ctrl-C, a closed terminal, SIGUSR1 as a scheduler's warning) becomes one SIGTERM
     to each rank. Their own sessions keep a terminal's signals from them.
     """
-    code, ranks = 0, list[subprocess.Popen[bytes]]()
+    code, ranks, budget = 0, list[subprocess.Popen[bytes]](), Budget(team)
     with _heeding() as asked:
         try:
-            for attempt in range(team.max_restarts + 1):
+            for attempt in itertools.count():
                 ranks = [_started(team, attempt, local) for local in range(team.num_local)]
                 code = _ended(team, ranks, team.meeting / f"failed-{attempt}", asked)
                 if code == 0 or asked:
                     break
                 _prepare(team)
-                if not team.may_restart() or asked:
+                if not team.may_restart() or asked or not budget.allows_after(attempt, asked):
                     break
         finally:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
     return code, asked[0] if asked else None
+
+
+class Budget:
+    """Restarts that are left: as many as the team has since the run last wrote a checkpoint.
+
+    A run of weeks is hit more often than a few times; one that gets no further between two hits has a cause
+    that a restart does not mend. On several nodes the first of them decides, as they may not look at the same
+    moment.
+    """
+
+    def __init__(self, team: Team) -> None:
+        self.team, self.reached, self.used = team, _newest(team), 0
+
+    def allows_after(self, attempt: int, asked: Sequence[signal.Signals]) -> bool:
+        """Whether there is another attempt after this one; waits for the node that decides."""
+        again, enough = (self.team.meeting / f"{word}-{attempt}" for word in ("again", "enough"))
+        if self.team.nodes.rank == 0:
+            newest = _newest(self.team)
+            self.used = 1 if newest > self.reached else self.used + 1
+            self.reached = max(newest, self.reached)
+            (again if self.used <= self.team.max_restarts else enough).touch()
+        while not (again.exists() or enough.exists() or asked or self.team.over()):
+            time.sleep(LOOK_S)
+        return again.exists() and not asked
+
+
+def _newest(team: Team) -> int:
+    """Step of the newest checkpoint, -1 before there is one."""
+    return next(iter(steps_on_disk(team.folder / CHECKPOINTS)), -1)
 
 
 @contextlib.contextmanager
@@ -161,7 +195,7 @@ def _ended(
         if None not in codes:
             return code
         if deadline_s is None and (asked or failed.exists() or team.over()):
-            grace_s = max(1, team.notice_s - REPORT_S) if asked else GRACE_S
+            grace_s = max(1, team.notice_s - REPORT_S) if asked or team.in_order() else GRACE_S
             deadline_s = time.monotonic() + grace_s
             for rank in ranks:
                 rank.terminate()

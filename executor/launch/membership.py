@@ -13,7 +13,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -74,13 +74,19 @@ class Heard:
 
 @dataclass(slots=True)
 class Table:
-    """The nodes of a run as one of them, `node`, hears them; `heard` is replaced whole after each look."""
+    """The nodes of a run as one of them, `node`, hears them; `heard` is replaced whole after each look.
+
+    A node whose own network is cut (`linked` is false) may still reach the files: it beats no more, so that
+    the others go on without it, and decides nothing.
+    """
 
     folder: Path
     node: int
     mine: Beat = field(default_factory=lambda: Beat(token=secrets.token_hex(8)))
     heard: Mapping[int, Heard] = field(default_factory=dict)
     looked_s: float | None = None
+    linked: Callable[[], bool] = lambda: True
+    cut_s: float = 0.0
     writing: threading.Lock = field(default_factory=threading.Lock)
 
     def beat(self, *, ended: int | None = None, lost: int = 0) -> None:
@@ -88,6 +94,8 @@ class Table:
         with self.writing:
             said = self.mine if ended is None else replace(self.mine, ended=ended, lost=lost)
             self.mine = replace(said, count=said.count + 1)
+            if self.cut_s:
+                return
             write_atomically(self.folder / f"{_BEAT}{self.node}", json.dumps(unstructure(self.mine)))
 
     def look(self, now_s: float) -> None:
@@ -98,6 +106,7 @@ class Table:
             before = heard.get(node)
             if before is None or before.beat != beat:
                 heard[node] = Heard(beat=beat, changes=0 if before is None else before.changes + 1)
+        self.cut_s = 0.0 if self.linked() else self.cut_s + max(waited_s, BEAT_S / 2)
         self.heard = heard | {self.node: Heard(beat=self.mine, changes=1)}
         self.looked_s = now_s
 
@@ -106,9 +115,14 @@ class Table:
         others = {node: heard.beat for node, heard in self.heard.items() if heard.lives}
         return others | {self.node: self.mine}
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether this node's network has been cut for so long that the others go on without it."""
+        return self.cut_s >= SILENT_S
+
     def undecided(self) -> bool:
-        """Whether there is a node of which it is not known yet whether it lives."""
-        return not self.heard or any(heard.unknown for heard in self.heard.values())
+        """Whether this node cannot tell yet who lives."""
+        return not self.heard or self.cut_s > 0 or any(heard.unknown for heard in self.heard.values())
 
     def gone(self, members: Members) -> tuple[int, ...]:
         """Members that are silent, or whose process is another by now."""
@@ -165,9 +179,9 @@ def _beats(folder: Path) -> Iterator[tuple[int, Beat]]:
 
 
 @contextlib.contextmanager
-def beating(folder: Path, node: int) -> Iterator[Table]:
+def beating(folder: Path, node: int, linked: Callable[[], bool]) -> Iterator[Table]:
     """Beat and listen in a thread of its own, as planning anew may take longer than others wait."""
-    table, done = Table(folder=folder, node=node), threading.Event()
+    table, done = Table(folder=folder, node=node, linked=linked), threading.Event()
     thread = threading.Thread(target=_beat_until, args=(table, done), daemon=True)
     thread.start()
     try:

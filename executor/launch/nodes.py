@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
+import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +14,7 @@ from topology.base.errors import InputError
 
 NODE_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 LAUNCHERS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+_GET_FLAGS, _UP_AND_RUNNING = 0x8913, 0x41  # SIOCGIFFLAGS; IFF_UP with IFF_RUNNING
 LOOPBACKS = ("lo", "lo0")
 _WHOLE = re.compile(r"[0-9]{1,10}")
 _REPEATED = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
@@ -141,6 +145,22 @@ def listening_interface(nodes: Nodes, asked: str | None) -> str:
             fix="give --interface a name that every node of the job has",
         )
     return asked
+
+
+def link_up(interface: str) -> bool:
+    """Whether an interface is up and has a carrier (netdevice(7)); true where the system does not say."""
+    if not sys.platform.startswith("linux"):
+        return True
+    import fcntl
+
+    asked = struct.pack("16sH14x", interface.encode()[:15], 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, _GET_FLAGS, asked)
+        except OSError as error:
+            return error.errno != errno.ENODEV
+    (flags,) = struct.unpack_from("H", answer, 16)
+    return flags & _UP_AND_RUNNING == _UP_AND_RUNNING
 
 
 def sockets_on(interface: str) -> dict[str, str]:

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from executor.launch.agent import MOST_RESTARTS, NOTICE_S, Team, end_waiting, run_team
 from executor.launch.environment import check_named, environment_of_ranks
 from executor.launch.membership import beating
-from executor.launch.nodes import Nodes, listening_interface, nodes_of_slurm, placed
+from executor.launch.nodes import Nodes, link_up, listening_interface, nodes_of_slurm, placed
 from executor.launch.run_lock import cannot_write, held
 from executor.launch.turns import PLAN_FILE, Crew, Replan, Turns
 from executor.training.manifest import read_key
@@ -92,6 +92,13 @@ def write_run(settings: RunSettings, plan: Plan) -> Path:
     return run_file
 
 
+def write_beside(folder: Path, files: Mapping[str, str]) -> None:
+    """Write what is only for the user, by name, into a run's folder."""
+    with _writing(folder):
+        for name, text in files.items():
+            write_atomically(folder / name, text)
+
+
 def _refuse_links(folder: Path) -> None:
     """Refuse a folder that would have us write elsewhere; checkpoints alone may lie on another disk."""
     link = next((path for path in folder.iterdir() if path.is_symlink() and path.name != CHECKPOINTS), None)
@@ -123,7 +130,8 @@ def _writing(folder: Path) -> Iterator[None]:
 class Supervision:
     """How a run is kept alive: `replan` gives a plan for fewer GPUs without some hosts, None for none.
 
-    `notice_s` seconds pass between a signal to stop and the scheduler's kill.
+    `notice_s` seconds pass between a signal to stop and the scheduler's kill. `beside` are files for the
+    user, by name, written once when the run begins.
     """
 
     min_gpus: int | None
@@ -131,6 +139,7 @@ class Supervision:
     say: Callable[[str], None]
     max_restarts: int = MOST_RESTARTS
     notice_s: int = NOTICE_S
+    beside: Mapping[str, str] = field(default_factory=dict)
 
 
 def supervise(settings: RunSettings, plan: Plan, supervision: Supervision) -> RunStatus:
@@ -144,8 +153,10 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
     """Ranks of this machine meet in a folder of its own."""
     folder = Path(settings.folder)
     with held(folder, supervision.say) as lock:
+        beside = supervision.beside
         while True:
             run_file = write_run(settings, plan)
+            write_beside(folder, beside)
             begin_run(folder)
             with tempfile.TemporaryDirectory(prefix="meshplan-") as meeting:
                 num_local = plan.layout.num_gpus
@@ -153,6 +164,7 @@ def _on_one_node(settings: RunSettings, plan: Plan, supervision: Supervision, no
                 code, status = _run_ended(team, settings, supervision)
             if status.state != "running":
                 return status
+            beside = {}
             plan = _fewer(supervision, plan, len(killed_ranks(folder)), code)
 
 
@@ -165,7 +177,8 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
     nodes = placed(nodes, hosts, os.environ)
     with held(folder, supervision.say, nodes.rank) as lock:
         meetings = meetings_of(folder, nodes.launch)
-        with beating(meetings, nodes.rank) as table:
+        interface = listening_interface(nodes, settings.interface)
+        with beating(meetings, nodes.rank, lambda: link_up(interface)) as table:
             turns = Turns(
                 table=table,
                 crew=Crew(
@@ -179,7 +192,7 @@ def _on_several_nodes(settings: RunSettings, plan: Plan, supervision: Supervisio
                 settings=settings,
                 say=supervision.say,
                 write=lambda plan: write_run(settings, plan),
-                begin=lambda: _begin(folder, meetings),
+                begin=lambda: _begin(folder, meetings, supervision.beside),
             )
             waiting = list[subprocess.Popen[bytes]]()
             try:
@@ -198,8 +211,9 @@ def meetings_of(folder: Path, launch: str) -> Path:
     return folder / MEETINGS / launch
 
 
-def _begin(folder: Path, meetings: Path) -> None:
+def _begin(folder: Path, meetings: Path, beside: Mapping[str, str]) -> None:
     """Say that the run is running, and forget earlier starts of it."""
+    write_beside(folder, beside)
     begin_run(folder)
     for other in meetings.parent.iterdir():
         if other != meetings:
@@ -225,6 +239,7 @@ def _turn_by_turn(
         team = replace(
             _team(settings, supervision, turn.nodes, num_local, run_file, turn.place, lock),
             over=turn.over,
+            in_order=turn.in_order,
             may_restart=turn.may_restart,
             waiting=waiting,
         )

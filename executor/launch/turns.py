@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from executor.launch.agent import LOOK_S
+from executor.launch.joining import Joining
 from executor.launch.membership import SILENT_S, Beat, Members, Table
 from executor.launch.nodes import Nodes
-from executor.training.settings import RUN_FILE, RunSettings, json_text, read_status
+from executor.training.settings import CHECKPOINTS, RUN_FILE, RunSettings, json_text, read_status
+from executor.training.worker import JOIN
 from planner.plan import Plan, from_json, to_json
 from topology.base.decode import read_text
 from topology.base.errors import InputError
@@ -97,13 +99,21 @@ class Turn:
     plan: Plan
     place: Path
     table: Table
+    joining: Joining | None = None
 
     def over(self) -> bool:
-        """Whether a member is gone, here or by the word of another."""
+        """Whether a member is gone or a spare is taken in, here or by the word of another."""
         mark = self.place / OVER
-        if self.table.gone(self.members):
+        if self.table.gone(self.members) or self.table.is_cut:
+            mark.touch()
+        elif self.joining is not None and not mark.exists() and self.joining.due():
+            (self.place / JOIN).touch()
             mark.touch()
         return mark.exists()
+
+    def in_order(self) -> bool:
+        """Whether the turn ends with nobody gone, so that its ranks have time for a checkpoint."""
+        return (self.place / JOIN).exists() and not self.table.gone(self.members)
 
     def may_restart(self) -> bool:
         """Wait until every other member has beaten again: no restart is used up on one that is gone."""
@@ -167,7 +177,27 @@ class Turns:
         rank, place = members.tokens.index(self.table.mine.token), self.table.place(number)
         plan = from_json(read_text(place / PLAN_FILE), str(place / PLAN_FILE))
         nodes = replace(self.nodes, count=len(members.nodes), rank=rank)
-        return Turn(number=number, members=members, nodes=nodes, plan=plan, place=place, table=self.table)
+        return Turn(
+            number=number,
+            members=members,
+            nodes=nodes,
+            plan=plan,
+            place=place,
+            table=self.table,
+            joining=self._joining(members) if rank == 0 else None,
+        )
+
+    def _joining(self, members: Members) -> Joining:
+        """What the first member of a turn watches spares by."""
+
+        def helps(nodes: tuple[int, ...]) -> bool:
+            try:
+                return len(chosen(self.crew, nodes)[0]) > len(members.nodes)
+            except InputError:
+                return False
+
+        checkpoints = Path(self.settings.folder) / CHECKPOINTS
+        return Joining(table=self.table, members=members, checkpoints=checkpoints, helps=helps)
 
     def _complete(self, waited_s: float) -> bool:
         """Whether every node has come to the start of a run, or has had the time to."""
@@ -203,16 +233,26 @@ class Turns:
             if not left:
                 self.begin()
             self.write(plan)
-            why = self._why(plan, nodes, gone if under_way else (), lost)
+            joins = [node for node in nodes if node not in members.nodes] if under_way and not gone else ()
+            why = self._why(plan, nodes, gone if under_way else (), lost, joins)
             table.claim(number + 1, _members(living, nodes, why=why), self._files(number + 1, plan))
 
-    def _why(self, plan: Plan, nodes: Sequence[int], gone: Sequence[int], lost: Sequence[int]) -> str:
+    def _why(
+        self,
+        plan: Plan,
+        nodes: Sequence[int],
+        gone: Sequence[int],
+        lost: Sequence[int],
+        joins: Sequence[int],
+    ) -> str:
         """Say why a turn is not the first, or not on all nodes."""
         crew, parts = self.crew, list[str]()
         if gone:
             parts.append(f"{crew.named(gone)} silent for {SILENT_S:g} s")
         if lost:
             parts.append(f"ranks of {crew.named(lost)} lost")
+        if joins:
+            parts.append(f"{crew.named(joins)} joined")
         if not parts and len(nodes) == crew.count:
             return ""
         return (

@@ -95,23 +95,42 @@ class _DelayedLinear(torch.autograd.Function):
 
 def project(x: torch.Tensor, parameter: torch.Tensor, delayed: DelayedGradients | None) -> torch.Tensor:
     """Multiply rows x (…, k) by a weight parameter (n, k)."""
-    if delayed is None:
+    if delayed is None or not parameter.requires_grad:
         return functional.linear(x, local(parameter))
     result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), _Leaf(parameter), delayed)
     return result
 
 
 class Linear(nn.Linear):
-    """A projection by the rows of its weight that this rank holds (column-parallel when split)."""
+    """A projection by the rows of its weight that this rank holds (column-parallel when split).
+
+    `lora_A` and `lora_B` are the matrices of an adapter, `scale` the factor of their product
+    (`executor.adapters.low_rank`).
+    """
 
     delayed: DelayedGradients | None = None
+    scale: float = 1.0
+
+    def __init__(self, inputs: int, outputs: int, **options: Any) -> None:
+        super().__init__(inputs, outputs, **options)
+        self.lora_A: Linear | None = None
+        self.lora_B: Linear | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Project the last dimension."""
+        y = self.alone(x)
+        return y if self.lora_A is None else self.adapted(y, self.lora_A.alone(x))
+
+    def alone(self, x: torch.Tensor) -> torch.Tensor:
+        """Project the last dimension by the weight itself."""
         if self.delayed is None:
             return functional.linear(x, local(self.weight), None if self.bias is None else local(self.bias))
         y = project(x, self.weight, self.delayed)
         return y if self.bias is None else y + local(self.bias)
+
+    def adapted(self, y: torch.Tensor, narrow: torch.Tensor) -> torch.Tensor:
+        """The result y with what the adapter makes of its inner product `narrow` (…, r)."""
+        return y if self.lora_B is None else y + self.scale * self.lora_B.alone(narrow)
 
 
 class _ScatteredProjection(torch.autograd.Function):
@@ -150,14 +169,24 @@ class RowLinear(nn.Linear):
 
     axis: TensorAxis | None = None
     delayed: DelayedGradients | None = None
+    scale: float = 1.0
+
+    def __init__(self, inputs: int, outputs: int, **options: Any) -> None:
+        super().__init__(inputs, outputs, **options)
+        self.lora_A: Linear | None = None
+        self.lora_B: Linear | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Project the last dimension and leave the split region."""
+        """Project the last dimension and leave the split region; an adapter's part leaves with it."""
         axis, delayed = self.axis, self.delayed
-        if delayed is not None and axis is not None and axis.size > 1 and axis.sequence_parallel:
+        scatters = axis is not None and axis.size > 1 and axis.sequence_parallel
+        if delayed is not None and scatters and self.weight.requires_grad:
             y = _ScatteredProjection.apply(x, local(self.weight), _Leaf(self.weight), axis, delayed)
         else:
-            y = leave(project(x, self.weight, delayed), axis)
+            y = project(x, self.weight, delayed)
+            if self.lora_A is not None and self.lora_B is not None:
+                y = y + self.scale * self.lora_B.alone(self.lora_A.alone(x))
+            y = leave(y, axis)
         return y if self.bias is None else y + local(self.bias)
 
 
@@ -183,16 +212,20 @@ class _GatheredProjections(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         leaves, axis, delayed = ctx.leaves, ctx.axis, ctx.delayed
         d_x = reduce_scatter(_sum_of_gemms(gradients, weights), SEQUENCE_DIM, axis.group)
+        trained = [place for place, leaf in enumerate(leaves) if leaf.parameter.requires_grad]
 
         def weight_gradients() -> list[torch.Tensor]:
             whole = all_gather(x, SEQUENCE_DIM, axis.group).flatten(0, -2)
-            return [gradient.flatten(0, -2).t() @ whole for gradient in gradients]
+            return [gradients[place].flatten(0, -2).t() @ whole for place in trained]
 
-        if delayed is not None and delayed.recording:
-            parameters = [leaf.parameter for leaf in leaves]
+        found: list[torch.Tensor | None] = [None] * len(weights)
+        if trained and delayed is not None and delayed.recording:
+            parameters = [leaves[place].parameter for place in trained]
             delayed.add(lambda: list(zip(parameters, weight_gradients(), strict=True)))
-            return (d_x, None, None, None, *(None for _ in weights))
-        return (d_x, None, None, None, *weight_gradients())
+        elif trained:
+            for place, gradient in zip(trained, weight_gradients(), strict=True):
+                found[place] = gradient
+        return (d_x, None, None, None, *found)
 
 
 def _sum_of_gemms(rows: Sequence[torch.Tensor], matrices: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -210,14 +243,17 @@ def project_together(
     if axis is None or axis.size == 1 or not axis.sequence_parallel:
         x = enter(x, axis)
         return [Linear.forward(linear, x) for linear in linears]
-    weights = [linear.weight for linear in linears]
+    narrow = [linear.lora_A for linear in linears if linear.lora_A is not None]
+    weights = [linear.weight for linear in (*linears, *narrow)]
     results = _GatheredProjections.apply(
         x, tuple(_Leaf(w) for w in weights), axis, linears[0].delayed, *(local(w) for w in weights)
     )
-    return [
-        y if linear.bias is None else y + local(linear.bias)
-        for y, linear in zip(results, linears, strict=True)
-    ]
+    inner = iter(results[len(linears) :])
+    found = []
+    for y, linear in zip(results, linears, strict=False):
+        biased = y if linear.bias is None else y + local(linear.bias)
+        found.append(biased if linear.lora_A is None else linear.adapted(biased, next(inner)))
+    return found
 
 
 class Head(Linear):

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from costmodel.models.attention import AttentionName
 from costmodel.models.spec import ModelSpec, is_sliding, layer_kinds
+from costmodel.updates.adapters import Adapter
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
 from executor.model.attention import ContextAxis, attend
 from executor.model.gating import activate, gate_of, gated
@@ -223,6 +224,7 @@ class CausalLM(nn.Module):
         self.tie_weights()
         self.axis: TensorAxis | None = None
         self.positions: torch.Tensor | None = None
+        self.adapter: Adapter | None = None
 
     def tie_weights(self) -> None:
         """Make the head the embedding, where the family ties them and this part has both."""

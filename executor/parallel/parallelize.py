@@ -16,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from costmodel.layout import ParallelLayout
+from executor.adapters.low_rank import freeze_others
 from executor.comm import sharding
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
@@ -57,6 +58,8 @@ def parallelize(
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
     )
     _split_parameters(model, meshes)
+    if model.adapter is not None:
+        freeze_others(model, dtype=COMPUTE_DTYPES[precision])
     _set_axes(model, tensor, _context_axis(layout, meshes), _expert_axis(meshes))
     cp_rank = meshes.coordinate("cp")
     with torch.device("cpu"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,9 @@ from torch.distributed.fsdp import FSDPModule
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.updates.adapters import Adapter
 from executor import torch_internals
+from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
 from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
@@ -35,9 +37,8 @@ from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallel
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
 from topology.base.errors import InputError
 
-MOST_SENDS = (
-    2  # under way at once; messages leave in the order of a common clock, so waiting for old ones is safe
-)
+MOST_SENDS = 2
+"""Under way at once; messages leave in the order of a common clock, so waiting for old ones is safe."""
 
 LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(output of the last stage, targets) → scalar, already this microbatch's share of the global mean."""
@@ -115,6 +116,7 @@ def build_pipeline(
     recompute_of_stage: Sequence[int] | None = None,
     precision: ComputeDtype = "bf16",
     router_loss: float | None = None,
+    adapter: Adapter | None = None,
     device: torch.device,
 ) -> Pipeline:
     """Build this rank's stages, without values (see `executor.parallel.weights.initialize`), and its program.
@@ -129,6 +131,7 @@ def build_pipeline(
         recompute_of_stage: Recomputed layers of each pipeline rank; all by default.
         precision: What passes compute in.
         router_loss: Coefficient of the routers' balancing loss; the model's own by default.
+        adapter: What is trained alone, beside frozen weights.
         device: Where the stages live.
     """
     total = layout.pp * layout.virtual_stages
@@ -142,6 +145,8 @@ def build_pipeline(
     for index, recomputed in zip(mine, recompute, strict=True):
         layers = range(ends[index] - split[index], ends[index])
         module = build_model(spec, layers=layers, first=index == 0, last=index == total - 1)
+        if adapter is not None:
+            add_adapter(module, adapter)
         parallelize(
             module,
             layout,
@@ -236,6 +241,21 @@ class _Run:
         self.loss = torch.zeros((), device=pipeline.device)
         self.ready_s = 0.0
 
+    def through(self, program: Iterable[Step]) -> None:
+        """Do the computations and messages of a program, one after the other."""
+        compute = {"F": self.forward, "B": self.backward, "I": self.backward, "W": self.weights}
+        for step in program:
+            if step.what != "compute":
+                (self.send if step.what == "send" else self.receive)(step.action, step.peer)
+                continue
+            start = time.perf_counter()
+            compute[step.action.kind](step.action)
+            if self.pipeline.after_compute is not None:
+                self.pipeline.after_compute()
+            if (spans := self.pipeline.spans) is not None:
+                start = max(start, self.ready_s)  # waiting for a message is not computing
+                spans.append(Span(action=step.action, start_s=start, end_s=time.perf_counter()))
+
     def receive(self, action: Action, peer: int) -> None:
         """Start receiving what `action` computes on another rank."""
         buffer = torch.empty(
@@ -280,7 +300,8 @@ class _Run:
         if index == self.pipeline.num_stages - 1:
             y = self.loss_function(y, self.targets[microbatch])
             self.loss += y.detach()
-        self.flying[index, microbatch] = (x, get_gradient_edge(y))  # not y: its values are no longer needed
+        if torch.is_grad_enabled():  # the edge alone: the values of y are no longer needed
+            self.flying[index, microbatch] = (x, get_gradient_edge(y) if y.requires_grad else None)
         self.deliver(action, y.detach())
 
     def backward(self, action: Action) -> None:
@@ -294,7 +315,8 @@ class _Run:
         last = self._count(index) if kind == "B" else False
         _set_gradient_reduction(stage.module, self.pipeline.layout, last=last)
         with _recording(stage.delayed, on=kind == "I"):
-            torch.autograd.backward((y,), None if gradient is None else (gradient,))
+            if y is not None:  # a first stage of frozen weights alone has nothing to compute
+                torch.autograd.backward((y,), None if gradient is None else (gradient,))
         if kind == "I" and stage.delayed is not None:
             self.weight_gradients[index, microbatch] = stage.delayed.take()
         if x.grad is not None:
@@ -358,23 +380,21 @@ def run_step(
         Sum of this rank's shares of the loss; zero unless it holds the last stage.
     """
     run = _Run(pipeline, tokens, targets, loss)
-    compute = {"F": run.forward, "B": run.backward, "I": run.backward, "W": run.weights}
-    for what, action, peer in ((step.what, step.action, step.peer) for step in pipeline.program):
-        if what == "receive":
-            run.receive(action, peer)
-        elif what == "send":
-            run.send(action, peer)
-        else:
-            start = time.perf_counter()
-            compute[action.kind](action)
-            if pipeline.after_compute is not None:
-                pipeline.after_compute()
-            if pipeline.spans is not None:
-                start = max(start, run.ready_s)  # waiting for a message is not computing
-                pipeline.spans.append(Span(action=action, start_s=start, end_s=time.perf_counter()))
-    if RECORDS[pipeline.layout.schedule].splits_backward:
-        for stage in pipeline.stages:
-            torch_internals.reduce_gradients(stage.module)
+    run.through(pipeline.program)
+    for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
+        torch_internals.reduce_gradients(stage.module)
+    for _, work in run.sent:
+        work.wait()
+    return run.loss
+
+
+def run_forward(
+    pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+) -> torch.Tensor:
+    """Run the forward passes of `run_step` alone: the same shares of the loss, and nothing kept."""
+    run = _Run(pipeline, tokens, targets, loss)
+    with torch.no_grad():
+        run.through(step for step in pipeline.program if step.action.kind == "F")
     for _, work in run.sent:
         work.wait()
     return run.loss

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
+from executor.adapters.low_rank import initial_std, is_added, starts_at_zero
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import local
@@ -52,26 +53,40 @@ def _own_parts(
 def initialize(model: CausalLM, meshes: Meshes | None, *, seed: int, device: torch.device) -> None:
     """Materialise the model and draw its initial values, the same whatever the layout.
 
-    Norms are one, biases and sinks zero, matrices N(0, 0.02²).
+    Norms are one, biases, sinks and the second matrices of an adapter zero, its first N(0, 1/3k), others
+    N(0, 0.02²).
     """
     materialize(model, device)
     for part, name, shape, cuts in _own_parts(model, meshes):
         if re.search(r"norm\.weight$|layernorm\.weight$", name):
             part.fill_(1.0 - norm_offset(model.spec))
-        elif re.search(r"bias$|sinks$", name):
+        elif re.search(r"bias$|sinks$", name) or starts_at_zero(name):
             part.zero_()
         else:
-            draw_normal(part, f"{seed}:{name}", shape, cuts, INITIAL_STD)
+            std = initial_std(shape[-1]) if is_added(name) else INITIAL_STD
+            draw_normal(part, f"{seed}:{name}", shape, cuts, std)
 
 
 def load_state_dict(
-    model: CausalLM, meshes: Meshes | None, state: Mapping[str, torch.Tensor], *, device: torch.device
+    model: CausalLM,
+    meshes: Meshes | None,
+    state: Mapping[str, torch.Tensor],
+    *,
+    device: torch.device,
+    seed: int = 0,
 ) -> None:
-    """Materialise the model and copy this rank's part of a whole Hugging Face state dict into it."""
+    """Materialise the model and copy this rank's part of a whole Hugging Face state dict into it.
+
+    The matrices of an adapter, which no such state has, are drawn from the seed.
+    """
+    if model.adapter is not None:
+        initialize(model, meshes, seed=seed, device=device)
     spec, plain = model.spec, plain_names(state)
     check_used(plain, spec, (name for name, _ in build_model(spec).named_parameters()))
     materialize(model, device)
     for part, name, shape, cuts in _own_parts(model, meshes):
+        if is_added(name):
+            continue
         part.copy_(published_part(plain, name, shape, cuts, spec))
 
 

@@ -34,6 +34,8 @@ PACKAGES: Final[Mapping[str, str]] = {
 """Distribution of each engine that has a parser."""
 SERVERS: Final[Mapping[str, str]] = {"vllm": "vllm", "sglang": "sglang"}
 """The same of engines that serve."""
+OTHERS: Final[Mapping[str, str]] = {"dynamo": "ai-dynamo", "triton": "tritonclient"}
+"""The same of what runs them."""
 PROGRAMS: Final[Mapping[str, str]] = {name: name for name in (*PACKAGES, *SERVERS)} | {
     "megatron-bridge": "bridge"
 }
@@ -63,7 +65,7 @@ def _installed(python: str) -> frozenset[str]:
 def interpreter(engine: str) -> str | None:
     """The interpreter that has an engine; None where none of them has it."""
     pythons = (os.environ.get(VARIABLE, ""), sys.executable)
-    needed = {{**PACKAGES, **SERVERS}[engine], "torch"}
+    needed = {{**PACKAGES, **SERVERS, **OTHERS}[engine], "torch"}
     return next((one for one in pythons if one and needed <= _installed(one)), None)
 
 

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor.tracing.blocks import blocks_of
+from executor.tracing.known import Known
+from executor.tracing.known import is_causal as is_causal_mask
+
+GATHERS = ("embedding", "index_select", "index", "gather")
+"""Operations that read of a table what they give, not all of it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +57,7 @@ def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
     """Run a module on the meta device, forward alone; autograd saves what its backward would read."""
     import torch
 
-    record, alive = Record(), list[Any]()
+    record, alive, known = Record(), list[Any](), Known()
     for name, parameter in module.named_parameters():
         record.parameters[_storage(parameter)] = (name, parameter.numel())
     hooks = list(_watch(module, record))
@@ -70,8 +75,8 @@ def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
     try:
         with (
             torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            _fused_attention(),
-            _dispatching(record, alive),
+            _fused_attention(known),
+            _dispatching(record, alive, known),
         ):
             alive.append(module(*inputs))
     finally:
@@ -94,7 +99,7 @@ def _watch(module: Any, record: Record) -> Iterator[Any]:
         yield block.register_forward_hook(leaves)
 
 
-def _dispatching(record: Record, alive: list[Any]) -> Any:
+def _dispatching(record: Record, alive: list[Any], known: Known) -> Any:
     """A dispatch mode that writes every operation down."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -104,7 +109,11 @@ def _dispatching(record: Record, alive: list[Any]) -> Any:
         """Runs each operation, then notes it."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked = known.scalar(func, args)
+            if asked is not None:
+                return asked
             found = func(*args, **(kwargs or {}))
+            known.note(func, args, kwargs, found)
             read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             written = [x for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
             alive.extend((*read, *written))
@@ -128,6 +137,8 @@ def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[A
     views = outputs.keys() <= inputs.keys() and not func._schema.is_mutable  # noqa: SLF001 - how torch names it
     if views or not outputs or "empty" in str(func):
         return
+    if str(func.overloadpacket).removeprefix("aten.") in GATHERS:
+        inputs = {storage: min(size, sum(outputs.values())) for storage, size in inputs.items()}
     record.events.append(
         Event(
             name=str(func.overloadpacket).removeprefix("aten."),
@@ -142,7 +153,7 @@ def _note(record: Record, func: Any, args: Any, read: list[Any], written: list[A
 
 
 @contextmanager
-def _fused_attention() -> Iterator[None]:
+def _fused_attention(known: Known) -> Iterator[None]:
     """Send scaled-dot-product attention to the fused kernels of a GPU; meta tensors would choose none."""
     import torch
     from torch.nn import functional
@@ -161,6 +172,9 @@ def _fused_attention() -> Iterator[None]:
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Any:  # fmt: skip
         del enable_gqa
+        mask = None if attn_mask is None else known.value(attn_mask)
+        if mask is not None and is_causal_mask(mask):
+            attn_mask, is_causal = None, True
         if attn_mask is None:
             flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001 - as torch names it
             return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from costmodel.models.traced import TracedModule
+from executor.tracing.failure import explain
 from executor.tracing.record import record_forward
 from executor.tracing.table import table_of
 from topology.base.errors import InputError, shown
@@ -25,7 +26,7 @@ def trace_module(module: Any, inputs: Sequence[Any], *, name: str = "") -> Trace
         name: What people call it; the module's class by default.
 
     Raises:
-        InputError: If a parameter is frozen, or the inputs have no batch in common.
+        InputError: If a parameter is frozen, the inputs have no batch, or its code fails, with the line.
     """
     import copy
 
@@ -45,9 +46,31 @@ def trace_module(module: Any, inputs: Sequence[Any], *, name: str = "") -> Trace
         )
     placed = [tensor.to("meta") for tensor in inputs]
     placed = [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in placed]
-    record = record_forward(bare, placed)
+    called = name or type(module).__name__
+    try:
+        record = record_forward(bare, placed)
+    except Exception as error:
+        raise InputError(*explain(error, called)) from error
     shapes = ["x".join(map(str, tensor.shape)) for tensor in placed]
-    return table_of(record, name or type(module).__name__, shapes, int(placed[0].shape[0]))
+    return table_of(record, called, shapes, int(placed[0].shape[0]))
+
+
+def trace_given(module: Any, inputs: Any, *, name: str = "") -> TracedModule:
+    """Trace what a caller holds: one tensor, several, or their sizes as text.
+
+    Raises:
+        InputError: As of `trace_module`, or if this is no module.
+    """
+    import torch
+
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            what="this is no torch module",
+            cause=f"it is a {type(module).__name__}",
+            fix="give a torch.nn.Module, not its class or its builder",
+        )
+    given = example_inputs(inputs) if isinstance(inputs, str) else inputs
+    return trace_module(module, [given] if isinstance(given, torch.Tensor) else list(given), name=name)
 
 
 def example_inputs(text: str) -> list[Any]:

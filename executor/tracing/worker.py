@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import resource
 import sys
-import sysconfig
-import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from costmodel.models.traced import LIBRARIES
+from executor.tracing.failure import LONGEST, explain, place_of
 from topology.base.errors import InputError, shortened
-
-LONGEST = 300  # characters of a message of somebody's code
 
 
 def main(builder: str, inputs: str, answer: str, most_bytes: str) -> int:
@@ -38,15 +37,21 @@ def _trace(builder: str, inputs: str) -> Any:
     """Import, build on the meta device, or with weights where that cannot be, and trace."""
     import torch
 
+    from executor.tracing.libraries import build as of_library
     from executor.tracing.trace import example_inputs, trace_module
 
+    library, _, name = builder.partition(":")
+    if library in LIBRARIES:
+        module, usual = _without_weights(lambda: of_library(library, name))
+        if not (inputs or usual):
+            raise InputError(
+                what=f"the inputs of {shortened(builder)} are not known",
+                cause="its configuration does not say them",
+                fix="add --input with the sizes of each tensor of its forward, the batch first",
+            )
+        return trace_module(module, example_inputs(inputs or usual), name=builder)
     examples = example_inputs(inputs)
-    build = _import(builder)
-    try:
-        with torch.device("meta"):
-            module = build()
-    except Exception:  # noqa: BLE001 - what reads a value while it is built needs values
-        module = build()
+    module = _without_weights(_import(builder))
     if not isinstance(module, torch.nn.Module):
         raise InputError(
             what=f"{builder} gives no module",
@@ -54,6 +59,19 @@ def _trace(builder: str, inputs: str) -> Any:
             fix="return a torch.nn.Module from it",
         )
     return trace_module(module, examples, name=builder)
+
+
+def _without_weights(build: Callable[[], Any]) -> Any:
+    """What a builder gives on the meta device, or with weights where that cannot be."""
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return build()
+    except InputError:
+        raise
+    except Exception:  # noqa: BLE001 - what reads a value while it is built needs values
+        return build()
 
 
 def _import(builder: str) -> Any:
@@ -72,36 +90,9 @@ def _import(builder: str) -> Any:
     except (ModuleNotFoundError, AttributeError) as error:
         raise InputError(
             what=f"{shortened(builder)} cannot be imported",
-            cause=shortened(f"{error}{_place(error)}", LONGEST),
+            cause=shortened(f"{error}{place_of(error)}", LONGEST),
             fix="run from the folder that holds the package, in the environment that it needs",
         ) from None
-
-
-def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
-    """What stopped a trace, the line of the user's code, and what helps."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    fix = "correct that line; `python -c` with the builder and a real input shows the whole error"
-    what = f"{shortened(builder)} cannot be traced"
-    if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
-        what = f"memory ran out while {shortened(builder)} was built"
-        fix = "build it without reading values, so that torch.device('meta') needs no memory for weights"
-    elif "meta" in text and ("item()" in text or "data-dependent" in text or "nonzero" in text):
-        what, fix = f"{shortened(builder)} looks at values", "make its shapes depend on shapes alone"
-    elif "CUDA" in text or "cuda" in text:
-        what, fix = f"{shortened(builder)} needs a GPU to run", "use operations that every device has"
-    return what, shortened(f"{type(error).__name__}: {text}{_place(error)}", LONGEST), fix
-
-
-def _place(error: BaseException) -> str:
-    """The last line of the user's own code that the error passed through."""
-    ours, library = str(Path(__file__).parents[2] / "executor"), sysconfig.get_paths()["purelib"]
-    standard = sysconfig.get_paths()["stdlib"]
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((ours, library, standard, "<"))
-    ]
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 if __name__ == "__main__":

@@ -8,7 +8,11 @@ from __future__ import annotations
 import torch
 
 from executor.comm.tensor_parallel import token_losses
+from executor.data import source as data
+from executor.data.blend import TokenSource
 from executor.parallel.pipeline import LossFunction, Pipeline
+
+NO_TARGET = -1  # where a row stands for no sequence
 
 
 def sequences_of_rank(global_batch_size: int, dp: int, rank: int) -> range:
@@ -36,6 +40,26 @@ def my_microbatches(
     mine = sequences_of_rank(tokens.shape[0], pipeline.layout.dp, pipeline.meshes.coordinate("dp"))
     rows = slice(mine.start, mine.stop)
     return microbatches(pipeline, tokens[rows]), microbatches(pipeline, targets[rows])
+
+
+def read(
+    pipeline: Pipeline, source: TokenSource, samples: range, *, sequence_length: int, end: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's microbatches of a global batch of samples; ranks without embedding or loss read nothing.
+
+    Samples from `end` on are none: the first of the batch stands there, without targets.
+    """
+    share = sequences_of_rank(len(samples), pipeline.layout.dp, pipeline.meshes.coordinate("dp"))
+    if not (pipeline.is_first or pipeline.is_last):
+        tokens = targets = torch.zeros(len(share), sequence_length, dtype=torch.long)
+    else:
+        mine = samples[share.start : share.stop]
+        there = [sample if end is None or sample < end else samples[0] for sample in mine]
+        inputs, following = data.batch(source, there)
+        tokens, targets = torch.from_numpy(inputs.copy()), torch.from_numpy(following.copy())
+        if end is not None:
+            targets[max(0, end - mine.start) :] = NO_TARGET
+    return microbatches(pipeline, tokens), microbatches(pipeline, targets)
 
 
 def mean_loss(pipeline: Pipeline, tokens_per_step: int) -> LossFunction:

@@ -22,35 +22,26 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.tensor import DTensor
 
+from costmodel.campaign.failures import default_site, seconds_between, sites, usual_devices
+from costmodel.campaign.interval import young_daly_s
 from executor.training.checkpoint_reader import open_checkpoint
 from executor.training.manifest import (
     MANIFEST,
     Manifest,
     StoredFile,
     digest,
+    folder_of_step,
     intact,
     read_manifest,
     require_signed,
     signed,
+    steps_on_disk,
 )
-from executor.training.optimizer import ShardedAdamW, Slot
+from executor.training.optimizer import ShardedAdamW
 from executor.training.settings import write_json
 
 WRITING = ".writing-"
-_NAME = re.compile(r"step-(\d+)$")
-
-
-def folder_of_step(root: Path, step: int) -> Path:
-    """Folder of the checkpoint after `step` steps."""
-    return root / f"step-{step:08d}"
-
-
-def steps_on_disk(root: Path) -> list[int]:
-    """Steps with a complete checkpoint folder, newest first."""
-    found = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
-    return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,11 +185,7 @@ class Checkpointer:
         """Fill parameters and optimizer state in place from a checkpoint of any layout."""
         reader = open_checkpoint(folder, manifest)
         for slot in self.optimizer.slots:
-            self.optimizer.adamw.state[slot.part] = {
-                "step": torch.tensor(float(manifest.step), device=slot.part.device),
-                "exp_avg": torch.zeros_like(slot.part),
-                "exp_avg_sq": torch.zeros_like(slot.part),
-            }
+            self.optimizer.forget(slot, manifest.step)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -210,29 +197,10 @@ class Checkpointer:
         """Parameters and moments by name: this rank's parts, with their place in the whole."""
         state: dict[str, torch.Tensor] = {}
         for slot in self.optimizer.slots:
-            state[f"model.{slot.name}"] = _placed(slot, slot.part.detach())
-            moments = self.optimizer.adamw.state.get(slot.part, {})
-            for name in ("exp_avg", "exp_avg_sq"):
-                value = moments.get(name)
-                state[f"{name}.{slot.name}"] = _placed(
-                    slot, torch.zeros_like(slot.part) if value is None else value
-                )
+            state[f"model.{slot.name}"] = slot.placed(slot.part.detach())
+            for name, value in self.optimizer.moments(slot).items():
+                state[f"{name}.{slot.name}"] = slot.placed(value)
         return state
-
-
-def _placed(slot: Slot, part: torch.Tensor) -> torch.Tensor:
-    """Give a tensor of this rank's part the placement of its parameter."""
-    parameter = slot.parameter
-    if not isinstance(parameter, DTensor):
-        return part
-    return DTensor.from_local(
-        part,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
 
 
 SHORT_WRITE = "inline_container.cc"  # torch's archive writer finds fewer bytes than it wrote
@@ -250,3 +218,22 @@ def _reason(error: BaseException | None) -> str | None:
     if SHORT_WRITE in str(found):
         return "a file was not written whole, as on a full disk"
     return f"{type(found).__name__}: {(str(found).splitlines() or [''])[0]}"
+
+
+# ── how often ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def seconds_between_failures(num_gpus: int, gpu: str = "") -> float:
+    """Mean time between failures of a job, in seconds, at the rate published of such GPUs.
+
+    >>> round(seconds_between_failures(16384) / 3600, 1)
+    3.1
+    """
+    site = sites()[default_site(gpu)]
+    return seconds_between(site, usual_devices(num_gpus, site))
+
+
+def best_interval_steps(step_s: float, checkpoint_s: float, num_gpus: int, gpu: str = "") -> int:
+    """Steps between checkpoints, at least one: Young and Daly's interval by the cost model's failures."""
+    between_s = seconds_between_failures(num_gpus, gpu)
+    return max(1, round(young_daly_s(checkpoint_s, between_s) / max(step_s, 1e-6)))

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -24,17 +24,20 @@ import torch.distributed as dist
 from executor.comm.mesh import build_meshes
 from executor.data import source as data
 from executor.data.blend import TokenSource
+from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
+from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
 from executor.training import batches
-from executor.training.checkpoint import Checkpointer
-from executor.training.checkpoint_interval import best_interval_steps
+from executor.training.checkpoint import Checkpointer, best_interval_steps
+from executor.training.evaluation import evaluate
 from executor.training.gradients import clip, finish_gradients, total_norm
 from executor.training.manifest import Manifest, read_key
 from executor.training.metrics import Reporter, StepMetrics
+from executor.training.muon import sharded_optimizer
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
-from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, RunStatus, write_json
+from executor.training.settings import CHECKPOINTS, STATUS_FILE, RunSettings, RunStatus, held_out, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -58,6 +61,7 @@ class Trainer:
     reporter: Reporter | None
     resumed: Manifest | None
     damaged: tuple[int, ...]
+    held_out: HeldOut | None = None
     stop_requested: bool = field(default=False)
 
     @property
@@ -134,6 +138,7 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         recompute_of_stage=plan.recompute_of_stage,
         precision=settings.precision,
         router_loss=settings.router_loss,
+        adapter=job.adapter,
         device=device,
     )
     state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
@@ -147,8 +152,9 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         shape=settings.rate_shape,
         decay_steps=settings.decay_steps,
         clip_norm=settings.clip_norm,
+        products=COMPUTE_DTYPES[settings.precision],
     )
-    optimizer = ShardedAdamW(pipeline, schedule)
+    optimizer = sharded_optimizer(job.optimizer, pipeline, schedule)
     folder = Path(settings.folder)
     source = data.open_source(
         settings.data, vocab_size=spec.vocab_size, sequence_length=job.sequence_length, seed=settings.seed
@@ -156,12 +162,12 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
     checkpointer = Checkpointer(
         folder / CHECKPOINTS, optimizer, keep=settings.keep_checkpoints, key=read_key(settings.run_key)
     )
+    adapts = job.adapter is not None  # whose checkpoints hold its matrices alone
+    if adapts:
+        _begin(pipeline, state, seed=settings.seed)
     resumed, damaged = checkpointer.load_latest()
-    for stage in pipeline.stages if resumed is None else ():
-        if state is None:
-            initialize(stage.module, meshes, seed=settings.seed, device=device)
-        else:
-            load_state_dict(stage.module, meshes, state, device=device)
+    if resumed is None and not adapts:
+        _begin(pipeline, state, seed=settings.seed)
     leads = dist.get_rank() == 0
     return Trainer(
         settings=settings,
@@ -174,7 +180,17 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         reporter=Reporter(folder, settings.steps, wandb=settings.wandb) if leads else None,
         resumed=resumed,
         damaged=damaged,
+        held_out=held_out(settings, plan),
     )
+
+
+def _begin(pipeline: Pipeline, state: Mapping[str, torch.Tensor] | None, *, seed: int) -> None:
+    """Give every stage its first values: of a state dict, or drawn."""
+    for stage in pipeline.stages:
+        if state is None:
+            initialize(stage.module, pipeline.meshes, seed=seed, device=pipeline.device)
+        else:
+            load_state_dict(stage.module, pipeline.meshes, state, device=pipeline.device, seed=seed)
 
 
 def train(trainer: Trainer) -> RunStatus:
@@ -198,7 +214,7 @@ def train(trainer: Trainer) -> RunStatus:
             step += 1
             if trainer.reporter is not None:
                 trainer.reporter.step(metrics)
-            if stop:
+            if stop or not _evaluated(trainer, step):
                 break
             _warn(trainer, trainer.checkpointer.poll())
             if step >= next_checkpoint and step < trainer.settings.steps:
@@ -221,7 +237,8 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     """One optimizer step; also whether any rank has been asked to stop."""
     pipeline, job = trainer.pipeline, trainer.plan.request.job
     begin = time.perf_counter()
-    tokens, targets = _microbatches(trainer, step)
+    samples = range(step * trainer.global_batch_size, (step + 1) * trainer.global_batch_size)
+    tokens, targets = batches.read(pipeline, trainer.source, samples, sequence_length=job.sequence_length)
     share = run_step(pipeline, tokens, targets, batches.mean_loss(pipeline, job.tokens_per_step))
     finish_gradients(pipeline)
     norm = total_norm(pipeline)
@@ -253,23 +270,26 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
         tokens_per_s=job.tokens_per_step / seconds,
         mfu=estimate.mfu * estimate.step_time_s / seconds,
         peak_memory_bytes=_peak_memory_bytes(pipeline.device),
-        samples=(step + 1) * trainer.global_batch_size,
+        samples=samples.stop,
     )
     return metrics, stops > 0
 
 
-def _microbatches(trainer: Trainer, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's microbatches of a step; ranks without embedding or loss read nothing."""
-    pipeline, layout = trainer.pipeline, trainer.pipeline.layout
-    share = batches.sequences_of_rank(trainer.global_batch_size, layout.dp, pipeline.meshes.coordinate("dp"))
-    if not (pipeline.is_first or pipeline.is_last):
-        empty = torch.zeros(len(share), trainer.plan.request.job.sequence_length, dtype=torch.long)
-        tokens = targets = empty
-    else:
-        first = step * trainer.global_batch_size
-        inputs, following = data.batch(trainer.source, range(first + share.start, first + share.stop))
-        tokens, targets = torch.from_numpy(inputs.copy()), torch.from_numpy(following.copy())
-    return batches.microbatches(pipeline, tokens), batches.microbatches(pipeline, targets)
+def _evaluated(trainer: Trainer, step: int) -> bool:
+    """Evaluate when it is time; False once any rank has been asked to stop meanwhile."""
+    if trainer.held_out is None or not trainer.held_out.due(step, trainer.settings.steps):
+        return True
+    found = evaluate(
+        trainer.pipeline,
+        trainer.held_out,
+        step=step,
+        global_batch_size=trainer.global_batch_size,
+        sequence_length=trainer.plan.request.job.sequence_length,
+        stop=lambda: trainer.stop_requested,
+    )
+    if found is not None and trainer.reporter is not None:
+        trainer.reporter.evaluation(found)
+    return found is not None
 
 
 def _interval(trainer: Trainer, step_s: float) -> int:

@@ -19,6 +19,7 @@ from topology.base.errors import InputError
 MANIFEST = "manifest.json"
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 16, 4096
 _BLOCK_BYTES = 1 << 20
+_NAME = re.compile(r"step-(\d+)$")
 _FILE = re.compile(r"\.metadata|__\d+_\d+\.distcp")
 
 
@@ -40,6 +41,17 @@ class Manifest:
     files: tuple[StoredFile, ...]
     torch_version: str
     signature: str = ""
+
+
+def folder_of_step(root: Path, step: int) -> Path:
+    """Folder of the checkpoint after `step` steps."""
+    return root / f"step-{step:08d}"
+
+
+def steps_on_disk(root: Path) -> list[int]:
+    """Steps with a complete checkpoint folder, newest first."""
+    found = [_NAME.match(path.name) for path in root.iterdir()] if root.is_dir() else []
+    return sorted((int(match[1]) for match in found if match), reverse=True)
 
 
 def digest(path: Path) -> StoredFile:

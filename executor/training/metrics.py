@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 import warnings
@@ -10,8 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from executor.training.settings import METRICS_FILE
+from executor.training.evaluation import Evaluation
+from executor.training.settings import EVALUATIONS_FILE, METRICS_FILE
 from topology.base.units import format_bytes, format_seconds
+
+MOST_NATS = 700.0  # whose exponential a float still holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +55,25 @@ def progress_line(metrics: StepMetrics, steps: int) -> str:
     )
 
 
+def evaluation_line(found: Evaluation, steps: int) -> str:
+    """One line of an evaluation.
+
+    >>> evaluation_line(Evaluation(step=10, loss=2.0, samples=64, took_s=1.5), 100)
+    'step 10/100  held-out loss 2.0000  perplexity 7.389  64 sequences in 1.5 s'
+    """
+    return (
+        f"step {found.step}/{steps}  held-out loss {found.loss:.4f}  "
+        f"perplexity {math.exp(min(found.loss, MOST_NATS)):.4g}  "
+        f"{found.samples} sequences in {format_seconds(found.took_s)}"
+    )
+
+
 class Reporter:
     """Writes the metrics of one run; only rank 0 has one."""
 
     def __init__(self, folder: Path, steps: int, *, wandb: bool) -> None:
         self.steps = steps
+        self.folder = folder
         self.lines = (folder / METRICS_FILE).open("a", encoding="utf-8")
         self.board = _board(folder / "tensorboard")
         self.wandb = _wandb(folder) if wandb else None
@@ -70,6 +88,19 @@ class Reporter:
         if self.wandb is not None:
             self.wandb.log(values, step=metrics.step)
         self._line(progress_line(metrics, self.steps))
+
+    def evaluation(self, found: Evaluation) -> None:
+        """Report a held-out loss everywhere."""
+        try:
+            with (self.folder / EVALUATIONS_FILE).open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({**asdict(found), "at_s": time.time()}) + "\n")
+        except OSError as error:
+            self.say(f"warning: {EVALUATIONS_FILE} could not be written ({error})")
+        if self.board is not None:
+            self.board.add_scalar("held_out_loss", found.loss, found.step)
+        if self.wandb is not None:
+            self.wandb.log({"held_out_loss": found.loss}, step=found.step)
+        self.say(evaluation_line(found, self.steps))
 
     def _append(self, line: str) -> None:
         """Add a line to the metrics file; a full disk must not end the training that fills it."""

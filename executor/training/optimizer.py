@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from executor.comm.tensor_parallel import local
 from executor.parallel.pipeline import Pipeline
 from executor.parallel.weights import state_name
 
+ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
 RateShape = Literal["cosine", "linear", "constant", "wsd"]
 """How the learning rate goes after its warm-up; wsd stays, and falls in the last steps only."""
 
@@ -27,7 +29,8 @@ class OptimizerSettings:
     """AdamW, warm-up and decay.
 
     `learning_rate` rises linearly for `warmup_steps`, then falls by its shape to `final_fraction` of itself
-    at `total_steps`; of wsd in the last `decay_steps`. Weight decay applies to matrices only.
+    at `total_steps`; of wsd in the last `decay_steps`. Weight decay applies to matrices only. `products` is
+    what an optimizer that multiplies matrices does so in.
     """
 
     learning_rate: float = 3e-4
@@ -40,6 +43,7 @@ class OptimizerSettings:
     decay_steps: int = 0
     final_fraction: float = 0.1
     clip_norm: float = 1.0
+    products: torch.dtype = torch.float32
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
@@ -72,6 +76,20 @@ class Slot:
     parameter: nn.Parameter
     part: nn.Parameter
 
+    def placed(self, part: torch.Tensor) -> Any:
+        """A tensor of this rank's part, with its place in the whole."""
+        parameter = self.parameter
+        if not isinstance(parameter, DTensor):
+            return part
+        return DTensor.from_local(
+            part,
+            parameter.device_mesh,
+            parameter.placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+
 
 class ShardedAdamW:
     """AdamW over the local parts of a pipeline rank's parameters."""
@@ -79,8 +97,9 @@ class ShardedAdamW:
     def __init__(self, pipeline: Pipeline, settings: OptimizerSettings) -> None:
         self.settings = settings
         self.slots = tuple(self._slots(pipeline))
-        decayed = [slot.part for slot in self.slots if slot.parameter.dim() > 1]
-        plain = [slot.part for slot in self.slots if slot.parameter.dim() <= 1]
+        mine = [slot for slot in self.slots if self.is_adam(slot)]
+        decayed = [slot.part for slot in mine if slot.parameter.dim() > 1]
+        plain = [slot.part for slot in mine if slot.parameter.dim() <= 1]
         groups = [
             {"params": decayed, "weight_decay": settings.weight_decay},
             {"params": plain, "weight_decay": 0.0},
@@ -97,8 +116,26 @@ class ShardedAdamW:
     def _slots(pipeline: Pipeline) -> Iterable[Slot]:
         for stage in pipeline.stages:
             for name, parameter in stage.module.named_parameters():
+                if not parameter.requires_grad:
+                    continue
                 part = nn.Parameter(local(parameter).detach())
                 yield Slot(name=state_name(stage.module, name), parameter=parameter, part=part)
+
+    def is_adam(self, slot: Slot) -> bool:  # noqa: ARG002 - others do not take them all
+        """Whether AdamW updates a parameter."""
+        return True
+
+    def moments(self, slot: Slot) -> dict[str, torch.Tensor]:
+        """What is kept of a parameter between steps, by this rank's part; zeros before the first."""
+        kept = self.adamw.state.get(slot.part, {})
+        return {name: kept[name] if name in kept else torch.zeros_like(slot.part) for name in ADAM_MOMENTS}
+
+    def forget(self, slot: Slot, step: int) -> None:
+        """Begin what is kept of a parameter with zeros, after so many steps."""
+        self.adamw.state[slot.part] = {
+            "step": torch.tensor(float(step), device=slot.part.device),
+            **{name: torch.zeros_like(slot.part) for name in ADAM_MOMENTS},
+        }
 
     def step(self, rate: float) -> None:
         """Update every parameter from its gradient at this learning rate, then forget gradients."""

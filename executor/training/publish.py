@@ -20,9 +20,16 @@ from costmodel.models.spec import ModelSpec
 from executor.model.hf_config import published_config
 from executor.model.hf_publish import Target, targets
 from executor.model.transformer import build_model
-from executor.training.checkpoint import WRITING, folder_of_step, steps_on_disk
+from executor.training.checkpoint import WRITING
 from executor.training.checkpoint_reader import open_checkpoint
-from executor.training.manifest import Manifest, intact, read_manifest, require_signed
+from executor.training.manifest import (
+    Manifest,
+    folder_of_step,
+    intact,
+    read_manifest,
+    require_signed,
+    steps_on_disk,
+)
 from topology.base.errors import InputError
 
 LARGEST_FILE_BYTES = 5_000_000_000  # as huggingface_hub cuts

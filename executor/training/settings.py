@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from topology.base.atomic import write_atomically
 from topology.base.decode import read_json, structure, unstructure
+
+if TYPE_CHECKING:
+    from executor.data.held_out import HeldOut
+    from planner.plan import Plan
 
 RUN_FILE = "run.json"
 STATUS_FILE = "status.json"
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +26,19 @@ class RunSettings:
     """One training run.
 
     `folder` holds everything the run writes. `checkpoint_every` counts steps, 0 for the interval that Young
-    and Daly suggest. `router_loss` weighs the routers' balancing loss, None for the model's own weight.
-    `interface` is where ranks of several nodes listen, `env` names variables that ranks are given, `run_key`
-    is the file of the key that signs checkpoints.
+    and Daly suggest. `eval_data` is evaluated every `eval_interval` steps and after the last, `eval_batches`
+    global batches of it, 0 for all. `router_loss` weighs the routers' balancing loss, None for the model's
+    own weight. `interface` is where ranks of several nodes listen, `env` names variables that ranks are
+    given, `run_key` is the file of the key that signs checkpoints.
     """
 
     folder: str
     plan_file: str
     steps: int
     data: str = "synthetic"
+    eval_data: str | None = None
+    eval_interval: int = 1000
+    eval_batches: int = 0
     pretrained: str | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "bf16"
@@ -64,6 +73,23 @@ class RunStatus:
     fix: str = ""
     device: str = ""
     device_memory_bytes: float = 0.0
+
+
+def held_out(settings: RunSettings, plan: Plan) -> HeldOut | None:
+    """Open what a run evaluates on, None for nothing."""
+    from executor.data.held_out import open_held_out
+
+    job = plan.request.job
+    return open_held_out(
+        settings.eval_data,
+        interval=settings.eval_interval,
+        batches=settings.eval_batches,
+        training=settings.data,
+        vocab_size=plan.request.model.vocab_size,
+        sequence_length=job.sequence_length,
+        global_batch_size=job.global_batch_size,
+        seed=settings.seed,
+    )
 
 
 def write_json(path: Path, value: Any) -> None:

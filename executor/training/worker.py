@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from executor.training.lifeline import die_with_parent
@@ -26,6 +26,7 @@ FAILED = 1
 LAUNCHER = "MESHPLAN_LAUNCHER"  # process that started the ranks, if that is ours
 MEETING = "MESHPLAN_MEETING"  # file in which ranks meet; without it torchrun's own store
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # by torchrun's name
+JOIN = "join"  # beside the meeting: these ranks end in order, and the run goes on
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "NCCL error")
 
 
@@ -82,11 +83,16 @@ def _run(settings: RunSettings) -> int:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
     loop.start_process_group(device, environment, environment.get(MEETING))
     status = loop.train(loop.prepare(settings, plan, device))
-    if dist.get_rank() == 0:
+    if dist.get_rank() == 0 and not (status.state == "stopped" and _goes_on(environment)):
         loop.record_status(settings, status)
     dist.barrier()
     dist.destroy_process_group()
     return 0
+
+
+def _goes_on(environment: Mapping[str, str]) -> bool:
+    """Whether ranks were stopped only so that a spare node gets some: the run goes on with it."""
+    return MEETING in environment and (Path(environment[MEETING]).parent / JOIN).exists()
 
 
 def crash_line(error: Exception, kept_in: str) -> str:

@@ -17,15 +17,17 @@ import torch
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
 from costmodel.pipeline.schedules import RECORDS
+from costmodel.updates.adapters import Adapter
 from executor import torch_internals
 from executor.comm.mesh import build_meshes, rank_grid
 from executor.model.moe import Router
-from executor.parallel.parallelize import ComputeDtype
+from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.programs import programs
 from executor.parallel.weights import materialize
 from executor.training.batches import mean_loss
 from executor.training.gradients import clip, finish_gradients, total_norm
+from executor.training.muon import sharded_optimizer
 from executor.training.optimizer import OptimizerSettings, ShardedAdamW
 
 
@@ -41,6 +43,8 @@ class RankTask:
     recompute_of_stage: tuple[int, ...]
     stage: int
     precision: ComputeDtype = "bf16"
+    optimizer: str = "adamw"
+    adapter: Adapter | None = None
 
 
 @contextlib.contextmanager
@@ -51,6 +55,11 @@ def fake_group(num_ranks: int, rank: int) -> Iterator[None]:
         yield
     finally:
         torch_internals.end_fake_group()
+
+
+def settings_of(task: RankTask) -> OptimizerSettings:
+    """An optimizer's settings that compute as the task does."""
+    return OptimizerSettings(products=COMPUTE_DTYPES[task.precision])
 
 
 def build_rank(task: RankTask, device: torch.device) -> Pipeline:
@@ -65,6 +74,7 @@ def build_rank(task: RankTask, device: torch.device) -> Pipeline:
         layers_of_stage=task.layers_of_stage,
         recompute_of_stage=task.recompute_of_stage,
         precision=task.precision,
+        adapter=task.adapter,
         device=device,
     )
     for stage in pipeline.stages:
@@ -128,5 +138,5 @@ def fake_rank(task: RankTask) -> Iterator[FakeRank]:
             torch_internals.quiet_known_warnings()
             for stage in pipeline.stages:
                 materialize(stage.module, device)
-            optimizer = ShardedAdamW(pipeline, OptimizerSettings())
+            optimizer = sharded_optimizer(task.optimizer, pipeline, settings_of(task))
             yield FakeRank(task=task, pipeline=pipeline, optimizer=optimizer)

@@ -99,7 +99,9 @@ _PURPOSES = ("weights", "gradients", "optimizer", "activations")
 def estimated_memory(task: RankTask, global_batch_size: int) -> tuple[MemoryBreakdown, ...]:
     """What the cost model says of every pipeline rank under the executor's own stack."""
     layout, spec = task.layout, task.spec
-    job = TrainingJob(sequence_length=task.sequence_length, global_batch_size=global_batch_size)
+    job = TrainingJob(
+        sequence_length=task.sequence_length, global_batch_size=global_batch_size, adapter=task.adapter
+    )
     rows = [layers_of_rank(spec, layout, task.layers_of_stage, rank) for rank in range(layout.pp)]
     recomputed = [
         recomputed_of_runs(row, count) for row, count in zip(rows, task.recompute_of_stage, strict=True)
@@ -191,7 +193,8 @@ def peak(task: RankTask) -> Mapping[str, float]:
         tracker = PeakTracker()
         with tracker:
             for stage in rank.pipeline.stages:
-                tracker.mark((parameter.detach() for parameter in stage.parameters), "optimizer")
+                for stored in stage.parameters:
+                    tracker.mark((stored.detach(),), "optimizer" if stored.requires_grad else "weights")
             rank.pipeline.after_compute = functools.partial(_mark_state, rank, tracker)
             rank.short_step()  # allocates what later steps find: optimizer state, FSDP's buffers
             tracker.mark(_optimizer_state(rank), "optimizer")
@@ -210,10 +213,7 @@ def _mark_state(rank: FakeRank, tracker: PeakTracker) -> None:
 
 
 def _optimizer_state(rank: FakeRank) -> list[torch.Tensor]:
-    """Moments of every parameter."""
-    return [
-        value
-        for state in rank.optimizer.adamw.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    ]
+    """What is kept of every parameter."""
+    adam = [value for state in rank.optimizer.adamw.state.values() for value in state.values()]
+    kept = [value for slot in rank.optimizer.slots for value in rank.optimizer.moments(slot).values()]
+    return [value for value in (*adam, *kept) if isinstance(value, torch.Tensor)]

@@ -12,8 +12,15 @@ from dataclasses import replace
 import torch
 
 from executor.parallel.weights import materialize
-from executor.training.optimizer import OptimizerSettings, ShardedAdamW
-from executor.validation.fake_rank import FakeRank, RankTask, build_rank, fake_group, first_rank_of_stage
+from executor.training.muon import sharded_optimizer
+from executor.validation.fake_rank import (
+    FakeRank,
+    RankTask,
+    build_rank,
+    fake_group,
+    first_rank_of_stage,
+    settings_of,
+)
 from executor.validation.memory_trace import few_microbatches
 from executor.validation.report import RankMeasurement
 
@@ -31,7 +38,11 @@ def measure_rank(task: RankTask) -> RankMeasurement:
             materialize(stage.module, device)
             for parameter in stage.module.parameters():
                 torch.nn.init.constant_(parameter, 0.0)
-        rank = FakeRank(task=task, pipeline=pipeline, optimizer=ShardedAdamW(pipeline, OptimizerSettings()))
+        rank = FakeRank(
+            task=task,
+            pipeline=pipeline,
+            optimizer=sharded_optimizer(task.optimizer, pipeline, settings_of(task)),
+        )
         pipeline.after_compute = torch.cuda.synchronize
         for step in range(STEPS):
             pipeline.spans = [] if step == STEPS - 1 else None

@@ -9,16 +9,19 @@ import torch
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
+from costmodel.updates.adapters import Adapter
+from executor.adapters.low_rank import add_adapter
 from executor.bench.local_ranks import run_ranks
 from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
 from executor.model.moe import balance_routers
-from executor.model.transformer import build_model
+from executor.model.transformer import CausalLM, build_model
 from executor.parallel.pipeline import build_pipeline, run_step
 from executor.parallel.weights import assemble, initialize, parts
 from executor.training.batches import mean_loss, my_microbatches
 from executor.training.gradients import finish_gradients
-from executor.training.optimizer import OptimizerSettings, ShardedAdamW, learning_rate
+from executor.training.muon import blended, is_matrix, newton_schulz, sharded_optimizer, step_of
+from executor.training.optimizer import OptimizerSettings, learning_rate
 
 CPU = torch.device("cpu")
 FLOOR = (
@@ -38,6 +41,8 @@ class Case:
     recompute_of_stage: tuple[int, ...] | None = None
     steps: int = 1
     seed: int = 0
+    optimizer: str = "adamw"
+    adapter: Adapter | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -73,6 +78,8 @@ def batch_of(case: Case, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
     """Train the whole model in this process."""
     model = build_model(case.spec)
+    if case.adapter is not None:
+        add_adapter(model, case.adapter)
     initialize(model, None, seed=case.seed, device=CPU)
     balance_routers(
         model,
@@ -81,30 +88,49 @@ def run_reference(case: Case, settings: OptimizerSettings) -> Outcome:
         sequence_length=case.sequence_length,
         global_batch_size=case.global_batch_size,
     )
-    decayed = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [
-        {"params": decayed, "weight_decay": settings.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(
-        [g for g in groups if g["params"]], betas=settings.betas, eps=settings.epsilon
-    )
+    update = _update_of(model, case, settings)
     losses: list[float] = []
     gradients: dict[str, torch.Tensor] = {}
     for step in range(case.steps):
         tokens, targets = batch_of(case, step)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss = token_losses(model(tokens), targets, None, case.spec.vocab_size).mean()
         loss.backward()
         gradients = gradients or {
             n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None
         }
         losses.append(loss.item())
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, step)
-        optimizer.step()
+        update(learning_rate(settings, step))
     return Outcome(losses=tuple(losses), gradients=gradients)
+
+
+def _update_of(model: CausalLM, case: Case, settings: OptimizerSettings) -> Callable[[float], None]:
+    """What updates the whole model at a learning rate."""
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    matrices = {
+        parameter: torch.zeros_like(parameter)
+        for name, parameter in named.items()
+        if case.optimizer == "muon" and is_matrix(name, parameter.dim())
+    }
+    rest = [parameter for parameter in named.values() if parameter not in matrices]
+    groups = [
+        {"params": [p for p in rest if p.dim() > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in rest if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW([g for g in groups if g["params"]], betas=settings.betas, eps=settings.epsilon)
+
+    def update(rate: float) -> None:
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        adamw.step()
+        with torch.no_grad():
+            for matrix, momentum in matrices.items():
+                if matrix.grad is not None:
+                    direction = newton_schulz(blended(matrix.grad, momentum), settings.products)
+                    matrix.mul_(1 - rate * settings.weight_decay)
+                    matrix.sub_(direction, alpha=step_of(matrix.shape, rate))
+
+    return update
 
 
 def run_layout(
@@ -132,11 +158,12 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         layers_of_stage=case.layers_of_stage,
         recompute_of_stage=case.recompute_of_stage,
         precision="fp32",
+        adapter=case.adapter,
         device=CPU,
     )
     for stage in pipeline.stages:
         initialize(stage.module, meshes, seed=case.seed, device=CPU)
-    optimizer = ShardedAdamW(pipeline, settings)
+    optimizer = sharded_optimizer(case.optimizer, pipeline, settings)
     losses: list[float] = []
     gradients: list[dict[str, object]] = []
     for step in range(case.steps):

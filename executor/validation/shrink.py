@@ -35,6 +35,8 @@ def small_case(plan: Plan, most_ranks: int = MOST_RANKS) -> Case:
         layers_of_stage=split,
         recompute_of_stage=recomputed if layout.recompute == "full" else None,
         steps=STEPS,
+        optimizer=plan.request.job.optimizer,
+        adapter=plan.request.job.adapter,
     )
 
 

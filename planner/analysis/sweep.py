@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.layout import layout_record
+from costmodel.parallel.axes import PARTS
 from planner.plan import Plan, PlanRequest
 from planner.questions.flags import Flags
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
@@ -20,11 +21,25 @@ MOST_POINTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of a sweep: what was asked, and the plan or the reason there is none."""
+    """One point of a sweep: what was asked, and the plan or the reason there is none.
+
+    `scaling_efficiency` is tokens/s/GPU over that of the fewest GPUs with a plan for the same question: kind
+    of GPU, sequence length, batch. 0 where there is no plan.
+    """
 
     request: PlanRequest
     plan: Plan | None
     reason: str = ""
+    scaling_efficiency: float = 0.0
+
+    @property
+    def communication_share(self) -> float:
+        """Share of the step in which a GPU waits for others: communication that nothing hides."""
+        if self.plan is None:
+            return 0.0
+        estimate = self.plan.estimate
+        waits = sum(getattr(estimate.time, f"{part}_s") for part in PARTS)
+        return float(waits / estimate.step_time_s)
 
     def row(self) -> dict[str, Any]:
         """One point as flat data; keys carry units."""
@@ -51,6 +66,8 @@ class Point:
             "tokens_per_s": request.job.tokens_per_step / estimate.step_time_s,
             "tokens_per_s_per_gpu": estimate.tokens_per_s_per_gpu,
             "mfu": estimate.mfu,
+            "scaling_efficiency": self.scaling_efficiency,
+            "communication_share": self.communication_share,
             "peak_memory_bytes": estimate.peak_memory_bytes,
             "usd_per_billion_tokens": estimate.usd_per_billion_tokens,
             "search_time_s": self.plan.search_time_s,
@@ -95,6 +112,31 @@ def run_points(
             yield Point(request=request, plan=None, reason=cause_of(found))
         else:
             yield Point(request=request, plan=found)
+
+
+def with_efficiency(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The same points, each beside the fewest GPUs that answer the same question."""
+    known = tuple(points)
+    first: dict[tuple[str, int, int], tuple[int, float]] = {}
+    for point in known:
+        if point.plan is not None:
+            here = (point.request.cluster.num_gpus, point.plan.estimate.tokens_per_s_per_gpu)
+            first[_question(point)] = min(here, first.get(_question(point), here))
+    return tuple(
+        point
+        if point.plan is None
+        else replace(
+            point,
+            scaling_efficiency=point.plan.estimate.tokens_per_s_per_gpu / first[_question(point)][1],
+        )
+        for point in known
+    )
+
+
+def _question(point: Point) -> tuple[str, int, int]:
+    """What points have in common that differ in GPUs alone."""
+    job = point.request.job
+    return gpu_of(point.request), job.sequence_length, job.global_batch_size
 
 
 def gpu_of(request: PlanRequest) -> str:

@@ -157,7 +157,7 @@ def offers(
     own = request.cluster.nodes[0].gpu
     for gpu in dict.fromkeys((own, *gpus)):
         for count in counts:
-            plan = _planned(partial(_bought, request, gpu, count), planner)
+            plan = _planned(partial(bought, request, gpu, count), planner)
             if plan is not None and plan.estimate.usd_per_billion_tokens is not None:
                 yield Offer(
                     gpu=gpu,
@@ -168,7 +168,7 @@ def offers(
                 )
 
 
-def _bought(request: PlanRequest, gpu: str, count: int) -> PlanRequest:
+def bought(request: PlanRequest, gpu: str, count: int) -> PlanRequest:
     """The same job on `count` GPUs of a kind: more or fewer of the cluster's own nodes, or usual ones."""
     if count == request.cluster.num_gpus and gpu == request.cluster.nodes[0].gpu:
         return request

@@ -190,13 +190,14 @@ def rank_limits(setting: Setting, priced: Priced, counts: Vector, kinds: list[in
     freed_bytes = held * np.maximum(np.maximum.reduce(freed), 0.0) * (table.recompute == _FULL)
     frees = freed_bytes > 0
     owed = np.maximum(recompute_s, 0.0) / np.where(frees, freed_bytes, math.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # what is offloaded may leave nothing of a layer
+        most_kept = room / layer_bytes
         most_partly = recompute_room / (layer_bytes - freed_bytes)
     least, most = _layers_allowed(table, counts)
     return RankLimits(
         layer_s=layer_s,
         fixed_s=costs.every_s + first * costs.first_s + last * costs.last_s,
-        most_kept=room / layer_bytes,
+        most_kept=most_kept,
         frees=frees,
         owed_s=recompute_room * owed,
         paced_layer_s=layer_s + layer_bytes * owed,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from costmodel.campaign.answer import Price, campaign
 from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes_per_parameter
 from costmodel.campaign.compose import Job
-from costmodel.campaign.failures import default_model
+from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
 from costmodel.models.spec import parameter_count
 from planner.plan import Plan, stack_of
@@ -33,6 +35,26 @@ def with_campaign(plan: Plan, world: FailureModel | None = None) -> Plan:
     return replace(plan, campaign=campaign_of(plan, world or usual))
 
 
+def finished(
+    plan: Plan, failures: str | Path | None, told: Callable[[InputError], None] = lambda _: None
+) -> Plan:
+    """The plan with its campaign; as it is where published failures make none possible.
+
+    Args:
+        plan: A plan whose job says how many tokens.
+        failures: A file of the user's own; what it makes impossible is an error.
+        told: Hears why there is no campaign.
+    """
+    job_of(plan)  # refuses a plan without tokens, before its file is looked at
+    if failures is not None:
+        return with_campaign(plan, read_failures(Path(failures), plan.request.cluster.nodes[0].gpu))
+    try:
+        return with_campaign(plan)
+    except InputError as impossible:
+        told(impossible)
+        return plan
+
+
 def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
     """When a plan is finished in a world; see `with_campaign`."""
     request, estimate = plan.request, plan.estimate
@@ -52,6 +74,25 @@ def campaign_of(plan: Plan, world: FailureModel) -> Campaign:
         least_bytes=least * parameter_count(request.model),
         price=price,
     )
+
+
+def finish_gap(plan: Plan) -> float | None:
+    """By what share of its time another layout, interval or number of spares could at most finish earlier.
+
+    A run of any layout on as many GPUs takes steps · step / useful share. No step is below the certificate's
+    bound, no useful share above that of `bound_useful_share`, so 1 − (bound/step)·(share/bound of shares).
+
+    Returns:
+        The share, in the mean; None without a campaign, where the closed form does not answer it, or where
+        the plan is not the fastest: under another objective, or not proven.
+    """
+    found, proof = plan.campaign, plan.optimality
+    if found is None or found.bound_useful_share is None or plan.request.objective != "step-time":
+        return None
+    if proof.status != "proven":
+        return None
+    step = proof.bound_s / plan.estimate.step_time_s
+    return max(0.0, 1 - step * found.mean_useful_share / found.bound_useful_share)
 
 
 def job_of(plan: Plan) -> Job:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from planner.deployment.autoscale import Scaling, autoscale_files
+from planner.deployment.forms import form_files, form_steps
 from planner.deployment.multi_node import by_hand
 from planner.deployment.placement import Server, nodes_of, servers_of
-from planner.deployment.vllm_sglang import benchmark, commands, notes, option_files, router, server_commands
+from planner.deployment.vllm_sglang import benchmark, kubernetes, notes, option_files, router, server_commands
 from planner.engines.quoting import one_line, shell
 from planner.launch.kubernetes import NO_MANIFEST, PORT
 from planner.serving.plan import ServingPlan, serving_to_json
+from topology.base.errors import InputError
 from topology.base.units import format_seconds, three_digits
 
 _ADDRESS = re.compile(r"<address of node (\d+)>")
@@ -25,8 +28,45 @@ _READY_S = 1800
 """Patience of the load test: a large checkpoint takes that long from a slow disk."""
 
 
-def folder(plan: ServingPlan) -> dict[str, str]:
-    """Every file of the folder by its name."""
+def folder(
+    plan: ServingPlan, scaling: Scaling | None = None, forms: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Every file of the folder by its name; with `scaling` also what scales its pools in Kubernetes.
+
+    `forms` are of `planner.deployment.forms`; by default scripts and, where it can be told the plan, a
+    manifest. A form that is named and cannot be told the plan is refused.
+    """
+    if scaling is not None and forms is not None and "kubernetes" not in forms:
+        raise InputError(
+            what="--autoscale writes files for plain Kubernetes",
+            cause=f"--deploy {','.join(forms)} has no manifest that they scale",
+            fix="add kubernetes to --deploy, or leave out --autoscale",
+        )
+    files = _scripts(plan) if forms is None or "scripts" in forms else {}
+    if forms is None or "kubernetes" in forms:
+        files |= _kubernetes(plan, scaling, asked=forms is not None or scaling is not None)
+    for form in forms or ():
+        files |= form_files(plan, form)
+    files["plan.json"] = serving_to_json(plan) + "\n"
+    return files | {"README.md": _readme(plan, servers_of(plan), files)}
+
+
+def _kubernetes(plan: ServingPlan, scaling: Scaling | None, *, asked: bool) -> dict[str, str]:
+    """The manifest, and what scales it; nothing where there is none and nobody named it."""
+    manifest = kubernetes(plan, scaled=scaling is not None)
+    if not manifest.startswith(NO_MANIFEST):
+        return {"kubernetes.yaml": manifest} | (autoscale_files(plan, scaling) if scaling else {})
+    if not asked:
+        return {}
+    raise InputError(
+        what="there is no manifest for this fleet",
+        cause="; ".join(line.strip("# ") for line in manifest.splitlines()[:2]),
+        fix=f"use --deploy dynamo, or pin a layout of at most {plan.gpus_per_node} GPUs",
+    )
+
+
+def _scripts(plan: ServingPlan) -> dict[str, str]:
+    """The scripts of every node, of the router and the load test, and what they read."""
     servers = servers_of(plan)
     nodes = nodes_of(servers)
     files = {f"node{node}.sh": _node(plan, servers, node) for node in _started(plan, servers)}
@@ -40,10 +80,7 @@ def folder(plan: ServingPlan) -> dict[str, str]:
         files["hosts.sh"] = _hosts(nodes)
     for name, text in options.items():
         files[f"{name}{_TEMPLATE * bool(_ADDRESS.search(text))}"] = text + "\n"
-    if (manifest := commands(plan)["kubernetes"]) and not manifest.startswith(NO_MANIFEST):
-        files["kubernetes.yaml"] = manifest
-    files["plan.json"] = serving_to_json(plan) + "\n"
-    return files | {"README.md": _readme(plan, servers, files)}
+    return files
 
 
 def _started(plan: ServingPlan, servers: Sequence[Server]) -> list[int]:
@@ -122,22 +159,29 @@ def _readme(plan: ServingPlan, servers: Sequence[Server], files: Mapping[str, st
     """What to do in which order, in ten lines."""
     nodes = nodes_of(servers)
     scripts = [name for name in files if name.startswith("node")]
+    ttft, tpot = format_seconds(plan.estimate.ttft.p50_s), format_seconds(plan.estimate.tpot.p50_s)
+    rate = three_digits(plan.estimate.request_rate_per_s)
+    steps = [
+        *(_script_steps(scripts, nodes, routed="router.sh" in files) if scripts else ()),
+        f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
+        *form_steps(files),
+        *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
+    ]
+    title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"
+    lines = [f"{number}. {one_line(step)}" for number, step in enumerate(steps, 1)]
+    return "\n".join([one_line(title), "", *lines, ""])
+
+
+def _script_steps(scripts: Sequence[str], nodes: int, *, routed: bool) -> list[str]:
+    """What starts the servers by hand."""
     each = (
         f"Run `bash {scripts[0]}`"
         if len(scripts) == 1
         else (f"Run `bash {scripts[0]}` to `{scripts[-1]}`, each on its node")
     )
-    ttft, tpot = format_seconds(plan.estimate.ttft.p50_s), format_seconds(plan.estimate.tpot.p50_s)
-    rate = three_digits(plan.estimate.request_rate_per_s)
-    steps = [
-        f"Name the addresses of {nodes} nodes in `hosts.sh`." if nodes > 1 else "",
+    return [
+        *([f"Name the addresses of {nodes} nodes in `hosts.sh`."] if nodes > 1 else []),
         f"{each}; logs are in `logs/`, and when one server of a node ends, its others are ended.",
-        "Run `bash router.sh` on node 0." if "router.sh" in files else "",
+        *(["Run `bash router.sh` on node 0."] if routed else []),
         f"Clients ask port {PORT} of node 0. `bash loadtest.sh` there waits until it answers, then measures.",
-        f"Planned: at {rate} requests/s a p50 first token of {ttft}, and {tpot} an output token.",
-        "On Kubernetes: `kubectl apply -f kubernetes.yaml`." if "kubernetes.yaml" in files else "",
-        *(f"{note[0].upper()}{note[1:]}." for note in notes(plan) if note not in by_hand(plan, servers)),
     ]
-    title = f"# {plan.request.model.name} on {plan.num_gpus} × {plan.request.gpu}: {plan.label}"
-    lines = [f"{number}. {one_line(step)}" for number, step in enumerate(filter(None, steps), 1)]
-    return "\n".join([one_line(title), "", *lines, ""])

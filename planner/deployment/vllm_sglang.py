@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import published_weights
@@ -31,16 +32,22 @@ MOST_SHOWN = 16
 
 def commands(plan: ServingPlan) -> dict[str, str]:
     """Every command of a plan by what it is for."""
-    workloads = [_workload(plan, pool, role) for role, pool in plan.pools]
-    pods = (*_pod_notes(plan), *notes(plan))
     return {
         **{name: shlex.join(words) for name, words in _shown(plan).items()},
         **option_files(plan),
         **({"router": shlex.join(words)} if (words := router(plan)) else {}),
         **({"notes": "\n".join(notes(plan))} if notes(plan) else {}),
         "benchmark": shlex.join(benchmark(plan)),
-        "kubernetes": manifest(plan, workloads, pods),
+        "kubernetes": kubernetes(plan),
     }
+
+
+def kubernetes(plan: ServingPlan, *, scaled: bool = False) -> str:
+    """The manifest, with as many workers as planned, or for pools that something else scales."""
+    workloads = [workload(plan, pool, role) for role, pool in plan.pools]
+    if scaled and plan.request.engine == "sglang":  # its metrics page is off without the word
+        workloads = [replace(one, words=(*one.words, "--enable-metrics")) for one in workloads]
+    return manifest(plan, workloads, (*_pod_notes(plan), *notes(plan)), scaled=scaled)
 
 
 def option_files(plan: ServingPlan) -> dict[str, str]:
@@ -79,7 +86,7 @@ def _shown(plan: ServingPlan) -> dict[str, list[str]]:
 def server_commands(plan: ServingPlan, server: Server) -> dict[int, list[str]]:
     """The words that start one server, by node: what it must not share with others, and its command."""
     nodes = nodes_of(servers_of(plan))
-    words = _words(plan, server.pool, server.role, server.port)
+    words = engine_words(plan, server.pool, server.role, server.port)
     if server.role == "prefill" and plan.request.engine == "sglang":
         words += ["--disaggregation-bootstrap-port", str(server.bootstrap_port)]
     if nodes > 1 and not server.alone:
@@ -126,7 +133,7 @@ def _at_load(plan: ServingPlan) -> bool:
     return plan.request.engine in _AT_LOAD and published == "bf16" and plan.weights == "fp8"
 
 
-def _words(plan: ServingPlan, pool: PoolPlan, role: str, port: int = PORT) -> list[str]:
+def engine_words(plan: ServingPlan, pool: PoolPlan, role: str, port: int = PORT) -> list[str]:
     """The words of the server of a pool."""
     return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[plan.request.engine](plan, pool, role, port)
 
@@ -172,13 +179,13 @@ def notes(plan: ServingPlan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
+def workload(plan: ServingPlan, pool: PoolPlan, role: str) -> Workload:
     """What the manifest runs in a pool."""
     options = trtllm_options(plan, pool, role) if plan.request.engine == "trtllm" else ""
     return Workload(
         role=role,
         pool=pool,
-        words=tuple(_words(plan, pool, role)),
+        words=tuple(engine_words(plan, pool, role)),
         options_file=_options_file(role) if options else "",
         options=options,
     )
@@ -232,7 +239,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     )
     words += ["--max_batch_size", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max_num_tokens", str(pool.token_budget)]
-    words += ["--max_seq_len", str(_longest(plan))]
+    words += ["--max_seq_len", str(longest_request(plan))]
     if trtllm_options(plan, pool, role):
         words += ["--extra_llm_api_options", _options_file(role)]
     return words
@@ -270,7 +277,7 @@ def _speculation(plan: ServingPlan) -> list[str]:
     return ["--speculative-config", config] if tokens else []
 
 
-def _longest(plan: ServingPlan) -> int:
+def longest_request(plan: ServingPlan) -> int:
     """Longest request that TensorRT-LLM must hold, in tokens: it sizes its buffers by them."""
     job = plan.request.job
     return (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens) + 1

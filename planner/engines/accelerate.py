@@ -17,7 +17,7 @@ from planner.engines.contract import Contract
 from planner.engines.deepspeed import HALF_ONLY, TENSORS_ALONE, WHOLE_LAYERS, axis_limit, in_code
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable
+from planner.engines.limit import Limit, Question, Variable, compression_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.quoting import yaml
 from planner.engines.setting import Given, Setting, Word, fixed
@@ -183,6 +183,14 @@ SETTINGS = (
         read=_read_precision,
     ),
     _RECOMPUTE,
+    Setting(
+        words=(Word(name=f"{_F}offload_params", kind="any", states="said.offload_param"),),
+        fields=("job.offload",),
+        write=lambda facts: {f"{_F}offload_params": True} if facts["job.offload"] else {},
+        read=lambda given: {
+            "job.offload": "parameters" if str(given[f"{_F}offload_params"]).lower() == "true" else None
+        },
+    ),
     _BATCH,
     *PROGRAM,
     fixed("layout.sequence_parallel", always=False),
@@ -207,6 +215,8 @@ ACCELERATE = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
+        compression_limit("Accelerate"),
+        offload_limit("Accelerate", ("parameters",)),
         *(axis_limit(axis, in_code("Accelerate")) for axis in ("pp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,

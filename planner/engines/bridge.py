@@ -14,14 +14,14 @@ from typing import Any
 from planner.engines.contract import Contract
 from planner.engines.dotted import assignments
 from planner.engines.fields import Facts
-from planner.engines.limit import Variable, adapter_limit, optimizer_limit
+from planner.engines.limit import Variable, adapter_limit, compression_limit, offload_limit, optimizer_limit
 from planner.engines.megatron_lm.contract import BUILT_IN, ENVIRONMENT, OTHER_WORDS, RUNS, SAVING
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, is_moe
 from planner.engines.megatron_lm.limits import LIMITS
 from planner.engines.megatron_lm.pairing import FLAG, UNPRICED
 from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS
 from planner.engines.megatron_lm.refused_state import STATE_REFUSALS
-from planner.engines.megatron_lm.state import DTYPES
+from planner.engines.megatron_lm.state import ALL_OFFLOADED, DTYPES, FRACTION, OFFLOADED
 from planner.engines.refusal import Refusal, Stopped
 from planner.engines.setting import Given, Setting, Word, value
 from planner.plan import Plan
@@ -65,6 +65,8 @@ _NAMES = {
     "--attention-dropout": "model.attention_dropout",
     "--hidden-dropout": "model.hidden_dropout",
     "--use-precision-aware-optimizer": "optimizer.use_precision_aware_optimizer",
+    OFFLOADED: "optimizer.optimizer_cpu_offload",
+    FRACTION: "optimizer.optimizer_offload_fraction",
     **{name: f"optimizer.{name.removeprefix('--').replace('-', '_')}" for name in DTYPES},
     "--save-interval": "checkpoint.save_interval",
     "--num-layers": "model.num_layers",
@@ -247,6 +249,8 @@ BRIDGE = Contract(
     settings=SETTINGS,
     limits=(
         adapter_limit("Megatron-Bridge"),
+        compression_limit("Megatron-Bridge"),
+        offload_limit("Megatron-Bridge", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-Bridge"),
         *(limit for limit in LIMITS if limit.name != "expert-groups"),
     ),

@@ -15,12 +15,13 @@ from costmodel.layout import DEFAULT_AXIS_ORDER
 from planner.engines.contract import Contract
 from planner.engines.dotted import flat, nested
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Question, Variable
+from planner.engines.limit import Limit, Question, Variable, compression_limit, offload_limit
 from planner.engines.program import PROGRAM
 from planner.engines.setting import Given, Setting, Word, fixed, value
 from planner.plan import Plan
 
 _Z, _BATCH = "zero_optimization.", "train_micro_batch_size_per_gpu"
+_ON_HOST = (f"{_Z}offload_param.device", f"{_Z}offload_optimizer.device")
 _AGAIN = "activation_checkpointing.number_checkpoints"
 MOST_LAYERS = 4096
 
@@ -58,6 +59,13 @@ def _read_batch(given: Given) -> dict[str, Any]:
 def _write_batch(facts: Facts) -> dict[str, Any]:
     size, batch, dp = (facts[f] for f in ("layout.microbatch_size", "job.global_batch_size", "layout.dp"))
     return {"train_batch_size": batch, _BATCH: size, "gradient_accumulation_steps": batch // (dp * size)}
+
+
+def _read_offload(given: Given) -> dict[str, Any]:
+    """What is on the host: all that is sharded, or the optimizer's state and its gradients."""
+    parameters, optimizer = (str(given[name]).lower() in ("cpu", "nvme") for name in _ON_HOST)
+    found = "parameters" if parameters else "optimizer:1"
+    return {"job.offload": found if parameters or optimizer else None}
 
 
 def _read_stage(given: Given) -> dict[str, Any]:
@@ -131,6 +139,15 @@ SETTINGS = (
         read=_read_recompute,
     ),
     Setting(
+        words=(
+            Word(name=_ON_HOST[0], states="said.offload_param"),
+            Word(name=_ON_HOST[1], states="said.offload_optimizer"),
+        ),
+        fields=("job.offload",),
+        write=lambda facts: dict.fromkeys(_ON_HOST, "cpu") if facts["job.offload"] else {},
+        read=_read_offload,
+    ),
+    Setting(
         words=(Word(name="gradient_clipping", kind="any"),),
         fields=(),
         write=lambda _: {"gradient_clipping": 1.0},
@@ -199,6 +216,8 @@ DEEPSPEED = Contract(
     settings=SETTINGS,
     limits=(
         HALF_ONLY,
+        compression_limit("DeepSpeed"),
+        offload_limit("DeepSpeed", ("parameters",)),
         *(axis_limit(axis, in_code("DeepSpeed")) for axis in ("pp", "cp", "ep", "expert_tp")),
         TENSORS_ALONE,
         WHOLE_LAYERS,

@@ -58,9 +58,10 @@ def facts_of(plan: Plan) -> dict[str, Any]:
 
 
 def job_facts(job: TrainingJob) -> dict[str, Any]:
-    """The fields of a job; an adapter is the words that say it."""
+    """The fields of a job; an adapter and an offload are the words that say them."""
     found = {f"job.{field.name}": getattr(job, field.name) for field in fields(job)}
-    return found | {"job.adapter": None if job.adapter is None else job.adapter.words}
+    words = {name: getattr(job, name) for name in ("adapter", "offload")}
+    return found | {f"job.{name}": None if said is None else said.words for name, said in words.items()}
 
 
 def layout_facts(layout: ParallelLayout) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from costmodel.kernels.tables import Calibration
 from costmodel.layout import LayoutTable, ParallelLayout
 from costmodel.stack import stack
 from costmodel.updates.adapters import parse_adapter
+from costmodel.updates.offload import parse_offload
 from planner.engines.contract import Contract, Reading
 from planner.engines.fields import Facts, facts_of, layout_facts, told_model, told_stack
 from planner.plan import Plan, stack_of
@@ -83,6 +84,8 @@ def _job(plan: Plan, told: dict[str, Any]) -> TrainingJob:
     said = {part: told[f"job.{part}"] for part in _JOB if f"job.{part}" in told}
     if "job.adapter" in told:
         said["adapter"] = parse_adapter(told["job.adapter"]) if told["job.adapter"] else None
+    if "job.offload" in told:
+        said["offload"] = parse_offload(told["job.offload"])[0] if told["job.offload"] else None
     return replace(plan.request.job, **said)
 
 

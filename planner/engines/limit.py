@@ -106,6 +106,36 @@ def _helps(kinds: Sequence[AdapterKind]) -> str:
     return f"use --adapter {kinds[0]}:r=16, or {others[4:]}" if kinds else others
 
 
+def offload_limit(title: str, words: Sequence[str] = ()) -> Limit:
+    """The limit of an engine that keeps everything on the GPU, or is told to offload this alone."""
+    takes = f"it offloads {', '.join(words)}" if words else "it keeps all state on the GPU"
+    fix = f"use --offload {words[0]}" if words else "leave --offload out, or use --for torchtitan"
+
+    def says(s: Question, _: ParallelLayout) -> tuple[str, str]:
+        written = "" if s.job.offload is None else s.job.offload.words
+        return f"offload {written}: {title} cannot be told it, {takes}", fix
+
+    return Limit(
+        name="offload",
+        fields=(),
+        broken=lambda s, _: s.job.offload is not None and s.job.offload.words not in words,
+        says=says,
+    )
+
+
+def compression_limit(title: str) -> Limit:
+    """The limit of an engine that is not told here how to compress gradients."""
+    return Limit(
+        name="compression",
+        fields=(),
+        broken=lambda s, _: s.job.gradient_compression is not None,
+        says=lambda s, _: (
+            f"gradient_compression = {s.job.gradient_compression}: {title} is not told it",
+            "leave job.gradient_compression out",
+        ),
+    )
+
+
 def optimizer_limit(title: str, names: Sequence[str] = ("adamw",)) -> Limit:
     """The limit of an engine that has these optimizers, under the names of the cost model."""
 

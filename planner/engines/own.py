@@ -6,17 +6,25 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from costmodel.layout import ParallelLayout
+from costmodel.layout import LayoutTable, ParallelLayout
 from planner.engines.contract import Contract
 from planner.engines.fields import facts_of
-from planner.engines.limit import Limit, adapter_limit, layers_limit, optimizer_limit
+from planner.engines.limit import (
+    Limit,
+    Question,
+    adapter_limit,
+    compression_limit,
+    layers_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.setting import Setting, value
 from planner.plan import Plan, from_json, to_json
 
 _TOLD = (
     *(f"layout.{field.name}" for field in fields(ParallelLayout)),
     "split.layers", "split.recompute",
-    "job.sequence_length", "job.global_batch_size", "job.precision", "job.optimizer",
+    "job.sequence_length", "job.global_batch_size", "job.precision", "job.optimizer", "job.adapter",
 )  # fmt: skip
 SETTINGS: tuple[Setting, ...] = tuple(value(name, name, "any") for name in _TOLD)
 _BUILT_IN = (
@@ -24,6 +32,32 @@ _BUILT_IN = (
     "cp_overlap", "p2p_overlap", "early_stop_recompute", "pads_value_heads", "dispatches_weights",
     "gathers_before_latent",
 )  # fmt: skip
+
+
+def _adapted_broken(s: Question, _: LayoutTable) -> bool:
+    adapter = s.job.adapter
+    return adapter is not None and (
+        adapter.base != "half"
+        or adapter.dropout > 0
+        or (s.model.is_moe and "mlp" in adapter.targets)
+        or s.job.optimizer != "adamw"
+    )
+
+
+def _adapted(s: Question, _: ParallelLayout) -> tuple[str, str]:
+    adapter = s.job.adapter
+    if adapter is None or (s.model.is_moe and "mlp" in adapter.targets):
+        return "adapters of routed experts: the executor has none", "use targets=attention"
+    if s.job.optimizer != "adamw":
+        return f"an adapter with {s.job.optimizer}: it is trained by AdamW", "use --set job.optimizer=adamw"
+    return (
+        f"base={adapter.base}, dropout={adapter.dropout:g}: weights have sixteen bits, nothing is dropped",
+        "leave base and dropout out",
+    )
+
+
+ADAPTED = Limit(name="adapted", fields=(), broken=_adapted_broken, says=_adapted)
+"""What of an adapter the executor does not compute."""
 
 OWN = Contract(
     engine="meshplan",
@@ -34,8 +68,11 @@ OWN = Contract(
     settings=SETTINGS,
     limits=(
         layers_limit("the executor"),
-        adapter_limit("the executor"),
-        optimizer_limit("the executor"),
+        adapter_limit("the executor", ("lora",)),
+        ADAPTED,
+        compression_limit("the executor"),
+        offload_limit("the executor"),
+        optimizer_limit("the executor", ("adamw", "muon")),
         Limit(
             name="precision",
             fields=(),

@@ -19,9 +19,12 @@ from planner.launch.kubernetes_router import (
 )
 from planner.launch.makers import maker_of
 from planner.serving.plan import PoolPlan, ServingPlan
+from topology.base.errors import InputError
 from topology.hardware.datasheets import sheet_named
 
 PORT = 8000
+DOOR = "http"
+"""Name of that port in a pod."""
 NO_MANIFEST = "# no manifest"
 OPTIONS_DIRECTORY = "/etc/server-options"
 _IMAGES = {
@@ -29,6 +32,7 @@ _IMAGES = {
     "sglang": "lmsysorg/sglang:v0.5.23",
     "trtllm": "nvcr.io/nvidia/tensorrt-llm/release:1.2.1",
 }
+NVIDIA_RESOURCE = "nvidia.com/gpu"
 RDMA_RESOURCE = "rdma/rdma_shared_device_a"
 """What the RDMA shared device plugin's own example calls its devices; a cluster may name them otherwise."""
 TOKEN_SECRET = "hf-token"  # noqa: S105  # the name of a secret, not one
@@ -55,21 +59,26 @@ class Workload:
     options: str = ""
 
 
-def manifest(plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = ()) -> str:
-    """The documents of a plan, or three lines that say why there are none."""
+def manifest(
+    plan: ServingPlan, workloads: Sequence[Workload], notes: Sequence[str] = (), *, scaled: bool = False
+) -> str:
+    """The documents of a plan, or three lines that say why there are none.
+
+    Of pools that are `scaled` by another object it does not say how many workers they have.
+    """
     engine = plan.request.engine
     if engine in _SEVERAL_NODES and any(plan.nodes_of(one.pool) > 1 for one in workloads):
         return _refusal(plan)
     head = "".join(f"# {note}\n" for note in notes)
     maps = [_options_map(plan, one) for one in workloads if one.options]
-    front = router_documents(engine, _app(plan), _image(plan), PORT) if plan.prefill is not None else []
-    pods = [_workload(plan, one) for one in workloads]
-    return head + "---\n".join(
-        [*maps, _CLAIM.format(app=_app(plan)), *pods, *front, _service(plan, workloads)]
+    front = (
+        router_documents(engine, app_of(plan), engine_image(plan), PORT) if plan.prefill is not None else []
     )
+    pods = [_workload(plan, one, scaled=scaled) for one in workloads]
+    return head + "---\n".join([*maps, weights_claim(plan), *pods, *front, _service(plan, workloads)])
 
 
-def _image(plan: ServingPlan) -> str:
+def engine_image(plan: ServingPlan) -> str:
     """The engine's image for the maker of the GPUs."""
     engine, maker = plan.request.engine, maker_of(sheet_named(plan.request.gpu).gpu())
     return maker.images.get(engine, _IMAGES[engine])
@@ -85,33 +94,49 @@ def _refusal(plan: ServingPlan) -> str:
     )
 
 
-def _app(plan: ServingPlan) -> str:
+def app_of(plan: ServingPlan) -> str:
     """Name of the application."""
     return _slug(plan.request.model.name)
 
 
-def _name(plan: ServingPlan, workload: Workload) -> str:
+def weights_claim(plan: ServingPlan) -> str:
+    """The claim for the weights that every pod reads."""
+    return _CLAIM.format(app=app_of(plan))
+
+
+def needs_nvidia(plan: ServingPlan, what: str) -> None:
+    """Refuse what only runs on NVIDIA's GPUs for a plan on others."""
+    if maker_of(sheet_named(plan.request.gpu).gpu()).resource != NVIDIA_RESOURCE:
+        raise InputError(
+            what=f"{what} cannot run this fleet",
+            cause=f"its images are CUDA's, and {plan.request.gpu} is not NVIDIA's",
+            fix="use --deploy scripts,kubernetes, or a GPU of NVIDIA",
+        )
+
+
+def pool_name(plan: ServingPlan, role: str) -> str:
     """Name of a pool's objects."""
-    return f"{_app(plan)}-{workload.role}" if workload.role else _app(plan)
+    return f"{app_of(plan)}-{role}" if role else app_of(plan)
 
 
-def _workload(plan: ServingPlan, workload: Workload) -> str:
+def _workload(plan: ServingPlan, workload: Workload, *, scaled: bool) -> str:
     """One Deployment, or one LeaderWorkerSet when a worker needs several nodes."""
     nodes, pool = plan.nodes_of(workload.pool), workload.pool
     if nodes > 1:
         workload = replace(workload, words=(*workload.words, *_SGLANG_NODES))
     container = _container(plan, workload, -(-pool.layout.num_gpus // nodes))
-    name, labels = _name(plan, workload), f"{{app: {_app(plan)}, pool: {workload.role or 'all'}}}"
+    name, labels = pool_name(plan, workload.role), f"{{app: {app_of(plan)}, pool: {workload.role or 'all'}}}"
+    workers = "" if scaled else f"  replicas: {pool.workers}\n"
     if nodes == 1:
         return _DEPLOYMENT.format(
             name=name,
             labels=labels,
-            workers=pool.workers,
+            workers=workers,
             container=_indented(container, 6),
             notes=_annotations(plan, workload),
         )
     return _WORKER_SET.format(
-        name=name, labels=labels, workers=pool.workers, pods=nodes, container=_indented(container, 8)
+        name=name, labels=labels, workers=workers, pods=nodes, container=_indented(container, 8)
     )
 
 
@@ -128,8 +153,7 @@ kind: Deployment
 metadata:
   name: {name}
 spec:
-  replicas: {workers}
-  selector:
+{workers}  selector:
     matchLabels: {labels}
   template:
     metadata:
@@ -143,8 +167,7 @@ kind: LeaderWorkerSet
 metadata:
   name: {name}
 spec:
-  replicas: {workers}
-  leaderWorkerTemplate:
+{workers}  leaderWorkerTemplate:
     size: {pods}
     workerTemplate:
       metadata:
@@ -158,7 +181,8 @@ containers:
   image: {image}
   command: {command}
   ports:
-  - containerPort: {port}
+  - name: {door}
+    containerPort: {port}
   env:
   - name: HF_HOME
     value: /weights
@@ -235,7 +259,7 @@ def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
 
     Servers listen on every address, or the probe and the Service could not reach them.
     """
-    name, maker = _name(plan, workload), maker_of(sheet_named(plan.request.gpu).gpu())
+    name, maker = pool_name(plan, workload.role), maker_of(sheet_named(plan.request.gpu).gpu())
     mounts = f"  - {{name: options, mountPath: {OPTIONS_DIRECTORY}}}\n"
     volumes = f"- name: options\n  configMap: {{name: {name}-options}}\n"
     path = f"{OPTIONS_DIRECTORY}/{workload.options_file}"
@@ -245,13 +269,14 @@ def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
     apart = bool(workload.role) or plan.nodes_of(workload.pool) > 1
     return _CONTAINER.format(
         engine=plan.request.engine,
-        image=_image(plan),
-        app=_app(plan),
+        image=engine_image(plan),
+        app=app_of(plan),
         secret=TOKEN_SECRET,
         environment=_SIDE_CHANNEL if workload.role and plan.request.engine == "vllm" else "",
         rdma=_RDMA.format(resource=RDMA_RESOURCE) if apart else "",
         command=json.dumps([*words, "--host", "0.0.0.0"]),  # noqa: S104  # inside a pod
         port=PORT,
+        door=DOOR,
         resource=maker.resource,
         gpus=gpus,
         mounts=mounts if workload.options else "",
@@ -262,7 +287,7 @@ def _container(plan: ServingPlan, workload: Workload, gpus: int) -> str:
 def _options_map(plan: ServingPlan, workload: Workload) -> str:
     """The options file of a pool."""
     return _OPTIONS_MAP.format(
-        name=_name(plan, workload), file=workload.options_file, text=_indented(workload.options, 4)
+        name=pool_name(plan, workload.role), file=workload.options_file, text=_indented(workload.options, 4)
     )
 
 
@@ -275,10 +300,12 @@ def _service(plan: ServingPlan, workloads: Sequence[Workload]) -> str:
     """The Service in front of the pool that takes requests; of several nodes the leader takes them."""
     front = workloads[0]
     if front.role:
-        return _SERVICE.format(name=_app(plan), selector=f"{{app: {_app(plan)}, pool: {ROUTER}}}", port=PORT)
+        return _SERVICE.format(
+            name=app_of(plan), selector=f"{{app: {app_of(plan)}, pool: {ROUTER}}}", port=PORT
+        )
     leader = ', leaderworkerset.sigs.k8s.io/worker-index: "0"' if plan.nodes_of(front.pool) > 1 else ""
-    selector = f"{{app: {_app(plan)}, pool: {front.role or 'all'}{leader}}}"
-    return _SERVICE.format(name=_app(plan), selector=selector, port=PORT)
+    selector = f"{{app: {app_of(plan)}, pool: {front.role or 'all'}{leader}}}"
+    return _SERVICE.format(name=app_of(plan), selector=selector, port=PORT)
 
 
 def _slug(name: str) -> str:

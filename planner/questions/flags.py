@@ -21,6 +21,7 @@ class Flags:
     precision: str | None = None
     adapter: str | None = None
     recompute_modules: str | None = None
+    offload: str | None = None
     stack: str | None = None
     engine: str | None = None
     objective: str | None = None

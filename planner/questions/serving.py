@@ -237,9 +237,9 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         **lengths,
         request_rate_per_s=rate,
         concurrency=parse_count(flags.concurrency, "--concurrency") if flags.concurrency else None,
-        ttft_s=_time(flags.ttft, "--ttft"),
-        tpot_s=_time(flags.tpot, "--tpot"),
-        end_to_end_s=_time(flags.end_to_end, "--e2e"),
+        ttft_s=parse_time(flags.ttft, "--ttft"),
+        tpot_s=parse_time(flags.tpot, "--tpot"),
+        end_to_end_s=parse_time(flags.end_to_end, "--e2e"),
         percentile=_share(flags.percentile or "99", "--percentile", most=100),
         kv_dtype=one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
         cached_share=_share(flags.cached or "0", "--cached", most=1),
@@ -294,7 +294,7 @@ def serving_pins(settings: tuple[str, ...]) -> dict[str, int]:
     return pins
 
 
-def _time(text: str | None, flag: str) -> float | None:
+def parse_time(text: str | None, flag: str) -> float | None:
     """A positive time with its unit, or none: a bare 1000 is seconds to some and milliseconds to others."""
     if text is None:
         return None

@@ -20,6 +20,7 @@ from planner.plan import FREE, OBJECTIVES, Objective, PlanRequest
 from planner.questions.engine import stack_and_engine, usual_engine
 from planner.questions.flags import Flags
 from planner.questions.modules import recompute_modules
+from planner.questions.offload import offload_of, offload_pins, require_offloadable
 from planner.questions.settings import override, override_cluster, settings_by_group
 from planner.rules.check import said_pins
 from topology.base.counts import parse_count, parse_share
@@ -68,7 +69,10 @@ def understand(
     groups = settings_by_group(flags.settings)
     model = override(model or _find_model(flags.model), groups["model"], "model")
     spec = understand_cluster(flags, cluster=cluster)
+    offload, shares = offload_of(_said_once(flags.offload, groups["layout"].pop("offload", None)))
     job = override(job or _job(flags, model, spec.num_gpus), groups["job"], "job")
+    job = job if offload is None else replace(job, offload=offload)
+    require_offloadable(job, spec)
     stack, engine = stack_and_engine(flags.stack, flags.engine)
     request = PlanRequest(
         model=model,
@@ -77,7 +81,8 @@ def understand(
         stack=stack,
         engine=engine or FREE,
         objective=_objective(flags.objective, job, spec),
-        pins=_pins(flags, groups["layout"]),
+        pins=offload_pins(job.offload, _pins(flags, groups["layout"])),
+        offload_shares=shares,
         recompute_modules=recompute_modules(flags.recompute_modules, stack, engine),
         top=parse_count(flags.top or DEFAULT_TOP, "--top", largest=MOST_ALTERNATIVES),
         memory_headroom=_headroom(flags),
@@ -100,6 +105,17 @@ def _pins(flags: Flags, settings: Mapping[str, str]) -> dict[str, Any]:
             fix="leave one of them out",
         )
     return pins
+
+
+def _said_once(flag: str | None, setting: str | None) -> str | None:
+    """What is offloaded, by ``--offload`` or by ``--set layout.offload``."""
+    if flag is not None and setting is not None and flag != setting:
+        raise InputError(
+            what="--offload and layout.offload contradict each other",
+            cause=f"{shown(flag)} and {shown(setting)}",
+            fix="leave one of them out",
+        )
+    return setting if flag is None else flag
 
 
 def _headroom(flags: Flags) -> float | None:

@@ -31,8 +31,9 @@ class JobWords(TypedDict, total=False):
     `gpus`, `seq` (tokens), `batch` (sequences) and `tokens` are numbers or texts such as ``"128k"``;
     `deadline` is seconds or a text such as ``"30d"``. `cluster` is a name, a file or a value, `without`
     hosts to leave out of it, `degraded` what ails others (``"node4:gpu3"``); `stack` and `precision` are
-    names, `adapter` is one (``"lora:r=16"``), `recompute_modules` are parts of a layer, `engine` is that of
-    whose limits the plan keeps, ``any`` for none. `job` takes the place of the words that describe one.
+    names, `adapter` is one (``"lora:r=16"``), `recompute_modules` are parts of a layer, `offload` is what
+    waits in host memory (``"optimizer:0.5"``), `engine` is that of whose limits the plan keeps, ``any`` for
+    none. `job` takes the place of the words that describe one.
     `layout` pins every field of a layout, `set` single fields: ``{"layout.tp": 8, "cluster.count": 4}``.
     `anchor` is a table of your own runs, or the name it is kept under.
     """
@@ -47,6 +48,7 @@ class JobWords(TypedDict, total=False):
     precision: str
     adapter: str
     recompute_modules: str | Sequence[str]
+    offload: str
     tokens: CountWord
     deadline: float | str
     job: TrainingJob
@@ -61,12 +63,13 @@ class SearchWords(JobWords, total=False):
     """The same, and what chooses among layouts.
 
     `objective` is step-time, cost, gpus or memory; `top` counts alternatives; `memory_headroom` is the share
-    of a GPU's memory to leave free.
+    of a GPU's memory to leave free; `failures` a file of what fails, for the campaign of a plan with tokens.
     """
 
     objective: str
     top: CountWord
     memory_headroom: float | str
+    failures: str | Path
 
 
 class GridWords(TypedDict, total=False):
@@ -82,6 +85,7 @@ class GridWords(TypedDict, total=False):
     precision: str
     adapter: str
     recompute_modules: str | Sequence[str]
+    offload: str
     tokens: CountWord
     deadline: float | str
     stack: str | SoftwareStack
@@ -94,7 +98,7 @@ class GridWords(TypedDict, total=False):
 
 
 _FIELD_OF_WORD = {"seq": "sequence_length", "batch": "global_batch_size"}
-_OF_A_JOB = ("seq", "batch", "precision", "adapter", "tokens", "deadline")
+_OF_A_JOB = ("seq", "batch", "precision", "adapter", "offload", "tokens", "deadline")
 
 
 def request_of(model: Model | PlanRequest, words: Mapping[str, Any], known: type) -> PlanRequest:

@@ -143,6 +143,24 @@ def _shard(_: Setting, x: ParallelLayout) -> Violation:
     )
 
 
+def _compressed_broken(s: Setting, t: LayoutTable) -> Mask | bool:
+    if s.job.compression is None:
+        return False
+    return np.asarray((t.zero_stage > 0) & (t.replicas > 1), dtype=bool)
+
+
+def _compressed(s: Setting, x: ParallelLayout) -> Violation:
+    return Violation(
+        rule="compressed-gradients",
+        message=f"zero_stage = {x.zero_stage}, must be 0: gradients as "
+        f"{s.job.gradient_compression} are summed by replicas that share no state",
+        have=x.zero_stage,
+        need=0,
+        unit="",
+        hint="use zero_stage=0, or leave job.gradient_compression out",
+    )
+
+
 _rule = functools.partial(Rule, lenient_at_one=False)
 
 SHARDING_RULES: tuple[Rule, ...] = (
@@ -158,6 +176,12 @@ SHARDING_RULES: tuple[Rule, ...] = (
         fields=("zero_stage", "schedule", "pp"),
         broken=_split_zero_broken,
         explain=_split_zero,
+    ),
+    _rule(
+        name="compressed-gradients",
+        fields=("zero_stage", "dp", "cp"),
+        broken=_compressed_broken,
+        explain=_compressed,
     ),
     _rule(name="shard-degree", fields=("shard_degree", "dp", "cp"), broken=_shard_broken, explain=_shard),
     _rule(

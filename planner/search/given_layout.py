@@ -35,7 +35,7 @@ from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import decidable, named, recomputed_whole
 from planner.search.origin import origin_of
-from planner.search.pool import best_part
+from planner.search.pools.pool import best_part
 from planner.search.search import pin_notes
 from planner.stages.integer_program import StageSolution, solve_stages
 from topology.base.errors import InputError

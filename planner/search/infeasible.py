@@ -12,7 +12,10 @@ import numpy as np
 from costmodel.kernels.precisions import HalfPrecision
 from costmodel.kernels.tables import Calibration
 from costmodel.layout import ParallelLayout
+from costmodel.memory.stage import MemoryBreakdown
 from costmodel.training.estimate import estimate
+from costmodel.updates.offload import Offload, host_path
+from costmodel.updates.optimizers import USUAL
 from planner.bounds.funnel import smallest_memory
 from planner.plan import RECOMPUTED_LAYERS, PlanRequest
 from planner.problem import Setting, setting_of
@@ -84,7 +87,7 @@ def nearest_changes(
         late = broken[DEADLINE]
         kinds = [_more_gpus(request, late.have / late.need), _later(request, late.have), _unpinned(request)]
     elif not broken.keys() & {"sequence-limit", "precision-hardware"}:
-        kinds[2:2] = [_larger_gpu(request), _more_gpus(request)]
+        kinds[2:2] = [_larger_gpu(request), _more_gpus(request), _offloaded(request)]
     if "precision-hardware" in broken:
         kinds.insert(0, _in_half_precision(request))
     for candidates in kinds:
@@ -123,6 +126,14 @@ def _in_half_precision(request: PlanRequest) -> Candidates:
     half: HalfPrecision = "bf16" if "bf16" in peaks else "fp16"
     job = replace(request.job, precision=half)
     yield replace(request, job=job), f"use {half}", f"--precision {half}"
+
+
+def _offloaded(request: PlanRequest) -> Candidates:
+    """With all of the optimizer's state in host memory, where the rate of that memory is known."""
+    plain = request.job.optimizer == USUAL and request.job.adapter is None
+    if plain and request.job.offload is None and host_path(request.cluster).memory_bytes_per_s is not None:
+        job = replace(request.job, offload=Offload(optimizer=1.0))
+        yield replace(request, job=job), "keep the optimizer's state in host memory", "--offload optimizer"
 
 
 def _unpinned(request: PlanRequest) -> Candidates:
@@ -257,19 +268,26 @@ def _leanest_of(s: Setting, leanest: ParallelLayout, pins: Mapping[str, Any]) ->
 
 def _least_memory(setting: Setting, pins: Mapping[str, Any], cal: Calibration) -> tuple[Violation, ...]:
     """The memory of the layout that needs least of it, part by part."""
-    table, _ = combinations(setting, pins)
-    row = int(np.argmin(smallest_memory(setting, table)))
-    s, leanest = setting, table.layout(row)
-    smallest = _leanest_of(s, leanest, pins)
-    memory = estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
+    s = setting
+    smallest, memory = leanest_layout(setting, pins, cal)
     found = check_memory(memory, s.cluster.gpu.memory_bytes, s.memory_headroom)
     if found is None:
         return ()
     degrees = (
-        f"tp {leanest.tp}, pp {leanest.pp}, dp {leanest.dp}, cp {leanest.cp}, ep {leanest.ep}, ZeRO-"
+        f"tp {smallest.tp}, pp {smallest.pp}, dp {smallest.dp}, cp {smallest.cp}, ep {smallest.ep}, ZeRO-"
         f"{smallest.zero_stage}, recompute {smallest.recompute}"
     )
     return (replace(found, message=f"even the leanest layout ({degrees}) does not fit: {found.message}"),)
+
+
+def leanest_layout(
+    setting: Setting, pins: Mapping[str, Any], cal: Calibration
+) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
+    """The layout that needs least memory, and what each of its stages needs, in bytes on one GPU."""
+    table, _ = combinations(setting, pins)
+    s, leanest = setting, table.layout(int(np.argmin(smallest_memory(setting, table))))
+    smallest = _leanest_of(s, leanest, pins)
+    return smallest, estimate(s.model, s.cluster, s.job, s.stack, smallest, cal).memory_by_stage
 
 
 def no_plan(found: Infeasible) -> NoFeasiblePlanError:

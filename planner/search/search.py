@@ -18,8 +18,9 @@ from planner.search.best_first import explore
 from planner.search.candidates import Choice, estimate_of, layers_of_stage
 from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
+from planner.search.offloaded import best_of_shares, offload_notes
 from planner.search.origin import origin_of
-from planner.search.pool import best_of_pool
+from planner.search.pools.pool import best_of_pool
 from planner.search.state import Progress, Search
 from planner.stages.integer_program import ROUNDED_AWAY
 from topology.builders import build
@@ -47,6 +48,8 @@ def search(
         progress: told in a few words what the search is doing.
     """
     tables = cal or load_calibration()
+    if request.offload_shares:
+        return best_of_shares(request, lambda one: search(one, tables, progress=progress))
     if len(kinds_of(request.cluster)) > 1:
         answer = best_of_pool(request, lambda part: _search(part, tables, progress), tables)
         if isinstance(answer, Infeasible):
@@ -83,7 +86,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
     layers, recomputed = done.setting.model.num_layers, sum(best.split.recompute_of_stage)
     notes = pin_notes(done.pins, layers, recomputed)
     idle = done.setting.cluster.num_gpus - best.layout.num_gpus
-    return Plan(
+    plan = Plan(
         request=request,
         layout=best.layout,
         layers_of_stage=layers_of_stage(best),
@@ -99,6 +102,9 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         provenance=full.provenance,
         origin=origin_of(request, done.cal),
     )
+    if request.job.offload is None:
+        return plan
+    return replace(plan, assumptions=(*plan.assumptions, *offload_notes(plan)))
 
 
 def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | None, float | None]:

@@ -22,10 +22,10 @@ from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, estimate_split, kinds_of_setting, setting_of, split_of
 from planner.rules.check import check
 from planner.search.origin import digest
-from planner.search.pool import part_request, plan_beside
+from planner.search.pools.pool import part_request, plan_beside
+from planner.search.pools.unlike import rederive_unlike
+from planner.search.pools.unlike_plan import mesh_unlike
 from planner.search.rederive import Progress, Rederived, rederive
-from planner.search.unlike import rederive_unlike
-from planner.search.unlike_plan import mesh_unlike
 from planner.stages.integer_program import ROUNDED_AWAY as PROVEN_GAP
 from planner.structure import EQUAL, Claim, close, same, structure_claims, within
 from topology.base.decode import unstructure

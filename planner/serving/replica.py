@@ -181,6 +181,8 @@ def _scheduler(stack: ServingStack, token_budget: int, max_batch: int, kv_capaci
         mixed=stack.mixed,
         chunked=stack.chunked,
         output_reserve=stack.output_reserve,
+        spare_blocks=stack.spare_blocks,
+        holds_slot=stack.holds_slot,
         kv_block_tokens=stack.kv_block_tokens,
         lagged=stack.lagged,
     )

@@ -101,6 +101,7 @@ def test_json_is_one_document_with_units_in_its_keys() -> None:
         (("--model", "70b", "--gpus", "8", "--rate", "1/s", "--concurrency", "4"), 2, "two loads"),
         (("--model", "70b", "--gpus", "8", "--weights", "fp3"), 2, "unknown --weights"),
         (("--model", "70b", "--gpus", "8", "--autoscale"), 2, "--trace is missing"),
+        (("--model", "70b", "--gpus", "8", "--start-up", "3min"), 2, "add --autoscale"),
         (("--model", "70b", "--gpus", "8", "--draft-tokens", "5"), 2, "--acceptance is missing"),
         (("--gpus", "8"), 2, "no model was named"),
     ],

@@ -398,7 +398,7 @@ def test_an_axis_is_added_in_three_places(tree: Path) -> None:
 def test_the_sidebar_offers_every_axis() -> None:
     """Its words and its degrees come from the record."""
     pytest.importorskip("streamlit")
-    axes = importlib.import_module("app.pages.axes")
+    axes = importlib.import_module("app.pages.question.axes")
     assert [axes.CHOICES[name][:3] for name in AXES] == [["auto", "1", "2"]] * len(AXES)
     assert axes.LABELS["expert_tp"] == "Expert tensor (expert_tp)"
 

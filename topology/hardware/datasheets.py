@@ -96,6 +96,8 @@ class Machine:
     fabric: str
     rail_optimized: bool
     nodes: int = 0
+    host_memory_gib: float = 0.0
+    host_memory_gb_per_s: float = 0.0
     usd_per_hour: float | None = None
     region: str = ""
     price_as_of: str = ""
@@ -108,6 +110,16 @@ class Machine:
     def nic_bandwidth_bytes_per_s(self) -> float:
         """Return one NIC, per direction."""
         return self.nic_gbit_per_s * GBIT
+
+    @property
+    def host_memory_bytes(self) -> float:
+        """Return the host memory of a node, 0 where it is not known."""
+        return self.host_memory_gib * GIB
+
+    @property
+    def host_memory_bandwidth_bytes_per_s(self) -> float:
+        """Return the rate of that memory, all sockets together, 0 where it is not known."""
+        return self.host_memory_gb_per_s * GB
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

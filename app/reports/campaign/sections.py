@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 
 from app.quantities import format_percent, format_share, format_usd
@@ -11,9 +12,14 @@ from topology.base.counts import counted
 from topology.base.units import DAY, HOUR, TB, format_seconds, three_digits
 
 
-def campaign_sections(found: Campaign) -> tuple[Section, ...]:
-    """What a plan says of its campaign: the answer, the shares of its time, what changes are worth."""
-    sections: list[Section] = [_facts(found), _shares(found)]
+def campaign_sections(found: Campaign, gap: float | None = None) -> tuple[Section, ...]:
+    """What a plan says of its campaign: the answer, the shares of its time, what changes are worth.
+
+    Args:
+        found: The campaign.
+        gap: By what share another choice could finish earlier, from `planner.campaign.finish.finish_gap`.
+    """
+    sections: list[Section] = [_facts(found, gap), _shares(found)]
     if found.worth:
         sections.append(Lines(title="What changes are worth", lines=tuple(_worth(found))))
     sections.append(Lines(title="Assumed of failures", lines=found.notes))
@@ -27,10 +33,10 @@ def finish_text(found: Campaign) -> str:
     """
     useful = f"{100 * found.useful_share.p10:.0f}–{100 * found.useful_share.p90:.0f} % useful"
     money = "" if found.usd is None else f", {format_usd(found.usd.p10)} – {format_usd(found.usd.p90)}"
-    return f"finished in {_range(found.days)} days{money}, {useful} (80 % bands)"
+    return f"finished in {range_text(found.days)} days{money}, {useful} (80 % bands)"
 
 
-def _facts(found: Campaign) -> Facts:
+def _facts(found: Campaign, gap: float | None) -> Facts:
     """The answer, and what to set for it."""
     middle = f"{three_digits(found.days.p50)} days"
     if found.usd is not None:
@@ -45,11 +51,18 @@ def _facts(found: Campaign) -> Facts:
             "mean",
             f"{share} useful by the {found.by}{best}",
         ),
-        ("interruptions", f"{_range(found.interruptions)}; {often}"),
+        ("interruptions", f"{range_text(found.interruptions)}; {often}"),
         ("checkpoint", _checkpoint(found)),
         ("spares", f"{counted(found.spare_nodes, 'node')}, paid for"),
+        *(("proof", _proof(gap)) for _ in (gap,) if gap is not None),
     )
     return Facts(title="Campaign", pairs=pairs)
+
+
+def _proof(gap: float) -> str:
+    """How much earlier anything else could finish, rounded up."""
+    most = math.ceil(gap * 1e4) / 100
+    return f"no layout, interval or number of spares on as many GPUs finishes more than {most:g} % earlier"
 
 
 def _checkpoint(found: Campaign) -> str:
@@ -87,7 +100,7 @@ def _worth(found: Campaign) -> list[str]:
     return said
 
 
-def _range(band: Band) -> str:
+def range_text(band: Band) -> str:
     """Both ends of a band, as whole numbers where they are large."""
     low, high = (f"{end:,.0f}" if end >= 10 else three_digits(end) for end in (band.p10, band.p90))
     return low if low == high else f"{low}–{high}"

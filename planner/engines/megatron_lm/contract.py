@@ -7,7 +7,15 @@ from typing import Any
 from costmodel.layout import LayoutTable
 from planner.engines.contract import Contract
 from planner.engines.fields import Facts
-from planner.engines.limit import Limit, Variable, adapter_limit, model_limit, optimizer_limit
+from planner.engines.limit import (
+    Limit,
+    Variable,
+    adapter_limit,
+    compression_limit,
+    model_limit,
+    offload_limit,
+    optimizer_limit,
+)
 from planner.engines.megatron_lm.layout import LAYOUT_SETTINGS, OPTIMIZERS
 from planner.engines.megatron_lm.limits import LIMITS, orders_kernels_by_queue
 from planner.engines.megatron_lm.model import MODEL_SETTINGS
@@ -15,6 +23,7 @@ from planner.engines.megatron_lm.pairing import UNPRICED, pairs_passes
 from planner.engines.megatron_lm.refused_experts import EXPERT_REFUSALS, EXPERT_WORDS
 from planner.engines.megatron_lm.refused_layout import LAYOUT_REFUSALS, LAYOUT_WORDS
 from planner.engines.megatron_lm.refused_state import STATE_REFUSALS, STATE_WORDS
+from planner.engines.megatron_lm.state import ALL_OFFLOADED
 from planner.engines.setting import value
 from topology.hardware.datasheets import generation_of
 from topology.hardware.gpu import Gpu
@@ -131,6 +140,8 @@ MEGATRON = Contract(
     limits=(
         model_limit("Megatron-LM", SETTINGS),
         adapter_limit("Megatron-LM"),
+        compression_limit("Megatron-LM"),
+        offload_limit("Megatron-LM", (ALL_OFFLOADED,)),
         optimizer_limit("Megatron-LM", tuple(OPTIMIZERS.values())),
         _WHOLE_MATRICES,
         *LIMITS,

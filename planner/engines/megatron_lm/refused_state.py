@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from planner.engines.megatron_lm.modules import spelled_modules
 from planner.engines.megatron_lm.stages import PP, chunks_of
-from planner.engines.megatron_lm.state import AWARE, DTYPES, GRADS
+from planner.engines.megatron_lm.state import AWARE, DTYPES, GRADS, OFFLOADED
 from planner.engines.refusal import Refusal, Stopped, asks, excludes, on
 from planner.engines.setting import Given, Setting, Word
 
@@ -29,7 +29,7 @@ GRANULARITY, METHOD, COUNT, MODULES, SELECTIVE, SPREAD = (
 )  # fmt: skip
 OLDER = ("--checkpoint-activations", "--activations-checkpoint-method")
 """What said that whole layers are recomputed until 2022."""
-OFFLOADED, OFFLOADED_LAYERS = "--optimizer-cpu-offload", "--cpu-offloading-num-layers"
+OFFLOADED_LAYERS = "--cpu-offloading-num-layers"
 SEQUENCES = "--sequence-parallel"
 ALLOWED = (
     "core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out"
@@ -262,7 +262,6 @@ STATE_WORDS = Setting(
             Word(name=name, kind="flag", default=False)
             for name in (WITH_STEP, KEPT_FP8, KEPT_FP4, REUSED, ENDS_BF16, SPREAD)
         ),
-        Word(name=OFFLOADED, kind="flag", default=False, states="said.offload_optimizer"),
         Word(name=OFFLOADED_LAYERS, kind="int", default=0, states="said.offload_layers"),
     ),
     fields=(),

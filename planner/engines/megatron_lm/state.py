@@ -18,6 +18,9 @@ from planner.engines.limit import Limit, Question
 from planner.engines.setting import Given, Setting, Word
 
 AWARE = "--use-precision-aware-optimizer"
+OFFLOADED, FRACTION = "--optimizer-cpu-offload", "--optimizer-offload-fraction"
+ALL_OFFLOADED = "optimizer:1"
+"""What is told of an offload: of a part, the precision-aware optimizer keeps the rest in fewer bytes."""
 GRADS, MASTER, FIRST, SECOND = (
     f"--{name}-dtype" for name in ("main-grads", "main-params", "exp-avg", "exp-avg-sq")
 )
@@ -64,6 +67,8 @@ def _write(facts: Facts) -> dict[str, Any]:
         words["--accumulate-allreduce-grads-in-fp32"] = True
     if half == "bf16" and narrow:
         words["--grad-reduce-in-bf16"] = True
+    if facts.get("job.offload") == ALL_OFFLOADED:
+        return words | {OFFLOADED: True, FRACTION: 1.0, AWARE: True}
     moment = None if facts["stack.optimizer_bytes"] == _PLAIN else _moment(facts)
     if moment is None or not facts["layout.zero_stage"]:
         return words
@@ -87,11 +92,15 @@ def _read(given: Given) -> dict[str, Any]:
     if given["--fp16"]:
         narrow = not given["--accumulate-allreduce-grads-in-fp32"]
     wide = _BYTES["bf16" if narrow else "fp32"]
-    found = {
+    found: dict[str, Any] = {
         "stack.gradient_bytes": wide,
         "stack.gradient_reduce_bytes": wide,
         "stack.optimizer_bytes": _PLAIN,
     }
+    if given[OFFLOADED]:
+        del found["stack.optimizer_bytes"]  # of what is left on the GPU
+        return found | {"job.offload": f"optimizer:{float(given[FRACTION]):g}"}
+    found["job.offload"] = None
     if not given[AWARE]:
         return found
     half = "fp16" if given["--fp16"] else "bf16"
@@ -106,15 +115,19 @@ STATE = Setting(
         Word(name="--grad-reduce-in-bf16", kind="flag", default=False),
         Word(name="--accumulate-allreduce-grads-in-fp32", kind="flag", default=False),
         Word(name=AWARE, kind="flag", default=False),
+        Word(name=OFFLOADED, kind="flag", default=False, states="said.offload_optimizer"),
+        Word(name=FRACTION, kind="float", default=1.0),
         *(Word(name=name, default="fp32") for name in DTYPES),
     ),
-    fields=("stack.gradient_bytes", "stack.gradient_reduce_bytes", "stack.optimizer_bytes"),
+    fields=("stack.gradient_bytes", "stack.gradient_reduce_bytes", "stack.optimizer_bytes", "job.offload"),
     write=_write,
     read=_read,
 )
 
 
 def _untold(s: Question, t: LayoutTable) -> np.ndarray | bool:
+    if s.job.offload is not None:
+        return np.asarray(t.zero_stage != 1, dtype=bool)
     if s.stack.memory.optimizer_bytes == _PLAIN:
         return False
     unknown = moment_bytes(s.job.precision, s.stack.memory.optimizer_bytes) is None
@@ -123,7 +136,7 @@ def _untold(s: Question, t: LayoutTable) -> np.ndarray | bool:
 
 def _says(s: Question, x: ParallelLayout) -> tuple[str, str]:
     size = s.stack.memory.optimizer_bytes
-    if moment_bytes(s.job.precision, size) is None:
+    if s.job.offload is None and moment_bytes(s.job.precision, size) is None:
         equation = (
             f"{size:g} bytes of optimizer state in {s.job.precision}: no moments of 2 or 4 bytes make them"
         )

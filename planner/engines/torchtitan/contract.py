@@ -21,10 +21,12 @@ from planner.engines.limit import (
     Question,
     Variable,
     adapter_limit,
+    compression_limit,
     layers_limit,
+    offload_limit,
     optimizer_limit,
 )
-from planner.engines.setting import Given, Setting, Word, fixed, value
+from planner.engines.setting import Given, Setting, Word, fixed, flag, value
 from planner.engines.torchtitan.precision import PRECISION, PRECISION_LIMITS
 from planner.engines.torchtitan.saving import SAVING
 from topology.hardware.datasheets import generation_of
@@ -252,6 +254,7 @@ SETTINGS = (
     _PIPELINE,
     _BATCH,
     value("training.seq_len", "job.sequence_length", default=2048),
+    flag("training.enable_cpu_offload", "job.offload", on="parameters", off=None),
     _RECOMPUTE,
     PRECISION,
     SAVING,
@@ -303,6 +306,8 @@ def _shared_broken(_: Question, t: LayoutTable) -> Any:
 LIMITS = (
     layers_limit("torchtitan"),
     adapter_limit("torchtitan"),
+    compression_limit("torchtitan"),
+    offload_limit("torchtitan", ("parameters",)),
     optimizer_limit("torchtitan"),
     *PRECISION_LIMITS,
     Limit(

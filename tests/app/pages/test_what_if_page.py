@@ -6,9 +6,9 @@ import shlex
 import pytest
 
 from app.figures.step_time import PART_LABELS
-from app.pages.frame import hasten_spinners
-from app.pages.headline import files_of
-from app.pages.pictures import why_lost
+from app.pages.answer.headline import files_of
+from app.pages.answer.pictures import why_lost
+from app.pages.base.frame import hasten_spinners
 from app.quantities import format_duration, format_percent, format_share, format_usd
 from app.reports.answer import csv_text
 from app.reports.campaign.sections import finish_text
@@ -152,11 +152,12 @@ def test_releasing_all_axes_forgets_the_pins(open_page):
      "What binds each op?", "Time or money?"],
 )  # fmt: skip
 def test_every_question_has_its_picture(open_page, monkeypatch, picture):
-    """The open tab draws one more chart with its reading under it."""
-    monkeypatch.setattr("app.pages.pictures.OFFERED_GPUS", ("h100-sxm",))
+    """The open tab draws its charts, each with its reading under it."""
+    monkeypatch.setattr("app.pages.answer.money.OFFERED_GPUS", ("h100-sxm",))
     page = open_page("what_if", **SMALL, tp="2", pp="2", picture=picture)
     charts = page.get("plotly_chart")
-    assert len(charts) == 3
+    two = ("Time or money?", "Why is there a bubble?", "Which link hurts?")
+    assert len(charts) == (4 if picture in two else 3)
     assert charts[-1].proto.alt.endswith(".")
     assert charts[-1].proto.alt in words(page)
     assert not page.error
@@ -321,3 +322,28 @@ def test_the_run_to_its_end_stands_on_the_page(open_page):
     assert "how many tokens" in words(
         open_page("what_if", **SMALL, tokens="", picture="When is it finished?")
     )
+
+
+def test_limits_are_in_the_address_and_the_deadline_in_the_command(open_page):
+    """The deadline is the flag of the command line; a budget is compared with the bill of all tokens."""
+    page = open_page("what_if", **SMALL, deadline="10d", budget="1k")
+    said = words(page)
+    assert "Deadline of 10 days: missed by" in said
+    assert "Budget of $1,000: exceeded by" in said
+    assert any("--deadline 10d" in code.value for code in page.code)
+
+
+def test_an_unreadable_budget_is_refused(open_page):
+    """Three lines, and no plan."""
+    page = open_page("what_if", **SMALL, budget="much")
+    assert "budget" in page.code[0].value
+    assert not page.metric
+
+
+def test_what_does_not_fit_is_drawn_with_what_would(open_page):
+    """The bars of the leanest layout, and the changes that the planner found."""
+    page = open_page("what_if", model="llama-3.1-405b", gpus="16")
+    (chart,) = page.get("plotly_chart")
+    assert "more than the" in chart.proto.alt
+    helps = [button.label.removeprefix("Apply: ") for button in page.button if "Apply" in button.label]
+    assert helps == list(page.dataframe[0].value["change"]) != []

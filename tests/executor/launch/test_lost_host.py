@@ -1,10 +1,11 @@
-"""Hosts of four are lost for good, one after the other: the rest goes on, and no step changes."""
+"""Hosts of four are lost, one cut off by its switch, one killed: the rest goes on, and no step changes."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -29,7 +30,8 @@ pytestmark = [
 ]
 STEPS, BATCH = 15, 12
 RECOVERED_S = 30.0
-KILLED = ("node2", "node10")  # in the midst of the ranks, then rank 0 with the node that would decide next
+LOST = ("node2", "node10")  # in the midst of the ranks, then rank 0 with the node that would decide next
+CUT = LOST[:1]  # its link goes down: it lives, reaches the files, and no other host
 LAUNCHER = """
 import sys
 from pathlib import Path
@@ -73,20 +75,31 @@ def settings(run: Path) -> RunSettings:
     return with_plan(base, run)
 
 
-def kill_hosts(folder: Path, took_s: list[float]) -> None:
-    """Kill −9 whatever runs on a host, time the others' next step, and so for the next; first time the start."""
+def cut_off(host: int, name: str) -> None:
+    """Take down the port of a host on the bridge that joins them, from the machine that holds the hosts."""
+    machine = int(Path(f"/proc/{host}/stat").read_text().rpartition(")")[2].split()[1])
+    words = ["nsenter", "--preserve-credentials", "-U", "-n", "-t", str(machine), "ip", "link", "set"]
+    subprocess.run([*words, f"to{HOSTS.index(name)}", "down"], check=True)
+
+
+def lose_hosts(folder: Path, took_s: list[float]) -> None:
+    """Cut a host off or kill −9 all of it, time the others' next step, so for the next; first time the start."""
     run, began_s = folder / "run", time.monotonic()
     wait_for(lambda: bool(rows(run)))
     took_s.append(time.monotonic() - began_s)
-    for name in KILLED:
+    for name in LOST:
         before = len(rows(run))
         if not wait_for(lambda since=before: len(rows(run)) >= since + 5):  # type: ignore[misc]
             return
-        members = family(int((folder / f"host-{name}").read_text()))
-        for member in members:
-            os.kill(member, signal.SIGKILL)
+        host = int((folder / f"host-{name}").read_text())
         killed_s = time.monotonic()
-        wait_for(lambda those=members: not any(alive(one) for one in those))  # type: ignore[misc]
+        if name in CUT:
+            cut_off(host, name)
+        else:
+            members = family(host)
+            for member in members:
+                os.kill(member, signal.SIGKILL)
+            wait_for(lambda those=members: not any(alive(one) for one in those))  # type: ignore[misc]
         time.sleep(0.5)  # a line that was on its way
         seen = len(rows(run))
         if not wait_for(lambda since=seen: len(rows(run)) > since):  # type: ignore[misc]
@@ -98,29 +111,33 @@ def test_two_hosts_of_four_are_lost_and_no_step_changes(tmp_path: Path) -> None:
     """The second is the one with rank 0, whose node decided before: another decides."""
     cluster = four_hosts(1)
     wanted = planned_on(cluster, "meshplan", BATCH)
-    for count in range(1, len(KILLED) + 1):
-        rest = degraded(cluster, without=KILLED[:count])
+    for count in range(1, len(LOST) + 1):
+        rest = degraded(cluster, without=LOST[:count])
         left = to_json(planned_on(rest, "meshplan", BATCH))
-        (tmp_path / f"without-{'-'.join(sorted(KILLED[:count]))}.json").write_text(left)
+        (tmp_path / f"without-{'-'.join(sorted(LOST[:count]))}.json").write_text(left)
     write_run(settings(tmp_path / "wanted"), wanted)
     written = (tmp_path / "wanted" / RUN_FILE).read_text()
     (tmp_path / "wanted" / RUN_FILE).write_text(written.replace("/wanted", "/run"))
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     took_s = list[float]()
-    killer = threading.Thread(target=kill_hosts, args=(tmp_path, took_s))
-    killer.start()
+    taker = threading.Thread(target=lose_hosts, args=(tmp_path, took_s))
+    taker.start()
     on_hosts(HOSTS, ["bash", "-c", COMMAND], tmp_path, JOB)
-    killer.join()
+    taker.join()
     said = {name: (tmp_path / f"said-{name}").read_text() for name in HOSTS}
     sys.stdout.write(f"start and next steps after {', '.join(f'{one:.1f} s' for one in took_s)}\n")
-    survivors = [name for name in HOSTS if name not in KILLED]
+    assert said["node2"].splitlines()[-2:] == ["node2 has no ranks now: it waits as a spare", "finished"], (
+        said
+    )
+    survivors = [name for name in HOSTS if name not in LOST]
     for name in survivors:
         words = said[name].splitlines()
         assert "node2 silent for 10 s: continuing on 3 of 4 nodes, 3 of 4 GPUs" in words, said
         assert "node10 silent for 10 s: continuing on 2 of 4 nodes, 2 of 4 GPUs" in words, said
         assert words[-1] == "finished", said
-    assert len(took_s) == 1 + len(KILLED), said
-    assert max(took_s[1:]) <= RECOVERED_S, took_s
+    assert len(took_s) == 1 + len(LOST), said
+    killed_s = [took for name, took in zip(LOST, took_s[1:], strict=True) if name not in CUT]
+    assert max(killed_s) <= RECOVERED_S, took_s
     history = {int(row["step"]): row for row in rows(tmp_path / "run")}
     counted = [(step, history[step]["samples"]) for step in sorted(history)]
     assert counted == [(step, BATCH * step) for step in range(1, STEPS + 1)]

@@ -15,7 +15,7 @@ from executor.launch.membership import SILENT_S, Heard, Members, Table
 from executor.launch.nodes import Nodes
 from executor.launch.supervise import begin_run, with_plan
 from executor.launch.turns import Crew, Turn, Turns, chosen
-from executor.training.settings import RunSettings, RunStatus, write_json
+from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError
 
@@ -266,3 +266,97 @@ def test_a_node_lives_once_it_was_seen_to_change() -> None:
     assert not replace(heard, silent_s=SILENT_S).unknown
     assert replace(heard, changes=1).lives
     assert not replace(heard, changes=1, silent_s=SILENT_S).lives
+
+
+def checkpoint(job: Job, step: int) -> None:
+    """A checkpoint is written."""
+    (job.folder / CHECKPOINTS / f"step-{step:08d}").mkdir(parents=True)
+
+
+def lose_and_return(job: Job, node: int) -> None:
+    """A node is lost, the others go on, it is started again."""
+    others = [one for one in range(4) if one != node]
+    job.pass_s(SILENT_S + 1, others)
+    job.end(*others)
+    job.pass_s(1, others)
+    for one in others:
+        job.settle(one)
+    assert job.members().nodes == tuple(others)
+    job.nodes[node] = job.launched(node)
+    job.pass_s(3, range(4))
+
+
+def test_a_spare_joins_once_a_checkpoint_has_been_written(job: Job) -> None:
+    """Not before, by the word of the first member alone; all others see it, and have time for a checkpoint."""
+    lose_and_return(job, 2)
+    checkpoint(job, 10)
+    first, other = job.turn(0), job.turn(3)
+    assert (first.over(), other.over()) == (False, False)
+    checkpoint(job, 20)
+    assert (other.over(), first.over(), other.over()) == (False, True, True)
+    assert (first.in_order(), other.in_order()) == (True, True)
+    job.end(0, 1, 3)
+    job.pass_s(1, range(4))
+    for node in range(4):
+        job.settle(node)
+    assert job.members().nodes == (0, 1, 2, 3)
+    assert job.members().why == "node 2 joined: continuing on 4 of 4 nodes, 4 of 4 GPUs"
+
+
+def test_a_spare_that_does_not_help_or_failed_before_is_left_out(job: Job) -> None:
+    """Whether it helps is asked once; ranks that were killed again and again would be again."""
+    lose_and_return(job, 2)
+    asked: list[tuple[int, ...]] = []
+    turn = job.turn(0)
+    assert turn.joining is not None
+    turn.joining.helps = lambda nodes: bool(asked.append(nodes))
+    for step in (10, 20, 30):
+        checkpoint(job, step)
+        assert not turn.over()
+    assert asked == [(0, 1, 2, 3)]
+    job.nodes[2].table.beat(ended=1, lost=1)
+    job.pass_s(1, range(4))
+    turn = job.turn(0)
+    for step in (40, 50):
+        checkpoint(job, step)
+        assert not turn.over()
+
+
+def test_a_turn_that_loses_a_member_while_a_spare_joins_does_not_wait(job: Job) -> None:
+    """Its ranks hang in a collective: no checkpoint can be written."""
+    lose_and_return(job, 2)
+    turn = job.turn(0)
+    for step in (10, 20):
+        checkpoint(job, step)
+        turn.over()
+    assert turn.in_order()
+    job.pass_s(SILENT_S + 1, (0, 1, 2))
+    assert (turn.over(), turn.in_order()) == (True, False)
+
+
+def test_a_node_whose_network_is_cut_leaves_and_joins_again(job: Job) -> None:
+    """It reaches the files: without a word of its own the others would wait for it, or it would decide."""
+    cut = job.nodes[0].table
+    cut.linked = lambda: False
+    job.pass_s(5, range(4))
+    assert (job.turn(0).over(), job.turn(1).over()) == (False, False)  # a link that flaps ends nothing
+    job.pass_s(SILENT_S, range(4))
+    assert (job.turn(0).over(), job.turn(1).over()) == (True, True)
+    job.end(*range(4))
+    job.pass_s(1, range(4))
+    for node in range(4):
+        job.settle(node)
+    assert job.members().nodes == (1, 2, 3)
+    assert job.members().why == "node 0 silent for 10 s: continuing on 3 of 4 nodes, 3 of 4 GPUs"
+    cut.linked = lambda: True
+    job.pass_s(2, range(4))
+    turn = job.turn(1)
+    for step in (10, 20):
+        checkpoint(job, step)
+        joins = turn.over()
+    assert joins
+    job.end(1, 2, 3)
+    job.pass_s(1, range(4))
+    for node in range(4):
+        job.settle(node)
+    assert job.members().nodes == (0, 1, 2, 3)

@@ -66,10 +66,13 @@ def test_two_nodes_train_together_and_restart_together(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's /proc")
-def test_a_node_that_comes_back_is_a_spare_and_takes_over(
+def test_a_node_that_comes_back_joins_at_a_checkpoint_and_takes_over(
     estimated_plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
-    """Of two nodes the second is lost, then, when that is back, the first: the second ends the run."""
+    """Of two nodes the second is lost, and joins again; then the first is, and the second ends the run.
+
+    To join costs no step: those before and after follow each other.
+    """
     plan, run = tmp_path / "wanted.json", tmp_path / "run"
     plan.write_text(to_json(estimated_plan_of(ParallelLayout(dp=2, zero_stage=1))), encoding="utf-8")
     metrics, words = run / METRICS_FILE, ("--checkpoint-every", "10", "--min-gpus", "1")
@@ -77,6 +80,9 @@ def test_a_node_that_comes_back_is_a_spare_and_takes_over(
 
     def lines() -> int:
         return metrics.read_text().count("\n") if metrics.exists() else 0
+
+    def steps_seen() -> list[int]:
+        return [json.loads(line)["step"] for line in metrics.read_text().splitlines() if line.endswith("}")]
 
     def said(node: int, text: str) -> bool:
         return text in (tmp_path / f"said-{node}").read_text()
@@ -94,7 +100,12 @@ def test_a_node_that_comes_back_is_a_spare_and_takes_over(
         assert wait_for(lambda: said(0, f"node 1 {going_on}"))
         launchers[1] = started(plan, run, 1, 1_000_000, *words)
         assert wait_for(lambda: said(1, "node 1 has no ranks now: it waits as a spare"))
-        assert wait_for(lambda: said(0, "resuming after step"))
+        joined = "node 1 joined: continuing on 2 of 2 nodes, 2 of 2 GPUs"
+        assert wait_for(lambda: said(0, joined) and said(1, joined))
+        alone = steps_seen()
+        assert wait_for(lambda: len(steps_seen()) > len(alone) + 12)
+        once = steps_seen()[len(alone) - 1 :]
+        assert once == list(range(once[0], once[0] + len(once)))
         before = lose(0)
         assert wait_for(lambda: lines() > before + 1)
         assert said(1, f"node 0 {going_on}")

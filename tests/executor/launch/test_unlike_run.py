@@ -25,8 +25,8 @@ from planner.plan import Plan, PlanRequest, to_json
 from planner.problem import setting_of
 from planner.rules.check import parse_pins
 from planner.rules.verdict import require_room
-from planner.search.unlike import search_unlike
-from planner.search.unlike_plan import plan_unlike
+from planner.search.pools.unlike import search_unlike
+from planner.search.pools.unlike_plan import plan_unlike
 from planner.search.verify import estimate_anew
 from tests.executor.conftest import TINY, make_plan
 from tests.unit.topology.pools.test_kinds import pool

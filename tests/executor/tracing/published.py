@@ -66,6 +66,11 @@ def resnet50() -> nn.Module:
     return ResNet(50)
 
 
+def resnet18() -> nn.Module:
+    """The smallest of the paper's."""
+    return ResNet(18)
+
+
 def looks_at_values() -> nn.Module:
     """A module whose shapes depend on values."""
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,21 @@ def test_a_dry_run_leaves_how_an_earlier_run_stands(
     assert run([*words, "--dry-run"]) == 0
     assert status.read_text(encoding="utf-8") == '{"state": "finished", "step": 7}'
     assert mark.exists()
+
+
+def test_a_run_of_another_optimizer_is_not_resumed(
+    estimated_plan_of: Callable[..., Plan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoints keep other things of a parameter."""
+    plan = estimated_plan_of(LEGAL)
+    assert run([*run_words(tmp_path, plan, tmp_path / "run"), "--dry-run"]) == 0
+    muon = replace(plan, request=replace(plan.request, job=replace(plan.request.job, optimizer="muon")))
+    words = run_words(tmp_path, muon, tmp_path / "run")
+    assert run([*words, "--accept-changes", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert ("holds a run of another optimizer" in said, "adamw there, muon here" in said) == (True, True), (
+        said
+    )
 
 
 def test_a_dry_run_prints_a_command_that_opens_no_door(

@@ -19,11 +19,11 @@ pytest.importorskip("torch")
 
 from costmodel.layout import ParallelLayout
 from executor.launch import agent
-from executor.launch.agent import Team, run_team
+from executor.launch.agent import Team, end_waiting, run_team
 from executor.launch.environment import environment_of_ranks
 from executor.launch.nodes import Nodes, loopback
 from executor.launch.supervise import Supervision, supervise, with_plan, write_run
-from executor.training.checkpoint import steps_on_disk
+from executor.training.manifest import steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, read_status
 from executor.training.worker import RANKS_FOLDER
 from planner.plan import Plan
@@ -254,6 +254,37 @@ def test_a_rank_that_hangs_does_not_hold_up_the_restart(
     assert list((tmp_path / RANKS_FOLDER).iterdir()) == []
 
 
+HIT_AGAIN = """
+import os, pathlib, sys
+folder, attempt = pathlib.Path(sys.argv[1]).parent, int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if os.environ["RANK"] == "0":
+    step = min(attempt, 5)  # a new checkpoint by each of the first six attempts
+    (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True, exist_ok=True)
+(folder / f"attempt-{attempt}").touch()
+sys.exit(1)
+"""
+
+
+def test_restarts_are_counted_from_the_last_new_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hits between which the run gets further are no reason to end it; those without are."""
+    team = team_of(tmp_path, HIT_AGAIN, monkeypatch, num_local=1, max_restarts=2)
+    assert run_team(team) == (1, None)
+    assert len(list(tmp_path.glob("attempt-*"))) == 6 + 2  # which is what is left after the sixth
+
+
+def test_the_first_node_decides_on_another_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one, which may see another newest checkpoint, goes by its word."""
+    fields = {"nodes": Nodes(count=2, rank=1), "num_local": 1, "max_restarts": 0}
+    (tmp_path / "again-0").touch()
+    (tmp_path / "enough-1").touch()
+    team = team_of(tmp_path, "raise SystemExit(1)", monkeypatch, **fields)
+    assert run_team(team) == (1, None)
+    assert sorted(path.name for path in tmp_path.glob("failed-*")) == ["failed-0", "failed-1"]
+    end_waiting(team.waiting)
+
+
 TOLD_LATER = """
 import json, os, pathlib, sys
 kind, run_file = "started", sys.argv[-1]
@@ -271,6 +302,7 @@ def test_on_several_nodes_the_next_ranks_are_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They start while it is found out who is left, and are told their places then."""
+    (tmp_path / "again-0").touch()  # by the first node
     team = team_of(tmp_path, TOLD_LATER, monkeypatch, nodes=Nodes(count=2, rank=1), max_restarts=1)
     assert run_team(team) == (0, None)
     again = {path.name for path in tmp_path.glob("*-[0-9]-1")}

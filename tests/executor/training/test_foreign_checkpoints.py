@@ -22,8 +22,8 @@ from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
 from executor.training import loop, manifest
-from executor.training.checkpoint import folder_of_step
 from executor.training.checkpoint_reader import _Inert, open_checkpoint
+from executor.training.manifest import folder_of_step
 from executor.training.settings import CHECKPOINTS, RunSettings, RunStatus, write_json
 from planner.plan import Plan
 from topology.base.errors import InputError

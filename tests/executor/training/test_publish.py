@@ -21,7 +21,7 @@ from executor.model.pretrained import pretrained_state
 from executor.model.transformer import build_model
 from executor.parallel.weights import assemble, load_state_dict, parts
 from executor.training import loop
-from executor.training.checkpoint import folder_of_step
+from executor.training.manifest import folder_of_step
 from executor.training.publish import INDEX, find_checkpoint, publish
 from executor.training.settings import CHECKPOINTS, RunSettings
 from planner.plan import Plan, to_json

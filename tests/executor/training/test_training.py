@@ -21,7 +21,7 @@ from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
 from executor.training import loop
-from executor.training.checkpoint import folder_of_step, steps_on_disk
+from executor.training.manifest import folder_of_step, steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
 from executor.validation.fake_rank import RankTask, fake_rank
 from planner.plan import Plan

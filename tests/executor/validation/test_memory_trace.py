@@ -8,6 +8,7 @@ import pytest
 
 from costmodel.layout import ParallelLayout
 from costmodel.models.catalog import model
+from costmodel.updates.adapters import parse_adapter
 
 pytest.importorskip("torch")
 
@@ -37,6 +38,7 @@ class Case:
     stage: int = 0
     layers: int | None = None
     num_microbatches: int = 32
+    adapter: str = ""
 
     @property
     def task(self) -> RankTask:
@@ -56,6 +58,7 @@ class Case:
             layers_of_stage=split,
             recompute_of_stage=recomputed,
             stage=self.stage,
+            adapter=parse_adapter(self.adapter) if self.adapter else None,
         )
 
 
@@ -63,6 +66,16 @@ SEVEN, EIGHT, SEVENTY = "llama-2-7b", "llama-3.1-8b", "llama-3.1-70b"
 V_PIPELINE = {"tp": 4, "pp": 2, "virtual_stages": 2, **ZERO_1}
 CASES = {
     "7b tensor parallel": Case(model=SEVEN, layout=ParallelLayout(tp=4, dp=2, **ZERO_1)),
+    "8b adapted": Case(
+        model=EIGHT, layout=ParallelLayout(tp=2, dp=4, **ZERO_1), layers=4, adapter="lora:r=16"
+    ),
+    "8b adapted ZeRO-3": Case(
+        model=EIGHT,
+        layout=ParallelLayout(dp=8, zero_stage=3),
+        layers=4,
+        adapter="lora:r=16,targets=attention",
+    ),
+    "8b adapted ZeRO-0": Case(model=EIGHT, layout=ParallelLayout(dp=2), layers=4, adapter="lora:r=64"),
     "7b ZeRO-3": Case(model=SEVEN, layout=ParallelLayout(dp=8, zero_stage=3)),
     "8b ZeRO-3 recomputed": Case(
         model=EIGHT, layout=ParallelLayout(dp=8, zero_stage=3, recompute="full"), sequence_length=8192

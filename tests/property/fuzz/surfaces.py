@@ -12,6 +12,7 @@ from tests.property.fuzz import (
     kept,
     launches,
     plans,
+    run_files,
     tokens,
     words,
 )
@@ -35,5 +36,6 @@ SURFACES: tuple[Surface, ...] = (
     Surface("launch files, audited", launches.make_launch, launches.audit_launch, weight=2),
     Surface("benchmark results", kept.make_bench, kept.read_bench_file, hostile.BENCHES, weight=60),
     Surface("kept files", kept.make_kept, kept.read_kept, hostile.KEPT, weight=60),
+    Surface("settings of a run", run_files.make_settings, run_files.read_settings, weight=20),
     Surface("training data", tokens.make_data, tokens.read_data, tokens.CORPUS, weight=60),
 )  # fmt: skip

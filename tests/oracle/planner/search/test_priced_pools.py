@@ -10,8 +10,8 @@ import pytest
 
 from costmodel.kernels.tables import load_calibration
 from planner.plan import Plan, PlanRequest, from_json, to_json
+from planner.search.pools.unlike import search_unlike
 from planner.search.search import search
-from planner.search.unlike import search_unlike
 from planner.search.verify import verify
 from tests.oracle.planner.search.plain_enumeration import every_layout, exact_steps, setting_of
 from tests.oracle.planner.search.test_unlike_stages import cases, every_arrangement

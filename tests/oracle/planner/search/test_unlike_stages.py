@@ -23,8 +23,8 @@ from planner.engines.contracts import recomputes_of
 from planner.plan import Plan, PlanRequest
 from planner.problem import Setting, kinds_of_setting, setting_of
 from planner.search.candidates import decidable
+from planner.search.pools.unlike import UnlikeSearch, _begin, _every, _unfold, search_unlike
 from planner.search.search import search
-from planner.search.unlike import UnlikeSearch, _begin, _every, _unfold, search_unlike
 from planner.stages.unlike import kind_tables, split_unlike
 from tests.oracle.planner.search.plain_enumeration import every_layout
 from tests.oracle.planner.search.plain_splits import every_split

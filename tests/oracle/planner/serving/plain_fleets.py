@@ -160,6 +160,7 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
         rules = Scheduler(
             token_budget=size, max_batch=most, kv_capacity_tokens=held, mixed=stack.mixed,
             chunked=stack.chunked, output_reserve=stack.output_reserve,
+            spare_blocks=stack.spare_blocks, holds_slot=stack.holds_slot,
             kv_block_tokens=stack.kv_block_tokens, lagged=stack.lagged,
         )  # fmt: skip
         name = f"{phase} {layout.label} {deployment.weights} {size}"

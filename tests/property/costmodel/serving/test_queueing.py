@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.serving.disaggregated import PoolRules, Transfer, simulate_pools
+from costmodel.serving.disaggregated import Fleet, PoolRules, Transfer, simulate_pools
 from costmodel.serving.load import Lengths, Load, closed_load, open_load
 from costmodel.serving.replica import Scheduler
 from costmodel.serving.simulator import simulate
@@ -52,15 +52,22 @@ requests = st.lists(
     st.booleans(),
     st.sampled_from((0.0, 0.3, 1.0)),
     st.sampled_from((1, 4)),
+    st.sampled_from((0, 1)),
 )
 def test_every_request_and_every_token_is_served_exactly_once(
-    drawn: list[tuple[int, int, float]], mixed: bool, chunked: bool, lagged: bool, reserve: float, ranks: int
+    drawn: list[tuple[int, int, float]],
+    mixed: bool,
+    chunked: bool,
+    lagged: bool,
+    reserve: float,
+    ranks: int,
+    spare_blocks: int,
 ) -> None:
     """No scheduler loses or repeats a request, a prompt token or an output token, nor overfills the cache."""
     load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
     rules = Scheduler(
         token_budget=512, max_batch=8, kv_capacity_tokens=6000, mixed=mixed, chunked=chunked,
-        output_reserve=reserve, lagged=lagged,
+        output_reserve=reserve, lagged=lagged, spare_blocks=spare_blocks,
     )  # fmt: skip
     done = simulate(step_times(max_batch=8, ranks=ranks), rules, load)
     assert np.isfinite(done.finish_s).all()
@@ -73,7 +80,7 @@ def test_every_request_and_every_token_is_served_exactly_once(
         assert decoded == int((load.output_tokens - 1).sum())
     else:
         assert done.prefilled_tokens > int(load.input_tokens.sum())
-        assert decoded == int((load.output_tokens - 1).sum()) - done.preemptions
+        assert decoded == int((load.output_tokens - 1).sum()) - (done.preemptions - done.restarts)
 
 
 @settings(max_examples=40, deadline=None)
@@ -97,6 +104,43 @@ def test_two_pools_serve_every_request_once(
     assert (done.finish_s[several] >= done.first_token_s[several] + 0.01).all()
     if done.preemptions == 0:
         assert done.prefilled_tokens == int(load.input_tokens.sum())
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests, st.integers(1, 3), st.integers(1, 3), st.sampled_from((0.01, 3.0)), st.booleans())
+def test_prefill_workers_never_hold_more_than_their_cache(
+    drawn: list[tuple[int, int, float]], prompts: int, outputs: int, latency_s: float, holds_slot: bool
+) -> None:
+    """However slowly caches move, and however full the decode pool is, all requests are served in the end."""
+    load = given_lengths([i for i, _, _ in drawn], [o for _, o, _ in drawn], [g for _, _, g in drawn])
+    rules = Scheduler(token_budget=512, max_batch=4, kv_capacity_tokens=3500, holds_slot=holds_slot)
+    pools = [
+        PoolRules(workers=count, times=step_times(max_batch=4), rules=rules) for count in (prompts, outputs)
+    ]
+    fleet = Fleet(pools[0], pools[1], Transfer(latency_s=latency_s, s_per_token=1e-7), load)
+    fleet.run()
+    for worker in fleet.prefill:
+        assert worker.peak_kv <= rules.kv_capacity_tokens
+        assert (worker._kv, worker._running) == (0.0, 0)
+    assert fleet.done == len(load)
+
+
+@pytest.mark.parametrize(
+    ("cache", "slots", "holds_slot", "waits"),
+    [(1100, 8, False, True), (10_000, 1, True, True), (10_000, 1, False, False), (10_000, 8, True, False)],
+)
+def test_a_prompt_waits_for_the_cache_and_the_slot_of_one_that_is_still_to_move(
+    cache: int, slots: int, holds_slot: bool, waits: bool
+) -> None:
+    """Room for one prompt, of which each takes 0.01 s and two seconds to move: the second starts when it has."""
+    rules = Scheduler(token_budget=2000, max_batch=slots, kv_capacity_tokens=cache, holds_slot=holds_slot)
+    free = Scheduler(token_budget=2000, max_batch=8, kv_capacity_tokens=10_000)
+    done = simulate_pools(
+        PoolRules(workers=1, times=step_times(), rules=rules), PoolRules(workers=1, times=step_times(), rules=free),
+        Transfer(latency_s=2.0, s_per_token=0.0), given_lengths([1000, 1000], [2, 2], [0.0, 0.005]),
+    )  # fmt: skip
+    second = 2.02 if waits else 0.02
+    assert done.first_token_s.tolist() == pytest.approx([0.01, second], abs=1e-9)
 
 
 @settings(max_examples=25, deadline=None)

@@ -122,3 +122,55 @@ def test_a_trace_comes_from_a_regular_file() -> None:
     """A device has no end."""
     with pytest.raises(InputError, match="not a regular file"):
         read_trace(Path("/dev/zero"))
+
+
+def test_the_lines_of_the_mooncake_trace_are_understood(tmp_path: Path) -> None:
+    """Milliseconds become seconds, and hashes stay with their requests when these are sorted."""
+    path = tmp_path / "trace.jsonl"
+    lines = [(4500, 1100, 7, [1, 2, 9]), (1500, 900, 5, [1, 2])]
+    path.write_text("".join(
+        f'{{"timestamp": {at}, "input_length": {i}, "output_length": {o}, "hash_ids": {h}}}\n' for at, i, o, h in lines
+    ))  # fmt: skip
+    load = read_trace(path)
+    assert load.arrival_s.tolist() == [0.0, 3.0]
+    assert load.input_tokens.tolist() == [900, 1100]
+    assert load.block_hashes == ((1, 2), (1, 2, 9))
+    assert thin(load, 2, 1).block_hashes == ((1, 2, 9),)
+
+
+def test_the_columns_of_burstgpt_and_own_json_lines_are_understood(tmp_path: Path) -> None:
+    """BurstGPT's header; arrival_s of one's own lines is in seconds, and a CSV tells hashes with spaces."""
+    burst, own, hashed = (tmp_path / name for name in ("burst.csv", "own.jsonl", "hashed.csv"))
+    burst.write_text(
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,472,18,490,API log\n"
+        "45,GPT-4,1087,230,1317,API log\n"
+    )
+    own.write_text(
+        '{"arrival_s": 1.5, "input_tokens": 3, "output_tokens": 2}\n{"arrival_s": 2, "input_tokens": 4, "output_tokens": 1}\n'
+    )
+    hashed.write_text("arrival_s,input_tokens,output_tokens,hash_ids\n0,1024,5,7 8\n1,600,5,7\n")
+    assert read_trace(burst).arrival_s.tolist() == [0.0, 40.0]
+    assert read_trace(burst).output_tokens.tolist() == [18, 230]
+    assert read_trace(own).arrival_s.tolist() == [0.0, 0.5]
+    assert read_trace(hashed).block_hashes == ((7, 8), (7,))
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ('{"arrival_s": 1, "input_tokens": 3}\n', "no column output_tokens"),
+        ('{"arrival_s": 1, "input_tokens": 3, "output_tokens": 2}\n[1]\n', "line 2"),
+        (
+            '{"arrival_s": 1, "input_tokens": 3, "output_tokens": 2}\n{"arrival_s": 1}\n',
+            "line 2 has other keys",
+        ),
+        ('{"arrival_s": 1, "input_tokens": 3, "output_tokens": 2, "hash_ids": ["a"]}\n', "not whole numbers"),
+    ],
+)
+def test_malformed_json_lines_name_their_line(tmp_path: Path, text: str, cause: str) -> None:
+    """As of a CSV."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_trace(path)
+    assert cause in refused.value.cause

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.serving.engine import serving_stack
 from costmodel.serving.load import Load
 from costmodel.serving.replica import Replica, Scheduler
 from costmodel.serving.step_table import AttentionGrid, StepTimes
@@ -31,7 +32,10 @@ def steps_of(case: dict[str, Any]) -> list[list[list[int]]]:
     )
     # vLLM keeps one block back that is never filled
     rules = Scheduler(
-        token_budget=case["budget"], max_batch=most, kv_capacity_tokens=(case["blocks"] - 1) * BLOCK
+        token_budget=case["budget"],
+        max_batch=most,
+        kv_capacity_tokens=(case["blocks"] - 1) * BLOCK,
+        spare_blocks=serving_stack("vllm").spare_blocks,
     )
     empty = Load(input_tokens=NOBODY, output_tokens=NOBODY, cached_tokens=NOBODY, arrival_s=np.empty(0))
     replica, coming, steps = Replica(times, rules, empty), list(case["requests"]), []
@@ -60,7 +64,7 @@ def test_steps_are_those_of_vllms_own_scheduler() -> None:
         same += sum(a == b for a, b in zip(ours, theirs, strict=False))
     assert len(RECORDED["workloads"]) == 50
     assert steps > 7000
-    assert same / steps >= 0.99, f"{same} of {steps}"
+    assert same / steps >= 0.998, f"{same} of {steps}"
 
 
 @pytest.mark.parametrize("budget", [64, 256, 512, 2048])

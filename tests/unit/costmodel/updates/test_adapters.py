@@ -149,12 +149,12 @@ def test_seventy_billion_fit_four_gpus_of_24_gib_quantised_and_not_two() -> None
     assert not isinstance(found[1], Infeasible)
 
 
-@pytest.mark.parametrize("engine", ["megatron", "megatron-bridge", "torchtitan", "meshplan", "horovod"])
+@pytest.mark.parametrize("engine", ["megatron", "megatron-bridge", "torchtitan", "horovod"])
 def test_engines_that_train_whole_models_refuse(engine: str) -> None:
     """A limit of the engine, in its own name, and the help names engines that do."""
     asked = replace(job("lora:r=16"), global_batch_size=64)
     cluster = default_cluster("h100-sxm", 8).spec
-    names = {"torchtitan": "torchtitan", "meshplan": "meshplan", "horovod": "pytorch"}
+    names = {"torchtitan": "torchtitan", "horovod": "pytorch"}
     request = PlanRequest(
         model=model("8b"), cluster=cluster, job=asked, stack=names.get(engine, "megatron-core"), engine=engine
     )
@@ -181,7 +181,7 @@ def test_what_is_written_reads_back() -> None:
         ("lora:targets=mlp+mlp", "targets name each block once, and at least one"),
         ("lora:base=nf4", "lora over a base in nf4: only qlora has one in nf4 or int8"),
         ("qlora:base=half", "qlora over a base in half: only qlora has one in nf4 or int8"),
-        ("lora:r=4,r=8", "'r=8' is no rank, targets, base or dropout that was not said before"),
+        ("lora:r=4,r=8", "'r=8' is no rank, targets, base, dropout or alpha not said before"),
         ("lora:dropout=1", "dropout = 1 is no share of 0 up to 1"),
         ("lora:dropout=nan", "dropout = nan is no share of 0 up to 1"),
         ("lora:dropout=x", "dropout = 'x' is no number"),

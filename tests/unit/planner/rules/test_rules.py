@@ -136,6 +136,12 @@ CASES = [
         "zero_stage = 3, but megatron-core has only 0, 1 when pp = 4 > 1",
     ),
     (
+        "compressed-gradients",
+        {"tp": 4, "pp": 1, "dp": 2, "zero_stage": 1},
+        {"job": replace(JOB, gradient_compression="fp16")},
+        "zero_stage = 1, must be 0: gradients as fp16 are summed by replicas that share no state",
+    ),
+    (
         "split-backward-zero",
         {"zero_stage": 2, "schedule": "zb-h1"},
         {"stack": stack("meshplan")},

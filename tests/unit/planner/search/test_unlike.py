@@ -18,8 +18,8 @@ from costmodel.training.unlike import estimate_unlike
 from planner.explain import explain
 from planner.launch.targets import export_plan
 from planner.plan import Plan, PlanRequest, from_json, to_json
+from planner.search.pools.unlike import search_unlike
 from planner.search.search import search
-from planner.search.unlike import search_unlike
 from planner.search.verified import verified
 from planner.search.verify import verify
 from planner.structure import structure_claims

@@ -1,0 +1,202 @@
+"""A run to its last token: useful share over interval and spares, one run in detail, cost over date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.figures.style import BLUE, GREY, SKY, VERMILION, YELLOW, figure
+from app.quantities import format_percent, format_sum
+from planner.analysis.run_to_end import Finish, Moment, UsefulMap
+from topology.base.counts import counted
+from topology.base.units import DAY, format_seconds, three_digits
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SCALE = ((0.0, "#F4F1E4"), (0.5, SKY), (1.0, "#004B7A"))
+"""From little to much, in one hue, told apart in grey as well."""
+
+
+def useful_heat(found: UsefulMap) -> go.Figure:
+    """Draw the useful share of a run: spares up, work between checkpoints across, the plan's own ringed."""
+    import plotly.graph_objects as go
+
+    across = [format_seconds(seconds) for seconds in found.every_s]
+    up = [f"{count}" for count in found.spares]
+    cells = [[format_percent(share) for share in row] for row in found.useful]
+    picture = figure(
+        _useful_reading(found),
+        height=150 + 30 * len(up),
+        margin={"t": 12},
+        xaxis={"type": "category", "title": "work between checkpoints"},
+        yaxis={"type": "category", "title": "spare nodes", "showgrid": False},
+        showlegend=False,
+    )
+    picture.add_trace(
+        go.Heatmap(
+            x=across, y=up, z=[[100 * share for share in row] for row in found.useful],
+            text=cells, texttemplate="%{text}", textfont={"size": 12},
+            colorscale=[list(stop) for stop in SCALE],
+            colorbar={"title": {"text": "useful, %"}, "thickness": 12}, xgap=2, ygap=2,
+            hovertemplate="%{y} spare nodes, a checkpoint every %{x}: %{text} useful<extra></extra>",
+        )
+    )  # fmt: skip
+    row, column = found.chosen
+    picture.add_shape(
+        type="rect", x0=column - 0.5, x1=column + 0.5, y0=row - 0.5, y1=row + 0.5,
+        line={"color": VERMILION, "width": 3},
+    )  # fmt: skip
+    return picture
+
+
+def run_timeline(run: Sequence[Moment], whole_work_s: float) -> go.Figure:
+    """Draw the progress of one simulated run over its days, a mark where failures struck.
+
+    Args:
+        run: Moments of it, the first at its start.
+        whole_work_s: Seconds of work of the whole run, of which this may be a stretch.
+    """
+    import plotly.graph_objects as go
+
+    days = [moment.wall_s / DAY for moment in run]
+    done = [moment.work_s / DAY for moment in run]
+    struck = [n for n in range(1, len(run)) if run[n].interruptions > run[n - 1].interruptions]
+    picture = figure(
+        _run_reading(run, whole_work_s),
+        height=320,
+        xaxis={"title": "days on the clock", "range": [0, days[-1] * 1.02]},
+        yaxis={"title": "days of work done", "range": [0, days[-1] * 1.05]},
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=[0, days[-1]], y=[0, days[-1]], mode="lines", line={"color": GREY, "dash": "dot", "width": 1.5},
+            name="nothing failing", hoverinfo="skip",
+        )
+    )  # fmt: skip
+    picture.add_trace(
+        go.Scatter(x=days, y=done, mode="lines", line={"color": BLUE, "width": 2}, name="this run")
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=[days[n] for n in struck], y=[done[n] for n in struck], mode="markers",
+            name="interrupted before",
+            marker={"color": VERMILION, "symbol": "x", "size": 7},
+            hovertext=[_struck_words(run[n - 1], run[n]) for n in struck], hoverinfo="text",
+        )
+    )  # fmt: skip
+    return picture
+
+
+def finish_frontier(found: Sequence[Finish], chosen: int, deadline_s: float | None = None) -> go.Figure:
+    """Draw dollars against days over numbers of GPUs, both with their 80 % bands.
+
+    Args:
+        found: Runs with a price, at least one.
+        chosen: GPUs of the plan at hand, marked.
+        deadline_s: When it has to be finished, drawn as a line.
+    """
+    import plotly.graph_objects as go
+
+    priced = [(one, one.usd) for one in sorted(found, key=lambda one: one.num_gpus) if one.usd is not None]
+    days = [one.days for one, _ in priced]
+    usd = [money for _, money in priced]
+    picture = figure(
+        _frontier_reading(found, deadline_s),
+        height=360,
+        xaxis={"title": "days to the last token", "rangemode": "tozero", "showgrid": True},
+        yaxis={"title": "dollars, spares and idle nodes too", "rangemode": "tozero", "tickprefix": "$"},
+    )
+    picture.add_trace(
+        go.Scatter(
+            x=[band.p50 for band in days], y=[band.p50 for band in usd],
+            error_x=_error([(band.p10, band.p50, band.p90) for band in days]),
+            error_y=_error([(band.p10, band.p50, band.p90) for band in usd]),
+            mode="lines+markers+text",
+            text=[f"{one.num_gpus:,}" for one, _ in priced], textposition="top right",
+            line={"color": SKY, "width": 1.5}, marker={"size": 9, "color": BLUE}, name="80 % bands, by GPUs",
+            hovertext=[_finish_words(one) for one, _ in priced], hoverinfo="text",
+        )
+    )  # fmt: skip
+    mine = [(one, money) for one, money in priced if one.num_gpus == chosen]
+    picture.add_trace(
+        go.Scatter(
+            x=[one.days.p50 for one, _ in mine], y=[money.p50 for _, money in mine], mode="markers",
+            marker={"size": 17, "symbol": "circle-open", "color": VERMILION, "line": {"width": 3}},
+            name="this plan", hoverinfo="skip",
+        )
+    )  # fmt: skip
+    if deadline_s is not None:
+        picture.add_vline(x=deadline_s / DAY, line={"color": YELLOW, "dash": "dash", "width": 2})
+    return picture
+
+
+def _error(bands: Sequence[tuple[float, float, float]]) -> dict[str, object]:
+    """Whiskers of bands around their middles."""
+    return {
+        "type": "data", "symmetric": False, "thickness": 1.2, "color": GREY,
+        "array": [high - middle for _, middle, high in bands],
+        "arrayminus": [middle - low for low, middle, _ in bands],
+    }  # fmt: skip
+
+
+def _useful_reading(found: UsefulMap) -> str:
+    """Say what the plan's own choice leaves useful, and what none of it would."""
+    row, column = found.chosen
+    own = format_percent(found.useful[row][column])
+    every = format_seconds(found.every_s[column])
+    bare = format_percent(found.useful[0][column])
+    return (
+        f"A checkpoint every {every} of work and {counted(found.spares[row], 'spare node')} leave {own} "
+        f"useful; without spares it is {bare}. Spares are those that make the fewest node-hours."
+    )
+
+
+def _run_reading(run: Sequence[Moment], whole_work_s: float) -> str:
+    """Say what one run took, and what it lost most to."""
+    last = run[-1]
+    part = "" if last.work_s >= 0.999 * whole_work_s else f" of {three_digits(whole_work_s / DAY)}"
+    name, lost = max(last.lost_s.items(), key=lambda entry: entry[1])
+    words = (
+        f"{three_digits(last.work_s / DAY)}{part} days of work took {three_digits(last.wall_s / DAY)} days"
+    )
+    most = f", most of the rest {name.replace('_', ' ')} ({three_digits(lost / DAY)} days)" if lost else ""
+    return f"One run of many possible: {words} with {counted(last.interruptions, 'interruption')}{most}."
+
+
+def _struck_words(before: Moment, after: Moment) -> str:
+    """What happened between two moments."""
+    lost = {name: after.lost_s[name] - before.lost_s[name] for name in after.lost_s}
+    parts = sorted(((seconds, name) for name, seconds in lost.items() if seconds > 1), reverse=True)
+    times = counted(after.interruptions - before.interruptions, "interruption")
+    return f"{times} before day {after.wall_s / DAY:.1f}<br>" + "<br>".join(
+        f"{name.replace('_', ' ')} {format_seconds(seconds)}" for seconds, name in parts
+    )
+
+
+def _finish_words(one: Finish) -> str:
+    """What a number of GPUs comes to."""
+    days = f"{three_digits(one.days.p10)} to {three_digits(one.days.p90)} days"
+    money = "" if one.usd is None else f"<br>{format_sum(one.usd.p10)} to {format_sum(one.usd.p90)}"
+    return (
+        f"{one.num_gpus:,} GPUs, {one.layout}<br>{days}{money}<br>{format_percent(one.useful_share)} useful"
+    )
+
+
+def _frontier_reading(found: Sequence[Finish], deadline_s: float | None) -> str:
+    """Say which number is fastest, which is cheapest, and what keeps the deadline."""
+    priced = [(one.usd.p50, one) for one in found if one.usd is not None]
+    if not priced:
+        return "No price is known for this GPU."
+    fast = min((one for _, one in priced), key=lambda one: one.days.p50)
+    usd, cheap = min(priced, key=lambda entry: entry[0])
+    fast_usd = next(money for money, one in priced if one is fast)
+    text = (
+        f"Soonest: {fast.num_gpus:,} GPUs in {three_digits(fast.days.p50)} days for {format_sum(fast_usd)}; "
+        f"cheapest: {cheap.num_gpus:,} GPUs in {three_digits(cheap.days.p50)} days for {format_sum(usd)}"
+    )
+    if deadline_s is None:
+        return f"{text}."
+    kept = [one.num_gpus for _, one in priced if one.days.p90 <= deadline_s / DAY]
+    words = f"nine times in ten with {min(kept):,} GPUs" if kept else "by none of these nine times in ten"
+    return f"{text}; {three_digits(deadline_s / DAY)} days are kept {words}."

@@ -1,0 +1,262 @@
+"""The chosen plan in one look: six numbers and their difference to the baseline, the proof, actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import streamlit as st
+
+from app.figures.gantt import trace_json
+from app.pages.answer.launch import show_launch
+from app.pages.base.carried import add, carry
+from app.pages.base.frame import plain
+from app.pages.question.sidebar import CLUSTER_FILE, MODEL_FILE
+from app.quantities import format_duration, format_percent, format_sum, format_usd
+from app.reports.answer import csv_text, render
+from app.reports.explain import explain_answer
+from app.reports.plan import plan_answer
+from app.reports.plan_headline import band_text, chance_text, evidence_text, headline, price_text
+from app.requests.links import command_line
+from costmodel.kernels.saved import calibration_for
+from costmodel.layout import layout_words
+from costmodel.training.bands import LIKELY
+from planner.analysis.compare import compare
+from planner.analysis.schedule import schedule_of
+from planner.plan import Plan, to_json
+from planner.problem import capacity_of_fullest
+from planner.questions.flags import Flags
+from topology.base.units import format_bytes, format_seconds
+from topology.pools.rates import unpriced
+
+ACCURACY = "accuracy_page"
+"""Where the session keeps the page that answers whether a plan can be trusted."""
+DeltaColor = Literal["normal", "inverse", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """One headline number: what is shown, how to compare it, and what it means.
+
+    `of_speed` numbers follow from the time of a step, so that a tie of two plans is a tie of these; `of_step`
+    ones compare only where the steps hold the same tokens.
+    """
+
+    label: str
+    text: str
+    value: Callable[[Plan], float | None]
+    note: str
+    lower_is_better: bool = True
+    of_speed: bool = True
+    of_step: bool = False
+
+
+def show_headline(plan: Plan, baseline: Plan | None) -> None:
+    """Draw the title, the numbers and the proof."""
+    title, *job = headline(plan.request).split(" · ")
+    st.subheader(plain(title), anchor=False)
+    st.caption(plain(" · ".join(job)))
+    step = f"step {band_text(plan.estimate)} (80 % band)"
+    words = (f"**{plain(layout_words(plan.layout))}**", plain(step), plain(proof(plan)))
+    st.markdown(" &nbsp;·&nbsp; ".join(words))
+    if plan.estimate.evidence:
+        said, asked = st.columns([5, 1], vertical_alignment="center")
+        said.caption(plain(evidence_text(plan.request, plan.estimate)))
+        if ACCURACY in st.session_state:
+            asked.page_link(st.session_state[ACCURACY], label="Can I trust it?", icon=":material/target:")
+    if plan.estimate.out_of_memory_chance > LIKELY:
+        st.warning(f"Memory: {chance_text(plan.estimate)}.", icon=":material/warning:")
+    row = st.container(key="numbers")
+    for column, number in zip(row.columns(6, gap="small"), numbers(plan), strict=True):
+        text, colour = delta(plan, baseline, number)
+        column.metric(number.label, number.text, text, delta_color=colour, help=number.note, border=True)
+    if baseline is not None:
+        show_baseline(baseline)
+
+
+def show_baseline(baseline: Plan) -> None:
+    """Say what the differences are to."""
+    question, layout = headline(baseline.request), layout_words(baseline.layout)
+    st.caption(
+        plain(f"Differences are to the baseline: {layout} · {question}. A tie is within the error band.")
+    )
+
+
+def numbers(plan: Plan) -> tuple[Number, ...]:
+    """The six headline numbers."""
+    return (*_speed(plan), *_cost(plan))
+
+
+def _speed(plan: Plan) -> tuple[Number, ...]:
+    """Step time, throughput, utilisation."""
+    estimate = plan.estimate
+    return (
+        Number(
+            label="Step time",
+            text=format_seconds(estimate.step_time_s),
+            value=lambda p: p.estimate.step_time_s,
+            of_step=True,
+            note=f"80 % band {band_text(estimate)}. Bound by {estimate.bound_by}.",
+        ),
+        Number(
+            label="Tokens/s/GPU",
+            text=f"{estimate.tokens_per_s_per_gpu:,.0f}",
+            lower_is_better=False,
+            value=lambda p: p.estimate.tokens_per_s_per_gpu,
+            note="Tokens of the global batch, per second and GPU.",
+        ),
+        Number(
+            label="MFU",
+            text=format_percent(estimate.mfu),
+            value=lambda p: p.estimate.mfu,
+            lower_is_better=False,
+            note=f"Model FLOP over step × GPUs × dense peak; {format_percent(estimate.hfu)} with recompute.",
+        ),
+    )
+
+
+def _cost(plan: Plan) -> tuple[Number, ...]:
+    """Memory, money, time to train."""
+    estimate, job = plan.estimate, plan.request.job
+    capacity = capacity_of_fullest(plan)
+    low, high = format_bytes(estimate.memory_lower_bytes), format_bytes(estimate.memory_upper_bytes)
+    steps = -(-(job.total_tokens or 0) // job.tokens_per_step)
+    total_usd = steps * estimate.usd_per_step if steps and estimate.usd_per_step else None
+    per_tokens = f"{format_usd(estimate.usd_per_billion_tokens)} per billion tokens"
+    money = Number(
+        label="$ for all tokens" if total_usd else "$ per B tokens",
+        text=format_sum(total_usd) if total_usd else format_usd(estimate.usd_per_billion_tokens),
+        value=lambda p: p.estimate.usd_per_billion_tokens,
+        note=f"{per_tokens}. {_price_note(plan)}" if total_usd else _price_note(plan),
+    )
+    return (
+        Number(
+            label="Peak memory",
+            text=format_bytes(estimate.peak_memory_bytes),
+            value=lambda p: p.estimate.peak_memory_bytes,
+            of_speed=False,
+            note=f"On the fullest stage, of {format_bytes(capacity)}. 80 % band {low} to {high}.",
+        ),
+        money,
+        Number(
+            label="Time to train",
+            text=format_duration(steps * estimate.step_time_s) if steps else "–",
+            value=_seconds_of_run,
+            note=f"{steps:,} steps of the time above, nothing failing."
+            if steps
+            else "Say how many tokens to train.",
+        ),
+    )
+
+
+def _seconds_of_run(plan: Plan) -> float | None:
+    """Seconds for all tokens of the job."""
+    job = plan.request.job
+    return (
+        None
+        if job.total_tokens is None
+        else job.total_tokens / job.tokens_per_step * plan.estimate.step_time_s
+    )
+
+
+def _price_note(plan: Plan) -> str:
+    """Where the price comes from."""
+    spec = plan.request.cluster
+    if unpriced(spec):
+        return "No price is known for this GPU: set one under Fabric."
+    return f"At {price_text(spec)} per GPU-hour, {spec.price_as_of}"
+
+
+def delta(plan: Plan, baseline: Plan | None, number: Number) -> tuple[str | None, DeltaColor]:
+    """Relative difference to the baseline, and its colour: grey where it decides nothing.
+
+    Steps of unequal tokens do not compare, nor do models; plans that the error band cannot tell apart tie in
+    all that follows from their speed.
+    """
+    if baseline is None:
+        return None, "off"
+    now, then = number.value(plan), number.value(baseline)
+    if now is None or not then:
+        return None, "off"
+    found, text = compare(baseline, plan), format_percent(now / then - 1, signed=True)
+    if number.of_step and not found.same_work:
+        return f"{text}, other tokens", "off"
+    if not found.same_model:
+        return f"{text}, other model", "off"
+    if number.of_speed and found.tied and now != then:
+        return f"{text}, a tie", "off"
+    return text, "inverse" if number.lower_is_better else "normal"
+
+
+def proof(plan: Plan) -> str:
+    """How sure the search is."""
+    optimality = plan.optimality
+    looked = f"{optimality.enumerated:,} layouts in {format_seconds(plan.search_time_s)}"
+    if optimality.status == "proven":
+        return f"proven best of {looked}"
+    return f"best found, at most {format_percent(optimality.gap)} from the best of {looked}"
+
+
+def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
+    """Pin a baseline, copy the command, take the plan home."""
+    row = st.container(key="actions")
+    left, second, middle, launch, home = row.columns(5, gap="small")
+    if baseline is None:
+        pin, words = ":material/push_pin:", ("baseline", plan.request)
+        left.button("Pin as baseline", icon=pin, on_click=carry, args=words, width="stretch")
+    else:
+        left.button(
+            "Unpin baseline", icon=":material/keep_off:", on_click=carry, args=("baseline",), width="stretch"
+        )
+    second.button(
+        "Add to compare",
+        icon=":material/compare_arrows:",
+        on_click=add,
+        args=("with", plan.request),
+        width="stretch",
+    )
+    with middle.popover("Command", icon=":material/terminal:", width="stretch"):
+        st.caption("This command gives exactly this plan.")
+        st.code(command_line(flags), language="bash", wrap_lines=True)
+        if {MODEL_FILE, CLUSTER_FILE} & {flags.model, flags.cluster}:
+            st.caption("Run it beside the file that was uploaded.")
+    with launch:
+        show_launch(plan)
+    with home.popover("Take home", icon=":material/download:", width="stretch"):
+        for name, write in files_of(plan).items():
+            st.download_button(
+                name,
+                write,
+                name,
+                MIME_OF_SUFFIX[name.rpartition(".")[2]],
+                icon=":material/download:",
+                on_click="ignore",
+                width="stretch",
+                key=f"get_{name}",
+                help="Open it at ui.perfetto.dev" if name == "trace.json" else None,
+            )
+
+
+def _with_its_end(plan: Plan) -> Plan:
+    """The plan as `plan --json` writes it: with the run to its last token, where that has an end."""
+    from app.actions.campaign import run_to_its_end
+
+    return plan if plan.request.job.total_tokens is None else run_to_its_end(plan, None)
+
+
+MIME_OF_SUFFIX = {"csv": "text/csv", "json": "application/json", "md": "text/markdown"}
+
+
+def files_of(plan: Plan) -> dict[str, Callable[[], str]]:
+    """What can be taken home, by file name; written only when somebody asks for it."""
+    return {
+        "plan.json": lambda: to_json(_with_its_end(plan)),
+        "report.md": lambda: (
+            render(plan_answer(plan), "markdown") + "\n" + render(explain_answer(plan), "markdown")
+        ),
+        "plans.csv": lambda: csv_text(plan.rows()),
+        "trace.json": lambda: trace_json(
+            schedule_of(plan, calibration_for(plan.request.cluster)), plan.request.model.name
+        ),
+    }

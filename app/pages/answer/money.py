@@ -1,0 +1,102 @@
+"""Time or money: what other kinds and numbers of GPUs make of the job, and which of them keep the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from app.figures.capacity import capacity_map, cell_words
+from app.figures.curves import pareto_chart
+from app.pages.base.frame import answered, draw, table
+from app.pages.question.sidebar import load_gpus
+from app.quantities import format_duration, format_sum
+from planner.analysis.capacity import Cell, Limits, capacity, steps_of
+from planner.analysis.what_if import usual_counts
+from planner.plan import Plan
+from topology.base.units import BILLION
+
+OFFERED_GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200-sxm")
+MOST_OF_LARGE = 2048
+"""Above this many GPUs, other offers take so long to plan that they are planned when somebody asks."""
+
+
+def show_money(plan: Plan, limits: Limits) -> None:
+    """The map of kinds and numbers, and price against time; a click loads an offer."""
+    large = plan.request.cluster.num_gpus > MOST_OF_LARGE
+    if large and not st.toggle("Plan every kind and number of GPUs", key="offers", bind="query-params"):
+        st.caption("Each takes some seconds to plan at this size.")
+        return
+    cells = planned_cells(plan)
+    spec, job = plan.request.cluster, plan.request.job
+    chosen = (spec.nodes[0].gpu, spec.num_gpus)
+    whole = "to train" if job.total_tokens else "of a step: say how many tokens to train for the whole run"
+    st.caption(f"Time and money {whole}.")
+    draw(capacity_map(cells, chosen, limits), "capacity")
+    table(capacity_columns(cells, limits), alt="Time and money of every kind and number of GPUs")
+    found = [cell.offer for cell in cells if cell.offer is not None]
+    if not found:
+        return
+    steps = steps_of(job)
+    latest_s = limits.deadline_s / steps if limits.deadline_s else None
+    dearest = limits.budget_usd / (steps * job.tokens_per_step) * BILLION if limits.budget_usd else None
+    figure = pareto_chart(found, chosen, latest_s, dearest)
+    clicked: Any = draw(figure, "pareto", on_select="rerun", selection_mode="points")
+    picked = [point["customdata"] for point in clicked["selection"]["points"] if point.get("customdata")]
+    if picked:
+        gpu, count = str(picked[0][0]), int(picked[0][1])
+        st.button(
+            f"Load {count} × {gpu}", on_click=load_gpus, args=(gpu, count), type="primary",
+            icon=":material/input:",
+        )  # fmt: skip
+    else:
+        st.caption("The number at a mark is its GPUs. Click a mark to load it.")
+
+
+def capacity_columns(cells: Sequence[Cell], limits: Limits) -> dict[str, list[str]]:
+    """The map as a table."""
+    kinds = list(dict.fromkeys(cell.gpu for cell in cells))
+    said = {(c.gpu, c.num_gpus): cell_words(c, limits).replace("<br>", " · ") for c in cells}
+    return {"GPU": kinds} | {
+        f"{count:,} GPUs": [said[kind, count] for kind in kinds]
+        for count in sorted({cell.num_gpus for cell in cells})
+    }
+
+
+def planned_cells(plan: Plan) -> list[Cell]:
+    """Every kind and number, planned one after the other; says how far it is."""
+    counts = usual_counts(plan.request)
+    number = len({plan.request.cluster.nodes[0].gpu, *OFFERED_GPUS}) * len(counts)
+    bar, cells = st.empty(), []
+    for cell in capacity(plan.request, OFFERED_GPUS, counts, answered):
+        cells.append(cell)
+        text = f"Planned {cell.num_gpus:,} × {cell.gpu}, {len(cells)} of {number}"
+        bar.progress(len(cells) / number, text=text)
+    bar.empty()
+    return cells
+
+
+def limit_words(plan: Plan, limits: Limits) -> str:
+    """Whether a plan keeps its limits, in words; empty where there are none.
+
+    >>> limit_words(None, Limits())  # type: ignore[arg-type]
+    ''
+    """
+    if limits == Limits() or plan.request.job.total_tokens is None:
+        return ""
+    steps, estimate = steps_of(plan.request.job), plan.estimate
+    seconds = steps * estimate.step_time_s
+    usd = None if estimate.usd_per_step is None else steps * estimate.usd_per_step
+    texts = []
+    if limits.deadline_s is not None:
+        left = limits.deadline_s - seconds
+        kept = (
+            f"kept with {format_duration(left)} left" if left >= 0 else f"missed by {format_duration(-left)}"
+        )
+        texts.append(f"Deadline of {format_duration(limits.deadline_s)}: {kept}.")
+    if limits.budget_usd is not None and usd is not None:
+        rest = limits.budget_usd - usd
+        kept = f"kept with {format_sum(rest)} left" if rest >= 0 else f"exceeded by {format_sum(-rest)}"
+        texts.append(f"Budget of {format_sum(limits.budget_usd)}: {kept}.")
+    return " ".join(texts)

@@ -1,0 +1,39 @@
+"""Nothing fits: which stage overflows and by how much, and what would make it fit."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.figures.memory import overflow_bars
+from app.pages.base.frame import MOST_CACHED_PLANS, columns_of, draw, request_key, table
+from costmodel.kernels.saved import calibration_for
+from costmodel.layout import ParallelLayout, layout_words
+from costmodel.memory.stage import MemoryBreakdown
+from planner.analysis.capacity import MEMORY
+from planner.plan import PlanRequest
+from planner.problem import setting_of
+from planner.rules.check import parse_pins
+from planner.search.infeasible import Infeasible, leanest_layout
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]
+def leanest(key: str, _request: PlanRequest) -> tuple[ParallelLayout, tuple[MemoryBreakdown, ...]]:
+    """The layout that needs least memory, and what its stages need."""
+    del key  # what is cached by
+    return leanest_layout(setting_of(_request), parse_pins(_request.pins), calibration_for(_request.cluster))
+
+
+def show_overflow(found: Infeasible) -> None:
+    """Draw the memory of the layout that needs least, where memory is in the way, and list what helps."""
+    request = found.request
+    if not any(violation.rule == MEMORY for violation in found.violations):
+        return
+    layout, stages = leanest(request_key(request), request)
+    setting = setting_of(request)
+    capacity = setting.cluster.gpu.memory_bytes
+    st.markdown("#### How much is too much?")
+    draw(overflow_bars(stages, capacity, setting.memory_budget_bytes, layout_words(layout)), "overflow")
+    if found.nearest:
+        st.markdown("#### What would make it fit?")
+        rows = [{"change": one.change, "as typed": one.flag or "–"} for one in found.nearest]
+        table(columns_of(rows), alt="Changes of the question that give a plan")

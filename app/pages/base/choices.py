@@ -1,0 +1,183 @@
+"""Widgets of the question: bound to the URL, the same on every page, strict about what a link says.
+
+A link may say what no widget lists: a name in short (`model=405b`), a name of another version, a word that
+no page reads. The first is understood, the others are refused in three lines until somebody chooses; what was
+asked is never dropped for a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from topology.base.errors import InputError, shown
+from topology.base.names import resolve, suggest
+
+KEPT, REFUSED, READ, SHORT = "question", "refused", "link_was_read", "short_names"
+VISIT = "visit"
+"""What the session remembers of the question and of its link."""
+PARAMETERS = (
+    "model", "cluster", "gpu", "gpus", "sequence_length", "global_batch_size", "precision", "tokens", "stack",
+    "memory_headroom", "anchor", "objective", "deadline", "budget", "per_node", "nic", "price",
+    "oversubscription",
+    "tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage", "recompute",
+    "schedule", "set", "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
+    "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
+    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name",
+)  # fmt: skip
+"""What the widgets of any page bind; a test finds them in the pages."""
+CARRIED = ("baseline", "with", "model_spec", "cluster_spec")
+"""What the URL carries without a widget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a value of the link is not taken, and what its widget shows instead once it is drawn."""
+
+    error: InputError
+    instead: str | None = None
+
+
+def choose(
+    where: Any,
+    label: str,
+    options: Sequence[str],
+    key: str,
+    *,
+    default: str | None = None,
+    aliases: Mapping[str, str] | None = None,
+    free: bool = False,
+    **how: Any,
+) -> str:
+    """Draw a select box for one word of the question, and read it.
+
+    Args:
+        where: What it is drawn in.
+        label: What stands above it.
+        options: What it lists.
+        key: Its name in the URL.
+        default: The option chosen at first; the first one if nothing is said.
+        aliases: Short names and what each means.
+        free: Whether anything else may be typed as well; the planner refuses what is wrong with it.
+        how: Further arguments of the select box.
+    """
+    usual = options[0] if default is None else default
+    short = {} if free else _short_names(key, options, label, aliases)
+    listed = [*options, *short]
+    _seed(key, usual, None if free else options)
+    how |= {"index": listed.index(usual), "accept_new_options": free}
+    value = str(where.selectbox(label, listed, key=key, bind="query-params", **how))
+    return _keep(key, short.get(value, value))
+
+
+def write(where: Any, label: str, default: str, key: str, **how: Any) -> str:
+    """Draw a box for text that is part of the question, and read it."""
+    _seed(key, default, None)
+    return _keep(key, str(where.text_input(label, default, key=key, bind="query-params", **how)))
+
+
+def require_all_read() -> None:
+    """Refuse what a link says that nothing here reads, until somebody chooses otherwise.
+
+    Raises:
+        InputError: A value that no widget lists, or a word that no page reads; with the nearest.
+    """
+    _read_words()
+    for refusal in _refused().values():
+        st.button("Answer what the sidebar shows", on_click=_forget, icon=":material/check:", type="primary")
+        raise refusal.error
+
+
+def _read_words() -> None:
+    """Look, once a session, for words of the link that nothing reads."""
+    if st.session_state.setdefault(READ, False):
+        return
+    st.session_state[READ] = True
+    known = (*PARAMETERS, *CARRIED)
+    for word in st.query_params:
+        if word not in known:
+            close = suggest(word, known, 2)
+            error = InputError(
+                what=f"the link asks for {shown(word)}, which no page reads",
+                cause="its value would be dropped, and another question answered",
+                fix=f"did you mean {' or '.join(close)}?" if close else "open the link in full",
+            )
+            _refused()[word] = Refusal(error=error)
+
+
+def _refused() -> dict[str, Refusal]:
+    """What of this session's link was refused, by name in the URL."""
+    refused: dict[str, Refusal] = st.session_state.setdefault(REFUSED, {})
+    return refused
+
+
+def _short_names(
+    key: str, options: Sequence[str], label: str, aliases: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Short names that a link of this session used for an option, and what each means; others are refused."""
+    short: dict[str, str] = st.session_state.setdefault(SHORT, {}).setdefault(key, {})
+    word = st.query_params.get(key)
+    if word is None or word in (*options, *short):
+        return short
+    try:
+        short[word] = resolve(word, options, label.lower(), aliases)
+    except InputError as error:
+        _refused()[key] = Refusal(error=error)
+    return short
+
+
+def _seed(key: str, default: str, options: Sequence[str] | None) -> None:
+    """Start a widget, and the URL, at what another page was told."""
+    value = st.session_state.setdefault(KEPT, {}).get(key, default)
+    if not _first_here(key) or key in st.query_params or value == default:
+        return
+    if options is None or value in options:
+        st.session_state[key] = st.query_params[key] = value
+
+
+def arrive() -> None:
+    """Note which page is drawn, so that its widgets know when they are drawn for the first time there.
+
+    Streamlit leaves a page by way of its bare address, and starts one that is gone back to at its address,
+    whatever the session says; so such a page is drawn once more, at the question that it had.
+    """
+    context = get_script_run_ctx()
+    page = context.page_script_hash if context else ""
+    before, drawn = st.session_state.get(VISIT, ("", {}))
+    if before == page:
+        return
+    st.session_state[VISIT] = (page, {**drawn, page: frozenset()})
+    kept = st.session_state.get(KEPT, {})
+    if context and context.is_history_navigation and not set(st.query_params) & set(PARAMETERS):
+        st.query_params.update({key: kept[key] for key in drawn.get(page, ()) if key in kept})
+        st.rerun()
+
+
+def _first_here(key: str) -> bool:
+    """Whether this visit to the page draws a widget for the first time."""
+    page, drawn = st.session_state.get(VISIT, ("", {}))
+    mine = drawn.get(page, frozenset())
+    st.session_state[VISIT] = (page, {**drawn, page: mine | {key}})
+    return key not in mine
+
+
+def _keep(key: str, value: str) -> str:
+    """Remember a value for the other pages; a refusal of it ends when somebody chooses another."""
+    st.session_state.setdefault(KEPT, {})[key] = value
+    refusal = _refused().get(key)
+    if refusal and refusal.instead is None:
+        _refused()[key] = replace(refusal, instead=value)
+    elif refusal and refusal.instead != value:
+        del _refused()[key]
+    return value
+
+
+def _forget() -> None:
+    """Take what the sidebar shows as the question."""
+    for key in st.session_state.pop(REFUSED, {}):
+        if key not in PARAMETERS:
+            st.query_params.pop(key, None)

@@ -1,0 +1,159 @@
+"""What all pages share: planning behind a cache, errors in three lines, figures with their reading."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
+
+from app.actions.workers import workers
+from app.errors import DefectError, defect, three_lines
+from app.figures.style import alt_text
+from app.pages.base.choices import arrive
+from planner.plan import Plan, PlanRequest
+from planner.search.infeasible import Infeasible
+from planner.search.search import search
+from topology.base.decode import structure, unstructure
+from topology.base.errors import InputError
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+MOST_CACHED_PLANS = 256
+SPINNER_AFTER_S = 0.25
+MOST_UPLOAD_MIB = 2
+MOST_ROWS_IN_FULL = 30
+_NUMBER = re.compile(r"[-+−$]*[\d][\d,.]*( ?(%|[kMGT]?i?B(/s)?|[µmn]?s|h|days|k|M|T|TFLOP/s))?")
+_MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:-])")
+
+
+class AwaitedFileError(InputError):
+    """A file was chosen as the source and is not here yet: nobody did anything wrong."""
+
+
+def guarded(render: Callable[Given, None]) -> Callable[Given, None]:
+    """Draw a page so that whatever escapes it becomes a clear message, never a traceback."""
+
+    @wraps(render)
+    def drawn(*args: Given.args, **kwargs: Given.kwargs) -> None:
+        arrive()
+        try:
+            render(*args, **kwargs)
+        except InputError as error:
+            show_error(error)
+        except Exception as error:  # noqa: BLE001 - the last door of a page: a defect is named, the app lives on
+            show_error(defect(error))
+
+    return drawn
+
+
+def show_error(error: InputError) -> None:
+    """Show what is wrong, why, and what fixes it; names from files are text, never markup."""
+    if isinstance(error, AwaitedFileError):
+        st.info(f"{error.what.capitalize()}: {error.fix}.", icon=":material/upload_file:")
+        return
+    ours = isinstance(error, DefectError)
+    title = "Something broke here, not in your input." if ours else "This is not possible as asked."
+    st.error(f"**{title}**", icon=":material/block:")
+    st.code(three_lines(error), language=None, wrap_lines=True)
+
+
+def hasten_spinners() -> None:
+    """Say that something is being worked on sooner than the half second that Streamlit waits."""
+    from streamlit.elements import spinner
+
+    spinner.DELAY_SECS = SPINNER_AFTER_S
+
+
+def planned(request: PlanRequest) -> Plan | Infeasible:
+    """The answer of the planner; equal requests of all sessions are searched once."""
+    with st.spinner(f"Searching layouts on {request.cluster.num_gpus:,} GPUs", show_time=True):
+        found: Plan | Infeasible = _searched(request_key(request))
+    return found
+
+
+def answered(request: PlanRequest) -> Plan | Infeasible:
+    """The same without a word of waiting; for fields of a map."""
+    found: Plan | Infeasible = _searched(request_key(request))
+    return found
+
+
+def plan_or_none(request: PlanRequest) -> Plan | None:
+    """The plan of a request, or None; for points of a curve."""
+    found = _searched(request_key(request))
+    return found if isinstance(found, Plan) else None
+
+
+def request_key(request: PlanRequest) -> str:
+    """Text that two requests share only when they ask the same."""
+    return json.dumps(unstructure(request), sort_keys=True)
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner=False)  # type: ignore[untyped-decorator]  # streamlit has no types here
+def _searched(key: str) -> Plan | Infeasible:
+    """Search once per question; plans are immutable, so all sessions may share them."""
+    return asked(search, structure(json.loads(key), PlanRequest, "the question"))
+
+
+def asked(function: Callable[Given, Answer], *args: Given.args, **kwargs: Given.kwargs) -> Answer:
+    """What a function answers, computed in a process of the pool; one address is one visitor there."""
+    visitor = st.context.ip_address or getattr(get_script_run_ctx(), "session_id", "")
+    return workers().ask(visitor, function, *args, **kwargs)
+
+
+def draw(figure: go.Figure, key: str, **options: Any) -> Any:
+    """Draw a figure with its one-sentence reading as caption and alt text."""
+    reading = alt_text(figure)
+    chosen = st.plotly_chart(
+        figure, key=key, alt=reading, config={"displaylogo": False, "displayModeBar": False}, **options
+    )
+    st.caption(plain(reading))
+    return chosen
+
+
+def table(columns: Mapping[str, Sequence[str]], alt: str, **options: Any) -> Any:
+    """Draw a table in full; columns of numbers are aligned to the right."""
+    settings = {
+        head: st.column_config.TextColumn(alignment="right" if are_numbers(cells) else "left")
+        for head, cells in columns.items()
+    }
+    rows = max((len(cells) for cells in columns.values()), default=0)
+    return st.dataframe(
+        {head: list(cells) for head, cells in columns.items()},
+        hide_index=True,
+        column_config=settings,
+        height="content" if rows <= MOST_ROWS_IN_FULL else "auto",
+        alt=alt,
+        **options,
+    )
+
+
+def are_numbers(cells: Sequence[str]) -> bool:
+    """Whether every cell that says something begins as a number does.
+
+    >>> are_numbers(["+4.03 %", "–", "$1,660"]), are_numbers(["tp 8", "4"]), are_numbers(["8 × h100"])
+    (True, False, False)
+    """
+    said = [cell for cell in cells if cell.strip() not in ("", "–")]
+    return bool(said) and all(_NUMBER.fullmatch(cell.strip()) for cell in said)
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Turn rows into columns."""
+    return {head: [row[head] for row in rows] for head in (rows[0] if rows else ())}
+
+
+def plain(text: str) -> str:
+    r"""Escape text so that Markdown shows it as it is.
+
+    >>> plain("a_b <i>")
+    'a\\_b \\<i\\>'
+    """
+    return _MARKUP.sub(r"\\\1", text)

@@ -1,0 +1,148 @@
+"""Campaign: the run of the question's plan to its last token, with what fails on the way."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.figures.campaign import finish_frontier, run_timeline, useful_heat
+from app.pages.base.choices import choose, require_all_read
+from app.pages.base.frame import (
+    MOST_CACHED_PLANS,
+    asked,
+    columns_of,
+    draw,
+    guarded,
+    plain,
+    plan_or_none,
+    planned,
+    request_key,
+    show_error,
+    table,
+)
+from app.pages.base.sections import show_section
+from app.pages.question.sidebar import ask_job
+from app.quantities import format_percent, format_sum
+from app.reports.campaign.sections import campaign_sections
+from app.reports.plan_headline import headline
+from costmodel.campaign.course import Course
+from costmodel.campaign.record import Band, Campaign
+from costmodel.layout import layout_words
+from planner.analysis.run_to_end import Finish, Moment, course_of_plan, finishes, one_run, useful_map
+from planner.analysis.what_if import VARIATIONS, scale_values
+from planner.campaign.finish import with_campaign
+from planner.plan import Plan
+from planner.search.infeasible import Infeasible, no_plan
+from topology.base.errors import InputError
+from topology.base.units import format_seconds, three_digits
+
+RUNS = ("1", "2", "3", "4", "5")
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    question = ask_job()
+    with st.sidebar:
+        seed = choose(st, "Simulated run", RUNS, "campaign_run", help="Which of all possible runs is drawn.")
+    require_all_read()
+    request = question.understood().request
+    found = planned(request)
+    if isinstance(found, Infeasible):
+        show_error(no_plan(found))
+        return
+    if request.job.total_tokens is None:
+        st.info("Say in the sidebar how many tokens to train.")
+        return
+    plan = finished(request_key(request), found)
+    title, *job = headline(request).split(" · ")
+    st.subheader(plain(f"{title}, to the last token"), anchor=False)
+    st.caption(plain(" · ".join((layout_words(plan.layout), *job))))
+    if plan.campaign is not None:
+        show_numbers(plan.campaign)
+        show_pictures(plan, int(seed))
+        for section in campaign_sections(plan.campaign):
+            show_section(section)
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Running it to its end, many times")  # type: ignore[untyped-decorator]
+def finished(key: str, _plan: Plan) -> Plan:  # noqa: ARG001 - the key is what is cached by
+    """The plan with its campaign; simulated once per question."""
+    return asked(with_campaign, _plan)
+
+
+@st.cache_resource(max_entries=MOST_CACHED_PLANS, show_spinner="Following one run")  # type: ignore[untyped-decorator]
+def followed(key: str, seed: int, _course: Course) -> tuple[Moment, ...]:  # noqa: ARG001 - the key is what is cached by
+    """One simulated run of a course."""
+    return asked(one_run, _course, seed)
+
+
+def show_numbers(found: Campaign) -> None:
+    """The six numbers that a run comes to; bands from the tenth to the ninetieth percentile."""
+    values = (
+        ("Days", three_digits(found.days.p50), ends(found.days)),
+        ("Dollars", "–" if found.usd is None else format_sum(found.usd.p50), _dollars(found.usd)),
+        ("Useful", format_percent(found.mean_useful_share), "Mean share of the clock in which steps count."),
+        ("Interruptions", f"{found.interruptions.p50:,.0f}", ends(found.interruptions)),
+        ("Saved every", format_seconds(found.checkpoint_interval_s), "Of work, not of the clock."),
+        ("Spare nodes", f"{found.spare_nodes:,}", "Paid for, and waiting beside the run."),
+    )
+    row = st.container(key="numbers")
+    for column, (label, text, note) in zip(row.columns(len(values), gap="small"), values, strict=True):
+        column.metric(label, text, help=note, border=True)
+
+
+def ends(band: Band) -> str:
+    """A band in words."""
+    return f"The middle; eight runs of ten are between {three_digits(band.p10)} and {three_digits(band.p90)}."
+
+
+def _dollars(band: Band | None) -> str:
+    """The band of the bill."""
+    if band is None:
+        return "No price is known for this GPU: set one under Fabric."
+    return f"The middle; eight runs of ten are between {format_sum(band.p10)} and {format_sum(band.p90)}."
+
+
+def show_pictures(plan: Plan, seed: int) -> None:
+    """How often to save and how many spares, one run with its failures, and other numbers of GPUs."""
+    course, key = course_of_plan(plan), request_key(plan.request)
+    st.markdown("#### How often to save, how many spares?")
+    try:
+        draw(useful_heat(useful_map(course)), "useful")
+    except InputError as error:
+        st.info(plain(f"{error.what[0].upper()}{error.what[1:]}: {error.cause}."))
+    left, right = st.columns(2, gap="medium")
+    with left:
+        st.markdown("#### What does a run look like?")
+        draw(run_timeline(followed(key, seed, course), course.work_s), "run")
+    with right:
+        st.markdown("#### Sooner or cheaper?")
+        show_frontier(plan)
+
+
+@st.fragment  # type: ignore[untyped-decorator]  # streamlit has no types here
+@guarded
+def show_frontier(plan: Plan) -> None:
+    """Dollars against days over numbers of GPUs; planned only when asked for, since each is a search."""
+    request = plan.request
+    if not st.toggle("Plan other numbers of GPUs", key="frontier", bind="query-params"):
+        st.caption("A quarter, half and twice as many GPUs: each is planned and run to its end.")
+        return
+    counts = scale_values(request, VARIATIONS[0])[:-1]
+    with st.spinner("Running every number to its end", show_time=True):
+        found = list(
+            finishes(request, counts, plan_or_none, lambda one: finished(request_key(one.request), one))
+        )
+    draw(finish_frontier(found, request.cluster.num_gpus, request.job.deadline_s), "finish_frontier")
+    table(columns_of([finish_row(one) for one in found]), alt="The run on other numbers of GPUs")
+
+
+def finish_row(one: Finish) -> dict[str, str]:
+    """One number of GPUs as a row."""
+    return {
+        "GPUs": f"{one.num_gpus:,}",
+        "layout": one.layout,
+        "days": f"{three_digits(one.days.p10)} – {three_digits(one.days.p90)}",
+        "dollars": "–" if one.usd is None else f"{format_sum(one.usd.p10)} – {format_sum(one.usd.p90)}",
+        "useful": format_percent(one.useful_share),
+    }

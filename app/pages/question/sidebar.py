@@ -1,0 +1,245 @@
+"""The question: every choice is a widget bound to the URL, so the address bar holds the whole state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import streamlit as st
+
+from app.pages.base.carried import carried, carry
+from app.pages.base.choices import choose, write
+from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.question.axes import choose_axes, pin
+from app.requests.links import apply_change
+from app.requests.uploads import read_cluster_upload, read_model_upload
+from costmodel.accuracy.kept_anchors import kept_anchors
+from costmodel.kernels.precisions import TRAINING
+from costmodel.models.catalog import model_aliases, model_names
+from costmodel.models.spec import ModelSpec
+from costmodel.stack import stacks
+from planner.analysis.capacity import Limits
+from planner.plan import OBJECTIVES
+from planner.questions.engine import DEFAULT_STACK
+from planner.questions.flags import Flags
+from planner.questions.training import DEFAULT_GPU, Understood, understand, understand_cluster
+from topology.base.counts import parse_count
+from topology.base.errors import InputError
+from topology.base.units import parse_seconds
+from topology.catalog import cluster_names, gpus
+from topology.hardware.datasheets import gpu_aliases
+from topology.spec import ClusterSpec
+
+NO_ANCHOR, USUAL_DEADLINE = "none", "30d"
+DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
+UPLOADED = "uploaded file"
+MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
+BY_GPU = "GPUs by kind and number"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What the widgets ask: flags, and the specs that have no name."""
+
+    flags: Flags
+    model: ModelSpec | None = None
+    cluster: ClusterSpec | None = None
+    budget_usd: float | None = None
+
+    def understood(self) -> Understood:
+        """The complete request."""
+        return understand(self.flags, model=self.model, cluster=self.cluster)
+
+    def limits(self) -> Limits:
+        """What has to be kept: the deadline is the planner's too, the budget is drawn."""
+        said = self.flags.deadline
+        return Limits(deadline_s=parse_seconds(said, "30d") if said else None, budget_usd=self.budget_usd)
+
+    def typed(self) -> Flags:
+        """The same question as one types it: what was uploaded is a file."""
+        return replace(
+            self.flags,
+            model=self.flags.model if self.model is None else MODEL_FILE,
+            cluster=self.flags.cluster if self.cluster is None else CLUSTER_FILE,
+        )
+
+
+def ask_job() -> Question:
+    """Draw the sidebar and read it.
+
+    Raises:
+        AwaitedFileError: A file was chosen as a source and is not here yet; every box is drawn all the same.
+    """
+    with st.sidebar:
+        model_name, model = _model()
+        cluster_flags, cluster = _cluster()
+        job = _job()
+        budget = write(
+            st, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
+            help="Drawn where money is; plans are not chosen by it.",
+        )  # fmt: skip
+        settings = choose_axes()
+        settings += _fabric(cluster_flags) if cluster is None else ()
+    _require_files(model_name or model, cluster_flags or cluster)
+    flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
+    usd = parse_count(budget, "budget") if budget else None
+    return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd)
+
+
+def _require_files(model: object, cluster: object) -> None:
+    """See that what is said to be in a file is there."""
+    for said, what, file in ((model, "no model yet", MODEL_FILE), (cluster, "no cluster yet", CLUSTER_FILE)):
+        if not said:
+            fix = f"upload a {file} in the sidebar, or pick a name there"
+            raise AwaitedFileError(what=what, cause=f"no {file} was uploaded", fix=fix)
+
+
+def _model() -> tuple[str | None, ModelSpec | None]:
+    """Choose a model by name, or bring its config.json."""
+    known = carried("model_spec", ModelSpec)
+    names = [*model_names(), UPLOADED]
+    name = choose(st, "Model", names, "model", default=DEFAULT_MODEL, aliases=model_aliases())
+    if name != UPLOADED:
+        return name, None
+    file = st.file_uploader(
+        "config.json of the model", type="json", key="model_file", max_upload_size=MOST_UPLOAD_MIB
+    )
+    if file is not None:
+        known = [read_model_upload(file.name, file.getvalue())]
+        carry("model_spec", *known)
+    if not known:
+        return None, None
+    st.caption(f"{known[0].num_layers} layers · hidden {known[0].hidden_size:,}")
+    return None, known[0]
+
+
+def _cluster() -> tuple[dict[str, str | None], ClusterSpec | None]:
+    """Choose GPUs by kind and number, a machine by name, or bring a TOML file."""
+    known = carried("cluster_spec", ClusterSpec)
+    names = [BY_GPU, *cluster_names(), UPLOADED]
+    name = choose(st, "Cluster", names, "cluster")
+    if name == UPLOADED:
+        file = st.file_uploader(
+            "cluster.toml", type="toml", key="cluster_file", max_upload_size=MOST_UPLOAD_MIB
+        )
+        if file is not None:
+            known = [read_cluster_upload(file.name, file.getvalue())]
+            carry("cluster_spec", *known)
+        return {}, known[0] if known else None
+    left, right = st.columns(2)
+    counts = ["8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"]
+    number = choose(right, "GPUs", counts, "gpus", default=DEFAULT_GPUS, free=True)
+    if name != BY_GPU:
+        left.caption("GPUs of this machine")
+        return {"cluster": name, "gpus": number}, None
+    kind = choose(left, "GPU", list(gpus()), "gpu", default=DEFAULT_GPU, aliases=gpu_aliases())
+    return {"gpu": kind, "gpus": number}, None
+
+
+def _job() -> dict[str, str | None]:
+    """The job, the software and the objective."""
+    left, right = st.columns(2)
+    lengths = ["2048", "4096", "8192", "16384", "32768", "65536", "131072"]
+    batches = ["64", "128", "256", "512", "1024", "2048", "4096"]
+    length = choose(left, "Sequence length", lengths, "sequence_length", default="8192", free=True)
+    batch = choose(
+        right, "Global batch", batches, "global_batch_size", default="512", free=True,
+        help="Sequences in one optimizer step.",
+    )  # fmt: skip
+    precision = choose(left, "Precision", list(TRAINING), "precision")
+    tokens = write(right, "Tokens to train", "1T", "tokens", max_chars=12)
+    stack = choose(st, "Software stack", list(stacks()), "stack", default=DEFAULT_STACK)
+    headroom = write(
+        st, "Memory left free", "", "memory_headroom", max_chars=8, help="Share of each GPU, such as 5%.",
+        placeholder="as much as the error band asks",
+    )  # fmt: skip
+    anchors = [NO_ANCHOR, *kept_anchors()]
+    anchor = choose(st, "Steps you measured", anchors, "anchor") if len(anchors) > 1 else NO_ANCHOR
+    labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
+    said = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
+    objective = next(name for name in OBJECTIVES if labels[name] == said)
+    deadline = write(
+        st, "Deadline", "", "deadline", max_chars=12, placeholder="30d",
+        help="Such as 30d or 12h. Decides the plan where the fewest GPUs for it are asked.",
+    )  # fmt: skip
+    return {
+        "sequence_length": length,
+        "global_batch_size": batch,
+        "precision": precision,
+        "stack": stack,
+        "objective": objective,
+        "tokens": tokens or None,
+        "deadline": deadline or (USUAL_DEADLINE if objective == "gpus" else None),
+        "memory_headroom": headroom or None,
+        "anchor": None if anchor == NO_ANCHOR else anchor,
+    }
+
+
+def _objective_label(objective: str) -> str:
+    """An objective in words."""
+    words = {
+        "step-time": "shortest step",
+        "cost": "least money per token",
+        "gpus": "fewest GPUs for a deadline",
+        "memory": "most memory headroom",
+    }
+    return words[objective]
+
+
+def _fabric(flags: Mapping[str, str | None]) -> tuple[str, ...]:
+    """What of the fabric to change."""
+    usual = "as built"
+    with st.expander("Fabric"):
+        sizes = [usual, "1", "2", "4", "8", "16", "72"]
+        per_node = choose(st, "GPUs per node", sizes, "per_node") if flags.get("gpu") else usual
+        cards = [usual, "100 Gbit/s", "200 Gbit/s", "400 Gbit/s", "800 Gbit/s"]
+        nic = choose(st, "Network card", cards, "nic")
+        price = write(st, "$ per GPU-hour", "", "price", max_chars=10, placeholder="list price")
+        thinner = choose(st, "Oversubscription", [usual, "2", "4", "8"], "oversubscription")
+    settings = [] if per_node == usual else list(settings_of_nodes(flags, int(per_node)))
+    if nic != usual:
+        settings.append(f"cluster.nic_bandwidth_bytes_per_s={nic}")
+    if thinner != usual:
+        settings.append(f"cluster.oversubscription={thinner}")
+    if price:
+        settings.append(f"cluster.usd_per_gpu_hour={price}")
+    return tuple(settings)
+
+
+def settings_of_nodes(flags: Mapping[str, str | None], per_node: int) -> tuple[str, ...]:
+    """Settings that give the same GPUs in nodes of another size, each with its share of the network cards.
+
+    >>> settings_of_nodes({"gpu": "h100-sxm", "gpus": "32"}, 4)
+    ('cluster.gpus_per_node=4', 'cluster.count=8', 'cluster.nics_per_node=4')
+    """
+    usual = understand_cluster(Flags(gpu=flags["gpu"], gpus=flags["gpus"]))
+    count, left = divmod(usual.num_gpus, per_node)
+    if left:
+        raise InputError(
+            what=f"{usual.num_gpus:,} GPUs do not fill nodes of {per_node}",
+            cause=f"{left} GPUs would be left over",
+            fix="choose GPUs per node that divide the GPUs",
+        )
+    node = usual.nodes[0]
+    nics = max(1, node.nics_per_node * per_node // node.gpus_per_node)
+    sizes = {"gpus_per_node": per_node, "count": count, "nics_per_node": nics}
+    return tuple(f"cluster.{name}={size}" for name, size in sizes.items())
+
+
+def load_gpus(gpu: str, count: int) -> None:
+    """Choose a kind and number of GPUs."""
+    st.session_state["cluster"] = BY_GPU
+    st.session_state["gpu"] = gpu
+    st.session_state["gpus"] = str(count)
+
+
+def load_change(flags: Flags, change: str) -> None:
+    """Apply a change that the planner proposed."""
+    changed = apply_change(flags, change)
+    if changed.gpu and changed.gpu != flags.gpu:
+        st.session_state["cluster"] = BY_GPU
+        st.session_state["gpu"] = changed.gpu
+    for name in ("gpus", "sequence_length", "global_batch_size", "precision", "memory_headroom"):
+        if getattr(changed, name) != getattr(flags, name):
+            st.session_state[name] = getattr(changed, name)
+    pin(changed.settings)

@@ -1,0 +1,69 @@
+"""The first page of `plan dash PLAN.json`: the widgets start at the question that the plan answers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import streamlit as st
+
+from app.actions.dash import PLAN_VARIABLE
+from app.pages.base.carried import carry
+from app.pages.question.axes import pins_of
+from app.pages.question.sidebar import BY_GPU, UPLOADED
+from app.requests.plan_file import read_claims
+from costmodel.accuracy.kept_anchors import kept_anchors
+from costmodel.models.catalog import models
+from planner.plan import PlanRequest
+from topology.builders import default_cluster
+from topology.spec import ClusterSpec
+
+_STARTED = "started_from_file"
+
+
+def start_from_file() -> None:
+    """Set the widgets once per session, unless the URL already asks something."""
+    path = os.environ.get(PLAN_VARIABLE)
+    if path is None or st.session_state.get(_STARTED) or st.query_params:
+        return
+    st.session_state[_STARTED] = True
+    asked = read_claims(Path(path)).request  # only the question: its answer is searched here
+    for name, value in widget_values(asked).items():
+        st.session_state[name] = value
+
+
+def widget_values(request: PlanRequest) -> dict[str, str]:
+    """Value of every widget for a request; a model or cluster without a name is carried as an upload is."""
+    job = request.job
+    values = {
+        "sequence_length": str(job.sequence_length),
+        "global_batch_size": str(job.global_batch_size),
+        "precision": job.precision,
+        "stack": request.stack,
+        "objective": request.objective,
+        "tokens": "" if job.total_tokens is None else str(job.total_tokens),
+        "memory_headroom": "" if request.memory_headroom is None else str(request.memory_headroom),
+    }
+    if request.anchor is not None and request.anchor.name in kept_anchors():
+        values["anchor"] = request.anchor.name
+    if models().get(request.model.name) == request.model:
+        values["model"] = request.model.name
+    else:
+        carry("model_spec", request.model)
+        values["model"] = UPLOADED
+    axes, others = pins_of([f"layout.{name}={_typed(value)}" for name, value in request.pins.items()])
+    return values | cluster_values(request.cluster) | axes | {"set": others}
+
+
+def _typed(value: object) -> str:
+    """A pinned value as it is typed after --set."""
+    return "-".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def cluster_values(spec: ClusterSpec) -> dict[str, str]:
+    """Widgets of a cluster: a kind and number of GPUs when that is all it is."""
+    gpu = spec.nodes[0].gpu
+    if not spec.gpus and default_cluster(gpu, spec.num_gpus).spec == spec:
+        return {"cluster": BY_GPU, "gpu": gpu, "gpus": str(spec.num_gpus)}
+    carry("cluster_spec", spec)
+    return {"cluster": UPLOADED}

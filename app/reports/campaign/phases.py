@@ -1,0 +1,141 @@
+"""A run in phases, in words and as data: what each runs under, what is between them, when all is finished."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from app.quantities import format_share, format_usd
+from app.reports.answer import Answer, Facts, Table
+from app.reports.campaign.sections import range_text
+from costmodel.campaign.record import Band
+from costmodel.layout import layout_words
+from planner.analysis.phases import PhasedRun, PhaseRun
+from planner.plan import Plan
+from topology.base.counts import counted
+from topology.base.decode import unstructure
+from topology.base.units import format_seconds, three_digits
+
+
+def phases_answer(found: PhasedRun) -> Answer:
+    """Everything `plan --phases` says."""
+    first = found.runs[0].plan.request
+    headline = f"{first.model.name} on {counted(first.cluster.num_gpus, 'GPU')} · {len(found.runs)} phases"
+    return Answer(
+        headline=headline,
+        sections=(_whole(found), _table(found)),
+        document=lambda: json.dumps(document_of_phases(found), indent=2, allow_nan=False),
+        records=tuple(_record(run) for run in found.runs),
+    )
+
+
+def document_of_phases(found: PhasedRun) -> dict[str, Any]:
+    """The same for a program; every phase has its whole plan. Keys carry units."""
+    return {
+        "phases": [
+            {
+                "name": run.phase.name,
+                "pause_s": run.phase.pause_s,
+                "reshard_s": run.reshard_s,
+                "plan": run.plan.to_dict(),
+            }
+            for run in found.runs
+        ],
+        "days": unstructure(found.days),
+        "usd": None if found.usd is None else unstructure(found.usd),
+        "mean_days": found.mean_days,
+        "one_layout_mean_days": found.one_layout_days,
+        "each_best_mean_days": found.each_best_days,
+    }
+
+
+def _whole(found: PhasedRun) -> Facts:
+    """When all is finished, and what other ways would take."""
+    money = "" if found.usd is None else f", {_dollars(found.usd)}"
+    between = [run for run in found.runs if run.reshard_s]
+    changes = "none: one layout runs all phases" if not between else (
+        f"{len(between)}, {format_seconds(sum(run.reshard_s for run in between))} in all"
+    )  # fmt: skip
+    pairs = [
+        ("whole run", f"finished in {range_text(found.days)} days{money} (80 % bands)"),
+        ("mean", f"{three_digits(found.mean_days)} days"),
+        ("reshards", changes),
+        ("one layout for all", _instead(found.one_layout_days, found.mean_days)),
+        ("each phase its own best", _instead(found.each_best_days, found.mean_days)),
+    ]
+    return Facts(title="Run in phases", pairs=tuple(pairs))
+
+
+def _instead(days: float | None, chosen: float) -> str:
+    """What another way takes, against the chosen one."""
+    if days is None:
+        return "none of the candidates runs all phases"
+    more = days / chosen - 1
+    return f"{three_digits(days)} days" + ("" if more < 5e-5 else f", {format_share(more, signed=True)}")
+
+
+def _table(found: PhasedRun) -> Table:
+    """One row a phase."""
+    rows = []
+    for run in found.runs:
+        job, campaign = run.plan.request.job, run.plan.campaign
+        before = run.reshard_s + run.phase.pause_s
+        rows.append(
+            (
+                run.phase.name,
+                f"{(job.total_tokens or 0) / 1e12:,.4g} T",
+                f"{job.sequence_length:,}",
+                f"{job.global_batch_size:,}",
+                job.precision,
+                _words(run.plan),
+                format_seconds(run.plan.estimate.step_time_s),
+                "" if campaign is None else range_text(campaign.days),
+                format_seconds(before) if before else "",
+            )
+        )
+    return Table(
+        title="Phases",
+        columns=(
+            "",
+            "tokens",
+            "tokens a sequence",
+            "sequences a step",
+            "",
+            "layout",
+            "step",
+            "days",
+            "pause before",
+        ),
+        rows=tuple(rows),
+        align="lrrrllrrr",
+        wraps=(5,),
+        note="pause before: reshard (save, restart, load) and what the file says",
+    )
+
+
+def _record(run: PhaseRun) -> dict[str, Any]:
+    """A phase as a row of a table; keys carry units."""
+    (row, *_) = run.plan.rows()
+    job, campaign = run.plan.request.job, run.plan.campaign
+    return {
+        "phase": run.phase.name,
+        "tokens": job.total_tokens,
+        "sequence_length": job.sequence_length,
+        "global_batch_size": job.global_batch_size,
+        "precision": job.precision,
+        "reshard_s": run.reshard_s,
+        "pause_s": run.phase.pause_s,
+        "days_p50": None if campaign is None else campaign.days.p50,
+        **{name: said for name, said in row.items() if name not in ("rank", "slower_by", "tied")},
+    }
+
+
+def _words(plan: Plan) -> str:
+    """The layout of a phase, and how many layers it recomputes."""
+    again = sum(plan.recompute_of_stage)
+    return layout_words(plan.layout, f"recompute {again} of {plan.request.model.num_layers} layers")
+
+
+def _dollars(band: Band) -> str:
+    """Both ends of a band of dollars."""
+    return f"{format_usd(band.p10)} – {format_usd(band.p90)}"

@@ -1,0 +1,92 @@
+"""Prefix caches of a fleet as a trace meets them: which prompt tokens are found, by routing policy.
+
+A trace names the blocks of each prompt by hashes, of which one stands for the block and all before it. Every
+replica keeps those that were used last (LRU), as vLLM and SGLang do; what a prompt computes is found by the
+next one. How long requests run is left out, so blocks of running requests are evicted like others.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.serving.load import Load
+
+Policy = Literal["round-robin", "least-loaded", "prefix-aware"]
+POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
+FULLER: Final = 1.5
+"""A prefix-aware router leaves the replica that has a prefix at so many times the tokens of the mean.
+
+The factor by which SGLang's router tells its fullest from its emptiest (--balance-rel-threshold, 1.5).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hits:
+    """Prompt tokens of each request that its replica had, and the replica it went to."""
+
+    cached_tokens: NDArray[np.int64]
+    replica: NDArray[np.int64]
+    input_tokens: NDArray[np.int64]
+
+    @property
+    def rate(self) -> float:
+        """Share of all prompt tokens that were found."""
+        return float(self.cached_tokens.sum() / self.input_tokens.sum())
+
+
+def prefix_hits(load: Load, *, replicas: int, capacity_tokens: float, policy: Policy) -> Hits:
+    """Follow a trace with hashes through the caches of its replicas.
+
+    `capacity_tokens` are of one replica. By turns; to the replica that was given the fewest prompt tokens it
+    had to compute; or to the one that has most of the prompt, unless it was given far more than the others.
+    The last token of a prompt is always computed.
+    """
+    blocks = max(int(capacity_tokens // load.hash_block_tokens), 1)
+    caches: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
+    given = [0] * replicas
+    cached, went = np.zeros(len(load), dtype=np.int64), np.zeros(len(load), dtype=np.int64)
+    for i, hashes in enumerate(load.block_hashes):
+        chosen = _chosen(policy, i, hashes, caches, given)
+        found = _found(caches[chosen], hashes) * load.hash_block_tokens
+        cached[i], went[i] = min(found, int(load.input_tokens[i]) - 1), chosen
+        given[chosen] += int(load.input_tokens[i]) - int(cached[i])
+        _keep(caches[chosen], hashes, blocks)
+    return Hits(cached_tokens=cached, replica=went, input_tokens=load.input_tokens)
+
+
+def _chosen(
+    policy: Policy,
+    number: int,
+    hashes: Sequence[int],
+    caches: Sequence[OrderedDict[int, None]],
+    given: Sequence[int],
+) -> int:
+    """The replica that a request is sent to."""
+    if policy == "round-robin":
+        return number % len(caches)
+    emptiest = min(range(len(caches)), key=lambda one: given[one])
+    if policy == "least-loaded":
+        return emptiest
+    best = max(range(len(caches)), key=lambda one: (_found(caches[one], hashes), -given[one]))
+    fair = given[best] <= FULLER * sum(given) / len(given)
+    return best if fair and _found(caches[best], hashes) else emptiest
+
+
+def _found(cache: OrderedDict[int, None], hashes: Sequence[int]) -> int:
+    """Blocks from the start of a prompt that a cache has."""
+    return next((n for n, one in enumerate(hashes) if one not in cache), len(hashes))
+
+
+def _keep(cache: OrderedDict[int, None], hashes: Sequence[int], most: int) -> None:
+    """Put a prompt's blocks in, the first of it last, so that its end is evicted before its start."""
+    for one in reversed(hashes):
+        cache[one] = None
+        cache.move_to_end(one)
+    while len(cache) > most:
+        cache.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Matrices that are trained beside frozen weights."""

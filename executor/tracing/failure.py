@@ -1,0 +1,38 @@
+"""What stopped a trace, in three lines: the error, and the line of the user's own code that it came from."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+from topology.base.errors import shortened
+
+LONGEST = 300  # characters of a message of somebody's code
+
+
+def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
+    """What stopped a trace, the line of the user's code, and what helps."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    fix = "correct that line; `python -c` with the builder and a real input shows the whole error"
+    what = f"{shortened(builder)} cannot be traced"
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "not enough memory" in text:
+        what = f"memory ran out while {shortened(builder)} was built"
+        fix = "build it without reading values, so that torch.device('meta') needs no memory for weights"
+    elif "meta" in text and ("item()" in text or "data-dependent" in text or "nonzero" in text):
+        what, fix = f"{shortened(builder)} looks at values", "make its shapes depend on shapes alone"
+    elif "CUDA" in text or "cuda" in text:
+        what, fix = f"{shortened(builder)} needs a GPU to run", "use operations that every device has"
+    return what, shortened(f"{type(error).__name__}: {text}{place_of(error)}", LONGEST), fix
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the user's own code that an error passed through, or nothing."""
+    root, paths = Path(__file__).parents[2], sysconfig.get_paths()
+    others = (*(str(root / name) for name in ("executor", "meshplan")), paths["purelib"], paths["stdlib"])
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((*others, "<"))
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

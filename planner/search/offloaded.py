@@ -1,0 +1,113 @@
+"""Plans that keep a part of the state in host memory: the best share of it, and whether the hosts hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from costmodel.memory.stage import memory_by_stage
+from costmodel.updates.offload import Offload, host_path
+from planner.plan import Plan, PlanRequest, stack_of
+from planner.search.pools.unlike_plan import plan_score
+from topology.base.errors import InputError
+from topology.base.units import GIB
+
+Refusal = TypeVar("Refusal")
+
+
+def best_of_shares(request: PlanRequest, search: Callable[[PlanRequest], Plan | Refusal]) -> Plan | Refusal:
+    """The best plan over the shares of the optimizer's state that may be offloaded; the first of equals.
+
+    Each share is searched as a job of its own, so the answer is proven where each of them is, or cannot be
+    better. Shares that the hosts do not hold are left out.
+
+    Args:
+        request: what is asked, with `offload_shares`.
+        search: answers a request whose share is said.
+    """
+    found: list[Plan] = []
+    refused: Refusal | InputError | None = None
+    for share in request.offload_shares:
+        try:
+            answer = search(_with_share(request, share))
+        except InputError as error:
+            answer, refused = None, refused or error
+        if isinstance(answer, Plan):
+            found.append(answer)
+        elif answer is not None:
+            refused = answer
+    if found:
+        best = min(found, key=plan_score)
+        return replace(best, optimality=replace(best.optimality, status=_status(best, found)))
+    if isinstance(refused, InputError):
+        raise refused
+    if refused is None:
+        raise ValueError("no share of an offload was asked for")
+    return refused
+
+
+def _with_share(request: PlanRequest, share: float) -> PlanRequest:
+    """The question with this share said; nothing is offloaded where that was all."""
+    asked = request.job.offload or Offload(optimizer=1.0)
+    job = replace(request.job, offload=None)
+    if share or asked.activations:
+        job = replace(job, offload=replace(asked, optimizer=share))
+    return replace(request, job=job, offload_shares=())
+
+
+def _status(best: Plan, found: list[Plan]) -> Literal["proven", "best-found"]:
+    """Proven where no share could hold anything better."""
+    open_ = [one for one in found if one.optimality.status != "proven"]
+    could = any(one.optimality.bound_s < best.estimate.step_time_s for one in open_)
+    return "best-found" if could else best.optimality.status
+
+
+def host_bytes(plan: Plan) -> float:
+    """Bytes that a GPU of the fullest stage keeps in host memory: what it would hold more of without it."""
+    request = plan.request
+    job, stack = request.job, stack_of(request)
+    if job.offload is None:
+        return 0.0
+    from planner.problem import split_of
+
+    layers = split_of(
+        request.model, plan.layout, plan.layers_of_stage, plan.recompute_of_stage
+    ).layers_of_stage
+    again = _recomputed(plan, layers)
+    here, whole = (
+        memory_by_stage(request.model, each, stack, plan.layout, layers, again)
+        for each in (job, replace(job, offload=None))
+    )
+    return max(all_.total_bytes - part.total_bytes for all_, part in zip(whole, here, strict=True))
+
+
+def _recomputed(plan: Plan, layers: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
+    """Recomputed layers of each run, the earliest runs first."""
+    found = []
+    for counts, recomputed in zip(layers, plan.recompute_of_stage, strict=True):
+        left, mine = recomputed, []
+        for count in counts:
+            mine.append(min(count, left))
+            left -= mine[-1]
+        found.append(tuple(mine))
+    return found
+
+
+def offload_notes(plan: Plan) -> tuple[str, ...]:
+    """What is offloaded in words; raises where a host does not hold it."""
+    offload = plan.request.job.offload
+    if offload is None:
+        return ()
+    each, path = host_bytes(plan), host_path(plan.request.cluster)
+    gpus = max(node.gpus_per_node for node in plan.request.cluster.nodes)
+    node = f"{each * gpus / GIB:,.0f} GiB of a node of {gpus} GPUs"
+    if path.memory_bytes is not None and each > path.memory_bytes:
+        raise InputError(
+            what=f"host memory does not hold what --offload {offload.words} moves there",
+            cause=f"{node} at least, and there are {path.memory_bytes * gpus / GIB:,.0f} GiB",
+            fix="offload a smaller share, or shard the state: --set layout.zero_stage=1",
+        )
+    rate = f"copies at {path.link_bytes_per_s / 1e9:,.0f} GB/s each way"
+    unknown = "" if path.memory_bytes is not None else "; how much host memory there is, is not known"
+    return (f"{offload.words} waits in host memory: {node}, {rate}{unknown}",)

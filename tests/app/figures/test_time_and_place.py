@@ -1,0 +1,81 @@
+"""Pictures of time and place: memory over the schedule, a stretch of it, levels by axis; sums are the headline's."""
+
+import numpy as np
+import pytest
+
+from app.figures.gantt import STRETCHES, schedule_gantt, stretch
+from app.figures.link_heat import link_heat
+from app.figures.memory_over_time import drawn_ranks, held_over_time, memory_over_time
+from app.figures.style import alt_text
+from costmodel.kernels.saved import calibration_for
+from planner.analysis.link_load import link_load
+from planner.analysis.schedule import schedule_of
+from planner.plan import Plan
+from planner.problem import capacity_of_fullest
+from planner.questions.flags import Flags
+from planner.questions.training import understand
+from planner.search.search import search
+from topology.base.units import GIB
+from topology.builders import build
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """A plan of four pipeline ranks with five chunks each."""
+    pins = ("layout.tp=4", "layout.pp=4", "layout.virtual_stages=5", "layout.microbatch_size=1")
+    found = search(understand(Flags(model="llama-3.1-70b", gpus="32", settings=pins)).request)
+    assert isinstance(found, Plan)
+    return found
+
+
+def test_the_most_that_a_rank_holds_is_its_peak_and_what_lasts_is_never_let_go(plan):
+    """Over the schedule memory lies between what lasts and the stage's total, and reaches it."""
+    events = schedule_of(plan, calibration_for(plan.request.cluster))
+    for rank, stage in enumerate(plan.estimate.memory_by_stage):
+        held = [held_bytes for _, held_bytes in held_over_time(events, rank, stage)]
+        lasting = stage.total_bytes - stage.activations_bytes
+        assert max(held) == pytest.approx(stage.total_bytes)
+        assert min(held) == held[-1] == pytest.approx(lasting)
+
+
+def test_the_lines_are_in_gib_and_the_fullest_rank_is_among_them(plan):
+    """Its highest point is the headline's peak memory."""
+    events = schedule_of(plan, calibration_for(plan.request.cluster))
+    stages, capacity = plan.estimate.memory_by_stage, capacity_of_fullest(plan)
+    picture = memory_over_time(events, stages, capacity)
+    peak = max(max(line.y) for line in picture.data)
+    assert peak == pytest.approx(plan.estimate.peak_memory_bytes / GIB)
+    fullest = max(range(len(stages)), key=lambda rank: stages[rank].total_bytes)
+    assert alt_text(picture).startswith(f"Rank {fullest} is fullest")
+    many = [*stages[1:2] * 15, stages[0]]
+    assert {0, 15} <= set(drawn_ranks(many))
+    assert len(drawn_ranks(many)) <= 6
+
+
+def test_a_stretch_of_a_schedule_has_room_for_every_number(plan):
+    """Bars of a stretch are numbered, lie in it, and all of the schedule is in the reading still."""
+    events = schedule_of(plan, calibration_for(plan.request.cluster))
+    assert stretch(events, STRETCHES[0]) is None
+    for which in STRETCHES[1:]:
+        low_s, high_s = stretch(events, which)
+        picture = schedule_gantt(events, window_s=(low_s, high_s))
+        assert all(bar.text is not None for bar in picture.data)
+        for bar in picture.data:
+            starts, lengths = np.asarray(bar.base, dtype=float), np.asarray(bar.x, dtype=float)
+            left, right = picture.layout.xaxis.range
+            assert (starts >= left).all()
+            assert (starts + lengths <= right * (1 + 1e-9)).all()
+            assert (lengths > 0).all()
+    assert all(bar.text is None for bar in schedule_gantt(events).data)
+
+
+def test_levels_by_axis_sum_to_how_busy_a_level_is(plan):
+    """In percent; the last column is the sum of the others, and the scale ends at the busiest."""
+    h = build(plan.request.cluster).hierarchy
+    loads = link_load(h, plan.layout, plan.estimate.time, plan.estimate.step_time_s)
+    (heat,) = link_heat(loads).data
+    shares = np.asarray(heat.z, dtype=float)
+    assert shares[:, :-1].sum(axis=1) == pytest.approx(shares[:, -1])
+    assert shares[:, -1] == pytest.approx([100 * load.utilisation for load in loads])
+    assert heat.zmax == pytest.approx(max(shares.max(), 1.0))
+    assert list(heat.x)[-1] == "all"

@@ -1,0 +1,67 @@
+"""Every command of docs/scenarios.md is run, and what the page says of its answer holds."""
+
+import json
+import operator
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli import commands
+
+PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
+SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^```bash\nplan (.+?)\n```$", re.MULTILINE | re.DOTALL)
+CLAIM = re.compile(r"^- `([a-z_0-9.]+)` (=|<|>) (.+)$", re.MULTILINE)
+RELATIONS: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, "<": operator.lt, ">": operator.gt}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A section of the page: its one command, and what it says of the answer."""
+
+    title: str
+    words: list[str]
+    claims: list[tuple[str, str, str]]
+
+
+def scenarios() -> list[Scenario]:
+    """What the page has."""
+    found = []
+    for title, text in SECTION.findall(PAGE.read_text(encoding="utf-8")):
+        [command] = COMMAND.findall(text)
+        found.append(Scenario(title=title, words=shlex.split(command), claims=CLAIM.findall(text)))
+    return found
+
+
+def at(document: Any, place: str) -> Any:
+    """The value at a dotted place; numbers count from 0."""
+    for step in place.split("."):
+        document = document[int(step) if step.isdigit() else step]
+    return document
+
+
+def test_the_page_has_the_scenarios_and_each_says_something() -> None:
+    """A section without a claim would be run for nothing."""
+    assert len(scenarios()) >= 7
+    assert all(scenario.claims for scenario in scenarios())
+
+
+@pytest.mark.parametrize("scenario", scenarios(), ids=lambda scenario: scenario.title)
+def test_what_the_page_says_of_a_command_holds(scenario: Scenario) -> None:
+    """The answer as JSON, at the places that the page names."""
+    if "--module" in scenario.words:
+        pytest.importorskip("torch")
+    answer = commands.plan(*scenario.words, "--json")
+    assert answer.returncode == 0, answer.stderr
+    document = json.loads(answer.stdout)
+    missed = [
+        f"{place} is {at(document, place)}, not {relation} {value}"
+        for place, relation, value in scenario.claims
+        if not RELATIONS[relation](at(document, place), json.loads(value))
+    ]
+    assert missed == []

@@ -1,0 +1,77 @@
+"""What finishes a run earliest: the proof over layouts, intervals and spares, and the library's way to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import meshplan
+from costmodel.campaign.closed_form import expected
+from costmodel.campaign.compose import course_of
+from costmodel.campaign.failures import default_model
+from planner.campaign.finish import finish_gap, job_of, with_campaign
+from planner.plan import Plan
+from planner.questions.flags import Flags
+from planner.questions.training import understand
+from planner.search.search import search
+from topology.base.errors import InputError
+
+PINS = ("tp=8", "pp=8", "tp=4", "zero_stage=0", "pp=32", "cp=2", "tp=1")
+
+
+def planned(*settings: str) -> Plan:
+    """405B on 16,384 GPUs, 15 T tokens, with these fields of the layout pinned."""
+    pins = tuple(f"layout.{one}" for one in settings)
+    flags = Flags(model="405b", gpus="16384", tokens="15T", top="1", settings=pins)
+    found = search(understand(flags).request)
+    assert isinstance(found, Plan)
+    return found
+
+
+def least_finish_s(plan: Plan) -> float:
+    """Mean seconds of the run, at the best of some intervals and numbers of spares around its own."""
+    job, world = job_of(plan), default_model("h100-sxm")
+    course = course_of(job, world, plan.request.cluster)
+    tried = [
+        replace(course, every_s=tuple(factor * each for each in course.every_s), spares=course.spares + more)
+        for factor in (0.7, 1.0, 1.4)
+        for more in (-5, 0, 5, 500)
+    ]
+    return min(job.work_s / expected(one).useful for one in tried)
+
+
+def test_nothing_finishes_earlier_than_the_gap_says() -> None:
+    """Other layouts, each at its best interval and with hundreds of spares that cost nothing here."""
+    best = with_campaign(planned())
+    gap = finish_gap(best)
+    assert gap is not None
+    assert best.campaign is not None
+    assert 0 <= gap < 0.01  # and of use
+    mine_s = job_of(best).work_s / best.campaign.mean_useful_share
+    others = {pin: least_finish_s(planned(pin)) for pin in PINS}
+    assert min(others.values()) >= mine_s * (1 - gap)
+    assert len({round(seconds) for seconds in others.values()}) > 3
+
+
+def test_a_gap_is_claimed_only_where_it_is_proven() -> None:
+    """Not without a campaign, under another objective, or of a plan that is only the best found."""
+    plan = planned()
+    assert finish_gap(plan) is None
+    told = with_campaign(plan)
+    assert finish_gap(replace(told, request=replace(told.request, objective="cost"))) is None
+    assert finish_gap(replace(told, optimality=replace(told.optimality, status="best-found"))) is None
+
+
+def test_the_library_answers_with_the_campaign_of_the_command_line(tmp_path: Path) -> None:
+    """With tokens; in a world of one's own, whose impossibility is an error; without tokens there is none."""
+    words = {"gpus": 16384, "tokens": "15T", "top": 1}
+    assert meshplan.plan("405b", **words).campaign == with_campaign(planned()).campaign
+    own = tmp_path / "ours.toml"
+    own.write_text("[storage]\nname = 'slow'\nwrite_bytes_per_s = 1e6\nread_bytes_per_s = 1e6\n")
+    with pytest.raises(InputError, match="slower than one checkpoint per failure"):
+        meshplan.plan("405b", **words, failures=own)
+    assert meshplan.plan("8b", gpus=8, top=1).campaign is None
+    with pytest.raises(InputError, match="a campaign needs an end"):
+        meshplan.plan("8b", gpus=8, top=1, failures=own)

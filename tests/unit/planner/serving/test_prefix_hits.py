@@ -1,0 +1,35 @@
+"""Hit rates beside a plan: of the workers that compute prompts, with their own caches."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.serving.prefix_cache import prefix_hits
+from planner.analysis.prefix_hits import hit_rates, hits_in_words
+from tests.unit.costmodel.serving.test_prefix_cache import conversations
+from tests.unit.planner.deployment.fleets import planned, resized
+
+
+def test_rates_are_those_of_the_pool_that_computes_prompts() -> None:
+    """Of two pools the prefill's; by policy, and told in a line with the size of the caches."""
+    trace = conversations(9, 6)
+    two, one = planned("vllm"), resized("vllm", None, (3, 2))
+    for plan, pool in ((two, two.prefill), (one, one.decode)):
+        assert pool is not None
+        rates = hit_rates(plan, trace)
+        assert (
+            rates["round-robin"]
+            == prefix_hits(
+                trace, replicas=pool.workers, capacity_tokens=pool.kv_capacity_tokens, policy="round-robin"
+            ).rate
+        )
+        words = hits_in_words(plan, trace)
+        assert f"{pool.workers} × {pool.kv_capacity_tokens:,} tokens" in words
+        assert f"prefix-aware {rates['prefix-aware']:.0%}" in words
+
+
+def test_a_trace_without_hashes_says_nothing() -> None:
+    """Lengths alone tell of no prefix."""
+    trace = replace(conversations(2, 2), block_hashes=())
+    assert np.all(trace.cached_tokens == 0)
+    assert hits_in_words(planned("vllm"), trace) == ""
