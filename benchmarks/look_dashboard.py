@@ -74,8 +74,16 @@ def states() -> dict[str, str]:
     }
 
 
-def a_run(folder: Path) -> Path:
-    """A training run that restarted once, as the executor writes it."""
+def some_runs(folder: Path) -> Path:
+    """Two training runs, each restarted once, as the executor writes them."""
+    for name in ("monday", "tuesday"):
+        (folder / name).mkdir()
+        write_run(folder / name)
+    return folder
+
+
+def write_run(folder: Path) -> None:
+    """A training run that restarted once."""
     steps = [*range(1, 31), *range(21, 61)]
     lines = [
         json.dumps(
@@ -88,7 +96,6 @@ def a_run(folder: Path) -> Path:
     (folder / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
     status = {"state": "running", "step": 60, "history": []}
     (folder / "status.json").write_text(json.dumps(status), encoding="utf-8")
-    return folder
 
 
 def look(page: Any, url: str, shot: Path, width: int) -> list[tuple[str, str]]:
@@ -148,7 +155,7 @@ def main() -> int:
     wanted = {name: query for name, query in states().items() if asked.only in name}
     with (
         tempfile.TemporaryDirectory() as folder,
-        dashboard("--run", str(a_run(Path(folder)))) as (port, _),
+        dashboard("--run", str(some_runs(Path(folder)))) as (port, _),
     ):
         count = look_at_all(wanted, asked.widths, f"http://127.0.0.1:{port}", out)
     pictures = len(wanted) * len(asked.widths) * len(SCHEMES)
