@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from planner.plan import Plan, from_json
-from topology.base.decode import read_text
+from topology.base.decode import MAX_FILE_BYTES, read_text
 from topology.base.errors import InputError, shown
+
+STANDARD_INPUT = "-"
+"""In the place of a file, what was piped in."""
 
 
 def read_plan(
@@ -21,7 +25,22 @@ def read_plan(
 
 def read_claims(path: Path) -> Plan:
     """Read what a file says, whether it is so or not: for `plan verify`, which says what is not."""
+    if str(path) == STANDARD_INPUT:
+        return from_json(_piped(), "standard input")
     return from_json(read_text(path), str(path))
+
+
+def _piped() -> str:
+    """The text that was piped in, no longer than a file may be."""
+    content = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        cause = f"it has more than the {MAX_FILE_BYTES:,} bytes that a plan can have"
+        raise InputError("standard input is too large", cause, "pipe what plan --json prints")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        cause = f"byte {error.start} is not UTF-8"
+        raise InputError("standard input is no text", cause, "pipe what plan --json prints") from None
 
 
 def require_described(plan: Plan, command: str) -> Plan:
