@@ -88,7 +88,8 @@ class ServingJob:
     Give either `request_rate_per_s` (open loop) or `concurrency` (closed loop, requests in flight).
     `percentile` is the share of requests, in 0…100, that must meet `ttft_s`, `tpot_s` and `end_to_end_s`.
     `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated
-    per step and accepted at rate `acceptance`.
+    per step and accepted at rate `acceptance`. `memory_fraction` is the engine's memory setting, in 0…1, in
+    place of its default.
     """
 
     input_tokens: int
@@ -107,6 +108,7 @@ class ServingJob:
     draft_tokens: int = 0
     acceptance: float = 0.0
     burstiness: float = 1.0
+    memory_fraction: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse a job without tokens or load."""
@@ -115,7 +117,7 @@ class ServingJob:
         for name in (
             "input_tokens_p99", "output_tokens_p99",
             "request_rate_per_s", "concurrency", "ttft_s", "tpot_s", "end_to_end_s", "percentile",
-            "burstiness",
+            "burstiness", "memory_fraction",
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None:

@@ -47,6 +47,7 @@ class LoadWords(TypedDict, total=False):
     draft_tokens: CountWord
     acceptance: float | str
     burstiness: float | str
+    memory_fraction: float | str
     anchor: str
     usd_per_gpu_hour: float | str
     provider: str | Sequence[str]

@@ -74,6 +74,15 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "burstiness": Annotated[
         str | None, typer.Option("--burstiness", help="Variation of arrival gaps; 1 is Poisson.")
     ],
+    "memory_fraction": Annotated[
+        str | None,
+        typer.Option(
+            "--memory-fraction",
+            "--gpu-memory-utilization",
+            help="The engine's memory setting.",
+            metavar="0…1",
+        ),
+    ],
     "usd_per_gpu_hour": Annotated[
         str | None, typer.Option("--usd-per-gpu-hour", help="Price in place of the catalog's.")
     ],

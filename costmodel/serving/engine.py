@@ -40,6 +40,7 @@ class ServingStack:
         fraction_of: What that is a share of: all its memory, its static memory (weights and cache), or the
             memory that is free for the cache.
         workspace_bytes: CUDA context, communicators and captured graphs of one GPU.
+        pcie_workspace_bytes: The same of GPUs without links of their own, where reports show another figure.
         host_s: Host time between two steps that no kernel hides (scheduling, sampling, detokenising).
         scheduling_s: Host time that preparing the next step adds where it does not happen while one runs.
         hides_scheduling_since: First version that prepares it meanwhile, and is `lagged` for that; empty if
@@ -103,6 +104,7 @@ class ServingStack:
     as_of: str
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
+    pcie_workspace_bytes: float | None = None
     kernel_level: float = 1.0
     """Time of everything on the GPU over that of the tables: of a user's own server (`serving.levels`)."""
 

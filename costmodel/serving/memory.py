@@ -23,6 +23,7 @@ from costmodel.serving.deployment import (
     stage_layers,
     weight_bytes,
 )
+from topology.hardware.datasheets import gpu_sheets
 
 SAMPLING_BYTES = 22.0
 """Bytes of one logit while a batch is sampled: bf16, a float copy, its sorted copy with indices, and
@@ -75,6 +76,18 @@ def workspace_bytes(deployment: Deployment, *, token_budget: int, max_batch: int
     return token_budget * width * 2.0 + rows * model.vocab_size * SAMPLING_BYTES
 
 
+def engine_bytes(deployment: Deployment) -> float:
+    """Bytes that the engine itself holds on one GPU: CUDA context, communicators, captured graphs.
+
+    Most of it are communicators' buffers over NVLink, which a GPU without such links does not have, however
+    many of them there are. A GPU without a data sheet is taken to have links.
+    """
+    stack, sheet = deployment.stack, gpu_sheets().get(deployment.hierarchy.gpu.name)
+    if stack.pcie_workspace_bytes is not None and sheet is not None and sheet.scaleup_gb_per_s == 0:
+        return stack.pcie_workspace_bytes
+    return stack.workspace_bytes
+
+
 def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) -> float:
     """Bytes of KV cache of one token on the fullest GPU, averaged over a request of `context` tokens.
 
@@ -116,7 +129,8 @@ def memory_breakdown(
     fraction = stack.memory_fraction if memory_fraction is None else memory_fraction
     weights = weights_bytes(deployment)
     activations = workspace_bytes(deployment, token_budget=token_budget, max_batch=max_batch)
-    held = weights + stack.workspace_bytes
+    engine = engine_bytes(deployment)
+    held = weights + engine
     free = memory - held - activations
     cache = {
         "memory": fraction * memory - held - activations,
@@ -130,7 +144,7 @@ def memory_breakdown(
         activations_bytes=activations,
         kv_cache_bytes=max(cache, 0.0),
         buffers_bytes=0.0,
-        overhead_bytes=stack.workspace_bytes,
+        overhead_bytes=engine,
     )
 
 

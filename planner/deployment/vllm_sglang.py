@@ -201,7 +201,7 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", "auto"]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
-    words += _speculation(plan)
+    words += _memory("--gpu-memory-utilization", plan) + _speculation(plan)
     if role:
         words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
     return words
@@ -221,7 +221,7 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     words += _given("--ep-size", layout.ep)
     words += ["--max-running-requests", str(pool.max_batch)]
     words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
-    words += _quantization(plan)
+    words += _quantization(plan) + _memory("--mem-fraction-static", plan)
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
@@ -240,6 +240,7 @@ def _trtllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     words += ["--max_batch_size", str(-(-pool.max_batch // layout.attention_dp))]
     words += ["--max_num_tokens", str(pool.token_budget)]
     words += ["--max_seq_len", str(longest_request(plan))]
+    words += _memory("--kv_cache_free_gpu_memory_fraction", plan)
     if trtllm_options(plan, pool, role):
         words += ["--extra_llm_api_options", _options_file(role)]
     return words
@@ -268,6 +269,12 @@ def _given(flag: str, value: int) -> list[str]:
 def _quantization(plan: ServingPlan) -> list[str]:
     """The flag that quantises at load time; checkpoints that are quantised already say so themselves."""
     return ["--quantization", "fp8"] if _at_load(plan) else []
+
+
+def _memory(flag: str, plan: ServingPlan) -> list[str]:
+    """The engine's memory setting, where it was asked for; else the engine takes its default."""
+    fraction = plan.request.job.memory_fraction
+    return [] if fraction is None else [flag, f"{fraction:g}"]
 
 
 def _speculation(plan: ServingPlan) -> list[str]:

@@ -60,6 +60,7 @@ class ServeFlags:
     draft_tokens: str | None = None
     acceptance: str | None = None
     burstiness: str | None = None
+    memory_fraction: str | None = None
     usd_per_gpu_hour: str | None = None
     provider: str | None = None
     spare: str | None = None

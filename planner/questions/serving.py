@@ -248,6 +248,9 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         else 0,
         acceptance=_share(flags.acceptance or "0", "--acceptance", most=1),
         burstiness=_number(flags.burstiness or "1", "--burstiness"),
+        memory_fraction=_share(flags.memory_fraction, "--memory-fraction", most=1)
+        if flags.memory_fraction
+        else None,
     )
 
 

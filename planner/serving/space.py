@@ -10,6 +10,7 @@ all).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import Deployment, ServingLayout, Weights
@@ -101,6 +102,8 @@ def deployment_of(
 ) -> Deployment:
     """The deployment of a request in one layout."""
     job, stack, level = request.job, serving_stack(request.engine), request.level
+    if job.memory_fraction is not None:
+        stack = replace(stack, memory_fraction=job.memory_fraction)
     return Deployment(
         model=request.model,
         hierarchy=hierarchy,

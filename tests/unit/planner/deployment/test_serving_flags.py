@@ -253,3 +253,20 @@ def test_the_batch_of_trtllm_serve_is_that_of_an_attention_rank() -> None:
     plan = planned("trtllm", "attention ranks")
     assert plan.decode.max_batch > 8
     assert value(first(commands(plan)), "--max_batch_size") == -(-plan.decode.max_batch // 8)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [
+        ("vllm", "--gpu-memory-utilization"),
+        ("sglang", "--mem-fraction-static"),
+        ("trtllm", "--kv_cache_free_gpu_memory_fraction"),
+    ],
+)
+def test_a_memory_fraction_is_the_plans_and_the_servers(engine: str, flag: str) -> None:
+    """Less memory for the cache in the plan, and the engine's own flag; without a word no flag."""
+    usual, asked = (planned(engine, "quantised at load", **words) for words in ({}, {"memory_fraction": 0.7}))
+    words = shlex.split(first(commands(asked)))
+    assert words[words.index(flag) + 1] == "0.7"
+    assert flag not in shlex.split(first(commands(usual)))
+    assert asked.decode.memory.kv_cache_bytes < usual.decode.memory.kv_cache_bytes
