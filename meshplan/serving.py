@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from costmodel.job import ServingJob
 from costmodel.models.spec import ModelSpec
-from planner.analysis.fleets import find_fleet
+from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import understand_serving
 from planner.questions.words import CountWord, Model, require_known, setting_words, text_of

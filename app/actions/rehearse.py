@@ -19,7 +19,7 @@ from topology.base.errors import InputError, shortened
 if TYPE_CHECKING:
     from app.reports.answer import Table
     from executor.rehearsal.script import Door, Measured, Script
-    from planner.analysis.rehearsal import Rehearsed
+    from planner.analysis.serving.rehearsal import Rehearsed
     from planner.deployment.placement import Server
     from planner.serving.plan import ServingPlan, ServingRequest
     from topology.fabric.hierarchy import Hierarchy
@@ -82,7 +82,7 @@ def rehearse(
 
     from app.reports.answer import note
     from costmodel.kernels.tables import load_calibration
-    from planner.analysis.rehearsal import rehearsed, simulated
+    from planner.analysis.serving.rehearsal import rehearsed, simulated
     from planner.deployment.placement import servers_of
 
     servers = servers_of(plan)
@@ -140,7 +140,7 @@ def rehearsal_table(found: Rehearsal) -> Table:
 
 def _announced(fleet: Rehearsed, servers: int, slowdown: float) -> str:
     """What is about to be played, and how long that takes: the load, and its last answer."""
-    from planner.analysis.rehearsal import simulated
+    from planner.analysis.serving.rehearsal import simulated
     from topology.base.units import format_seconds
 
     ttft_s, tpot_s = simulated(fleet)

@@ -106,7 +106,7 @@ def command(
     for text in asked.notes:
         note(text)
     if asked.trace is not None:
-        from planner.analysis.prefix_hits import hits_in_words
+        from planner.analysis.serving.prefix_hits import hits_in_words
 
         if told := hits_in_words(plan, asked.trace):
             note(told)
@@ -132,14 +132,14 @@ def _refuse_two_answers(flag: str) -> None:
 def with_trade_offs(asked: Asked, *, sensitivity: bool, pareto: bool) -> ServingPlan:
     """The fleet, and what each limit costs and which replicas no other beats, where that was asked."""
     from app.terminal.progress import waiting
-    from planner.analysis.fleets import find_fleet
+    from planner.analysis.serving.fleets import find_fleet
 
     if sensitivity:
-        from planner.analysis.limit_steps import check_limits, with_sensitivity
+        from planner.analysis.serving.limit_steps import check_limits, with_sensitivity
 
         check_limits(asked)
     if pareto:
-        from planner.analysis.serving_frontier import check_outputs, with_frontier
+        from planner.analysis.serving.frontier import check_outputs, with_frontier
 
         check_outputs(asked)
     steps = ["searching"]
@@ -174,7 +174,7 @@ def _scaling(plan: ServingPlan, asked: Asked, policy: ScalingPolicy) -> Scaling:
     from app.actions.rehearse import hierarchy_of
     from app.reports.autoscale import peak_rate
     from costmodel.kernels.tables import load_calibration
-    from planner.analysis.scaling import scaling_of
+    from planner.analysis.serving.scaling import scaling_of
 
     peak = peak_rate(asked.trace) if asked.trace is not None else None
     hierarchy = hierarchy_of(plan, asked.requests)

@@ -14,7 +14,7 @@ from app.pages.base.sections import show_answer
 from app.quantities import format_usd
 from app.reports.serving import serving_answer
 from costmodel.models.catalog import model_aliases, model_names
-from planner.analysis.fleets import find_fleet
+from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import understand_serving
 from planner.serving.plan import ServingPlan

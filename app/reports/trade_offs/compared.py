@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from app.quantities import format_usd
 from app.reports.answer import Table
-from planner.analysis.contenders import summary_of
+from planner.analysis.serving.contenders import summary_of
 from planner.serving.plan import FleetSummary, ServingPlan
 from topology.base.units import format_seconds, three_digits
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.actions.rehearse import PERCENTILES, WORDS, Rehearsal, hierarchy_of, rehearsal_table, rehearse
-from planner.analysis.fleets import find_fleet
+from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import Asked, understand_serving
 from planner.serving.plan import ServingPlan

@@ -166,7 +166,7 @@ def test_a_bad_table_is_answered_in_three_lines(open_page, content):
 
 def test_the_serving_page_gives_the_plan_of_the_command(open_page):
     """Fleet size, latency and price are those of `plan serve`."""
-    from planner.analysis.fleets import find_fleet
+    from planner.analysis.serving.fleets import find_fleet
     from planner.questions.flags import ServeFlags
     from planner.questions.serving import understand_serving
 

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.models.catalog import model
 from costmodel.models.sizes import WeightFormat
-from planner.analysis.fleets import find_fleet
+from planner.analysis.serving.fleets import find_fleet
 from planner.deployment.vllm_sglang import served_checkpoint
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import Asked, understand_serving

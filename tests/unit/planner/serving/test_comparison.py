@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 
 from costmodel.kernels.tables import load_calibration
-from planner.analysis.contenders import summary_of
-from planner.analysis.fleets import find_fleet
+from planner.analysis.serving.contenders import summary_of
+from planner.analysis.serving.fleets import find_fleet
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import Asked, understand_serving
 from planner.serving.plan import ServingPlan, serving_from_json, serving_to_json

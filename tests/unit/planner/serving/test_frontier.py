@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from costmodel.kernels.tables import load_calibration
-from planner.analysis.fleets import find_fleet
-from planner.analysis.serving_frontier import (
+from planner.analysis.serving.fleets import find_fleet
+from planner.analysis.serving.frontier import (
     check_outputs,
     loads_up_to,
     non_dominated,

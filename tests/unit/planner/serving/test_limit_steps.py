@@ -2,8 +2,8 @@
 
 import pytest
 
-from planner.analysis.fleets import find_fleet
-from planner.analysis.limit_steps import check_limits, with_sensitivity
+from planner.analysis.serving.fleets import find_fleet
+from planner.analysis.serving.limit_steps import check_limits, with_sensitivity
 from planner.questions.flags import ServeFlags
 from planner.questions.serving import Asked, understand_serving
 from planner.serving.plan import LimitRelaxed, ServingPlan, serving_from_json, serving_to_json

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from costmodel.job import ServingJob
-from planner.analysis.fleets import find_fleet
+from planner.analysis.serving.fleets import find_fleet
 from planner.questions.serving import Asked
 from planner.serving.plan import LimitRelaxed, ServingPlan
 from topology.base.errors import InputError, NoFeasiblePlanError

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
-from planner.analysis.contenders import Contender, Worth, contenders_of, worth_of_plan
-from planner.analysis.mixed_fleets import cheapest_mixed, mixed_summary
+from planner.analysis.serving.contenders import Contender, Worth, contenders_of, worth_of_plan
+from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving import Asked
 from planner.serving.board import enumerate_options
