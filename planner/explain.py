@@ -14,6 +14,7 @@ from costmodel.parallel.axes import PARTS
 from costmodel.training.rank_strides import axis_strides
 from planner.plan import Alternative, Plan, PlanRequest
 from planner.problem import Setting, capacity_of_fullest, estimate_split, setting_of, split_of
+from planner.questions.batches import better_batch
 from planner.search.best_first import explore
 from planner.search.pools.pool import plan_beside
 from planner.search.state import Search
@@ -241,6 +242,11 @@ def changes(plan: Plan) -> Iterator[tuple[PlanRequest, str, str]]:
         f"a global batch of {larger.global_batch_size:,} sequences",
         f"--global-batch-size {larger.global_batch_size}",
     )
+    suits = better_batch(request)
+    if suits is not None and "global_batch_size" not in request.pins:
+        changed = replace(request, job=replace(job, global_batch_size=suits))
+        words = f"a global batch of {suits:,} sequences, which {spec.num_gpus:,} GPUs divide better"
+        yield changed, words, f"--global-batch-size {suits}"
     if "fp8" in asked.peak_flop_per_s and not job.is_low_precision:
         yield replace(request, job=replace(job, precision="fp8")), "matrix products in fp8", "--precision fp8"
     yield from _other_microbatches(request, plan.layout)

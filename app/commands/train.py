@@ -25,11 +25,10 @@ def command(
     --tokens the answer is a campaign: when the run is finished after failures, checkpoints and restarts. A
     --phases file splits it: a layout for each stretch, or one for all, whichever finishes first.
     """
-    from app.actions.plan import find_plan
+    from app.actions.plan import find_plan, plan_asked
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
     from planner.questions.traced import is_in_a_library
-    from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if phases is not None:
@@ -39,17 +38,17 @@ def command(
             planned_phases(phases, flags, failures), wanted=output_format, as_json=as_json, output=output
         )
     if module is None and inputs is None and not is_in_a_library(flags.model):
-        understood = understand(flags)
+        plan, notes = plan_asked(flags)
     else:
         from app.actions.module import understood_module
 
         understood = understood_module(flags, module or "", inputs)
-    plan = find_plan(understood.request)
-    if understood.request.job.total_tokens is not None or failures is not None:
+        plan, notes = find_plan(understood.request), understood.notes
+    if plan.request.job.total_tokens is not None or failures is not None:
         from app.actions.campaign import run_to_its_end
 
         plan = run_to_its_end(plan, failures)
     answer = plan_answer(plan)
-    for text in understood.notes:
+    for text in notes:
         note(text)
     return emit(answer, wanted=output_format, as_json=as_json, output=output)

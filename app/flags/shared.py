@@ -52,7 +52,10 @@ SequenceLength: TypeAlias = Annotated[
     str | None, typer.Option("--sequence-length", "-s", help="Tokens in one sequence.", metavar="N")
 ]
 GlobalBatchSize: TypeAlias = Annotated[
-    str | None, typer.Option("--global-batch-size", "-b", help="Sequences in one step.", metavar="N")
+    str | None,
+    typer.Option(
+        "--global-batch-size", "-b", help="Sequences in one step; 256..1024 takes the best.", metavar="N"
+    ),
 ]
 _FIRST, *_OTHERS, _LAST = TRAINING
 _PRECISION_HELP = f"{_FIRST} (default), {', '.join(_OTHERS)} or {_LAST}."
