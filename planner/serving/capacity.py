@@ -143,10 +143,12 @@ def _is_lost(option: Option, load: Load, seen: Replica) -> bool:
 
 
 def _too_many(count: int, percentile: float) -> int:
-    """So many of `count` values beyond a limit put the percentile, as numpy draws it, beyond it.
+    """So many of `count` values beyond a limit put the percentile, as numpy draws it, surely beyond it.
+
+    Where the percentile falls on one of the values, one more, as rounding may draw it from the one below.
 
     >>> [_too_many(count, 99) for count in (101, 320, 1600)], _too_many(3, 100)
-    ([2, 5, 17], 1)
+    ([3, 5, 17], 2)
     """
     return count - max(int(percentile / 100 * (count - 1) - 1e-6), 0)
 
