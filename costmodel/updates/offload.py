@@ -96,8 +96,12 @@ def parse_offload(text: str) -> tuple[Offload, bool]:
     open_share = False
     for part in text.strip().lower().split("+"):
         name, colon, share = (word.strip() for word in part.partition(":"))
-        if name not in KINDS or name in said or (name == "parameters" and colon):
-            raise _refused(f"{shown(part)} is none of {', '.join(KINDS)} that was not said before")
+        if name not in KINDS:
+            raise _refused(f"{shown(name)} is none of {', '.join(KINDS)}")
+        if name in said:
+            raise _refused(f"{name} is said twice")
+        if name == "parameters" and colon:
+            raise _refused(f"{shown(part)}: parameters are offloaded whole, they take no share")
         open_share |= name == "optimizer" and not colon
         said[name] = _share(share) if colon else 1.0
     open_share &= "parameters" not in said

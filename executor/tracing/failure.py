@@ -21,6 +21,9 @@ def explain(error: BaseException, builder: str) -> tuple[str, str, str]:
         fix = "build it without reading values, so that torch.device('meta') needs no memory for weights"
     elif "meta" in text and ("item()" in text or "data-dependent" in text or "nonzero" in text):
         what, fix = f"{shortened(builder)} looks at values", "make its shapes depend on shapes alone"
+    elif "indices" in text and "Long" in text:
+        what = f"{shortened(builder)} looks up what it was given as numbers"
+        fix = "say that an input holds tokens, for example --input 8x128:long"
     elif "CUDA" in text or "cuda" in text:
         what, fix = f"{shortened(builder)} needs a GPU to run", "use operations that every device has"
     return what, shortened(f"{type(error).__name__}: {text}{place_of(error)}", LONGEST), fix

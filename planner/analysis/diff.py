@@ -8,6 +8,7 @@ from typing import Any
 
 from costmodel.estimate import TimeBreakdown
 from costmodel.layout import layout_record
+from planner.engines.fields import job_facts
 from planner.plan import Plan
 
 
@@ -61,12 +62,11 @@ def changed_quantities(first: Plan, second: Plan) -> tuple[QuantityChange, ...]:
 def _choices(plan: Plan) -> dict[str, Any]:
     """What was asked and decided, flat."""
     request = plan.request
-    job = {f"job.{field.name}": getattr(request.job, field.name) for field in fields(request.job)}
     return {
         "model": request.model.name,
         "cluster": request.cluster.name,
         "gpus": request.cluster.num_gpus,
-        **job,
+        **job_facts(request.job),
         "stack": request.stack,
         "objective": request.objective,
         **layout_record(plan.layout),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.plan import PlanRequest
+from planner.questions.batches import is_range
 from planner.questions.flags import Flags
 from planner.questions.training import Understood, understand
 from topology.base.counts import parse_count
@@ -55,6 +56,12 @@ def read_phases(path: Path, flags: Flags) -> tuple[tuple[Phase, ...], tuple[str,
     Raises:
         InputError: there are none or too many, one says nothing known, or the flags say tokens too.
     """
+    if is_range(flags.global_batch_size):
+        raise InputError(
+            what="a range of batches does not go with --phases",
+            cause=f"--global-batch-size {flags.global_batch_size}",
+            fix="give every phase its global_batch_size",
+        )
     if flags.tokens is not None:
         raise InputError(
             what="--tokens and --phases both say how many tokens",
@@ -76,7 +83,7 @@ def _entries(raw: Mapping[str, Any], path: str) -> tuple[PhaseText, ...]:
             f"{path} is no file of phases", why, 'write [[phases]] with name = "8k", tokens = "14T"'
         )
     texts = [
-        {key: str(said) if isinstance(said, int | float) else said for key, said in table.items()}
+        {key: str(said) if type(said) in (int, float) else said for key, said in table.items()}
         if isinstance(table, Mapping)
         else table
         for table in tables

@@ -34,6 +34,7 @@ from planner.problem import setting_of
 from planner.rules.check import check, parse_pins
 from planner.rules.rule import Violation
 from planner.search.candidates import decidable, named, recomputed_whole
+from planner.search.offloaded import with_offload_notes
 from planner.search.origin import origin_of
 from planner.search.pools.pool import best_part
 from planner.search.search import pin_notes
@@ -76,7 +77,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
     answer = estimate(request.model, cluster, request.job, stack, layout, cal, split, paid_gpus=rented)
     seconds = step_time(costs, split)
     ranks = place(setting, layout, answer)
-    return Plan(
+    plan = Plan(
         request=request,
         layout=layout,
         layers_of_stage=virtual_stage_layers(chunk_ranks, split),
@@ -105,6 +106,7 @@ def _on_all(request: PlanRequest, cal: Calibration) -> Plan | tuple[Violation, .
         provenance=answer.provenance,
         origin=origin_of(request, cal),
     )
+    return with_offload_notes(plan)
 
 
 def _solution(

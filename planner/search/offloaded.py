@@ -39,7 +39,12 @@ def best_of_shares(request: PlanRequest, search: Callable[[PlanRequest], Plan | 
             refused = answer
     if found:
         best = min(found, key=plan_score)
-        return replace(best, optimality=replace(best.optimality, status=_status(best, found)))
+        status = _status(best, found)
+        bound_s = best.optimality.bound_s
+        if status != "proven":
+            bound_s = min(one.optimality.bound_s for one in found)
+        gap = max(0.0, 1 - bound_s / best.estimate.step_time_s)
+        return replace(best, optimality=replace(best.optimality, status=status, bound_s=bound_s, gap=gap))
     if isinstance(refused, InputError):
         raise refused
     if refused is None:
@@ -79,7 +84,7 @@ def host_bytes(plan: Plan) -> float:
         memory_by_stage(request.model, each, stack, plan.layout, layers, again)
         for each in (job, replace(job, offload=None))
     )
-    return max(all_.total_bytes - part.total_bytes for all_, part in zip(whole, here, strict=True))
+    return max(all_.allocated_bytes - part.allocated_bytes for all_, part in zip(whole, here, strict=True))
 
 
 def _recomputed(plan: Plan, layers: tuple[tuple[int, ...], ...]) -> list[tuple[int, ...]]:
@@ -94,6 +99,13 @@ def _recomputed(plan: Plan, layers: tuple[tuple[int, ...], ...]) -> list[tuple[i
     return found
 
 
+def with_offload_notes(plan: Plan) -> Plan:
+    """The plan, told what of it waits in host memory; raises where a host does not hold it."""
+    if plan.request.job.offload is None:
+        return plan
+    return replace(plan, assumptions=(*plan.assumptions, *offload_notes(plan)))
+
+
 def offload_notes(plan: Plan) -> tuple[str, ...]:
     """What is offloaded in words; raises where a host does not hold it."""
     offload = plan.request.job.offload
@@ -106,7 +118,9 @@ def offload_notes(plan: Plan) -> tuple[str, ...]:
         raise InputError(
             what=f"host memory does not hold what --offload {offload.words} moves there",
             cause=f"{node} at least, and there are {path.memory_bytes * gpus / GIB:,.0f} GiB",
-            fix="offload a smaller share, or shard the state: --set layout.zero_stage=1",
+            fix="use more nodes, or a smaller share of the optimizer alone"
+            if offload.parameters
+            else "offload a smaller share, or shard the state: --set layout.zero_stage=1",
         )
     rate = f"copies at {path.link_bytes_per_s / 1e9:,.0f} GB/s each way"
     unknown = "" if path.memory_bytes is not None else "; how much host memory there is, is not known"

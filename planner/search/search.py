@@ -18,7 +18,7 @@ from planner.search.best_first import explore
 from planner.search.candidates import Choice, estimate_of, layers_of_stage
 from planner.search.infeasible import Infeasible, explain_infeasible
 from planner.search.least_memory import emptiest
-from planner.search.offloaded import best_of_shares, offload_notes
+from planner.search.offloaded import best_of_shares, with_offload_notes
 from planner.search.origin import origin_of
 from planner.search.pools.pool import best_of_pool
 from planner.search.state import Progress, Search
@@ -102,9 +102,7 @@ def _plan(request: PlanRequest, done: Search, started: float) -> Plan:
         provenance=full.provenance,
         origin=origin_of(request, done.cal),
     )
-    if request.job.offload is None:
-        return plan
-    return replace(plan, assumptions=(*plan.assumptions, *offload_notes(plan)))
+    return with_offload_notes(plan)
 
 
 def _answer(request: PlanRequest, done: Search) -> tuple[Choice | None, float | None, float | None]:

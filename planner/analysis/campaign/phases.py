@@ -78,14 +78,14 @@ def run_of_phases(phases: Sequence[Phase], world: FailureModel, search: Search, 
     ]
     seconds = np.array([[math.inf if plan is None else mean_s(plan, world) for plan in row] for row in plans])
     between_s = max(reshard_s(plan, world) for plan in best)
-    switch_s = between_s * np.array([[_places(a) != _places(b) for b in layouts] for a in layouts])
+    switch_s = between_s * np.array([_moved(before, after) for before, after in pairwise(plans)])
     chosen = least_sequence(seconds, switch_s)
     runs = []
     for place, (phase, row) in enumerate(zip(phases, plans, strict=True)):
         plan = row[chosen[place]]
         if plan is None:
             raise ValueError("a phase was given a layout that cannot run it")
-        before_s = float(switch_s[chosen[place - 1], chosen[place]]) if place else 0.0
+        before_s = float(switch_s[place - 1][chosen[place - 1], chosen[place]]) if place else 0.0
         told = replace(plan, campaign=campaign_of(plan, world))
         runs.append(PhaseRun(phase=phase, plan=told, reshard_s=before_s))
     own = [layouts.index(plan.layout) for plan in best]
@@ -93,9 +93,25 @@ def run_of_phases(phases: Sequence[Phase], world: FailureModel, search: Search, 
     return _summed(
         tuple(runs),
         mean_days=(total_s(seconds, chosen, switch_s) + pauses) / DAY,
-        one_layout_days=(float(seconds.sum(axis=0).min()) + pauses) / DAY,
+        one_layout_days=(_in_one_place(layouts, seconds, switch_s) + pauses) / DAY,
         each_best_days=(total_s(seconds, own, switch_s) + pauses) / DAY,
     )
+
+
+def _moved(before: Sequence[Plan | None], after: Sequence[Plan | None]) -> Floats:
+    """1 where parameters lie elsewhere under a candidate of a phase than under one of the phase before."""
+    return np.array([[float(_places(a) != _places(b)) for b in after] for a in before])
+
+
+def _in_one_place(layouts: Sequence[ParallelLayout], seconds: Floats, switch_s: Floats) -> float:
+    """Least seconds of all phases with the same degrees; microbatch and recomputation may change."""
+    kinds = [_degrees(layout) for layout in layouts]
+    least = math.inf
+    for kind in dict.fromkeys(kinds):
+        at = [place for place, other in enumerate(kinds) if other == kind]
+        mine, changes = seconds[:, at], switch_s[:, at][:, :, at] if len(switch_s) else switch_s
+        least = min(least, total_s(mine, least_sequence(mine, changes), changes))
+    return least
 
 
 def mean_s(plan: Plan, world: FailureModel) -> float:
@@ -116,17 +132,17 @@ def reshard_s(plan: Plan, world: FailureModel) -> float:
 def least_sequence(seconds: Floats, switch_s: Floats) -> list[int]:
     """The candidate of each phase whose times and switches have the least sum.
 
-    >>> times, change = np.array([[1.0, 2.0], [9.0, 2.0]]), np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> times, change = np.array([[1.0, 2.0], [9.0, 2.0]]), np.array([[[0.0, 1.0], [1.0, 0.0]]])
     >>> least_sequence(times, change), least_sequence(times, 5 * change)
     ([0, 1], [1, 1])
 
     Args:
         seconds: Of each phase under each candidate, shape (n, m); infinite where it cannot run.
-        switch_s: From one candidate to another between two phases, shape (m, m).
+        switch_s: From one candidate to another between two phases, shape (n - 1, m, m).
     """
     best, before = seconds[0], []
-    for row in seconds[1:]:
-        step = best[:, None] + switch_s
+    for row, change_s in zip(seconds[1:], switch_s, strict=True):
+        step = best[:, None] + change_s
         before.append(step.argmin(axis=0))
         best = step.min(axis=0) + row
     at = [int(best.argmin())]
@@ -137,12 +153,17 @@ def least_sequence(seconds: Floats, switch_s: Floats) -> list[int]:
 
 def total_s(seconds: Floats, chosen: Sequence[int], switch_s: Floats) -> float:
     """Seconds of all phases under these candidates, switches included."""
-    changes = sum(switch_s[here, there] for here, there in pairwise(chosen))
+    changes = sum(float(each[pair]) for each, pair in zip(switch_s, pairwise(chosen), strict=True))
     return float(sum(row[at] for row, at in zip(seconds, chosen, strict=True)) + changes)
 
 
-def _places(layout: ParallelLayout) -> ParallelLayout:
-    """What of a layout decides where parameters and their state are."""
+def _places(plan: Plan | None) -> tuple[ParallelLayout, tuple[int, ...]] | None:
+    """What of a plan decides where parameters and their state are: degrees, and layers of every stage."""
+    return None if plan is None else (_degrees(plan.layout), plan.layers_of_stage)
+
+
+def _degrees(layout: ParallelLayout) -> ParallelLayout:
+    """A layout without what changes from step to step for nothing."""
     return replace(layout, recompute="none", microbatch_size=1, cp_kind="ring")
 
 

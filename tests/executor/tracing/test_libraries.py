@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import meshplan
+from app.cli import run
 from costmodel.models.spec import parameter_count
 from costmodel.ops.module_spec import spec_of_module
 from executor.tracing.process import traced_by_process
@@ -66,3 +67,9 @@ def test_what_is_not_here_is_refused_in_three_lines(model: str, says: str) -> No
     lines = answered.stderr.splitlines()[-3:]
     assert [line.split(":")[0] for line in lines] == ["error", "cause", "help"]
     assert says in "\n".join(lines)
+
+
+def test_tokens_given_as_numbers_are_said_to_be_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    """A lookup by numbers names the way to write tokens."""
+    assert run(["--model", "transformers:bert", "--gpus", "4", "--input", "8x128"]) == 2
+    assert "--input 8x128:long" in capsys.readouterr().err

@@ -62,9 +62,9 @@ TIMES = st.floats(0.1, 10) | st.just(math.inf)
 def test_no_sequence_of_candidates_takes_less(data: st.DataObject, phases: int, candidates: int) -> None:
     """Against every sequence, for any times and any cost of a change."""
     rows = [data.draw(st.lists(TIMES, min_size=candidates, max_size=candidates)) for _ in range(phases)]
-    changes = data.draw(st.lists(st.floats(0, 5), min_size=candidates**2, max_size=candidates**2))
-    seconds, switch = np.array(rows), np.array(changes).reshape(candidates, candidates)
-    np.fill_diagonal(switch, 0.0)
+    shape = (phases - 1, candidates, candidates)
+    changes = data.draw(st.lists(st.floats(0, 5), min_size=math.prod(shape), max_size=math.prod(shape)))
+    seconds, switch = np.array(rows), np.array(changes).reshape(shape)
     sequences = itertools.product(range(candidates), repeat=phases)
     least = min(total_s(seconds, sequence, switch) for sequence in sequences)
     assert total_s(seconds, least_sequence(seconds, switch), switch) == pytest.approx(least)
@@ -117,6 +117,7 @@ def test_a_layout_changes_where_that_pays(tmp_path: Path) -> None:
         (('name = "a"\ntokens = "many"\n',), "many"),
         (('name = "a"\ntokens = "1T"\n', 'name = "a"\ntokens = "1T"\n'), "two phases of one name"),
         (('name = "a"\ntokens = "1T"\npause = "soon"\n',), "soon"),
+        (('name = "a"\ntokens = true\n',), "tokens"),
     ],
 )
 def test_files_that_say_nothing_are_refused(tmp_path: Path, phases: tuple[str, ...], said: str) -> None:
@@ -125,6 +126,8 @@ def test_files_that_say_nothing_are_refused(tmp_path: Path, phases: tuple[str, .
         read_phases(written(tmp_path, *phases), FLAGS)
     with pytest.raises(InputError, match="--tokens and --phases"):
         read_phases(written(tmp_path, *phases), Flags(model="405b", gpus="64", tokens="1T"))
+    with pytest.raises(InputError, match="does not go with --phases"):
+        read_phases(written(tmp_path, *phases), Flags(model="405b", gpus="64", global_batch_size="64..128"))
 
 
 def test_the_command_answers_in_words_and_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from planner.plan import Plan, PlanRequest, from_json, to_json
 from planner.questions.flags import Flags
 from planner.questions.offload import SHARES
 from planner.questions.training import understand
+from planner.search.given_layout import plan_of_layout
 from planner.search.infeasible import Infeasible
 from planner.search.offloaded import host_bytes
 from planner.search.search import search
@@ -75,6 +76,21 @@ def test_what_did_not_fit_fits_with_its_state_on_the_hosts() -> None:
 def test_the_proof_of_an_offloaded_plan_is_derived_anew() -> None:
     """`plan verify` finds the same bound by its own path."""
     assert verify(plan_of(asked(offload="optimizer:0.5", settings="layout.tp=2")), load_calibration()).holds
+
+
+def test_a_given_layout_is_held_to_its_hosts_too() -> None:
+    """As `plan estimate` asks: with what waits where, or refused, and nothing that cannot help is advised."""
+    words = {"offload": "parameters", "stack": "torchtitan", "settings": "layout.dp=8"}
+    plan = plan_of_layout(asked(**words), load_calibration())
+    assert isinstance(plan, Plan)
+    (note,) = [text for text in plan.assumptions if "waits in host memory" in text]
+    total = 8.03e9 * (12 + 4)  # master weights, moments and gradients in fp32, of which it gathers
+    assert host_bytes(plan) * 8 == pytest.approx(total, rel=0.01)
+    assert f"{host_bytes(plan) * 8 / GIB:,.0f} GiB" in note
+    words["settings"] += " cluster.host_memory_bytes=100GB"
+    with pytest.raises(InputError, match="host memory does not hold") as told:
+        plan_of_layout(asked(**words), load_calibration())
+    assert "zero_stage" not in told.value.fix
 
 
 def test_hosts_that_do_not_hold_it_are_refused() -> None:
