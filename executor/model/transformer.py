@@ -241,7 +241,9 @@ class CausalLM(nn.Module):
             x = layer(x, ropes[is_sliding(self.spec, int(index))])
         if self.lm_head is None or self.model.norm is None:
             return x
-        return soft_cap(self.lm_head(self.model.norm(x)), self.spec.final_logit_softcapping)
+        logits, cap = self.lm_head(self.model.norm(x)), self.spec.final_logit_softcapping
+        # the loss writes over what it is given, and the cap keeps its value for its own gradient
+        return logits if cap is None else soft_cap(logits, cap).clone()
 
     def _ropes(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[Rope | None, Rope | None]:
         """Rotary tables of full and of windowed layers."""

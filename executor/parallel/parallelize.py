@@ -208,7 +208,10 @@ def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precis
         shard(end)
     shard(model)
     for module in model.modules():
-        if isinstance(module, FSDPModule):
+        if not isinstance(module, FSDPModule):
+            continue
+        mesh = meshes.expert_shard_mesh if isinstance(module, Experts) else meshes.shard_mesh
+        if mesh.size() > 1:  # alone there is nothing to divide, and dividing by one would be a copy
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 
