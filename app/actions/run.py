@@ -33,6 +33,7 @@ class RunFlags:
     pretrained: Path | None
     device: str
     fp32: bool
+    compiles: bool
     seed: int
     learning_rate: float
     warmup_steps: int | None
@@ -69,6 +70,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
+        compiles=flags.compiles,
         seed=flags.seed,
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
@@ -156,6 +158,22 @@ def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"
     return next(choice for choice in choices if choice == found)
 
 
+def _check_compiler(device: str) -> None:
+    """Refuse what torch.compile cannot build here: a CPU's kernels are C++."""
+    import os
+    import shutil
+
+    from topology.base.errors import InputError
+
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    if device == "cpu" and not any(shutil.which(name) for name in names):
+        raise InputError(
+            what="--compile on a CPU needs a C++ compiler",
+            cause=f"{' and '.join(names)} are not on PATH",
+            fix="install g++, name one by CXX, or leave --compile out",
+        )
+
+
 def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     import os
@@ -190,6 +208,8 @@ def check_run(plan: Plan, run: RunSettings) -> None:
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
     check_doors(run, os.environ)
+    if run.compiles:
+        _check_compiler(run.device)
     open_source(
         run.data,
         vocab_size=plan.request.model.vocab_size,

@@ -10,6 +10,7 @@ import typer
 from app.flags.run import (
     CheckpointEvery,
     ClipNorm,
+    Compile,
     Data,
     DecaySteps,
     Device,
@@ -99,6 +100,7 @@ def command(
     export_hf: ExportHF = None,
     device: Device = "auto",
     fp32: Fp32 = False,
+    compile: Compile = False,  # noqa: A002 - the name of the flag
     seed: Seed = 0,
     learning_rate: LearningRate = 3e-4,
     warmup_steps: WarmupSteps = None,
@@ -134,7 +136,8 @@ def command(
     )  # fmt: skip
     how = training_run.RunFlags(
         folder=folder, data=data, eval_data=eval_data, eval_interval=eval_interval,
-        eval_batches=eval_batches, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
+        eval_batches=eval_batches, steps=steps, pretrained=pretrained, device=device, fp32=fp32,
+        compiles=compile, seed=seed,
         learning_rate=learning_rate, warmup_steps=warmup_steps, rate_shape=lr_schedule,
         decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm,
         router_loss=router_loss, checkpoint_every=checkpoint_every,

@@ -26,6 +26,7 @@ from executor.data import source as data
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
+from executor.parallel.compiled import compile_layers
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
@@ -141,6 +142,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         adapter=job.adapter,
         device=device,
     )
+    if settings.compiles:
+        compile_layers(pipeline)
     state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
     for stage in pipeline.stages:
         materialize(stage.module, device)
