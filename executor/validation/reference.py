@@ -16,7 +16,6 @@ from executor.comm.mesh import build_meshes
 from executor.comm.tensor_parallel import token_losses
 from executor.model.moe import balance_routers
 from executor.model.transformer import CausalLM, build_model
-from executor.parallel.compiled import compile_layers
 from executor.parallel.pipeline import build_pipeline, run_step
 from executor.parallel.weights import assemble, initialize, parts
 from executor.training.batches import mean_loss, my_microbatches
@@ -44,7 +43,6 @@ class Case:
     seed: int = 0
     optimizer: str = "adamw"
     adapter: Adapter | None = None
-    compiles: bool = False
 
     @property
     def global_batch_size(self) -> int:
@@ -163,8 +161,6 @@ def _rank(_rank: int, case: Case, settings: OptimizerSettings) -> tuple[list[flo
         adapter=case.adapter,
         device=CPU,
     )
-    if case.compiles:
-        compile_layers(pipeline)
     for stage in pipeline.stages:
         initialize(stage.module, meshes, seed=case.seed, device=CPU)
     optimizer = sharded_optimizer(case.optimizer, pipeline, settings)
