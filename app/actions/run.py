@@ -26,6 +26,7 @@ class RunFlags:
 
     folder: Path
     data: str
+    document_end: int | None
     eval_data: str | None
     eval_interval: int
     eval_batches: int
@@ -64,6 +65,7 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         plan_file="",
         steps=steps,
         data=named_in_full(flags.data),
+        document_end=flags.document_end,
         eval_data=None if flags.eval_data is None else named_in_full(flags.eval_data),
         eval_interval=flags.eval_interval,
         eval_batches=flags.eval_batches,
@@ -174,6 +176,25 @@ def _check_compiler(device: str) -> None:
         )
 
 
+def _check_documents(run: RunSettings, plan: Plan) -> None:
+    """Refuse an end of documents that is no token, or that compiled layers would be compiled anew for."""
+    from topology.base.errors import InputError
+
+    end, vocab_size = run.document_end, plan.request.model.vocab_size
+    if end is not None and end >= vocab_size:
+        raise InputError(
+            what="--document-end is not a token of the model",
+            cause=f"token {end}, vocab_size is {vocab_size}",
+            fix=f"give the id of the end-of-document token, 0 to {vocab_size - 1}",
+        )
+    if end is not None and run.compiles:
+        raise InputError(
+            what="--document-end and --compile do not go together",
+            cause="lengths of documents change from sequence to sequence, and each would be compiled",
+            fix="leave one of them out",
+        )
+
+
 def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     import os
@@ -210,6 +231,7 @@ def check_run(plan: Plan, run: RunSettings) -> None:
     check_doors(run, os.environ)
     if run.compiles:
         _check_compiler(run.device)
+    _check_documents(run, plan)
     open_source(
         run.data,
         vocab_size=plan.request.model.vocab_size,

@@ -32,6 +32,7 @@ class RunFile:
 
     plan: str | None = None
     data: str | None = None
+    document_end: int | None = None
     eval_data: str | None = None
     eval_interval: int | None = None
     eval_batches: int | None = None
