@@ -24,8 +24,8 @@ from costmodel.models.attention import AttentionName
 from costmodel.models.spec import ModelSpec, is_sliding, layer_kinds
 from costmodel.updates.adapters import Adapter
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
-from executor.data.documents import Documents
-from executor.model.attention import ContextAxis, attend
+from executor.model.attention.attend import ContextAxis, attend
+from executor.model.attention.documents import Documents
 from executor.model.gating import activate, gate_of, gated
 from executor.model.linear import Head, Linear, RowLinear, project_together
 from executor.model.moe import MoE

@@ -21,7 +21,7 @@ from executor.comm import sharding
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import TensorAxis
-from executor.model.attention import ContextAxis, sequence_positions
+from executor.model.attention.attend import ContextAxis, sequence_positions
 from executor.model.moe import ExpertAxis, Experts, MoE
 from executor.model.transformer import Attention, CausalLM, DecoderLayer, LatentAttention
 from executor.torch_internals import selective_checkpoint_contexts

@@ -29,7 +29,7 @@ from executor import torch_internals
 from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
-from executor.data.documents import Documents
+from executor.model.attention.documents import Documents
 from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
 from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers

@@ -12,7 +12,7 @@ import torch
 from executor.comm.tensor_parallel import token_losses
 from executor.data import source as data
 from executor.data.blend import TokenSource
-from executor.data.documents import Documents, microbatches_of
+from executor.model.attention.documents import Documents, microbatches_of
 from executor.parallel.pipeline import LossFunction, Pipeline
 
 NO_TARGET = -1  # where a row stands for no sequence

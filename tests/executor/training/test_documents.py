@@ -15,7 +15,7 @@ import torch
 from app.cli import run
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec
-from executor.data.documents import Documents, lengths_of
+from executor.model.attention.documents import Documents, lengths_of
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.weights import initialize
 from planner.plan import Plan

@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
-from executor.data.documents import Documents
-from executor.model import attention_blocks
-from executor.model.capped_attention import attend_capped
+from executor.model.attention import blocks
+from executor.model.attention.capped import attend_capped
+from executor.model.attention.documents import Documents
+from executor.model.attention.windowed import attend_window
 from executor.model.norms import soft_cap
-from executor.model.windowed_attention import attend_window
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
 MASKED = float("-inf")
@@ -289,11 +289,11 @@ class _Ring(torch.autograd.Function):
             queries, seen, causal = _visible_part(
                 (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
             )
-            block = attention_blocks.forward(
+            block = blocks.forward(
                 q[:, :, queries], keys[:, :, seen], values[:, :, seen], scale, causal=causal
             )
             states.append(block.state)
-            out[:, :, queries], lse[:, :, queries] = attention_blocks.merge(
+            out[:, :, queries], lse[:, :, queries] = blocks.merge(
                 out[:, :, queries], lse[:, :, queries], block
             )
             _wait(work)
@@ -321,10 +321,10 @@ class _Ring(torch.autograd.Function):
                 (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
             )
             part = tuple(x.contiguous() for x in (q[:, :, queries], held[0][:, :, seen], held[1][:, :, seen]))
-            block = attention_blocks.Block(
+            block = blocks.Block(
                 out[:, :, queries].contiguous(), lse[:, :, queries].contiguous(), ctx.states[step]
             )
-            d_q, *d_held = attention_blocks.backward(
+            d_q, *d_held = blocks.backward(
                 gradients[0][:, :, queries].contiguous(), part, block, scale, causal=causal
             )
             dq[:, :, queries] += d_q
