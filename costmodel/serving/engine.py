@@ -33,6 +33,7 @@ class ServingStack:
         output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
         spare_blocks: Pages that admission keeps free for every running request besides.
         holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
+        pools_with_stages: Pools whose cache its connector moves when their replicas have pipeline stages.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
@@ -76,6 +77,7 @@ class ServingStack:
     output_reserve: float
     spare_blocks: int
     holds_slot: bool
+    pools_with_stages: tuple[Literal["prefill", "decode"], ...]
     kv_block_tokens: int
     memory_fraction: float
     earlier_memory_fraction: float

@@ -24,6 +24,9 @@ from planner.serving.plan import PoolPlan, ServingPlan
 HUB = "https://huggingface.co/"
 _AT_LOAD = ("vllm", "sglang")
 """Engines that quantise a bf16 checkpoint to fp8 while they load it (`--quantization fp8`)."""
+_NIXL = {"kv_connector": "NixlConnector"}
+"""It pulls: a decode server fetches a cache from the prefill server that it is told of."""
+_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 _FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "fp4": "NVFP4"}
 DRAFTER = "<draft model>"
 MOST_SHOWN = 16
@@ -203,7 +206,8 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += _memory("--gpu-memory-utilization", plan) + _speculation(plan)
     if role:
-        words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
+        config = _NIXL | {"kv_role": _KV_ROLES[role]}
+        words += ["--kv-transfer-config", json.dumps(config, separators=(",", ":"))]
     return words
 
 

@@ -27,6 +27,8 @@ from planner.serving.replica import (
 from planner.serving.space import deployment_of, serving_layouts
 from topology.fabric.hierarchy import Hierarchy
 
+_STAGES_IN_POOLS = "has stages, whose cache the engine cannot move between pools"
+
 RESOLUTION = 0.02  # capacities are told apart to this share
 FIRST_SHARE = 1.5  # of the replicas that its bound asks for an option is first tried with; grows as it fails
 MOST_SHARE = 3.0
@@ -96,6 +98,10 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
             tables: dict[int, StepTimes] = {}
             for phase in phases:
                 board.enumerated += 1
+                if phase != WHOLE and layout.pp > 1 and phase not in deployment.stack.pools_with_stages:
+                    board.pruned[_STAGES_IN_POOLS] += 1
+                    board.rejected.append(Rejected(reason=_STAGES_IN_POOLS))
+                    continue
                 option = build_option(cal, deployment, request.job, phase=phase, tables=tables)
                 if isinstance(option, Rejected):
                     board.pruned[option.reason] += 1
