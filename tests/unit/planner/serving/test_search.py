@@ -10,7 +10,7 @@ from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.bands import AGGREGATED, evidence_of
-from costmodel.serving.deployment import stage_layers
+from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulator import simulate
@@ -82,18 +82,28 @@ def test_the_capacity_found_by_simulation_never_exceeds_its_bound() -> None:
 
 
 def test_chunk_sizes_are_searched_where_prompts_may_be_cut() -> None:
-    """The default first, then 2,048 and 8,192 tokens; the capacity is that of the best of them."""
+    """The GPU's default first, then 2,048 and 8,192 tokens; the capacity is that of the best of them."""
     option = next(o for o in options("8b", 1, ttft_s=2.0, input_tokens=4000))
     choices = with_chunks(option)
-    assert [one.rules.token_budget for one in choices] == [2048, 8192]
+    assert [one.rules.token_budget for one in choices] == [8192, 2048]
     most = rate_bound_per_s(option)
     best, capacity = best_chunk(option, most_per_s=most)
     each = [capacity_per_s(one, most_per_s=most) for one in choices]
     assert best.rules.token_budget in (2048, 8192)
     assert capacity >= max(each) / (1 + 0.02)
     job = ServingJob(input_tokens=1000, output_tokens=200)
-    assert token_budgets(serving_stack("trtllm"), job, "whole") == (2048,)
-    assert token_budgets(serving_stack("sglang"), job, "whole") == (8192, 2048)
+    for engine, gpu, phase, wanted in (
+        ("trtllm", "h100-sxm", "whole", (2048,)),
+        ("sglang", "h100-sxm", "whole", (8192, 2048)),
+        ("sglang", "rtx-4090", "whole", (4096, 2048, 8192)),
+        ("vllm", "b200-sxm", "prefill", (16384, 2048, 8192)),
+        ("vllm", "b200-sxm", "decode", (2048,)),
+        ("vllm", "a100-sxm-80gb", "whole", (2048, 8192)),
+    ):
+        hierarchy = default_cluster(gpu, 1).hierarchy
+        layout = ServingLayout()
+        one = Deployment(model=model("8b"), hierarchy=hierarchy, layout=layout, stack=serving_stack(engine))
+        assert token_budgets(one, job, phase) == wanted
 
 
 def test_prompts_are_batched_whatever_the_limit_on_output_tokens() -> None:
@@ -487,11 +497,11 @@ def test_scenario_deepseek_r1_aggregated_and_disaggregated() -> None:
     [
         (
             "vllm",
-            ("vllm serve", "--tensor-parallel-size 8", "--max-num-batched-tokens", "--max-model-len auto"),
+            ("vllm serve", "--tensor-parallel-size 8", "--max-num-seqs 512", "--max-model-len auto"),
         ),
         (
             "sglang",
-            ("sglang.launch_server", "--tp-size 8", "--chunked-prefill-size"),
+            ("sglang.launch_server", "--tp-size 8", "--max-running-requests 512"),
         ),
         ("trtllm", ("trtllm-serve", "--tp_size 8", "--max_num_tokens", "--max_seq_len 1201")),
     ],
