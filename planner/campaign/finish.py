@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from costmodel.campaign.answer import Price, campaign
+from costmodel.campaign.answer import campaign
 from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes_per_parameter
 from costmodel.campaign.compose import Job
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
+from costmodel.campaign.worth import Price
 from costmodel.models.spec import parameter_count
 from planner.plan import Plan, stack_of
 from topology.base.errors import InputError
