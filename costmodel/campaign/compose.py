@@ -10,7 +10,7 @@ from costmodel.campaign.checkpoint import CheckpointState
 from costmodel.campaign.closed_form import MAINTENANCE, at_full_strength
 from costmodel.campaign.course import TEN_TO_NINETY, Course, Hazard, Level, require_possible
 from costmodel.campaign.failures import Devices, devices_of, rate_per_s
-from costmodel.campaign.interval import with_best_interval, with_best_spares
+from costmodel.campaign.interval import with_best_interval, with_best_spares, with_enough_spares
 from costmodel.campaign.record import Cause, Device, Duration, FailureModel, Notice, Scope
 from costmodel.campaign.tiers import chains_of, last_written_s, places
 from topology.base.errors import InputError
@@ -46,7 +46,8 @@ def course_of(job: Job, world: FailureModel, cluster: ClusterSpec) -> Course:
     course = bare_course(job, world, cluster)
     require_storage(course, job.checkpoint, world, cluster)
     require_possible(course)
-    return with_best_spares(_with_best_chain(job, world, cluster))
+    chosen = _with_best_chain(job, world, cluster)
+    return with_best_spares(chosen) if world.spares_for == "cost" else with_enough_spares(chosen)
 
 
 def chosen_places(

@@ -124,6 +124,20 @@ def with_best_spares(course: Course) -> Course:
     return best
 
 
+def with_enough_spares(course: Course) -> Course:
+    """The course with the fewest spares after which more hardly bring the finish forward, at any price."""
+    full = at_full_strength(course).useful
+    for spares in range(MOST_SPARES):
+        one = replace(course, spares=spares)
+        if expected(one).useful >= full * (1 - HARDLY):
+            return one
+    return replace(course, spares=MOST_SPARES)
+
+
+HARDLY = 1e-4
+"""Of a run: nine minutes in two months."""
+
+
 def _best_on_last(course: Course, divisors: tuple[int, ...], least_s: float) -> Course:
     """Best interval of the last level, the nearer ones at a divisor of it."""
     seldom_s = 2 / course.per_s

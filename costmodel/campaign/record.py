@@ -256,6 +256,7 @@ class FailureModel:
     go on; `peer_memory` keeps a copy in another node's memory. With `min_gpus` a run goes on with fewer
     replicas where no spare is left, down to that many GPUs; without, it waits. `tiers` are the places that
     checkpoints may go to, in place of those of the cluster; the search takes those that leave most useful.
+    `spares_for` says whether spares make the cheapest or the earliest finish.
     `changed_share` of a checkpoint is written where the engine writes what changed since the one before.
     """
 
@@ -270,6 +271,7 @@ class FailureModel:
     tiers: tuple[StorageSpec, ...] = ()
     changed_share: float = 1.0
     spot: Spot | None = None
+    spares_for: Literal["cost", "date"] = "cost"
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""

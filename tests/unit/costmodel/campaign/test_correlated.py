@@ -27,8 +27,8 @@ def correlated_course(seed: int) -> Course:
     draw = np.random.default_rng(seed + 10_000)
     course = random_course(seed)
     rack_nodes = int(draw.choice([2, 4, 18]))
-    rack_s = 10 ** draw.uniform(3.5, 5)
-    rack_per_s = min(draw.uniform(0.01, 0.15) / rack_s, 0.2 * course.per_s)
+    rack_per_s = draw.uniform(0.02, 0.2) * course.per_s
+    rack_s = min(10 ** draw.uniform(3.5, 5), draw.uniform(0.01, 0.15) / rack_per_s)
     more = (
         Hazard(
             name="rack", per_s=rack_per_s, notice_s=10.0, restart_s=60.0, loses="rack",
