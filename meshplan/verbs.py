@@ -62,15 +62,16 @@ def plan(model: Model | PlanRequest, **words: Unpack[SearchWords]) -> Plan:
         InputError: a word is not understood.
     """
     failures = words.get("failures")
-    given = {name: said for name, said in words.items() if name != "failures"}
+    min_gpus = words.get("min_gpus")
+    given = {name: said for name, said in words.items() if name not in ("failures", "min_gpus")}
     found = _search(request_of(model, given, SearchWords))
     if isinstance(found, Infeasible):
         raise no_plan(found)
-    if failures is None and found.request.job.total_tokens is None:
+    if failures is None and min_gpus is None and found.request.job.total_tokens is None:
         return found
     from planner.campaign.finish import finished
 
-    return finished(found, failures)
+    return finished(found, failures, min_gpus=min_gpus, by_date=words.get("objective") == "date")
 
 
 def plan_module(module: Any, example_inputs: Any, *, name: str = "", **words: Unpack[SearchWords]) -> Plan:

@@ -59,7 +59,8 @@ class Cluster:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change when anything that decides a plan changes."""
         facts = {"spec": unstructure(self.spec), "gpu": unstructure(self.gpu)}
-        del facts["spec"]["left_out"], facts["spec"]["idle_usd_per_hour"]  # which decide no plan
+        for name in ("left_out", "idle_usd_per_hour", "storage"):  # which decide no step
+            del facts["spec"][name]
         for node in facts["spec"]["nodes"]:
             del node["hosts"]  # nor do they
             # which bound an offload alone, and that is the job's

@@ -76,6 +76,34 @@ class SwitchSpec:
     sharp: bool = False
 
 
+STORAGE_KINDS = ("host", "peer", "nvme", "file-system", "object-store")
+"""Where a checkpoint can go, nearest first: a node's own memory, another's, its disks, shared systems."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSpec:
+    """A place checkpoints can go to, of one of `STORAGE_KINDS`.
+
+    Bandwidths of a shared system are of the whole of it, others of one node, `bytes` likewise; 0 of a
+    `host` or `peer` is what the path to the host, and the NICs, carry. `survives` is the loss after which it
+    can still be read where that is not what its kind survives: ``rack`` of a peer in another rack, ``node``
+    of disks that are mirrored. `usd` is what it would cost to buy, for how soon it pays back.
+    """
+
+    kind: str
+    name: str = ""
+    write_bytes_per_s: float = 0.0
+    read_bytes_per_s: float = 0.0
+    bytes: float = 0.0
+    survives: str = ""
+    usd: float | None = None
+
+    @property
+    def title(self) -> str:
+        """Its name, or that of its kind."""
+        return self.name or self.kind
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     """A whole cluster. `gpus` defines GPU types the catalog lacks, or overrides them.
@@ -84,7 +112,7 @@ class ClusterSpec:
     `idle_usd_per_hour` that of nodes of its pool that are none of its own and are paid for all the same.
 
     `left_out` names hosts, and GPUs of hosts, that were taken out before; they are in none of the other
-    fields (`topology.fabric.degraded`).
+    fields (`topology.fabric.degraded`). `storage` are the places that checkpoints can go to, where known.
     """
 
     name: str
@@ -98,6 +126,7 @@ class ClusterSpec:
     price_as_of: str = ""
     gpus: tuple[Gpu, ...] = ()
     left_out: tuple[str, ...] = ()
+    storage: tuple[StorageSpec, ...] = ()
     idle_usd_per_hour: float = 0.0
 
     @property

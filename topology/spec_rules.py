@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 from topology.base.errors import InputError, shown
 from topology.hardware.gpu import Gpu
-from topology.spec import SCALEUPS, ClusterSpec, NodeSpec, SwitchSpec
+from topology.spec import SCALEUPS, STORAGE_KINDS, ClusterSpec, NodeSpec, StorageSpec, SwitchSpec
 
 MAX_GPUS = 2**20
 """A million GPUs is beyond any cluster; a larger count is a typing mistake."""
@@ -45,6 +45,7 @@ def violations(spec: ClusterSpec) -> tuple[str, ...]:
     found = [
         *(line for i, node in enumerate(spec.nodes) for line in _node(node, f"nodes[{i}]")),
         *(line for i, gpu in enumerate(spec.gpus) for line in _gpu(gpu, f"gpus[{i}]")),
+        *(line for i, place in enumerate(spec.storage) for line in storage_problems(place, f"storage[{i}]")),
         *_whole(spec),
         *_tiers(spec),
         *_switches(spec),
@@ -121,6 +122,27 @@ def _gpu(gpu: Gpu, path: str) -> Iterator[str]:
         yield f"{path}.peak_flop_per_s is empty, at least one precision is needed"
 
 
+SURVIVALS = ("process", "disk", "node", "rack", "memory")
+"""What a place of checkpoints can survive, as `costmodel.campaign.record.SURVIVED` says it."""
+
+
+def storage_problems(place: StorageSpec, path: str) -> Iterator[str]:
+    """What is wrong with a place that checkpoints go to."""
+    if place.kind not in STORAGE_KINDS:
+        yield f"{path}.kind = {shown(place.kind)}, must be one of {', '.join(STORAGE_KINDS)}"
+    if place.survives and place.survives not in SURVIVALS:
+        yield f"{path}.survives = {shown(place.survives)}, must be one of {', '.join(SURVIVALS)}"
+    bandwidths = {
+        "write_bytes_per_s": place.write_bytes_per_s,
+        "read_bytes_per_s": place.read_bytes_per_s,
+    }
+    if place.kind in ("host", "peer"):
+        yield from _not_negative(path, **bandwidths)
+    else:
+        yield from _positive(path, **bandwidths)
+    yield from _not_negative(path, bytes=place.bytes, usd=place.usd or 0.0)
+
+
 def _whole(spec: ClusterSpec) -> Iterator[str]:
     if not spec.nodes:
         yield "nodes is empty, a cluster has at least one node"
@@ -134,6 +156,7 @@ def _whole(spec: ClusterSpec) -> Iterator[str]:
         ("switch", [switch.name for switch in spec.switches]),
         ("GPU type", [gpu.name for gpu in spec.gpus]),
         ("tier", [tier.name for tier in spec.tiers]),
+        ("storage", [place.title for place in spec.storage]),
     ):
         for name, count in Counter(names).items():
             if count > 1:

@@ -6,30 +6,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.reports.answer import note
-from planner.campaign.finish import finished
+from planner.campaign.finish import finished, world_of
 from planner.plan import Plan, PlanRequest
+from topology.base.counts import parse_count
 
 if TYPE_CHECKING:
     from app.reports.answer import Answer
     from planner.questions.flags import Flags
 
 
-def run_to_its_end(plan: Plan, failures: Path | None) -> Plan:
+def run_to_its_end(
+    plan: Plan, failures: Path | None, *, min_gpus: str | None = None, by_date: bool = False
+) -> Plan:
     """The plan with its campaign.
 
     What a user's own file makes impossible is an error. Where published failures do, the plan of a step
     stands, and a note says why there is no more.
     """
     return finished(
-        plan, failures, lambda error: note(f"no campaign: {error.what}; {error.cause}; {error.fix}")
+        plan,
+        failures,
+        lambda error: note(f"no campaign: {error.what}; {error.cause}; {error.fix}"),
+        min_gpus=_count(min_gpus),
+        by_date=by_date,
     )
 
 
-def planned_phases(path: Path, flags: Flags, failures: Path | None) -> Answer:
+def _count(min_gpus: str | None) -> int | None:
+    """The GPUs of a flag, None where it was not given."""
+    return None if min_gpus is None else parse_count(min_gpus, "--min-gpus")
+
+
+def planned_phases(path: Path, flags: Flags, failures: Path | None, min_gpus: str | None = None) -> Answer:
     """The layouts of a run in phases, in the world of a file or as published."""
     from app.actions.plan import find_plan
     from app.reports.campaign.phases import phases_answer
-    from costmodel.campaign.failures import default_model, read_failures
     from costmodel.kernels.saved import calibration_for
     from planner.analysis.campaign.phases import run_of_phases
     from planner.questions.phases import read_phases
@@ -39,8 +50,7 @@ def planned_phases(path: Path, flags: Flags, failures: Path | None) -> Answer:
     for text in notes:
         note(text)
     cluster = phases[0].request.cluster
-    gpu = cluster.nodes[0].gpu
-    world = default_model(gpu) if failures is None else read_failures(failures, gpu)
+    world = world_of(cluster, failures, min_gpus=_count(min_gpus), by_date=flags.objective == "date")
 
     def given(request: PlanRequest) -> Plan | None:
         """The plan of a pinned layout, None where it breaks a rule."""

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from app.flags.job import takes_job
-from app.flags.shared import AsJson, FailuresFile, InputFlag, ModuleFlag, OutputFile, OutputFormat, PhasesFile
+from app.flags.shared import (
+    AsJson,
+    FailuresFile,
+    InputFlag,
+    MinGpus,
+    ModuleFlag,
+    OutputFile,
+    OutputFormat,
+    PhasesFile,
+)
 from planner.questions.flags import Flags
 
 
@@ -12,6 +21,7 @@ def command(
     flags: Flags,
     *,
     failures: FailuresFile = None,
+    min_gpus: MinGpus = None,
     phases: PhasesFile = None,
     module: ModuleFlag = None,
     inputs: InputFlag = None,
@@ -35,7 +45,10 @@ def command(
         from app.actions.campaign import planned_phases
 
         return emit(
-            planned_phases(phases, flags, failures), wanted=output_format, as_json=as_json, output=output
+            planned_phases(phases, flags, failures, min_gpus),
+            wanted=output_format,
+            as_json=as_json,
+            output=output,
         )
     if module is None and inputs is None and not is_in_a_library(flags.model):
         plan, notes = plan_asked(flags)
@@ -44,10 +57,10 @@ def command(
 
         understood = understood_module(flags, module or "", inputs)
         plan, notes = find_plan(understood.request), understood.notes
-    if plan.request.job.total_tokens is not None or failures is not None:
+    if plan.request.job.total_tokens is not None or failures is not None or min_gpus is not None:
         from app.actions.campaign import run_to_its_end
 
-        plan = run_to_its_end(plan, failures)
+        plan = run_to_its_end(plan, failures, min_gpus=min_gpus, by_date=flags.objective == "date")
     answer = plan_answer(plan)
     for text in notes:
         note(text)

@@ -111,6 +111,14 @@ FailuresFile: TypeAlias = Annotated[
         "--failures", help="What fails, how often and how long it takes: your own rates.", metavar="FILE"
     ),
 ]
+MinGpus: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--min-gpus",
+        help="With no spare left, the run goes on with fewer replicas, down to so many GPUs; else it waits.",
+        metavar="N",
+    ),
+]
 PhasesFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(

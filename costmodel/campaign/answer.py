@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from costmodel.campaign.closed_form import Shares, expected, why_invalid
-from costmodel.campaign.compose import Job, bound_useful_share, course_of
+from costmodel.campaign.closed_form import MAINTENANCE, Shares, expected, why_invalid
+from costmodel.campaign.compose import Job, bound_useful_share, chosen_places, course_of
 from costmodel.campaign.course import TEN_TO_NINETY, Course, mean_of
 from costmodel.campaign.failures import explain_measured, spread_of
-from costmodel.campaign.record import Band, Campaign, Duration, FailureModel, LostShare, Worth
+from costmodel.campaign.record import Band, Campaign, FailureModel, Kept, LostShare
 from costmodel.campaign.simulate import Runs, simulate
-from topology.base.errors import InputError
-from topology.base.units import DAY, HOUR
+from costmodel.campaign.tiers import only
+from costmodel.campaign.worth import Price, usd_per_s, worth_of
+from topology.base.units import DAY
 from topology.spec import ClusterSpec
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -26,14 +26,6 @@ RUNS = 300
 _MOST_IN_ALL = 2.0
 MOST_FAILURES = 2000.0
 """Of a simulated run; a longer one is a longer stretch of the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What is paid: dollars an hour of one GPU, and the GPUs of a node."""
-
-    usd_per_gpu_hour: float
-    gpus_per_node: float
 
 
 def campaign(
@@ -61,28 +53,39 @@ def campaign(
         InputError: the run makes no headway.
     """
     course = course_of(job, world, cluster)
+    kept = chosen_places(job, course, world, cluster)
     found = _simulated(course, world, step_band_s, runs)
     why = why_invalid(course)
     mean = expected(course) if not why else _shares(simulate(_shortened(course), runs, seed=1))
-    usd_per_s = _usd_per_s(course, price)
+    paid = usd_per_s(course, price)
     last = course.levels[-1]
     return Campaign(
         useful_share=band(found.useful_share),
         days=band(found.wall_s / DAY),
-        usd=None if usd_per_s is None else band(found.wall_s * usd_per_s),
+        usd=None if paid is None else band(found.wall_s * paid),
         interruptions=band(found.interruptions),
         checkpoint_interval_s=course.every_s[0],
         checkpoint_bytes=job.checkpoint.total_bytes,
-        checkpoint_write_s=job.checkpoint.total_bytes / world.storage.write_bytes_per_s,
+        checkpoint_write_s=world.changed_share * job.checkpoint.total_bytes / kept[-1].write_bytes_per_s,
         checkpoint_stall_s=last.stall_s,
         spare_nodes=course.spares,
         lost_share=mean.lost,
         mean_useful_share=mean.useful,
         bound_useful_share=None if why else bound_useful_share(job, least_bytes, world, cluster),
-        mean_time_between_failures_s=1 / sum(h.per_s for h in course.hazards if h.notice_s > 0),
+        mean_time_between_failures_s=1 / sum(h.per_s for h in course.hazards if h.name != MAINTENANCE),
         failures=world,
         by="simulation" if why else "closed form",
-        worth=_worth(job, world, cluster, price, mean.useful),
+        kept=tuple(
+            Kept(
+                name=level.name,
+                every_s=every,
+                stall_s=level.stall_s,
+                durable_s=level.durable_s,
+                load_s=level.load_s,
+            )
+            for level, every in zip(course.levels, course.every_s, strict=True)
+        ),
+        worth=worth_of(job, only(world, kept), cluster, price, mean.useful),
         notes=_notes(world, cluster, why),
     )
 
@@ -145,78 +148,6 @@ def _shares(found: Runs) -> Shares:
     useful = float(found.work_s.sum()) / whole
     parts["checkpoints"] = 1 - useful - sum(parts.values())
     return Shares(useful=useful, lost=LostShare(**parts))
-
-
-def _usd_per_s(course: Course, price: Price | None) -> float | None:
-    """Dollars a second of all nodes, spares too."""
-    if price is None:
-        return None
-    return price.usd_per_gpu_hour * price.gpus_per_node * (course.nodes + course.spares) / HOUR
-
-
-def _worth(
-    job: Job, world: FailureModel, cluster: ClusterSpec, price: Price | None, useful: float
-) -> tuple[Worth, ...]:
-    """What changes of the world are worth, best first; those worth less than an hour in all are left out."""
-    now = course_of(job, world, cluster)
-    found = []
-    for change, altered in _changes(world).items():
-        try:
-            then = course_of(job, altered, cluster)
-        except InputError:  # the change makes it worse than possible
-            continue
-        if why_invalid(then) or why_invalid(now):
-            continue
-        share = expected(then).useful
-        saved_s = job.work_s / useful - job.work_s / share
-        before, after = _usd_per_s(now, price), _usd_per_s(then, price)
-        usd = None if before is None or after is None else (
-            job.work_s / useful * before - job.work_s / share * after
-        )  # fmt: skip
-        if saved_s > HOUR:
-            found.append(Worth(change=change, days=saved_s / DAY, usd=usd))
-    return tuple(sorted(found, key=lambda one: -one.days))
-
-
-def _changes(world: FailureModel) -> Mapping[str, FailureModel]:
-    """Changes that are asked about."""
-    times, storage = world.times, world.storage
-    changed: dict[str, FailureModel] = {}
-
-    def timed(words: str, **of: Duration) -> None:
-        """A change of a time."""
-        changed[words] = replace(world, times=replace(times, **of))
-
-    restart = getattr(times, world.restart)
-    timed("halving restart time", **{world.restart: _times(restart, 0.5)})
-    timed("noticing hangs as fast as crashes", hang_notice=times.crash_notice)
-    timed("noticing wrong numbers in half the time", corruption_notice=_times(times.corruption_notice, 0.5))
-    timed("halving the stall of a checkpoint", stall=_times(times.stall, 0.5))
-    timed("halving repair time", repair=_times(times.repair, 0.5))
-    changed["twice the bandwidth of storage"] = replace(
-        world,
-        storage=replace(
-            storage,
-            write_bytes_per_s=2 * storage.write_bytes_per_s,
-            read_bytes_per_s=2 * storage.read_bytes_per_s,
-        ),
-    )
-    if not world.peer_memory:
-        changed["a copy of the checkpoint in a peer's memory"] = replace(world, peer_memory=True)
-    if not world.asynchronous:
-        changed["writing checkpoints while steps go on"] = replace(world, asynchronous=True)
-    return changed
-
-
-def _times(duration: Duration, factor: float) -> Duration:
-    """A time and its range, longer or shorter."""
-    scaled: Callable[[float | None], float | None] = lambda x: None if x is None else x * factor  # noqa: E731
-    return replace(
-        duration,
-        seconds=duration.seconds * factor,
-        low_s=scaled(duration.low_s),
-        high_s=scaled(duration.high_s),
-    )
 
 
 def _notes(world: FailureModel, cluster: ClusterSpec, why: str) -> tuple[str, ...]:

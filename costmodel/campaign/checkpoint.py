@@ -1,4 +1,4 @@
-"""What a checkpoint is made of, and what writing and loading one takes.
+"""What a checkpoint is made of.
 
 An engine saves what it cannot compute again: the weights that compute reads, the fp32 master copy and the two
 moments; never gradients. Every distinct byte is written once, replicas share the writing.
@@ -11,12 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.campaign.course import Level
-from costmodel.campaign.record import FailureModel, Storage
 from costmodel.layout import ParallelLayout
 from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.stack import SoftwareStack
-from topology.spec import ClusterSpec
 
 ADAM_BYTES = 12.0
 """fp32 master weights and two fp32 moments of a parameter; what a stack keeps beyond is scratch."""
@@ -76,42 +73,3 @@ def checkpoint_state(
         weights_per_rank_bytes=fullest,
         writers=layout.num_gpus,
     )
-
-
-def levels_of(state: CheckpointState, world: FailureModel, cluster: ClusterSpec) -> tuple[Level, ...]:
-    """The places this checkpoint goes to, nearest first: a peer's memory if kept there, then storage."""
-    slowest = min(node.host_bandwidth_bytes_per_s for node in cluster.nodes)
-    nic = min(_nic_bytes_per_s(node.nic_bandwidth_bytes_per_s, slowest) for node in cluster.nodes)
-    spread_s = state.weights_per_rank_bytes / nic
-    last = _stored(state, world, world.storage, slowest, spread_s)
-    if not world.peer_memory:
-        return (last,)
-    copy_s = state.per_rank_bytes / nic
-    peer = Level(
-        name="peer memory",
-        stall_s=world.times.stall.seconds + state.per_rank_bytes / slowest,
-        durable_s=copy_s,
-        load_s=copy_s + spread_s,
-        survives="node",
-    )
-    return (peer, last)
-
-
-def _stored(
-    state: CheckpointState, world: FailureModel, storage: Storage, host_bytes_per_s: float, spread_s: float
-) -> Level:
-    """The level of a storage system: written while steps go on, or while they wait."""
-    write_s = state.total_bytes / storage.write_bytes_per_s
-    aside_s = world.times.stall.seconds + state.per_rank_bytes / host_bytes_per_s
-    return Level(
-        name=storage.name,
-        stall_s=aside_s if world.asynchronous else write_s,
-        durable_s=write_s if world.asynchronous else 0.0,
-        load_s=state.total_bytes / storage.read_bytes_per_s + spread_s,
-        survives=storage.survives,
-    )
-
-
-def _nic_bytes_per_s(nic: float, host: float) -> float:
-    """Bytes a second of a GPU to another node; to its host where there is no network."""
-    return nic or host

@@ -19,6 +19,7 @@ random runs).
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -38,6 +39,10 @@ _NEVER = 1e-12
 """A share of time that is none."""
 FEWEST_FAILURES = 20.0
 """Of a whole run; with fewer, how it begins and ends matters."""
+MOST_GROUPS = 0.2
+"""Racks and switches in repair at a time up to which each is as good as alone."""
+MOST_AWAY_TOGETHER = 3
+"""Of one size; four at a time are below one in ten thousand there."""
 MOST_SLOW = 0.5
 """Share of slow time up to which spells and failures are as good as independent."""
 
@@ -66,28 +71,38 @@ def why_invalid(course: Course) -> str:
         return f"{rate * course.work_s:.1f} failures in the whole run, valid from {FEWEST_FAILURES:g}"
     if course.slow_share > MOST_SLOW:
         return f"slow for {course.slow_share:.0%} of the time, valid to {MOST_SLOW:.0%}"
-    if course.node_losses_per_s and course.work_s < 5 * course.repair_s:
+    away = sum(offered for _, offered in course.groups)
+    if away > MOST_GROUPS:
+        return f"{away:.2f} racks or switches in repair at a time, valid to {MOST_GROUPS:g}"
+    repairs = [course.back_s(h) for h in course.hazards if h.nodes]
+    if repairs and course.work_s < 5 * max(repairs):
         return "the run is shorter than five repairs: nodes in repair have no steady number yet"
+    if (
+        sum(h.per_s for h in course.hazards if h.nodes > 1) * course.work_s < FEWEST_FAILURES
+        and course.groups
+    ):
+        return f"fewer than {FEWEST_FAILURES:g} racks or switches are lost in the whole run"
     return ""
 
 
 def expected(course: Course) -> Shares:
     """Expected useful share of a run, and its losses by cause."""
-    states = node_states(course)
-    speeds = [course.speed_without(k - course.spares) for k, _ in states]
-    moving = sum(p for (_, p), speed in zip(states, speeds, strict=True) if speed > 0)
+    states = all_states(course)
+    speeds = [course.speed_without(k + away - course.spares) for k, away, _ in states]
+    moving = sum(p for (_, _, p), speed in zip(states, speeds, strict=True) if speed > 0)
     waiting = 1 - moving
     one = at_full_strength(course)
+    repair_s = course.offered / course.node_losses_per_s if course.offered else 1.0
     regrown = (
         one.useful
         * course.regrow_s
         * sum(
-            p * k / course.repair_s
-            for (k, p), speed in zip(states, speeds, strict=True)
-            if 0 < speed < course.speed_without(k - 1 - course.spares)
+            p * k / repair_s
+            for (k, away, p), speed in zip(states, speeds, strict=True)
+            if 0 < speed < course.speed_without(k - 1 + away - course.spares)
         )
     )
-    useful = one.useful * sum(p * speed for (_, p), speed in zip(states, speeds, strict=True)) - regrown
+    useful = one.useful * sum(p * speed for (*_, p), speed in zip(states, speeds, strict=True)) - regrown
     fewer = one.useful * moving - useful
     lost = one.lost
     return Shares(
@@ -105,14 +120,43 @@ def expected(course: Course) -> Shares:
     )
 
 
-def node_states(course: Course) -> tuple[tuple[int, float], ...]:
-    """Nodes in repair, and the share of time: stationary weights Π a·(strength)/k, with a = rate · repair.
+def all_states(course: Course) -> tuple[tuple[int, int, float], ...]:
+    """Single nodes in repair, nodes of groups in repair, and the share of time of both.
+
+    Groups are few: the nodes beside so many of them are as if they stayed away, and groups come in proportion
+    to the strength that is left. Exact without groups; with them held to the simulation.
+    """
+    groups = course.groups
+    if not groups:
+        return tuple((k, 0, p) for k, p in node_states(course))
+    found: list[tuple[int, int, float]] = []
+    for counts in itertools.product(range(MOST_AWAY_TOGETHER + 1), repeat=len(groups)):
+        weight, away = 1.0, 0
+        for (nodes, offered), count in zip(groups, counts, strict=True):
+            for one in range(count):
+                weight *= offered / (one + 1) * _strength(course, away)
+                away += nodes
+        if weight > _NEVER:
+            found += [(k, away, weight * p) for k, p in node_states(course, away)]
+    total = sum(p for *_, p in found)
+    return tuple((k, away, p / total) for k, away, p in found)
+
+
+def _strength(course: Course, away: int) -> float:
+    """Mean speed while so many nodes of groups are away."""
+    states = node_states(course, away)
+    return sum(p * course.speed_without(k + away - course.spares) for k, p in states)
+
+
+def node_states(course: Course, away: int = 0) -> tuple[tuple[int, float], ...]:
+    """Single nodes in repair, and the share of time: stationary weights Π a·(strength)/k, a = rate · repair.
 
     States beyond the one in which the run first waits are never reached: a run that waits loses no nodes.
+    `away` are nodes of groups that are in repair as well.
     """
-    offered = course.node_losses_per_s * course.repair_s
+    offered = course.offered
     weights = [1.0]
-    while (speed := course.speed_without(len(weights) - 1 - course.spares)) > 0:
+    while (speed := course.speed_without(len(weights) - 1 + away - course.spares)) > 0:
         weights.append(weights[-1] * offered * speed / len(weights))
         if len(weights) > offered and weights[-1] < _NEVER * max(weights):
             break
@@ -170,7 +214,7 @@ def _rework_share(course: Course) -> float:
     """Share of the time steps are made in that failures undo."""
     undone = 0.0
     for index, (level, every) in enumerate(zip(course.levels, course.every_s, strict=True)):
-        rate = sum(h.per_s for h in course.hazards if course.level_for(h.loses) == index)
+        rate = sum(h.per_s for h in course.hazards if not h.warned and course.level_for(h.loses) == index)
         if rate:
             segment = (every + _stalls_within(course, every)) / max(1e-9, 1 - undone)
             undone += rate * lost_per_failure_s(rate, segment, level.durable_s)

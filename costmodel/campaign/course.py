@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from costmodel.campaign.record import SCOPES, Notice, Scope
+from costmodel.campaign.record import SURVIVED, Notice, Scope, Survival
 from topology.base.errors import InputError
 from topology.base.units import format_seconds
 
@@ -34,7 +34,7 @@ class Level:
     stall_s: float
     durable_s: float
     load_s: float
-    survives: Scope = "memory"
+    survives: Survival = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,10 @@ class Hazard:
         restart_sigma: Deviation of the logarithm of that.
         loses: What is lost, which decides the level to restore from.
         noticed: How it shows.
+        warned: Said long enough before that a checkpoint is saved first, whose seconds are in the restart.
+        together: Nodes that are lost at once, where nodes are.
+        repair_s: Until they are back, all at once; None for that of the course.
+        repair_sigma: Deviation of the logarithm of that.
     """
 
     name: str
@@ -58,11 +62,15 @@ class Hazard:
     restart_sigma: float = 0.0
     loses: Scope = "process"
     noticed: Notice = "crash"
+    warned: bool = False
+    together: int = 1
+    repair_s: float | None = None
+    repair_sigma: float = 0.0
 
     @property
-    def loses_node(self) -> bool:
-        """Whether a node goes to repair."""
-        return self.loses == "node"
+    def nodes(self) -> int:
+        """Nodes that go to repair."""
+        return self.together if self.loses in ("node", "rack") else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +116,27 @@ class Course:
 
     @property
     def node_losses_per_s(self) -> float:
-        """Rate of those that take a node."""
-        return sum(hazard.per_s for hazard in self.hazards if hazard.loses_node)
+        """Rate of those that take one node."""
+        return sum(hazard.per_s for hazard in self.hazards if hazard.nodes == 1)
+
+    @property
+    def offered(self) -> float:
+        """Single nodes in repair, were there spares without end: the sum of rate · repair."""
+        return sum(h.per_s * self.back_s(h) for h in self.hazards if h.nodes == 1)
+
+    @property
+    def groups(self) -> tuple[tuple[int, float], ...]:
+        """Numbers of nodes that are lost together, and how many such groups are in repair at a time."""
+        found: dict[int, float] = {}
+        for hazard in self.hazards:
+            if hazard.nodes > 1:
+                away = hazard.per_s * self.back_s(hazard)
+                found[hazard.nodes] = found.get(hazard.nodes, 0.0) + away
+        return tuple(sorted(found.items()))
+
+    def back_s(self, hazard: Hazard) -> float:
+        """Mean seconds until what a hazard took is back."""
+        return self.repair_s if hazard.repair_s is None else hazard.repair_s
 
     @property
     def slow_share(self) -> float:
@@ -135,8 +162,15 @@ class Course:
 
     def level_for(self, loses: Scope) -> int:
         """Index of the nearest level that survives a loss."""
-        need = SCOPES.index(loses)
-        return next(i for i, level in enumerate(self.levels) if SCOPES.index(level.survives) >= need)
+        for index, level in enumerate(self.levels):
+            if loses in SURVIVED[level.survives]:
+                return index
+        raise InputError(
+            what="nothing that is kept survives all that fails",
+            cause=f"a cause loses {loses}, checkpoints are on "
+            + ", ".join(f"{level.name} (survives {level.survives})" for level in self.levels),
+            fix='keep them on storage with survives = "memory" as well',
+        )
 
 
 def require_possible(course: Course) -> Course:
@@ -154,12 +188,14 @@ def require_possible(course: Course) -> Course:
     between_s = 1 / course.per_s
     back_s = mean_of(course.hazards, lambda h: h.notice_s + h.restart_s + course.load_s(h))
     if back_s >= between_s:
+        nodes = math.ceil(course.nodes * between_s / back_s) - 1
+        fewer = f"use {nodes:,} nodes or fewer" if nodes else "let one node fail less often"
         raise InputError(
             what="the run is interrupted faster than it comes back",
             cause=f"a failure every {format_seconds(between_s)}, {format_seconds(back_s)} to notice and "
             "restart",
-            fix=f"use fewer than {course.nodes * between_s / back_s:,.3g} nodes, or notice and restart "
-            f"within {format_seconds(between_s)}",
+            fix=f"{fewer}, or notice and restart within {format_seconds(between_s)}: failures "
+            f"{back_s / between_s:.4g} times as seldom would do",
         )
     return course
 

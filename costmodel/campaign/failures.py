@@ -38,14 +38,19 @@ class Devices:
     gpu: float
     node: float
     nic: float
+    rack: float = 0.0
+    switch: float = 0.0
+    storage: float = 1.0
 
 
-def devices_of(cluster: ClusterSpec) -> Devices:
-    """Count the devices of a cluster."""
+def devices_of(cluster: ClusterSpec, site: Site) -> Devices:
+    """Count the devices of a cluster; its racks and leaf switches hold as many nodes as those of the site."""
     return Devices(
         gpu=cluster.num_gpus,
         node=cluster.num_nodes,
         nic=sum(max(node.nics_per_node, 1) * node.count for node in cluster.nodes),
+        rack=cluster.num_nodes / site.nodes_per_rack,
+        switch=cluster.num_nodes / site.nodes_per_switch,
     )
 
 
@@ -56,7 +61,7 @@ def rate_per_s(cause: Cause, site: Site, devices: Devices) -> float:
     >>> 1 / sum(rate_per_s(c, site, Devices(gpu=16384, node=2048, nic=16384)) for c in site.causes) / 3600
     3.09...
     """
-    watched = {"gpu": site.gpus, "node": site.nodes, "nic": site.nodes * site.nics_per_node}[cause.device]
+    watched = float(getattr(usual_devices(site.gpus, site), cause.device))
     return cause.events / (watched * site.days * DAY) * float(getattr(devices, cause.device))
 
 
@@ -68,7 +73,13 @@ def seconds_between(site: Site, devices: Devices) -> float:
 def usual_devices(num_gpus: int, site: Site) -> Devices:
     """So many GPUs in nodes as those of the site."""
     nodes = num_gpus / site.gpus_per_node
-    return Devices(gpu=num_gpus, node=nodes, nic=nodes * site.nics_per_node)
+    return Devices(
+        gpu=num_gpus,
+        node=nodes,
+        nic=nodes * site.nics_per_node,
+        rack=nodes / site.nodes_per_rack,
+        switch=nodes / site.nodes_per_switch,
+    )
 
 
 @functools.cache

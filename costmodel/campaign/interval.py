@@ -5,18 +5,21 @@ Legend: ``C`` seconds one checkpoint costs, ``M`` mean seconds between failures 
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from costmodel.campaign.closed_form import at_full_strength, expected
+from costmodel.campaign.closed_form import MOST_PER_SEGMENT, at_full_strength, expected
 from costmodel.campaign.course import Course
 from topology.base.errors import InputError
 
-_TRIES = 24
-_ROUNDS = 3
+_TRIES = 10
+_ROUNDS = 4
 _MOST_MULTIPLE = 64
+_NEARLY = 0.98
 MOST_SPARES = 2048
 
 
@@ -64,27 +67,54 @@ def with_best_interval(course: Course, least_s: float) -> Course:
     """
     if len(course.levels) == 1:
         return _best_on_last(course, (1,), max(least_s, course.levels[0].durable_s))
-    near, far = course.levels
-    found = [
-        _best_on_last(
-            course, (multiple, 1), max(least_s * multiple, far.durable_s, near.durable_s * multiple)
-        )
-        for multiple in (2**n for n in range(int(math.log2(_MOST_MULTIPLE)) + 1))
-    ]
+    found = []
+    for each in _likely_divisors(course):
+        longest_s = max(level.durable_s * d for level, d in zip(course.levels, each, strict=True))
+        found.append(_best_on_last(course, each, max(least_s * each[0], longest_s)))
     return max(found, key=lambda one: at_full_strength(one).useful)
+
+
+def _likely_divisors(course: Course) -> list[tuple[int, ...]]:
+    """How often nearer places are saved to: powers of two around Young and Daly's interval of each level.
+
+    Losses of levels add up to first order, so each level's best is near its own: √(2·c/Λ) of the failures
+    it is for; with none of its own a level is saved to as seldom as the next.
+    """
+    ratios = []
+    alone = [_own_best_s(course, index) for index in range(len(course.levels))]
+    for near_s, far_s in pairwise(alone):
+        exponent = math.log2(max(1.0, far_s / near_s))
+        low = min(math.floor(exponent), int(math.log2(_MOST_MULTIPLE)))
+        ratios.append((2**low, 2 ** (low + 1)))
+    found = []
+    for steps in itertools.product(*ratios):
+        divisors = [1]
+        for step in reversed(steps):
+            divisors.append(divisors[-1] * step)
+        found.append(tuple(reversed(divisors)))
+    return found
+
+
+def _own_best_s(course: Course, index: int) -> float:
+    """Young and Daly's interval of one level for the failures that need it."""
+    level = course.levels[index]
+    rate = sum(h.per_s for h in course.hazards if not h.warned and course.level_for(h.loses) == index)
+    seldom_s = _NEARLY * MOST_PER_SEGMENT / course.per_s
+    return max(min(young_daly_s(level.stall_s, 1 / rate), seldom_s) if rate else seldom_s, level.durable_s)
 
 
 def with_best_spares(course: Course) -> Course:
     """The course with the spares that make the fewest node-hours: (nodes + spares) / useful share."""
     best, lowest = course, math.inf
     blocked = 1.0
-    offered = course.node_losses_per_s * course.repair_s
+    offered = course.offered
+    together = sum(nodes for nodes, _ in course.groups)
     full = at_full_strength(course).useful
-    for spares in range(min(MOST_SPARES, math.ceil(offered + 6 * math.sqrt(offered)) + 2)):
+    for spares in range(min(MOST_SPARES, math.ceil(offered + 6 * math.sqrt(offered)) + 2 + 2 * together)):
         if (course.nodes + spares) / full > lowest:  # not even without any wait
             break
         one = replace(course, spares=spares)
-        if course.floor_nodes is None:  # Erlang's recursion, the next spare from the last
+        if course.floor_nodes is None and not together:  # Erlang's recursion, the next spare from the last
             blocked = offered * blocked / (spares + 1 + offered * blocked)
             useful = full * (1 - blocked)
         else:
@@ -94,9 +124,27 @@ def with_best_spares(course: Course) -> Course:
     return best
 
 
+def with_enough_spares(course: Course) -> Course:
+    """The course with the fewest spares after which more hardly bring the finish forward, at any price."""
+    full = at_full_strength(course).useful
+    for spares in range(MOST_SPARES):
+        one = replace(course, spares=spares)
+        if expected(one).useful >= full * (1 - HARDLY):
+            return one
+    return replace(course, spares=MOST_SPARES)
+
+
+HARDLY = 1e-4
+"""Of a run: nine minutes in two months."""
+
+
 def _best_on_last(course: Course, divisors: tuple[int, ...], least_s: float) -> Course:
     """Best interval of the last level, the nearer ones at a divisor of it."""
-    low, high = math.log(least_s), math.log(max(least_s * 1.001, 2 / course.per_s))
+    seldom_s = 2 / course.per_s
+    if len(divisors) > 1:  # the last level has few failures of its own: no rarer than levels stay independent
+        last = course.levels[-1]
+        seldom_s = _NEARLY * MOST_PER_SEGMENT / course.per_s - last.stall_s - last.durable_s
+    low, high = math.log(least_s), math.log(max(least_s * 1.001, seldom_s))
     best = course
     for _ in range(_ROUNDS):
         tried = np.linspace(low, high, _TRIES)

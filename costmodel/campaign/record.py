@@ -5,18 +5,30 @@ Plain records: a plan can hold them without the mathematics of the campaign bein
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from topology.base.errors import InputError
+from topology.spec import StorageSpec
+from topology.spec_rules import storage_problems
 
-Device = Literal["gpu", "node", "nic"]
-"""What a cause is counted by: twice as many of them fail twice as often."""
+Device = Literal["gpu", "node", "nic", "rack", "switch", "storage"]
+"""What a cause is counted by: twice as many of them fail twice as often. There is one storage."""
 Notice = Literal["crash", "hang", "corruption"]
 """How a failure shows: a process ends, all wait for one, or numbers go wrong in silence."""
-Scope = Literal["process", "node", "memory"]
-"""What is lost: the processes alone, a node until it is repaired, or all that lies in memory anywhere."""
-SCOPES: tuple[Scope, ...] = ("process", "node", "memory")
+Scope = Literal["process", "node", "rack", "memory"]
+"""What is lost: the processes alone, a node until it is repaired, all nodes of a rack (or below a switch), or
+all that lies in memory anywhere."""
+Survival = Literal["process", "disk", "node", "rack", "memory"]
+"""What a checkpoint outlives; ``disk`` is that of a node's own disks: memory may go, the node may not."""
+SURVIVED: Mapping[Survival, frozenset[Scope]] = {
+    "process": frozenset({"process"}),
+    "disk": frozenset({"process", "memory"}),
+    "node": frozenset({"process", "node"}),
+    "rack": frozenset({"process", "node", "rack"}),
+    "memory": frozenset({"process", "node", "rack", "memory"}),
+}
 Restart = Literal["in_process", "swap", "requeue"]
 
 MOST_EVENTS, MOST_DAYS, LONGEST_S = 1e7, 1e5, 1e7
@@ -100,6 +112,8 @@ class Site:
     gpus: int
     gpus_per_node: int = 8
     nics_per_node: int = 8
+    nodes_per_rack: int = 1
+    nodes_per_switch: int = 1
     days: float
     planned: float = 0.0
     causes: tuple[Cause, ...]
@@ -110,7 +124,8 @@ class Site:
 
     def __post_init__(self) -> None:
         """Refuse a site without devices, days or causes."""
-        positive = {name: getattr(self, name) for name in ("gpus", "gpus_per_node", "nics_per_node", "days")}
+        counts = ("gpus", "gpus_per_node", "nics_per_node", "nodes_per_rack", "nodes_per_switch", "days")
+        positive = {name: getattr(self, name) for name in counts}
         wrong = [f"{name} = {value:g}" for name, value in positive.items() if not 0 < value <= 10**7]
         if wrong or not self.causes or not 0 <= self.planned <= MOST_EVENTS:
             raise InputError(
@@ -118,6 +133,15 @@ class Site:
                 cause=", ".join(wrong) or ("no causes" if not self.causes else f"planned = {self.planned:g}"),
                 fix="give gpus, gpus_per_node and nics_per_node of at least 1, days above 0, and one cause",
             )
+        for cause in self.causes:
+            sizes = {"rack": self.nodes_per_rack, "switch": self.nodes_per_switch}
+            if sizes.get(cause.device) == 1 or (cause.loses == "rack" and cause.device not in sizes):
+                raise InputError(
+                    what=f"how many nodes {cause.name!r} takes is not said",
+                    cause=f"device = {cause.device}, loses = {cause.loses}, nodes_per_rack = "
+                    f"{self.nodes_per_rack}, nodes_per_switch = {self.nodes_per_switch}",
+                    fix="count it by rack or switch, with nodes_per_rack or nodes_per_switch of at least 2",
+                )
 
     @property
     def nodes(self) -> float:
@@ -148,6 +172,18 @@ class Times:
     repair: Duration
     maintenance: Duration
     stall: Duration
+    rack_repair: Duration | None = None
+    outage: Duration | None = None
+
+    @property
+    def rack_back(self) -> Duration:
+        """Until a rack, or what is below a switch, is back; as long as a node's repair where nobody said."""
+        return self.rack_repair or self.repair
+
+    @property
+    def storage_back(self) -> Duration:
+        """Until storage answers again; as long as a requeue where nobody said."""
+        return self.outage or self.requeue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +216,7 @@ class Storage:
     name: str
     write_bytes_per_s: float
     read_bytes_per_s: float
-    survives: Scope = "memory"
+    survives: Survival = "memory"
     source: str = ""
     as_of: str = ""
 
@@ -195,12 +231,33 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Nodes that their owner takes back: how often each, how long before it is said, until another is had."""
+
+    per_hour: float
+    warning_s: float = 120.0
+    replaced: Duration
+
+    def __post_init__(self) -> None:
+        """Refuse rates that no market has."""
+        if not (0 < self.per_hour <= 3600 and 0 <= self.warning_s <= LONGEST_S):
+            raise InputError(
+                what="these are no preemptions",
+                cause=f"per_hour = {self.per_hour:g}, warning_s = {self.warning_s:g}",
+                fix="give per_hour above 0, such as 0.06, warning_s of at least 0, or leave spot out",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureModel:
     """All that a campaign assumes of the world: who counted what failed, and how long everything takes.
 
     `restart` is how a run comes back where a process or a node was lost; `asynchronous` writes while steps
     go on; `peer_memory` keeps a copy in another node's memory. With `min_gpus` a run goes on with fewer
-    replicas where no spare is left, down to that many GPUs; without, it waits.
+    replicas where no spare is left, down to that many GPUs; without, it waits. `tiers` are the places that
+    checkpoints may go to, in place of those of the cluster; the search takes those that leave most useful.
+    `spares_for` says whether spares make the cheapest or the earliest finish.
+    `changed_share` of a checkpoint is written where the engine writes what changed since the one before.
     """
 
     site: Site
@@ -211,6 +268,22 @@ class FailureModel:
     asynchronous: bool = True
     peer_memory: bool = False
     min_gpus: int | None = None
+    tiers: tuple[StorageSpec, ...] = ()
+    changed_share: float = 1.0
+    spot: Spot | None = None
+    spares_for: Literal["cost", "date"] = "cost"
+
+    def __post_init__(self) -> None:
+        """Refuse places and shares that are none."""
+        wrong = [line for i, one in enumerate(self.tiers) for line in storage_problems(one, f"tiers[{i}]")]
+        if not 0 < self.changed_share <= 1:
+            wrong.append(f"changed_share = {self.changed_share:g}, must be above 0 and at most 1")
+        if wrong:
+            raise InputError(
+                what="checkpoints cannot be kept so",
+                cause="; ".join(wrong),
+                fix="give kind, write_bytes_per_s, read_bytes_per_s of at least 1; changed_share = 1 is all",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,11 +316,26 @@ class LostShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """What one change of the world is worth: a finish so many days earlier, so many dollars cheaper."""
+    """What one change of the world is worth: a finish so many days earlier, so many dollars cheaper.
+
+    `pays_back_days` of the run save its price, where it has one.
+    """
 
     change: str
     days: float
     usd: float | None
+    pays_back_days: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """One place that checkpoints go to: seconds of work between two, and seconds that steps wait for each."""
+
+    name: str
+    every_s: float
+    stall_s: float
+    durable_s: float
+    load_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,8 +343,8 @@ class Campaign:
     """A finished run: when, for how much, how much of it useful, and what to set for it.
 
     Bands hold the step's own band, the spread of failure rates between sites, and chance. `by` says what
-    answered, the closed form or the simulation; `bound_useful_share` is what no layout can
-    beat, None where the closed form does not hold.
+    answered, the closed form or the simulation; `bound_useful_share` is what no layout can beat, None where
+    the closed form does not hold; `kept` are the places that checkpoints go to, nearest first.
     """
 
     useful_share: Band
@@ -274,5 +362,6 @@ class Campaign:
     mean_time_between_failures_s: float
     failures: FailureModel
     by: Literal["closed form", "simulation"]
+    kept: tuple[Kept, ...] = ()
     worth: tuple[Worth, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from costmodel.campaign.closed_form import MAINTENANCE
 from costmodel.campaign.course import Course
 from costmodel.campaign.cycles import Cycles
+from costmodel.campaign.record import SURVIVED
 from topology.base.errors import InputError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -106,10 +107,19 @@ class _State:
         hazards = course.hazards
         self.odds = np.cumsum([hazard.per_s for hazard in hazards]) / course.per_s
         self.level_of = np.array([course.level_for(hazard.loses) for hazard in hazards])
+        self.survives = np.array(
+            [[hazard.loses in SURVIVED[level.survives] for hazard in hazards] for level in course.levels]
+        )
+        self.warned = np.array([hazard.warned for hazard in hazards])
         self.notice = np.array([hazard.notice_s for hazard in hazards])
         self.restart = np.array([hazard.restart_s for hazard in hazards])
         self.sigma = np.array([hazard.restart_sigma for hazard in hazards])
-        self.loses_node = np.array([hazard.loses_node for hazard in hazards])
+        self.takes = np.array([hazard.nodes for hazard in hazards])
+        own = [hazard.repair_s is None for hazard in hazards]
+        self.repair_s = np.array([course.back_s(hazard) for hazard in hazards])
+        self.repair_sigma = np.array(
+            [course.repair_sigma if mine else h.repair_sigma for mine, h in zip(own, hazards, strict=True)]
+        )
         self.announced = np.array([hazard.name == MAINTENANCE for hazard in hazards])
         self.loads = np.array([level.load_s for level in course.levels])
         self.speeds = _speed_table(course)
@@ -117,7 +127,7 @@ class _State:
         self.notice_left, self.back_left = np.zeros(runs), np.zeros(runs)
         self.is_planned = np.zeros(runs, dtype=bool)
         self.durable = np.zeros((len(course.levels), runs))
-        self.repairs = np.full((4, runs), np.inf)
+        self.repairs, self.taken = np.full((4, runs), np.inf), np.zeros((4, runs), dtype=np.intp)
         self.slow_until = np.zeros(runs)
         self.spent = {field.name: np.zeros(runs) for field in fields(Runs) if field.name not in _NO_PARTS}
         self.count = np.zeros(runs)
@@ -126,7 +136,7 @@ class _State:
     def advance(self) -> bool:
         """Let every campaign have its next event; False once all are done."""
         self.repairs[self.repairs <= self.t] = np.inf
-        away = np.isfinite(self.repairs).sum(axis=0)
+        away = (np.isfinite(self.repairs) * self.taken).sum(axis=0)
         speed = self.speeds[np.minimum(away, len(self.speeds) - 1)]
         back = self.repairs.min(axis=0)
         waits = self.alive & (speed <= 0)
@@ -191,7 +201,9 @@ class _State:
     def _regrow(self, at: Flags, away: Counts) -> None:
         """A node is back: where that makes another replica, it is taken in."""
         last = len(self.speeds) - 1
-        gains = self.speeds[np.clip(away - 1, 0, last)] > self.speeds[np.minimum(away, last)]
+        next_back = self.repairs.argmin(axis=0)
+        some = self.taken[next_back, np.arange(self.n)]
+        gains = self.speeds[np.clip(away - some, 0, last)] > self.speeds[np.minimum(away, last)]
         self.back_left = np.where(at & gains, self.course.regrow_s, self.back_left)
         self.is_planned &= ~at
 
@@ -207,30 +219,34 @@ class _State:
         drawn = self.rng.random(len(who)) * self.odds[-1]
         kind = np.searchsorted(self.odds, drawn).clip(0, len(self.odds) - 1)
         level = self.level_of[kind]
-        reach = np.arange(len(self.loads))[:, None] >= level
-        newest = np.where(reach, self.durable[:, who], -1.0).max(axis=0)
+        reach, warned = self.survives[:, kind], self.warned[kind]
+        newest = np.where(warned, self.x[who], np.where(reach, self.durable[:, who], -1.0).max(axis=0))
         self.spent["lost_work_s"][who] += self.x[who] - newest
         self.x[who] = self.restored[who] = newest
-        lost_too = ~reach | (self.durable[:, who] > newest)
+        lost_too = ~reach | (self.durable[:, who] > newest) | warned
         self.durable[:, who] = np.where(lost_too, newest, self.durable[:, who])
         spread = np.exp(self.sigma[kind] * self.rng.standard_normal(len(who)) - self.sigma[kind] ** 2 / 2)
         self.notice_left[who] = self.notice[kind]
         self.back_left[who] = self.restart[kind] * spread + self.loads[level]
         self.is_planned[who] = self.announced[kind]
         self.count[who] += ~self.announced[kind]
-        self._send_to_repair(who[self.loses_node[kind]])
+        takes = self.takes[kind] > 0
+        self._send_to_repair(who[takes], kind[takes])
 
-    def _send_to_repair(self, who: npt.NDArray[np.intp]) -> None:
-        """A node of each of these goes to repair, in the first place that is free."""
+    def _send_to_repair(self, who: npt.NDArray[np.intp], kind: npt.NDArray[np.intp]) -> None:
+        """The nodes that each of these lost go to repair together, in the first place that is free."""
         if not len(who):
             return
         free = np.isinf(self.repairs[:, who])
         if not free.any(axis=0).all():
             self.repairs = np.vstack([self.repairs, np.full_like(self.repairs, np.inf)])
+            self.taken = np.vstack([self.taken, np.zeros_like(self.taken)])
             free = np.isinf(self.repairs[:, who])
-        sigma = self.course.repair_sigma
-        takes = np.exp(sigma * self.rng.standard_normal(len(who)) - sigma**2 / 2) * self.course.repair_s
-        self.repairs[free.argmax(axis=0), who] = self.t[who] + takes
+        sigma = self.repair_sigma[kind]
+        takes = np.exp(sigma * self.rng.standard_normal(len(who)) - sigma**2 / 2) * self.repair_s[kind]
+        place = free.argmax(axis=0)
+        self.repairs[place, who] = self.t[who] + takes
+        self.taken[place, who] = self.takes[kind]
 
     def result(self) -> Runs:
         """The finished campaigns."""

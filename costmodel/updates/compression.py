@@ -72,7 +72,7 @@ def parse_compression(text: str) -> Compression:
     if kind in NARROW_BYTES and not colon:
         return Compression(kind=kind)
     raise InputError(
-        what=f"{shown(text)} is no compression of gradients",
+        what=f"job.gradient_compression = {shown(text)} is no compression of gradients",
         cause=f"there are {', '.join(NARROW_BYTES)} and {FACTORED}:R with a rank R of 1 to {LARGEST_RANK}",
         fix=f"write for example --set job.gradient_compression={FACTORED}:4",
     )

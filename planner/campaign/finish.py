@@ -7,15 +7,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from costmodel.campaign.answer import Price, campaign
+from costmodel.campaign.answer import campaign
 from costmodel.campaign.checkpoint import checkpoint_state, saved_bytes_per_parameter
 from costmodel.campaign.compose import Job
 from costmodel.campaign.failures import default_model, read_failures
 from costmodel.campaign.record import Campaign, FailureModel
+from costmodel.campaign.worth import Price
 from costmodel.models.spec import parameter_count
 from planner.plan import Plan, stack_of
 from topology.base.errors import InputError
 from topology.pools.rates import mean_usd_per_gpu_hour
+from topology.spec import ClusterSpec
 
 _SHARDED = 3
 """The ZeRO stage that saves fewest bytes of a parameter."""
@@ -36,7 +38,12 @@ def with_campaign(plan: Plan, world: FailureModel | None = None) -> Plan:
 
 
 def finished(
-    plan: Plan, failures: str | Path | None, told: Callable[[InputError], None] = lambda _: None
+    plan: Plan,
+    failures: str | Path | None,
+    told: Callable[[InputError], None] = lambda _: None,
+    *,
+    min_gpus: int | None = None,
+    by_date: bool = False,
 ) -> Plan:
     """The plan with its campaign; as it is where published failures make none possible.
 
@@ -44,15 +51,39 @@ def finished(
         plan: A plan whose job says how many tokens.
         failures: A file of the user's own; what it makes impossible is an error.
         told: Hears why there is no campaign.
+        min_gpus: Fewest GPUs the run goes on with where no spare is left; None for that of the file.
+        by_date: Whether spares make the earliest finish, in place of the cheapest.
     """
     job_of(plan)  # refuses a plan without tokens, before its file is looked at
-    if failures is not None:
-        return with_campaign(plan, read_failures(Path(failures), plan.request.cluster.nodes[0].gpu))
+    world = world_of(plan.request.cluster, failures, min_gpus=min_gpus, by_date=by_date)
     try:
-        return with_campaign(plan)
+        return with_campaign(plan, world)
     except InputError as impossible:
+        if failures is not None or min_gpus is not None:
+            raise
         told(impossible)
         return plan
+
+
+def world_of(
+    cluster: ClusterSpec, failures: str | Path | None, *, min_gpus: int | None = None, by_date: bool = False
+) -> FailureModel:
+    """What is assumed of a cluster's failures: a file's or the published, with what was said beside it.
+
+    Raises:
+        InputError: the file is none, or the run should go on with more GPUs than there are.
+    """
+    gpu = cluster.nodes[0].gpu
+    world = default_model(gpu) if failures is None else read_failures(Path(failures), gpu)
+    if min_gpus is not None:
+        if not 0 < min_gpus <= cluster.num_gpus:
+            raise InputError(
+                what="a run cannot go on with so many GPUs",
+                cause=f"--min-gpus {min_gpus:,}, of {cluster.num_gpus:,} GPUs",
+                fix=f"give --min-gpus from 1 to {cluster.num_gpus:,}; without it the run waits for a node",
+            )
+        world = replace(world, min_gpus=min_gpus)
+    return replace(world, spares_for="date") if by_date else world
 
 
 def campaign_of(plan: Plan, world: FailureModel) -> Campaign:

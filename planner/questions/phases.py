@@ -70,7 +70,7 @@ def read_phases(path: Path, flags: Flags) -> tuple[tuple[Phase, ...], tuple[str,
         )
     entries = _entries(read_toml(path), str(path))
     understood = [(entry, understand(_flags_of(entry, flags))) for entry in entries]
-    phases = tuple(_phase(entry, found) for entry, found in understood)
+    phases = tuple(_phase(entry, found, str(path)) for entry, found in understood)
     return phases, tuple(dict.fromkeys(note for _, found in understood for note in found.notes))
 
 
@@ -103,10 +103,18 @@ def _flags_of(entry: PhaseText, flags: Flags) -> Flags:
     return replace(flags, **said)
 
 
-def _phase(entry: PhaseText, found: Understood) -> Phase:
+def _phase(entry: PhaseText, found: Understood, path: str) -> Phase:
     """A phase whose question is understood."""
-    return Phase(
-        name=entry.name,
-        request=found.request,
-        pause_s=parse_seconds(entry.pause, "2h") if entry.pause else 0.0,
-    )
+    return Phase(name=entry.name, request=found.request, pause_s=_pause_s(entry, path))
+
+
+def _pause_s(entry: PhaseText, path: str) -> float:
+    """Seconds that pass before a phase; a mistake says of which phase and file it is."""
+    try:
+        return parse_seconds(entry.pause, "2h") if entry.pause else 0.0
+    except InputError as wrong:
+        raise InputError(
+            what=f"{path}: the pause of the phase {shown(entry.name)} is not a time",
+            cause=f"pause = {shown(entry.pause)}: {wrong.cause}",
+            fix='write pause = "2h", or leave it out',
+        ) from wrong

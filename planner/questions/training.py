@@ -89,6 +89,8 @@ def understand(
         anchor=_anchor(flags.anchor, stack) if flags.anchor else None,
     )
     notes = _notes(flags, request)
+    if flags.objective in SAID_OF_A_RUN:
+        notes = (*notes, _said_of_a_run(flags.objective or "", request.job))
     if engine is None:
         usual, why = usual_engine(request)
         request, notes = replace(request, engine=usual), (*notes, *why)
@@ -237,9 +239,14 @@ def default_batch(num_gpus: int) -> int:
     return 1 << math.ceil(math.log2(wanted))
 
 
+SAID_OF_A_RUN = {"time": "step-time", "date": "step-time"}
+"""Objectives of a whole run: its layout is that of the shortest step, the rest is chosen by its campaign."""
+
+
 def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Objective:
     """Read the objective, and see that it has what it needs."""
-    objective = _one_of(name or OBJECTIVES[0], OBJECTIVES, "objective")
+    named = SAID_OF_A_RUN.get(name or "", name or OBJECTIVES[0])
+    objective = _one_of(named, OBJECTIVES, "objective")
     needed = {"--deadline": job.deadline_s, "--tokens": job.total_tokens}
     if objective == "gpus" and None in needed.values():
         raise InputError(
@@ -254,6 +261,13 @@ def _objective(name: str | None, job: TrainingJob, cluster: ClusterSpec) -> Obje
             fix="add --set cluster.usd_per_gpu_hour=…, or leave out --objective cost",
         )
     return objective
+
+
+def _said_of_a_run(word: str, job: TrainingJob) -> str:
+    """What an objective of a run is taken for."""
+    if word == "time" or job.total_tokens is None:
+        return f"objective {word} is step-time: the run of the shortest step is the shortest run"
+    return "objective date: the earliest finish in the median, and spares until hardly any is waited for"
 
 
 def _one_of(name: str, choices: Sequence[T], kind: str) -> T:

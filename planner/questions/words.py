@@ -62,14 +62,16 @@ class JobWords(TypedDict, total=False):
 class SearchWords(JobWords, total=False):
     """The same, and what chooses among layouts.
 
-    `objective` is step-time, cost, gpus or memory; `top` counts alternatives; `memory_headroom` is the share
-    of a GPU's memory to leave free; `failures` a file of what fails, for the campaign of a plan with tokens.
+    `objective` is step-time (of a run also date), cost, gpus or memory; `top` counts alternatives;
+    `memory_headroom` is the share of a GPU's memory to leave free; `failures` a file of what fails, for the
+    campaign of a plan with tokens, `min_gpus` the fewest it goes on with.
     """
 
     objective: str
     top: CountWord
     memory_headroom: float | str
     failures: str | Path
+    min_gpus: int
 
 
 class GridWords(TypedDict, total=False):

@@ -70,7 +70,11 @@ def _checkpoint(found: Campaign) -> str:
     size = f"{three_digits(found.checkpoint_bytes / TB)} TB"
     write = f"written in {format_seconds(found.checkpoint_write_s)}"
     stall = f"steps wait {format_seconds(found.checkpoint_stall_s)}"
-    return f"every {format_seconds(found.checkpoint_interval_s)} of work: {size}, {write}, {stall}"
+    every = f"every {format_seconds(found.checkpoint_interval_s)} of work"
+    if len(found.kept) > 1:
+        each = [f"{one.name} every {format_seconds(one.every_s)}" for one in found.kept]
+        every = f"{', '.join(each)} of work"
+    return f"{every}: {size}, {write}, {stall}"
 
 
 def _shares(found: Campaign) -> Table:
@@ -96,7 +100,8 @@ def _worth(found: Campaign) -> list[str]:
         money = ""
         if one.usd:
             money = f" and {format_usd(one.usd)}" if one.usd > 0 else f", and costs {format_usd(-one.usd)}"
-        said.append(f"{one.change} saves {saved}{money}")
+        back = "" if one.pays_back_days is None else f"; pays back in {three_digits(one.pays_back_days)} days"
+        said.append(f"{one.change} saves {saved}{money}{back}")
     return said
 
 

@@ -296,8 +296,8 @@ def test_the_words_are_those_of_the_flags() -> None:
     from planner.questions.words import GridWords, SearchWords
 
     words = set(SearchWords.__annotations__)
-    said = {NAMES.get(word, word) for word in words} - {"job", "layout", "set", "failures"}
+    said = {NAMES.get(word, word) for word in words} - {"job", "layout", "set", "failures", "min_gpus"}
     assert said == {field.name for field in fields(Flags)} - {"model", "settings"}
-    assert set(GridWords.__annotations__) == words - {"job", "top", "failures"}
+    assert set(GridWords.__annotations__) == words - {"job", "top", "failures", "min_gpus"}
     load = {_FIELD_OF_WORD.get(word, word) for word in LoadWords.__annotations__} - {"job", "set"}
     assert load == {field.name for field in fields(ServeFlags)} - {"model", "settings"}

@@ -65,12 +65,38 @@ def test_checkpoints_are_those_of_mlperf_storage(name: str, printed: float) -> N
     assert ours == pytest.approx(printed, rel=0.03)
 
 
-def test_the_largest_checkpoint_of_mlperf_storage_holds_more_than_one_copy_of_its_weights() -> None:
-    """Its 18 TB are not 14 bytes of each of its parameters; the weights of both its replicas make them."""
+def parameters_of_the_largest_of_mlperf_storage() -> int:
+    """Of the sizes in its configs/dlio/workload/llama3_1t.yaml, counted as its program counts them."""
     H, F, layers, vocabulary, heads, kv_heads = 25872, 98304, 128, 128256, 192, 32
-    parameters = layers * (2 * H * H * (1 + kv_heads / heads) + 3 * H * F) + 2 * vocabulary * H
-    assert 14 * parameters / GIB == pytest.approx(18_000 * 0.857, rel=0.01)
-    assert (14 + 2) * parameters / GIB == pytest.approx(18_000, rel=0.03)
+    kv = H // heads * kv_heads  # heads of a whole number of elements
+    return layers * (2 * H + H * (H + 2 * kv) + H * H + 3 * H * F) + 2 * vocabulary * H + H
+
+
+def test_the_largest_checkpoint_is_what_the_program_of_mlperf_storage_writes() -> None:
+    """Its sizes are 1.183 T parameters, of which it writes 14 bytes: the 15,426 GB of its table of sizes.
+
+    DLIO adds five more vectors of H to each of three optimizer tensors on each of 1,024 ranks.
+    """
+    ours = saved_bytes_per_parameter(stack("megatron-core")) * parameters_of_the_largest_of_mlperf_storage()
+    extra = 1024 * 3 * 5 * 25872 * 4
+    assert int((ours + extra) / GIB) == 15_426
+    assert ours / GIB == pytest.approx(15_426, rel=0.0005)
+
+
+def test_the_eighteen_terabytes_count_weights_twice() -> None:
+    """Its table of sizes gives the whole 15,426 GB as optimizer and a sixth more as weights: 7/6 of a checkpoint.
+
+    Of its 405B the same table gives 4,533 GB of optimizer, 12 bytes a parameter as it should; three ways to read
+    the 18 TB as one model fail: 14 bytes of its sizes, 12 of them as optimizer, and heads that are not grouped.
+    """
+    weights, optimizer = 2571, 15_426  # LLM_SIZE_BY_RANK of mlcommons/storage, mlpstorage/config.py
+    parameters = parameters_of_the_largest_of_mlperf_storage()
+    assert weights == optimizer / 6
+    assert weights + optimizer == pytest.approx(18_000, rel=0.001)
+    assert pytest.approx(4533, rel=0.001) == 12 * 405.85e9 / GIB
+    ungrouped = parameters + 128 * 2 * 25872 * (25872 - 134 * 32)
+    read = [14 * parameters, 2 * parameters + optimizer * GIB, 14 * ungrouped]
+    assert [abs(one / GIB / 18_000 - 1) > 0.015 for one in read] == [True] * 3
 
 
 def test_the_checkpoint_of_bloom_is_fourteen_bytes_a_parameter() -> None:
@@ -252,32 +278,58 @@ def test_bloom_was_interrupted_once_a_week_and_saved_every_three_hours() -> None
     assert expected(theirs).useful > 0.98
 
 
-def test_opt_lost_more_than_failures_and_restarts_explain() -> None:
-    """Two machines a day make its 90 restarts within a quarter; 12 to 41 % lost do not follow from minutes.
+def test_opt_lost_what_four_spares_leave_of_machines_that_are_away_for_days() -> None:
+    """12 to 41 % lost: two machines a day, four buffer nodes, and 1.3 to 3 days until one is back.
 
-    What it lost is 1.8 hours or more a restart: people were called, runs diverged and were set back. How long that
-    took was not published, so it is not claimed.
+    Three tries: minutes of a requeue alone lose 5 %, the shipped day of repair 8 %, and days the whole band; its
+    chronicles say that a replacement took hours and often was the same bad machine, not how long in the mean. With
+    the 12 nodes that it kept later nothing is waited for.
     """
     of = world("opt", asynchronous=False, restart="requeue")
     cluster = default_cluster("a100-sxm-80gb", 992).spec
-    course = replace(course_of(job(992, 33, 1.6e12), of, cluster), spares=12)
-    interruptions = course.per_s * 56 * DAY
-    assert interruptions == pytest.approx(90, rel=0.25)
-    ours = expected(course).useful
-    assert ours > 1 - 0.123
-    assert pytest.approx(1.84, abs=0.01) == (0.123 * 56 * 24) / 90
+
+    def lost(spares: int, days: float) -> float:
+        """Share of the run with so many spares and days of repair."""
+        course = replace(
+            course_of(job(992, 33, 1.6e12), times(of, repair=days * DAY), cluster), spares=spares
+        )
+        assert course.per_s * 56 * DAY == pytest.approx(90, rel=0.25)
+        return 1 - expected(course).useful
+
+    assert lost(12, 1) == pytest.approx(0.046, abs=0.005)
+    assert lost(4, 1) == pytest.approx(0.081, abs=0.005)
+    assert lost(4, 1.3) < 0.123 < lost(4, 1.5) < lost(4, 3) < 0.41 < lost(4, 3.3)
 
 
 def test_the_gain_of_unicron_needs_more_failures_than_any_site_has() -> None:
-    """1.2 times on 128 GPUs, by noticing in seconds: at the published rates of sites it is below 1.03."""
+    """1.2 to 1.9 times on 128 GPUs, by noticing in seconds: what it injected is not in what is published here.
+
+    Three tries: noticing alone, at the rates of sites; its own 68 minutes of a failure (30 to time out, 23 to be
+    queued and set up, 15 computed again), at the highest of them; and the rate that 1.2 would need, more than ten
+    times the highest.
+    """
     cluster = default_cluster("a100-sxm-80gb", 128).spec
-    gains = {}
+    small = job(128, 56, 14 * 7e9)
+
+    def gain(of: FailureModel, interval_s: float | None = None) -> float:
+        """Useful share when failures are noticed in 5.6 s and a copy is near, over that in this world."""
+        course = course_of(small, of, cluster)
+        theirs = replace(course, spares=8, every_s=(interval_s,)) if interval_s else course
+        fast = times(replace(of, peer_memory=True, restart="swap"), crash_notice=5.6, hang_notice=5.6)
+        ours = course_of(small, fast, cluster)
+        return expected(replace(ours, spares=theirs.spares)).useful / expected(theirs).useful
+
     for site in ("rsc-1", "opt"):
-        slow = times(world(site, restart="requeue"), crash_notice=1800)
-        fast = times(world(site, peer_memory=True), crash_notice=5.6)
-        both = [expected(course_of(job(128, 56, 14 * 7e9), of, cluster)).useful for of in (slow, fast)]
-        gains[site] = both[1] / both[0]
-    assert 1.0 < gains["rsc-1"] < gains["opt"] < 1.03
+        assert 1.0 < gain(times(world(site, restart="requeue"), crash_notice=1800)) < 1.03
+    whole = times(world("opt", restart="requeue"), crash_notice=1800, requeue=23 * 60)
+    assert 1.0 < gain(whole, 1800) < 1.03
+
+    def at_rate(factor: float) -> float:
+        """The gain where failures are so many times as frequent."""
+        causes = tuple(replace(c, events=factor * c.events, loses="process") for c in whole.site.causes)
+        return gain(replace(whole, site=replace(whole.site, causes=causes)), 1800)
+
+    assert at_rate(10) < 1.2 < at_rate(20)
 
 
 def test_a_failure_every_eighteen_minutes_leaves_what_ft_hsdp_says() -> None:

@@ -45,7 +45,7 @@ def random_course(seed: int) -> Course:
     if draw.random() < 0.4:
         near = Level(name="peer", stall_s=stall_s / 10, durable_s=durable_s / 10, load_s=1.0, survives="node")
         levels, intervals = (near, *levels), (every_s / int(draw.integers(2, 9)), every_s)
-    losses = sum(hazard.per_s for hazard in hazards if hazard.loses_node)
+    losses = sum(hazard.per_s for hazard in hazards if hazard.nodes)
     repair_s = 10 ** draw.uniform(3.5, 5.5)
     offered = losses * repair_s
     nodes, replica = int(2 ** draw.integers(4, 12)), int(2 ** draw.integers(0, 4))

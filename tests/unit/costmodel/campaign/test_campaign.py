@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.campaign.answer import Price, campaign
+from costmodel.campaign.answer import campaign
 from costmodel.campaign.checkpoint import (
     CheckpointState,
     checkpoint_state,
-    levels_of,
     saved_bytes_per_parameter,
 )
 from costmodel.campaign.closed_form import at_full_strength, expected
@@ -17,6 +16,8 @@ from costmodel.campaign.course import Level
 from costmodel.campaign.failures import default_model
 from costmodel.campaign.interval import with_best_interval, with_best_spares
 from costmodel.campaign.record import Campaign, Duration
+from costmodel.campaign.tiers import chains_of
+from costmodel.campaign.worth import Price
 from costmodel.job import TrainingJob
 from costmodel.layout import ParallelLayout
 from costmodel.memory.stage import memory_by_stage
@@ -89,9 +90,9 @@ def test_an_engine_that_gathers_from_its_master_copy_saves_no_weights_beside_it(
 def test_checkpoints_wait_for_storage_or_go_on() -> None:
     """Synchronous: the steps wait for all bytes; asynchronous: for the copy aside; a peer's copy comes first."""
     state = job().checkpoint
-    (waits,) = levels_of(state, replace(WORLD, asynchronous=False), CLUSTER)
-    (goes_on,) = levels_of(state, WORLD, CLUSTER)
-    peer, last = levels_of(state, replace(WORLD, peer_memory=True), CLUSTER)
+    ((waits,),) = chains_of(state, replace(WORLD, asynchronous=False), CLUSTER)
+    ((goes_on,),) = chains_of(state, WORLD, CLUSTER)
+    ((peer, last),) = chains_of(state, replace(WORLD, peer_memory=True), CLUSTER)
     assert (waits.stall_s, waits.durable_s) == (pytest.approx(BYTES / 100e9), 0.0)
     assert (goes_on.stall_s, goes_on.durable_s) == (
         pytest.approx(1.005, abs=0.001),
@@ -187,7 +188,10 @@ def test_a_run_that_comes_back_slower_than_it_fails_is_refused() -> None:
     slow = replace(WORLD, times=replace(WORLD.times, swap=Duration(seconds=30_000.0)))
     with pytest.raises(InputError, match="faster than it comes back") as refused:
         course_of(job(), slow, CLUSTER)
-    assert "use fewer than" in refused.value.fix
+    nodes = int(refused.value.fix.split()[1].replace(",", ""))
+    assert course_of(replace(job(gpus=8 * nodes), checkpoint=job().checkpoint), slow, CLUSTER).nodes == nodes
+    with pytest.raises(InputError, match="faster than it comes back"):
+        course_of(replace(job(gpus=8 * (nodes + 2)), checkpoint=job().checkpoint), slow, CLUSTER)
 
 
 def test_storage_slower_than_a_checkpoint_per_failure_is_refused_with_what_would_do() -> None:

@@ -130,6 +130,18 @@ def test_files_that_say_nothing_are_refused(tmp_path: Path, phases: tuple[str, .
         read_phases(written(tmp_path, *phases), Flags(model="405b", gpus="64", global_batch_size="64..128"))
 
 
+@pytest.mark.parametrize("pause", ["-1h", "soon"])
+def test_a_pause_that_is_no_time_is_named_with_its_file_and_phase(tmp_path: Path, pause: str) -> None:
+    """Which of many phases it is, where it is written, and what was written."""
+    path = written(
+        tmp_path, 'name = "8k"\ntokens = "1T"\n', f'name = "32k"\ntokens = "1T"\npause = "{pause}"\n'
+    )
+    with pytest.raises(InputError) as refused:
+        read_phases(path, FLAGS)
+    assert [word in refused.value.what for word in (str(path), "'32k'", "pause")] == [True] * 3
+    assert pause in refused.value.cause
+
+
 def test_the_command_answers_in_words_and_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every format, with the same phases."""
     path = written(tmp_path, f'name = "8k"\ntokens = "10T"\n{SHORT}')

@@ -11,7 +11,7 @@ import meshplan
 from costmodel.campaign.closed_form import expected
 from costmodel.campaign.compose import course_of
 from costmodel.campaign.failures import default_model
-from planner.campaign.finish import finish_gap, job_of, with_campaign
+from planner.campaign.finish import finish_gap, finished, job_of, with_campaign
 from planner.plan import Plan
 from planner.questions.flags import Flags
 from planner.questions.training import understand
@@ -62,6 +62,33 @@ def test_a_gap_is_claimed_only_where_it_is_proven() -> None:
     told = with_campaign(plan)
     assert finish_gap(replace(told, request=replace(told.request, objective="cost"))) is None
     assert finish_gap(replace(told, optimality=replace(told.optimality, status="best-found"))) is None
+
+
+def test_the_objective_date_spends_spares_for_days() -> None:
+    """The same layout; more spares, hardly a wait, and a finish that is no later: of time and date it is step-time."""
+    words = {"gpus": 16384, "tokens": "15T", "top": 1}
+    usual, dated, timed = (
+        meshplan.plan("405b", **words, objective=one) for one in ("step-time", "date", "time")
+    )
+    assert usual.layout == dated.layout == timed.layout
+    assert usual.campaign is not None
+    assert dated.campaign is not None
+    assert timed.campaign == usual.campaign
+    assert dated.campaign.spare_nodes > usual.campaign.spare_nodes
+    assert dated.campaign.mean_useful_share > usual.campaign.mean_useful_share
+    assert dated.campaign.lost_share.waiting_for_nodes < 1e-4
+
+
+def test_a_run_may_go_on_with_fewer_gpus() -> None:
+    """As in the file of failures; it needs fewer spares, and more GPUs than there are is refused."""
+    plan = planned()
+    waits, shrinks = finished(plan, None).campaign, finished(plan, None, min_gpus=12_288).campaign
+    assert waits is not None
+    assert shrinks is not None
+    assert (waits.failures.min_gpus, shrinks.failures.min_gpus) == (None, 12_288)
+    assert shrinks.spare_nodes < waits.spare_nodes
+    with pytest.raises(InputError, match="cannot go on with so many GPUs"):
+        finished(plan, None, min_gpus=20_000)
 
 
 def test_the_library_answers_with_the_campaign_of_the_command_line(tmp_path: Path) -> None:
