@@ -28,7 +28,7 @@ def command(
     from app.actions.plan import find_plan, plan_asked
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
-    from planner.questions.traced import is_in_a_library
+    from planner.questions.traced import traced_name
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if phases is not None:
@@ -37,7 +37,7 @@ def command(
         return emit(
             planned_phases(phases, flags, failures), wanted=output_format, as_json=as_json, output=output
         )
-    if module is None and inputs is None and not is_in_a_library(flags.model):
+    if module is None and inputs is None and not traced_name(flags.model):
         plan, notes = plan_asked(flags)
     else:
         from app.actions.module import understood_module
