@@ -19,6 +19,7 @@ STYLE = """<style>
 [data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
 [data-testid="stMetricDelta"] :is(div, p) { white-space: normal; overflow: visible; }
+.st-key-history_place { min-height: 4.25rem; }
 .stTabs [role="tab"] p { font-size: 0.875rem; }
 .stTabs [role="tablist"] { flex-wrap: wrap; height: auto; row-gap: 0; overflow: visible; }
 .stPlotlyChart :is(.xtick, .ytick, .textpoint, .bartext-outside) :is(text, tspan),

@@ -67,6 +67,7 @@ def settle(page) -> None:
 def choose(page, label: str, option: str) -> None:
     """Choose an option of a select box."""
     box = page.get_by_test_id("stSelectbox").filter(has_text=label).locator("input").first
+    box.evaluate("box => box.scrollIntoView({block: 'center'})")
     box.click()
     page.get_by_role("option", name=option, exact=True).click()
     settle(page)

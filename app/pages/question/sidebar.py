@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from app.pages.base.carried import carried, carry
-from app.pages.base.choices import choose, write
+from app.pages.base.choices import choose, recall_is_over, write
 from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
 from app.pages.question.axes import choose_axes, pin
+from app.pages.question.history import show_history
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
 from costmodel.accuracy.kept_anchors import kept_anchors
@@ -32,7 +33,7 @@ from topology.spec import ClusterSpec
 
 NO_ANCHOR, USUAL_DEADLINE = "none", "30d"
 DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
-UPLOADED = "uploaded file"
+UPLOADED, MODEL_OR_CLUSTER = "uploaded file", "of a file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
 
@@ -71,6 +72,7 @@ def ask_job() -> Question:
         AwaitedFileError: A file was chosen as a source and is not here yet; every box is drawn all the same.
     """
     with st.sidebar:
+        history = st.container(key="history_place")
         model_name, model = _model()
         cluster_flags, cluster = _cluster()
         job = _job()
@@ -80,10 +82,20 @@ def ask_job() -> Question:
         )  # fmt: skip
         settings = choose_axes()
         settings += _fabric(cluster_flags) if cluster is None else ()
+    recall_is_over()
+    with history:
+        show_history(_title(model_name, cluster_flags, cluster))
     _require_files(model_name or model, cluster_flags or cluster)
     flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
     usd = parse_count(budget, "budget") if budget else None
     return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd)
+
+
+def _title(model: str | None, flags: Mapping[str, str | None], cluster: ClusterSpec | None) -> str:
+    """The question in a few words, for the history."""
+    where = flags.get("gpu") or flags.get("cluster") or MODEL_OR_CLUSTER
+    count = flags.get("gpus") or (cluster.num_gpus if cluster else None)
+    return f"{model or MODEL_OR_CLUSTER}, {f'{count} × ' if count else ''}{where}"
 
 
 def _require_files(model: object, cluster: object) -> None:
