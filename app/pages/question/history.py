@@ -16,7 +16,7 @@ from app.pages.base.carried import held, hold
 from app.pages.base.choices import QUESTION, is_refused, labels, question_now, recall
 from app.requests.links import MOST_PACKED_CHARACTERS
 
-SPECS = ("model_spec", "cluster_spec")
+SPECS = ("model_spec", "cluster_spec", "anchor_spec")
 KEY, SERIAL = "history", "history_serial"
 PARTS = {
     kind: Path(__file__).with_name(f"history.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
