@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.figures.accuracy import predicted_against_measured
+from app.figures.measured.accuracy import predicted_against_measured
 from app.pages.base.choices import KEPT
 from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
 from app.pages.question.sidebar import BY_GPU

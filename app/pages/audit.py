@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app.figures.audited import run_beside_best
+from app.figures.measured.audited import run_beside_best
 from app.figures.memory import memory_bars
 from app.pages.base.carried import add
 from app.pages.base.choices import require_all_read, write

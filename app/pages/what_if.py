@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.figures.bands import narrowed_band
+from app.figures.measured.bands import narrowed_band
 from app.pages.answer.headline import show_actions, show_headline
 from app.pages.answer.money import limit_words
 from app.pages.answer.overflow import show_overflow

@@ -8,7 +8,7 @@ from typing import Literal
 
 import streamlit as st
 
-from app.figures.gantt import trace_json
+from app.figures.schedule.gantt import trace_json
 from app.pages.answer.launch import show_launch
 from app.pages.base.carried import add, carry
 from app.pages.base.frame import plain
