@@ -47,6 +47,7 @@ def main() -> None:
     from app.pages import accuracy, audit, campaign, compare, executor, serving, topology, what_if
     from app.pages.answer.headline import ACCURACY
     from app.pages.base.frame import hasten_spinners
+    from app.pages.base.take_pictures import offer_pictures
 
     hasten_spinners()
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
@@ -65,6 +66,7 @@ def main() -> None:
     chosen = st.navigation(pages, position="top")
     st.session_state[ACCURACY] = next(page for page in pages if page.url_path == "accuracy")
     chosen.run()
+    offer_pictures()
 
 
 def start(launcher: int) -> None:
