@@ -26,6 +26,7 @@ from topology.hardware.datasheets import gpu_aliases
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-70b", "h100-sxm"
 LOADS = (1, 4, 16, 64, 256)
 FIND = "find"
+COMPARED = "compared"
 COUNTS = (FIND, "1", "2", "4", "8", "16", "32", "64")
 NO_LIMIT = "1h"
 """A latency that no load reaches, so that it is told at the percentile and limits nothing."""
@@ -45,7 +46,7 @@ def render() -> None:
     show_fleet_numbers(plan)
     if st.toggle("Draw throughput against latency", key="curve", bind="query-params"):
         with st.spinner("Serving every load", show_time=True):
-            points = list(load_points(replace(flags, gpus=str(plan.num_gpus))))
+            points = list(load_points(replace(flags, gpus=str(plan.num_gpus), weights=plan.weights)))
         within = Within(
             ttft_s=parse_seconds(flags.ttft or NO_LIMIT), tpot_s=parse_seconds(flags.tpot or NO_LIMIT)
         )
@@ -73,7 +74,7 @@ def ask_load() -> ServeFlags:
         ttft = choose(left, "First token within", FIRST_TOKEN_LIMITS, "ttft", default="1s", free=True)
         tpot = choose(right, "Each token within", TOKEN_LIMITS, "tpot", default="50ms", free=True)
         percentile = choose(left, "Percentile", ["50", "90", "95", "99"], "percentile", default="99")
-        weights = choose(right, "Weights", ["bf16", "fp8", "int8", "int4", "fp4"], "weights")
+        weights = choose(right, "Weights", [COMPARED, "bf16", "fp8", "int8", "int4", "fp4"], "weights")
         rate = write(st, "Requests per second", "2/s", "rate", max_chars=12)
     return ServeFlags(
         model=model,
@@ -84,7 +85,7 @@ def ask_load() -> ServeFlags:
         ttft=ttft,
         tpot=tpot,
         percentile=percentile,
-        weights=weights,
+        weights=None if weights == COMPARED else weights,
         rate=rate or None,
     )
 
@@ -98,7 +99,7 @@ def show_fleet_numbers(plan: ServingPlan) -> None:
         (f"Per token, {at}", format_seconds(estimate.limits["tpot"].predicted_s)),
         ("Tokens/s/GPU", f"{estimate.tokens_per_s_per_gpu:,.0f}"),
         ("Serves", f"{estimate.capacity_requests_per_s:.3g}/s"),
-        ("$ per M tokens", format_usd(estimate.usd_per_million_output_tokens)),
+        ("$ per M output tokens", format_usd(estimate.usd_per_million_output_tokens)),
     )
     row = st.container(key="numbers")
     for column, (label, text) in zip(row.columns(len(values), gap="small"), values, strict=True):

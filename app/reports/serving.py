@@ -206,7 +206,7 @@ def _throughput(plan: ServingPlan) -> Facts:
     pairs = [
         ("requests", f"{rate}/s, goodput {kept}/s"),
         *_headroom(plan),
-        ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU"),
+        ("output tokens", f"{tokens}/s, {per_gpu}/s per GPU in use"),
         ("busy", f"{estimate.utilisation:.0%}, mean batch {batch}, mean queue {queue}"),
         ("KV cache", f"{estimate.kv_used_share:.0%} used at the peak, {estimate.preemptions} preemptions"),
         ("bound by", estimate.bound_by),

@@ -87,6 +87,15 @@ class Load:
         return len(self.input_tokens)
 
 
+def most_p99_per_mean() -> float:
+    """Largest 99th percentile of any log-normal over its mean: e^(z²/2), at σ = z.
+
+    >>> round(most_p99_per_mean(), 2)
+    14.97
+    """
+    return float(np.exp(NORMAL_P99**2 / 2))
+
+
 def lognormal_parameters(mean: float, p99: float) -> tuple[float, float]:
     """Location and scale of the log-normal with this mean and 99th percentile.
 
@@ -282,7 +291,7 @@ def _json_rows(path: Path, text: str) -> list[dict[str, str | None]]:
             raise InputError(
                 what=f"the trace {path} is malformed",
                 cause=f"line {line}: {shown(one[:80])} is not a request in JSON",
-                fix=_TRACE_FIX,
+                fix=_JSON_FIX,
             ) from problem
         if rows and row.keys() != rows[0].keys():
             raise InputError(
@@ -295,6 +304,9 @@ def _json_rows(path: Path, text: str) -> list[dict[str, str | None]]:
 
 
 _TRACE_FIX = "write a CSV with the columns arrival_s,input_tokens,output_tokens"
+_JSON_FIX = (
+    "write one object a line, with the keys arrival_s, input_tokens, output_tokens (or Mooncake's own)"
+)
 
 
 def _trace_columns(path: Path, row: dict[str, str | None]) -> dict[str, str]:

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from planner.questions.flags import ServeFlags
 from topology.base.errors import InputError
+from topology.builders import default_cluster
+from topology.catalog import machine_cluster
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.offers import Offer, offer_of, provider_named
+from topology.hardware.offers import Offer, offer_of, provider_named, sizes_offered
 
 OWN = "own"
 Fabrics = list[tuple[str, Hierarchy]]
@@ -60,3 +62,24 @@ def offered(found: Renting, fabrics: Fabrics) -> tuple[Fabrics, list[str]]:
             fix="name another --provider, or give --usd-per-gpu-hour for GPUs of your own",
         )
     return kept, [f"not rented by {whom}, left out: {', '.join(missing)}"] if missing else []
+
+
+def in_smaller_machines(found: Renting, fabrics: Fabrics) -> Fabrics:
+    """The same kinds in each smaller machine that is rented of them, where small loads are cheapest.
+
+    Each is one machine, so no replica reaches beyond its own.
+    """
+    more: Fabrics = []
+    for gpu, fabric in fabrics if not found.own else ():
+        for size in sizes_offered(gpu, found.among):
+            offer = offer_of(gpu, size, found.among)
+            if size < fabric.gpus_per_host and offer is not None:
+                more.append((gpu, machine_cluster(offer.machine, size).hierarchy))
+    return more
+
+
+def nodes_for(kind: str, size: int, *, of: int) -> Hierarchy:
+    """Nodes that have so many GPUs, as `of` of them are joined: a fleet may leave some of the last node's."""
+    whole = default_cluster(kind, of).hierarchy.gpus_per_host
+    full = size if size <= whole and whole % size == 0 else -(-size // whole) * whole
+    return default_cluster(kind, full).hierarchy

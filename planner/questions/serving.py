@@ -14,21 +14,19 @@ from costmodel.models.spec import ModelSpec, parameter_count
 from costmodel.serving.deployment import KvDtype, Weights, weight_bytes
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.levels import ServingLevel
-from costmodel.serving.load import Load, mean_rate_per_s, read_trace
+from costmodel.serving.load import Load, mean_rate_per_s, most_p99_per_mean, read_trace
 from planner.questions.compared import compared_modes, compared_weights, one_of, shown_only_of
 from planner.questions.flags import ServeFlags
-from planner.questions.offers import offered, renting
+from planner.questions.offers import Renting, in_smaller_machines, nodes_for, offered, renting
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
 from planner.serving.plan import ServingObjective, ServingRequest
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
 from topology.base.units import parse_rate, parse_seconds
-from topology.builders import default_cluster
 from topology.catalog import cluster as named_cluster
 from topology.catalog import gpu_name, price
 from topology.catalog import gpus as known_gpus
 from topology.fabric.hierarchy import Hierarchy
-from topology.hardware.offers import Offer
 
 FLEET_KINDS = ("h100-sxm", "h200-sxm", "b200-sxm", "a100-sxm-80gb", "l40s")
 """GPU kinds compared when none is named: the ones clouds rent by the hour and whose kernels are measured."""
@@ -73,13 +71,21 @@ def understand_serving(
     found = renting(flags)
     fabrics, left_out = offered(found, _fabrics(flags, job))
     requests = [
-        (
-            _request(flags, model, job, gpu, weights, objective, found.offer(gpu, hierarchy), hierarchy),
-            hierarchy,
-        )
+        (_request(flags, model, job, gpu, weights, objective, found, hierarchy), hierarchy)
         for gpu, hierarchy in fabrics
         for weights in compared_weights(flags, model, hierarchy.gpu)
     ]
+    if job.request_rate_per_s is not None and not flags.gpus and "aggregated" in compared_modes(flags):
+        requests += [
+            (
+                replace(
+                    _request(flags, model, job, gpu, weights, objective, found, one), modes=("aggregated",)
+                ),
+                one,
+            )
+            for gpu, one in in_smaller_machines(found, fabrics)
+            for weights in compared_weights(flags, model, one.gpu)
+        ]
     shown_only = shown_only_of(flags, model) & {request.weights[0] for request, _ in requests}
     compared = (
         f"{' and '.join(sorted(shown_only))}: compared, not proposed, being another checkpoint (--weights)"
@@ -100,10 +106,11 @@ def _request(
     gpu: str,
     weights: Weights,
     objective: ServingObjective,
-    offer: Offer | None,
+    found: Renting,
     hierarchy: Hierarchy,
 ) -> ServingRequest:
     """One request."""
+    offer = found.offer(gpu, hierarchy)
     budget = offer or price(gpu)
     dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
     engine = serving_stack(flags.engine or "vllm").name
@@ -197,7 +204,7 @@ def _fabrics(flags: ServeFlags, job: ServingJob) -> list[tuple[str, Hierarchy]]:
     named = [gpu_name(name) for name in flags.gpu.split(",")] if flags.gpu else []
     alone = flags.gpus or capacity_asked(flags, job)
     kinds = named or ([DEFAULT_GPU] if alone else [kind for kind in FLEET_KINDS if kind in known_gpus()])
-    return [(kind, default_cluster(kind, size).hierarchy) for kind in kinds]
+    return [(kind, nodes_for(kind, size, of=FLEET_NODE_GPUS)) for kind in kinds]
 
 
 def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
@@ -242,7 +249,7 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         end_to_end_s=parse_time(flags.end_to_end, "--e2e"),
         percentile=_share(flags.percentile or "99", "--percentile", most=100),
         kv_dtype=one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
-        cached_share=_share(flags.cached or "0", "--cached", most=1),
+        cached_share=_cached(flags.cached or "0"),
         draft_tokens=parse_count(flags.draft_tokens, "--draft-tokens", largest=16)
         if flags.draft_tokens
         else 0,
@@ -265,19 +272,18 @@ def _lengths(flags: ServeFlags, trace: Load | None) -> dict[str, Any]:
             "input_tokens_p99": round(float(np.percentile(trace.input_tokens, 99))),
             "output_tokens_p99": round(float(np.percentile(trace.output_tokens, 99))),
         }
-    return {
+    tokens = {
         "input_tokens": parse_count(flags.input_tokens, "--input", binary=True)
         if flags.input_tokens
         else DEFAULT_INPUT,
         "output_tokens": parse_count(flags.output_tokens, "--output", binary=True)
         if flags.output_tokens
         else DEFAULT_OUTPUT,
-        "input_tokens_p99": parse_count(flags.input_p99, "--input-p99", binary=True)
-        if flags.input_p99
-        else None,
-        "output_tokens_p99": parse_count(flags.output_p99, "--output-p99", binary=True)
-        if flags.output_p99
-        else None,
+    }
+    return {
+        **tokens,
+        "input_tokens_p99": _p99(flags.input_p99, tokens["input_tokens"], "--input-p99"),
+        "output_tokens_p99": _p99(flags.output_p99, tokens["output_tokens"], "--output-p99"),
     }
 
 
@@ -316,6 +322,33 @@ def parse_time(text: str | None, flag: str) -> float | None:
             fix=f"give for example {flag} 500ms",
         )
     return value
+
+
+def _cached(text: str) -> float:
+    """Share of prompts that a prefix cache holds: never all, as the last token is computed for its answer."""
+    share = _share(text, "--cached", most=1)
+    if share == 1:
+        raise InputError(
+            what="--cached 1 is not possible",
+            cause="an engine computes at least the last token of a prompt, whatever its cache holds",
+            fix="give the share of prompt tokens that the cache holds, such as --cached 0.95",
+        )
+    return share
+
+
+def _p99(text: str | None, mean: int, flag: str) -> int | None:
+    """A 99th percentile of lengths that some log-normal with this mean has."""
+    if not text:
+        return None
+    p99 = parse_count(text, flag, binary=True)
+    most = int(mean * most_p99_per_mean())
+    if not mean <= p99 <= most:
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"a log-normal with a mean of {mean} tokens has a 99th percentile of {mean} to {most}",
+            fix="give one of those, or the lengths themselves by --trace",
+        )
+    return p99
 
 
 def _share(text: str, flag: str, *, most: float) -> float:

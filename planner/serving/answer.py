@@ -132,7 +132,7 @@ def estimate_fleet(
         request_rate_per_s=rate,
         capacity_requests_per_s=headroom.served_per_s if headroom is not None else rate,
         output_tokens_per_s=rate * float(simulation.output_tokens.mean()),
-        tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / gpus,
+        tokens_per_s_per_gpu=rate * float(simulation.output_tokens.mean()) / run.num_gpus,
         ttft=_percentiles(ttft, bands.ttft),
         tpot=_percentiles(tpot[~np.isnan(tpot)], bands.tpot),
         end_to_end=_percentiles(whole, bands.tpot),

@@ -140,11 +140,16 @@ def miss(
 def check_request(request: ServingRequest, gpu: Gpu) -> None:
     """Refuse lengths beyond the context, loads that are none, and precisions the GPU lacks."""
     job, model = request.job, request.model
-    longest = job.input_tokens + job.output_tokens
+    input_tokens, output_tokens = (
+        job.input_tokens_p99 or job.input_tokens,
+        job.output_tokens_p99 or job.output_tokens,
+    )
+    longest = input_tokens + output_tokens
     if longest > model.max_sequence_length:
+        which = " at their 99th percentile" if longest > job.input_tokens + job.output_tokens else ""
         raise InputError(
             what="requests are longer than the model's context",
-            cause=f"{job.input_tokens} input + {job.output_tokens} output = {longest} tokens, {model.name} "
+            cause=f"{input_tokens} input + {output_tokens} output = {longest} tokens{which}, {model.name} "
             f"holds {model.max_sequence_length}",
             fix=f"give --input and --output at most {model.max_sequence_length} together",
         )

@@ -190,7 +190,9 @@ def test_commands_are_printed_on_one_line_each() -> None:
     printed = serve(*question)
     told = json.loads(serve(*question, "--json").stdout)["commands"]
     lines = [line.strip() for line in printed.stdout.splitlines()]
-    for name in ("serve (prefill)", "serve (decode)", "router", "benchmark"):
+    servers = [name for name in told if name.startswith("serve (")]
+    assert {name.split()[1].strip("()") for name in servers} == {"prefill", "decode"}
+    for name in (*servers, "router", "benchmark"):
         assert len(told[name]) > 110
         assert any(line.endswith(f" {told[name]}") for line in lines)
 

@@ -71,6 +71,21 @@ def offer_of(gpu: str, gpus_per_host: int, among: Collection[str] | None = None)
     return _offer(min(found, key=lambda one: (one.usd_per_hour or 0.0, one.name))) if found else None
 
 
+def sizes_offered(gpu: str, among: Collection[str] | None = None) -> tuple[int, ...]:
+    """Return the GPUs of the machines of a kind that are rented, smallest first; None is by any provider.
+
+    >>> sizes_offered("l40s", ("AWS",))
+    (1, 4, 8)
+    """
+    found = {
+        machine.gpus_per_node
+        for machine in machines().values()
+        if machine.gpu == gpu and machine.usd_per_hour is not None
+        if among is None or machine.provider in among
+    }
+    return tuple(sorted(found))
+
+
 def _place(provider: str) -> int:
     """Return where a provider stands among those quoted."""
     return PRICE_ORDER.index(provider) if provider in PRICE_ORDER else len(PRICE_ORDER)

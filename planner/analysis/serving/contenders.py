@@ -154,3 +154,24 @@ def contenders_of(
         Contender(request=part, whole=request, hierarchy=hierarchy, board=board, proposed=proposed)
         for part in parts
     ]
+
+
+def worth_showing(one: Contender, contenders: Sequence[Contender]) -> bool:
+    """Whether a fleet tells anything: one in smaller machines where it is cheaper than in larger."""
+    larger = [
+        other
+        for other in contenders
+        if (other.request.gpu, other.request.weights, other.request.modes)
+        == (one.request.gpu, one.request.weights, one.request.modes)
+        and other.request.machine_gpus > one.request.machine_gpus
+    ]
+    if not larger:
+        return True
+    mine, theirs = _hourly(one), min(_hourly(other) for other in larger)
+    return mine < theirs
+
+
+def _hourly(one: Contender) -> float:
+    """Dollars an hour of a fleet; without end where there is none."""
+    found = None if one.plan is None else one.plan.estimate.usd_per_hour
+    return float("inf") if found is None else found

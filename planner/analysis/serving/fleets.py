@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from costmodel.kernels.tables import load_calibration
-from planner.analysis.serving.contenders import Contender, Worth, contenders_of, worth_of_plan
+from planner.analysis.serving.contenders import (
+    Contender,
+    Worth,
+    contenders_of,
+    worth_of_plan,
+    worth_showing,
+)
 from planner.analysis.serving.mixed_fleets import cheapest_mixed, mixed_summary
 from planner.deployment.vllm_sglang import commands
 from planner.questions.serving import Asked
@@ -50,10 +56,11 @@ def find_fleet(asked: Asked, *, tell: Tell = lambda _: None) -> ServingPlan:
     if best.found is None:
         raise RuntimeError("a contender with a plan has a fleet")
     plan = finished_plan(cal, best.whole, best.hierarchy, best.board, best.found, asked.trace, started)
-    others = [one.summary() for one in contenders if not (one.board is best.board and _is_mode(one, plan))]
+    beside = [one for one in contenders if not (one.board is best.board and _is_mode(one, plan))]
+    others = [one.summary() for one in beside if worth_showing(one, contenders)]
     tell("comparing fleets of two GPU kinds")
     others += _mixed(asked, contenders, plan)
-    dropped = [_dropped(request, problem.what) for request, problem in refused]
+    dropped = list(dict.fromkeys(_dropped(request, problem.what) for request, problem in refused))
     plan = replace(plan, other_fleets=(*others, *dropped))
     return replace(plan, commands=commands(plan))
 
