@@ -88,8 +88,8 @@ class ServingJob:
     Give either `request_rate_per_s` (open loop) or `concurrency` (closed loop, requests in flight).
     `percentile` is the share of requests, in 0…100, that must meet `ttft_s`, `tpot_s` and `end_to_end_s`.
     `cached_share` is the share of a prompt that a prefix cache already holds; `draft_tokens` are speculated
-    per step and accepted at rate `acceptance`. `memory_fraction` is the engine's memory setting, in 0…1, in
-    place of its default.
+    per step by `drafter` (mtp, eagle3 or a model's name) and accepted at rate `acceptance`.
+    `memory_fraction` is the engine's memory setting, in 0…1, in place of its default.
     """
 
     input_tokens: int
@@ -107,6 +107,7 @@ class ServingJob:
     cached_share: float = 0.0
     draft_tokens: int = 0
     acceptance: float = 0.0
+    drafter: str = ""
     burstiness: float = 1.0
     memory_fraction: float | None = None
 

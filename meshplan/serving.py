@@ -46,6 +46,7 @@ class LoadWords(TypedDict, total=False):
     cached: float | str
     draft_tokens: CountWord
     acceptance: float | str
+    drafter: str
     burstiness: float | str
     memory_fraction: float | str
     anchor: str

@@ -71,6 +71,9 @@ SERVE_FLAGS: Final[Mapping[str, Any]] = {
     "acceptance": Annotated[
         str | None, typer.Option("--acceptance", help="Share of drafts accepted.", metavar="0…1")
     ],
+    "drafter": Annotated[
+        str | None, typer.Option("--drafter", help="mtp, eagle3, or a small model.", metavar="WHAT")
+    ],
     "burstiness": Annotated[
         str | None, typer.Option("--burstiness", help="Variation of arrival gaps; 1 is Poisson.")
     ],

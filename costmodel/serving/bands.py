@@ -122,6 +122,7 @@ def evidence_of(deployment: Deployment, mode: str) -> Evidence:
     own = Kind(mode=mode, engine=deployment.stack.name, gpu=gpu, attention_dp=layout.attention_dp > 1)
     checks = (
         ("pipeline stages", layout.pp == 1),
+        ("speculation", not deployment.draft_tokens),
         (f"{mode} {own.engine}", _rows(Kind(mode=mode, engine=own.engine)) > 0),
         (
             f"attention data parallelism of {own.engine}",

@@ -6,7 +6,7 @@ import numpy as np
 
 from costmodel.kernels.tables import Calibration
 from costmodel.models.spec import layer_runs
-from costmodel.serving.deployment import Deployment
+from costmodel.serving.deployment import Deployment, draft_of
 from costmodel.serving.ops import (
     ACTIVATION_BYTES,
     all_reduce_s,
@@ -18,7 +18,7 @@ from costmodel.serving.ops import (
     projections_s,
     small_kernels,
 )
-from costmodel.serving.step import host_s
+from costmodel.serving.step import drafting_s, host_s
 
 
 def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context: float) -> dict[str, float]:
@@ -49,5 +49,10 @@ def decode_parts_s(cal: Calibration, deployment: Deployment, batch: int, context
     parts = {name: seconds * stack.kernel_level for name, seconds in parts.items()}
     parts["attention"] = layout.pp * float(decode_attention_s(cal, deployment, m, context)[0])
     parts["head"] = layout.pp * float(head_s(cal, deployment, m)[0]) / layout.pp
+    drafted = drafting_s(cal, deployment, np.array([float(rank)]))
+    draft = draft_of(deployment)
+    if draft is not None:
+        each = decode_attention_s(cal, draft, np.array([float(rank)]), context)
+        parts["drafting"] = float((drafted + deployment.draft_tokens * each)[0])
     parts["host"] = float(host_s(stack, np.array([float(rank)]), np.array([sum(parts.values())]))[0])
     return parts

@@ -6,16 +6,20 @@ the experts, ep the ranks that split the experts; expert_tp = tp·attention_dp/e
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
+from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec, layer_kinds, recurrent_state_bytes
 from costmodel.serving.engine import ServingStack
 from topology.base.errors import InputError, shown
 from topology.base.units import format_bytes
 from topology.fabric.hierarchy import Hierarchy
 
+_DRAFTERS = Path(__file__).parents[1] / "data" / "drafters.toml"
 Weights = Literal["bf16", "fp8", "int8", "int4", "fp4"]
 KvDtype = Literal["bf16", "fp8"]
 
@@ -74,8 +78,27 @@ class ServingLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafter:
+    """A kind of drafter: how it hangs on the model it drafts for, and how many of its drafts are accepted.
+
+    A projection turns `joined` hidden states into one. `vocabulary` tokens have an output projection of its
+    own; 0: that of the model is used, or all of it is its own. `models` bring one in their checkpoint.
+    """
+
+    joined: int
+    vocabulary: int
+    acceptance: float
+    source: str
+    as_of: str
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One replica: model, precision, layout, engine, and the fabric it runs on."""
+    """One replica: model, precision, layout, engine, and the fabric it runs on.
+
+    `drafter` is mtp, eagle3, or a model by name; "" drafts in no time and no memory (n-grams of the prompt).
+    """
 
     model: ModelSpec
     hierarchy: Hierarchy
@@ -86,6 +109,7 @@ class Deployment:
     cached_share: float = 0.0
     draft_tokens: int = 0
     acceptance: float = 0.0
+    drafter: str = ""
 
     def __post_init__(self) -> None:
         """Refuse a model whose decode nobody measured: its layers keep a state, or choose what they read."""
@@ -111,6 +135,63 @@ class Deployment:
         """
         n, a = self.draft_tokens, self.acceptance
         return 1.0 if n == 0 else (n + 1.0 if a >= 1 else (1 - a ** (n + 1)) / (1 - a))
+
+
+@functools.cache
+def drafters() -> Mapping[str, Drafter]:
+    """Kinds of drafters by name: mtp, eagle3 and model.
+
+    >>> {name: one.acceptance for name, one in drafters().items()}
+    {'mtp': 0.85, 'eagle3': 0.66, 'model': 0.62}
+    """
+    from topology.base.decode import read_toml, structure
+
+    return {
+        name: structure(entry, Drafter, f"{_DRAFTERS.name}: {name}")
+        for name, entry in read_toml(_DRAFTERS).items()
+    }
+
+
+def drafter_of(name: str) -> Drafter:
+    """The kind of a drafter: mtp, eagle3, or that of any model."""
+    return drafters().get(name) or drafters()["model"]
+
+
+def draft_of(deployment: Deployment) -> Deployment | None:
+    """What drafts, as a deployment of its own on the same GPUs; None where nothing is computed for drafts.
+
+    One layer of the model's last kind (mtp) or a dense one (eagle3), or a whole other model. All but mtp are
+    in bf16. A model whose heads cannot be split that far is whole on every GPU, as vLLM lets it be.
+    """
+    name, target, layout = deployment.drafter, deployment.model, deployment.layout
+    if not name or not deployment.draft_tokens:
+        return None
+    if name == "mtp":
+        spec = replace(target, name=f"{target.name}-mtp", num_layers=1, num_dense_layers=0)
+    elif name == "eagle3":
+        spec = replace(
+            target,
+            name=f"{target.name}-eagle3",
+            num_layers=1,
+            num_dense_layers=0,
+            num_experts=0,
+            num_experts_per_token=0,
+            shared_expert_size=0,
+            vocab_size=drafter_of(name).vocabulary,
+        )
+    else:
+        spec = listed_model(name)
+    tp = layout.tp if spec.num_attention_heads % layout.tp == 0 else 1
+    stage = replace(layout, pp=1) if name == "mtp" else ServingLayout(tp=tp, attention_dp=layout.attention_dp)
+    return replace(
+        deployment,
+        model=spec,
+        layout=stage,
+        weights=deployment.weights if name == "mtp" else "bf16",
+        draft_tokens=0,
+        acceptance=0.0,
+        drafter="",
+    )
 
 
 PUBLISHED_WEIGHTS: Mapping[str, Weights] = {

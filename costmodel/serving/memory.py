@@ -18,6 +18,8 @@ from costmodel.models.spec import (
 )
 from costmodel.serving.deployment import (
     Deployment,
+    draft_of,
+    drafter_of,
     dtype_of,
     kv_token_bytes_per_layer,
     stage_layers,
@@ -33,7 +35,7 @@ NORM_BYTES = 2.0  # norms and the router stay in bf16
 
 
 def weights_bytes(deployment: Deployment) -> float:
-    """Bytes of weights on the fullest GPU of a replica.
+    """Bytes of weights on the fullest GPU of a replica, those of its drafter among them.
 
     Every stage holds its layers; the first also the embedding, the last the output projection (vocabulary
     split over tp; a tied matrix is stored once without a pipeline).
@@ -42,10 +44,27 @@ def weights_bytes(deployment: Deployment) -> float:
     per_layer = _mean_layer_bytes(deployment)
     vocabulary = model.vocab_size * model.hidden_size * weight_bytes("bf16") / layout.tp
     layers = stage_layers(model, layout.pp)
+    drafts = draft_weights_bytes(deployment)
     if layout.pp == 1:
-        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2)
-    ends = max(layers[0], layers[-1]) * per_layer + vocabulary
+        return per_layer * layers[0] + vocabulary * (1 if model.tie_word_embeddings else 2) + drafts
+    ends = max(layers[0], layers[-1]) * per_layer + vocabulary + drafts
     return max(ends, max(layers) * per_layer)
+
+
+def draft_weights_bytes(deployment: Deployment) -> float:
+    """Bytes of the drafter on one GPU: its layer, what joins hidden states, an output projection of its own.
+
+    A model that drafts has all that a model has; the others take the embedding of the model they draft for.
+    """
+    draft = draft_of(deployment)
+    if draft is None:
+        return 0.0
+    kind = drafter_of(deployment.drafter)
+    if not kind.joined:
+        return weights_bytes(draft)
+    rows = kind.joined * draft.model.hidden_size + kind.vocabulary
+    joined = rows * draft.model.hidden_size * weight_bytes("bf16") / draft.layout.tp
+    return _mean_layer_bytes(draft) + joined
 
 
 def layer_weights_bytes(deployment: Deployment, kind: LayerKind) -> float:
@@ -100,7 +119,9 @@ def kv_bytes_per_token(deployment: Deployment, context: float = float("inf")) ->
         window = min((model.sliding_window or context) / context, 1.0) if context < float("inf") else 0.0
         kept += run.count * ((1 - share) + share * window)
     fullest = max(stage_layers(model, deployment.layout.pp)) / model.num_layers
-    return kept * fullest * kv_token_bytes_per_layer(deployment)
+    draft = draft_of(deployment)
+    drafts = kv_bytes_per_token(draft, context) if draft is not None else 0.0
+    return kept * fullest * kv_token_bytes_per_layer(deployment) + drafts
 
 
 def kv_capacity_tokens(

@@ -71,7 +71,9 @@ class Replica:
         self._left: list[int] = (load.input_tokens - load.cached_tokens).tolist()
         self._context: list[int] = load.input_tokens.tolist()
         self._steps_left: list[int] = (1 + np.ceil((load.output_tokens - 1) / g)).astype(int).tolist()
-        self._finish_step, self._start_step, self._held = [-1] * count, [0] * count, [0.0] * count
+        self._finish_step, self._start_step = [-1] * count, [0] * count
+        block = rules.kv_block_tokens
+        self._held: list[float] = (-(-load.input_tokens // block) * block).astype(float).tolist()
         self._heap: list[tuple[int, int]] = []
         self._admitted: list[int] = []
         self._prefilling: deque[int] = deque()
@@ -112,7 +114,7 @@ class Replica:
         self._steps_left.append(1 + ceil((output_tokens - 1) / self._times.tokens_per_step))
         self._finish_step.append(-1)
         self._start_step.append(0)
-        self._held.append(0.0)
+        self._held.append(self._rounded(input_tokens))
         for times_s in (self.first_token_s, self.finish_s, self.admitted_s):
             times_s.append(NEVER)
         self.waiting.append(len(self._left) - 1)
@@ -132,7 +134,7 @@ class Replica:
         grown = self._batch * self._times.tokens_per_step
         if self._kv + grown > self._rules.kv_capacity_tokens and self._running > 1:
             self._preempt()
-        elif self._prefilling or self._admit():
+        elif self._prefilling or (self.waiting and self._admit()):
             self._prefill_step()
         elif self._batch:
             self._decode_jump(horizon_s, most_steps)
@@ -146,12 +148,11 @@ class Replica:
 
         A prompt that was computed elsewhere goes straight to decoding.
         """
-        while self.waiting and self._has_room(self.waiting[0]):
-            i = self.waiting.popleft()
-            held = self._rounded(self._context[i])
+        waiting = self.waiting
+        while waiting and self._has_room(waiting[0]):
+            i = waiting.popleft()
             self._admitted.append(i)
-            self._held[i] = held
-            self._kv += held
+            self._kv += self._held[i]
             self.peak_kv = max(self.peak_kv, self._kv)
             self._running += 1
             self._remaining += self._steps_left[i]
@@ -178,7 +179,7 @@ class Replica:
         growth = rules.output_reserve * (self._remaining + self._steps_left[i]) * grown
         step = (self._batch if rules.mixed or not running else running + 1) * grown
         needed = max(growth, rules.spare_blocks * rules.kv_block_tokens * running, step)
-        return self._kv + self._rounded(self._context[i]) + needed <= rules.kv_capacity_tokens
+        return self._kv + self._held[i] + needed <= rules.kv_capacity_tokens
 
     def _rounded(self, tokens: int) -> float:
         """Tokens of the cache blocks that hold `tokens`."""
@@ -202,7 +203,8 @@ class Replica:
             rider_s = kv_s / times.stages + (1 - 1 / times.stages) * (times.graph_linear_s[riders] + kv_s)
         self.clock += prompt_s + rider_s
         self.busy_s += prompt_s + rider_s * self._stages_used(riders)
-        self._show(self.clock)
+        if self._unseen or self._unseen_done:
+            self._show(self.clock)
         self.prefilled_tokens += tokens
         if riders:
             self.steps.append((prompt_s + rider_s, 1, riders))
@@ -219,8 +221,9 @@ class Replica:
         """
         rules = self._rules
         tokens, largest, attention, widest, done = 0, 0, 0.0, 0.0, []
-        while (budget > 0 or not tokens) and (self._prefilling or self._admit()):
-            i = self._prefilling[0]
+        prefilling, waiting = self._prefilling, self.waiting
+        while (budget > 0 or not tokens) and (prefilling or (waiting and self._admit())):
+            i = prefilling[0]
             left = self._left[i]
             room = max(min(budget, rules.token_budget), 1) if rules.chunked else left
             if not rules.chunked and tokens and left > budget:
@@ -232,7 +235,7 @@ class Replica:
             self._left[i] = left - chunk
             if left > chunk:
                 break
-            done.append(self._prefilling.popleft())
+            done.append(prefilling.popleft())
         return tokens, largest, attention, widest, done
 
     def _attention_s(self, chunk: int, past: int) -> float:
@@ -283,7 +286,8 @@ class Replica:
             wait = max(horizon_s - self.clock, 0.0)
             k = min(k, max(ceil(2 * wait / (first + sqrt(first * first + 4 * curve * wait))), 1))
         seconds = k * first + curve * k * (k - 1)
-        self._show(self.clock + first)
+        if self._unseen or self._unseen_done:
+            self._show(self.clock + first)
         self.clock += seconds
         self.busy_s += seconds * self._stages_used(b)
         if self._stall:
@@ -385,6 +389,7 @@ class Replica:
         self._finish_step[i] = -1
         self._remaining -= steps_left
         self._left[i] = self._context[i] = context
+        self._held[i] = self._rounded(context)
         self._steps_left[i] = steps_left
         self.waiting.appendleft(i)
         self.preemptions += 1

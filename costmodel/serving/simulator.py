@@ -136,15 +136,17 @@ def _drive_open(
     order: list[int] = np.argsort(ready, kind="stable").tolist()
     sent: list[float] = ready[order].tolist()
     count, upcoming, asked = len(load), 0, ASKED_EVERY
-    while len(replica.finished) < count:
-        while upcoming < count and sent[upcoming] <= replica.clock:
-            replica.waiting.append(order[upcoming])
+    sent.append(NEVER)
+    waiting, finished, advance = replica.waiting, replica.finished, replica.advance
+    while len(finished) < count:
+        while sent[upcoming] <= replica.clock:
+            waiting.append(order[upcoming])
             upcoming += 1
-        if upcoming + len(replica.finished) >= asked:
+        if upcoming + len(finished) >= asked:
             asked += ASKED_EVERY
             if not hopeful(replica):
                 return None
-        replica.advance(sent[upcoming] if upcoming < count else NEVER)
+        advance(sent[upcoming])
     return list(load.arrival_s)
 
 

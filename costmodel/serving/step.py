@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.kernels.collectives import collective_time
+from costmodel.kernels.compute import gemm_time
 from costmodel.kernels.tables import Calibration
-from costmodel.serving.deployment import Deployment
+from costmodel.serving.deployment import Deployment, draft_of, drafter_of
 from costmodel.serving.engine import ServingStack
 from costmodel.serving.ops import ACTIVATION_BYTES, decode_attention_s, head_s, linear_s, prefill_attention_s
 from costmodel.serving.step_table import AttentionGrid, StepTimes
@@ -83,6 +84,9 @@ def prompt_linear_s(cal: Calibration, deployment: Deployment, largest: int, *, s
     stack = deployment.stack
     seconds = stack.sustained * linear_s(cal, deployment, knots, captured=False, shared=shared)
     seconds = seconds + head_s(cal, deployment, np.minimum(knots, 32))
+    draft = draft_of(deployment)
+    if draft is not None:  # its cache is filled as well
+        seconds = seconds + stack.sustained * draft_linear_s(cal, deployment, draft, knots, captured=False)
     seconds = seconds + stack.host_s + stage_send_s(cal, deployment, knots)
     return spread(knots, seconds, largest)
 
@@ -103,12 +107,44 @@ def decode_tables(
     rows = micro * width
     stage = linear_s(cal, deployment, rows, captured=True) + stage_send_s(cal, deployment, rows)
     linear = pp * stage + head_s(cal, deployment, rows)
+    linear = linear + drafting_s(cal, deployment, knots)
     first_context, last_context = max(input_tokens, 1), max(input_tokens + output_tokens, input_tokens + 2)
     at_first = pp * decode_attention_s(cal, deployment, micro, first_context)
     at_last = pp * decode_attention_s(cal, deployment, micro, last_context)
+    draft, drafts = draft_of(deployment), deployment.draft_tokens
+    if draft is not None:
+        at_first = at_first + drafts * decode_attention_s(cal, draft, knots, first_context)
+        at_last = at_last + drafts * decode_attention_s(cal, draft, knots, last_context)
     slope = np.maximum(at_last - at_first, 0.0) / (knots * (last_context - first_context))
     intercept = np.maximum(at_first - slope * knots * first_context, 0.0)
     return spread(knots, linear, per_rank), spread(knots, intercept, per_rank), spread(knots, slope, per_rank)
+
+
+def drafting_s(cal: Calibration, deployment: Deployment, requests: Floats) -> Floats:
+    """Seconds that a step drafts for `requests` of a rank, without attention; 0 without a drafter.
+
+    n drafts are n passes of the drafter, one after the other, each with the output projection. The first has
+    all tokens that the step before computed, n + 1 a request, the others one.
+    """
+    draft, drafts = draft_of(deployment), deployment.draft_tokens
+    if draft is None:
+        return np.zeros_like(requests)
+    one = draft_linear_s(cal, deployment, draft, requests, captured=True)
+    first = draft_linear_s(cal, deployment, draft, requests * (1 + drafts), captured=True)
+    return first + (drafts - 1) * one + drafts * head_s(cal, draft, requests)
+
+
+def draft_linear_s(
+    cal: Calibration, deployment: Deployment, draft: Deployment, tokens: Floats, *, captured: bool
+) -> Floats:
+    """Seconds of the drafter's layers at `tokens` of a rank, and of joining hidden states before them."""
+    kind, hidden = drafter_of(deployment.drafter), draft.model.hidden_size
+    layers = linear_s(cal, draft, tokens, captured=captured)
+    if not kind.joined:
+        return layers
+    gpu, level = draft.hierarchy.gpu, draft.stack.kernel_level
+    joining = gemm_time(cal, gpu, "bf16", tokens, hidden / draft.layout.tp, kind.joined * hidden)
+    return layers + joining.seconds * level
 
 
 def prompt_attention(cal: Calibration, deployment: Deployment, input_tokens: int) -> AttentionGrid:
@@ -117,6 +153,9 @@ def prompt_attention(cal: Calibration, deployment: Deployment, input_tokens: int
     query = np.unique(np.rint(np.geomspace(1, top, 24)))
     past = np.concatenate([[0.0], np.unique(np.rint(np.geomspace(64, top, 16)))])
     seconds = prefill_attention_s(cal, deployment, query[:, None], past[None, :])
+    draft = draft_of(deployment)
+    if draft is not None:
+        seconds = seconds + prefill_attention_s(cal, draft, query[:, None], past[None, :])
     seconds = seconds * deployment.stack.sustained
     return AttentionGrid(
         query_tokens=tuple(query.tolist()),

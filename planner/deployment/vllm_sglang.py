@@ -13,6 +13,7 @@ import json
 import shlex
 from dataclasses import replace
 
+from costmodel.models.catalog import listed_model
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import published_weights
 from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack
@@ -30,7 +31,6 @@ _NIXL = {"kv_connector": "NixlConnector"}
 """It pulls: a decode server fetches a cache from the prefill server that it is told of."""
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 _FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "fp4": "NVFP4"}
-DRAFTER = "<draft model>"
 MOST_SHOWN = 16
 """Servers up to which every command is shown."""
 
@@ -171,16 +171,15 @@ def _pod_notes(plan: ServingPlan) -> tuple[str, ...]:
 
 def notes(plan: ServingPlan) -> tuple[str, ...]:
     """What the commands do not start or cannot know."""
-    servers, engine = servers_of(plan), plan.request.engine
+    servers = servers_of(plan)
     found = list(node_notes(plan, servers))
     if len(servers) > MOST_SHOWN:
         found.append(f"{len(servers)} servers: --save-dir DIR writes a script for every node")
     if served_checkpoint(plan).startswith("<"):
         placeholder = served_checkpoint(plan)
         found.append(f"put a checkpoint in place of {placeholder}: the published weights have another format")
-    if plan.request.job.draft_tokens:
-        how = f"put it in place of {DRAFTER}" if engine == "vllm" else f"give it by {engine}'s own flags"
-        found.append(f"speculation needs a draft model, {how}; its time and memory are not modelled")
+    if (head := drafter_checkpoint(plan)).startswith("<"):
+        found.append(f"put a drafter that was trained for the model in place of {head}")
     return tuple(found)
 
 
@@ -230,7 +229,7 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
     words += ["--max-running-requests", str(pool.max_batch)]
     chunk = pool.token_budget * layout.attention_dp
     words += _unless(_default(plan).token_budget, "--chunked-prefill-size", chunk)
-    words += _quantization(plan) + _memory("--mem-fraction-static", plan)
+    words += _quantization(plan) + _memory("--mem-fraction-static", plan) + _drafted_by_sglang(plan)
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     if role:
         words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
@@ -262,6 +261,10 @@ def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
     lines += ["kv_cache_config:", *cache] if cache else []
     lines += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
     lines += ["disable_overlap_scheduler: true"] if role == "prefill" else []
+    job = plan.request.job
+    if job.drafter == "mtp":
+        lines += ["speculative_config:", "  decoding_type: MTP"]
+        lines += [f"  num_nextn_predict_layers: {job.draft_tokens}"]
     return "\n".join(lines)
 
 
@@ -296,11 +299,40 @@ def _memory(flag: str, plan: ServingPlan) -> list[str]:
     return [] if fraction is None else [flag, f"{fraction:g}"]
 
 
+def drafter_checkpoint(plan: ServingPlan) -> str:
+    """The checkpoint that drafts: none of its own (mtp, n-grams), one to be put in, or a model's."""
+    job = plan.request.job
+    if not job.draft_tokens or job.drafter in ("", "mtp"):
+        return ""
+    if job.drafter == "eagle3":
+        return f"<EAGLE-3 head of {checkpoint(plan.request.model)}>"
+    return checkpoint(listed_model(job.drafter))
+
+
 def _speculation(plan: ServingPlan) -> list[str]:
     """Speculative decoding of vLLM."""
-    tokens = plan.request.job.draft_tokens
-    config = json.dumps({"model": DRAFTER, "num_speculative_tokens": tokens})
-    return ["--speculative-config", config] if tokens else []
+    job, model = plan.request.job, drafter_checkpoint(plan)
+    if not job.draft_tokens:
+        return []
+    method = {"": "ngram", "mtp": "mtp", "eagle3": "eagle3"}.get(job.drafter, "draft_model")
+    config = {"method": method, **({"model": model} if model else {})}
+    return ["--speculative-config", json.dumps({**config, "num_speculative_tokens": job.draft_tokens})]
+
+
+def _drafted_by_sglang(plan: ServingPlan) -> list[str]:
+    """Speculative decoding of SGLang: a chain of drafts, as simulated, and not a tree of them.
+
+    It verifies the drafts together with the token before them.
+    """
+    job, model = plan.request.job, drafter_checkpoint(plan)
+    if not job.draft_tokens:
+        return []
+    algorithm = {"": "NGRAM", "mtp": "EAGLE", "eagle3": "EAGLE3"}.get(job.drafter, "STANDALONE")
+    words = ["--speculative-algorithm", algorithm]
+    words += ["--speculative-draft-model-path", model] if model else []
+    if job.drafter:
+        words += ["--speculative-num-steps", str(job.draft_tokens), "--speculative-eagle-topk", "1"]
+    return [*words, "--speculative-num-draft-tokens", str(job.draft_tokens + 1)]
 
 
 def longest_request(plan: ServingPlan) -> int:

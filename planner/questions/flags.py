@@ -59,6 +59,7 @@ class ServeFlags:
     cached: str | None = None
     draft_tokens: str | None = None
     acceptance: str | None = None
+    drafter: str | None = None
     burstiness: str | None = None
     memory_fraction: str | None = None
     usd_per_gpu_hour: str | None = None

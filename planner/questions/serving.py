@@ -18,7 +18,9 @@ from costmodel.serving.load import Load, mean_rate_per_s, most_p99_per_mean, rea
 from planner.questions.compared import compared_modes, compared_weights, one_of, shown_only_of
 from planner.questions.flags import ServeFlags
 from planner.questions.offers import Renting, in_smaller_machines, nodes_for, offered, renting
+from planner.questions.speculation import drafted_pins, speculated, speculation_note
 from planner.questions.training import DEFAULT_GPU, MOST_GPUS
+from planner.questions.words import number_of, share_of
 from planner.serving.plan import ServingObjective, ServingRequest
 from topology.base.counts import parse_count
 from topology.base.errors import InputError
@@ -66,7 +68,7 @@ def understand_serving(
         )
     model = model or find_model(flags.model or "")
     trace = read_trace(flags.trace) if flags.trace is not None else None
-    job = job or _job(flags, trace)
+    job = job or replace(_job(flags, trace), **speculated(flags, model))
     objective = one_of(flags.objective or "usd", get_args(ServingObjective), "--objective")
     found = renting(flags)
     fabrics, left_out = offered(found, _fabrics(flags, job))
@@ -112,7 +114,9 @@ def _request(
     """One request."""
     offer = found.offer(gpu, hierarchy)
     budget = offer or price(gpu)
-    dollars = float(_number(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
+    dollars = (
+        float(number_of(flags.usd_per_gpu_hour, "--usd-per-gpu-hour")) if flags.usd_per_gpu_hour else None
+    )
     engine = serving_stack(flags.engine or "vllm").name
     return ServingRequest(
         model=model,
@@ -123,7 +127,7 @@ def _request(
         weights=(weights,),
         modes=compared_modes(flags),
         objective=objective,
-        pins=serving_pins(flags.settings),
+        pins=serving_pins(flags.settings) | drafted_pins(job, engine),
         usd_per_gpu_hour=dollars if dollars is not None else (budget.usd_per_gpu_hour if budget else None),
         level=_level(flags.anchor, engine, gpu) if flags.anchor else None,
         offer=offer,
@@ -220,12 +224,6 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
     ]
     if len(given) > 1:
         raise InputError(what="two loads were given", cause=" and ".join(given), fix=f"give {given[0]} alone")
-    if flags.draft_tokens and not flags.acceptance:
-        raise InputError(
-            what="speculation without a share of drafts accepted speeds nothing up",
-            cause=f"--draft-tokens {flags.draft_tokens}, and --acceptance is missing",
-            fix="add for example --acceptance 0.7, as the engine's metrics show it",
-        )
     lengths = _lengths(flags, trace)
     rate = parse_rate(flags.rate) if flags.rate else (mean_rate_per_s(trace) if trace is not None else None)
     if trace is not None and rate == float("inf"):
@@ -247,15 +245,11 @@ def _job(flags: ServeFlags, trace: Load | None) -> ServingJob:
         ttft_s=parse_time(flags.ttft, "--ttft"),
         tpot_s=parse_time(flags.tpot, "--tpot"),
         end_to_end_s=parse_time(flags.end_to_end, "--e2e"),
-        percentile=_share(flags.percentile or "99", "--percentile", most=100),
+        percentile=share_of(flags.percentile or "99", "--percentile", most=100),
         kv_dtype=one_of(flags.kv_dtype or "bf16", get_args(KvDtype), "--kv"),
         cached_share=_cached(flags.cached or "0"),
-        draft_tokens=parse_count(flags.draft_tokens, "--draft-tokens", largest=16)
-        if flags.draft_tokens
-        else 0,
-        acceptance=_share(flags.acceptance or "0", "--acceptance", most=1),
-        burstiness=_number(flags.burstiness or "1", "--burstiness"),
-        memory_fraction=_share(flags.memory_fraction, "--memory-fraction", most=1)
+        burstiness=number_of(flags.burstiness or "1", "--burstiness"),
+        memory_fraction=share_of(flags.memory_fraction, "--memory-fraction", most=1)
         if flags.memory_fraction
         else None,
     )
@@ -326,7 +320,7 @@ def parse_time(text: str | None, flag: str) -> float | None:
 
 def _cached(text: str) -> float:
     """Share of prompts that a prefix cache holds: never all, as the last token is computed for its answer."""
-    share = _share(text, "--cached", most=1)
+    share = share_of(text, "--cached", most=1)
     if share == 1:
         raise InputError(
             what="--cached 1 is not possible",
@@ -351,33 +345,6 @@ def _p99(text: str | None, mean: int, flag: str) -> int | None:
     return p99
 
 
-def _share(text: str, flag: str, *, most: float) -> float:
-    """A number between zero and `most`."""
-    value = _number(text, flag, least=0.0)
-    if value > most:
-        raise InputError(
-            what=f"{flag} {text} is not possible",
-            cause=f"it is at most {most:g}",
-            fix=f"give {flag} between 0 and {most:g}",
-        )
-    return value
-
-
-def _number(text: str, flag: str, *, least: float = 1e-9) -> float:
-    """A finite number of at least `least`."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not least <= value < float("inf"):
-        raise InputError(
-            what=f"{flag} {text} is not possible",
-            cause=f"{flag} is a positive number",
-            fix=f"give {flag} a positive number",
-        )
-    return value
-
-
 def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, ...]:
     """What was assumed."""
     notes = [f"model {flags.model} is {model.name}"] if flags.model != model.name else []
@@ -392,4 +359,4 @@ def _notes(flags: ServeFlags, model: ModelSpec, job: ServingJob) -> tuple[str, .
         notes.append(f"no load and no GPUs were given: what {whole} serves (--rate, --gpus)")
     elif flags.gpus is None and flags.gpu is None and flags.cluster is None:
         notes.append(f"GPU kinds compared: {', '.join(FLEET_KINDS)} (--gpu names others)")
-    return tuple(notes)
+    return (*notes, *speculation_note(flags, model))

@@ -208,3 +208,30 @@ def known_stack(stack: SoftwareStack) -> str:
 def _if(value: Any, kind: type[ClusterSpec]) -> ClusterSpec | None:
     """The value, if it is a cluster in words."""
     return value if isinstance(value, kind) else None
+
+
+def share_of(text: str, flag: str, *, most: float = 1) -> float:
+    """A number between zero and `most`."""
+    value = number_of(text, flag, least=0.0)
+    if value > most:
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"it is at most {most:g}",
+            fix=f"give {flag} between 0 and {most:g}",
+        )
+    return value
+
+
+def number_of(text: str, flag: str, *, least: float = 1e-9) -> float:
+    """A finite number of at least `least`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise InputError(
+            what=f"{flag} {text} is not possible",
+            cause=f"{flag} is a positive number",
+            fix=f"give {flag} a positive number",
+        )
+    return value

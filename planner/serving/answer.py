@@ -194,6 +194,7 @@ def bound_by(run: FleetRun, parts: Mapping[str, float], *, mean_batch: float) ->
         "host": "host overhead",
         "head": "the output projection",
         "small kernels": "small kernels",
+        "drafting": "drafting tokens",
     }
     share = parts[largest] / sum(parts.values())
     tail = (
@@ -309,7 +310,8 @@ def _assumptions(request: ServingRequest, gpu: Gpu) -> tuple[str, ...]:
     closed = job.concurrency is not None and job.request_rate_per_s is None
     arrivals = f"the next one when one of {job.concurrency} ends" if closed else poisson
     drafts = f"{job.draft_tokens} draft tokens a step, {job.acceptance:.0%} of them accepted"
-    speculation = (f"{drafts}; the drafter's time and memory are not modelled",) if job.draft_tokens else ()
+    by = f"by {job.drafter}, its time and memory counted" if job.drafter else "at no cost of their own"
+    speculation = (f"{drafts}; drafted {by}",) if job.draft_tokens else ()
     level = request.level
     factors = f"host × {level.host:.3g}, kernels × {level.kernel:.3g}" if level else ""
     own = (f"your own server's levels: {factors}",) if level else ()

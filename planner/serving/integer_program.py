@@ -115,7 +115,8 @@ def _least_paid(
         if total > room[0] or (best is not None and least > best[0][0]):
             return False
         workers = [(options[i].num_gpus, needed[i] + spare) for i in fleet]
-        if frozenset(fleet) not in excluded and machines_of(workers, room[1]) <= -(-room[0] // room[1]):
+        fits = room[1] == 1 or machines_of(workers, room[1]) <= -(-room[0] // room[1])
+        if frozenset(fleet) not in excluded and fits:
             cost = paid_for(workers, machine_gpus)
             key = (*cost, -sum(merits[i] for i in fleet))
             best = (key, fleet) if best is None or key < best[0] else best

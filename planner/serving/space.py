@@ -114,4 +114,5 @@ def deployment_of(
         cached_share=job.cached_share,
         draft_tokens=job.draft_tokens,
         acceptance=job.acceptance,
+        drafter=job.drafter,
     )

@@ -9,9 +9,15 @@ from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.models.spec import parameter_count
 from costmodel.serving.breakdown import decode_parts_s
-from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
+from costmodel.serving.deployment import Deployment, ServingLayout, draft_of, stage_layers
 from costmodel.serving.engine import serving_stack, serving_stacks
-from costmodel.serving.memory import kv_bytes_per_token, kv_capacity_tokens, memory_breakdown, weights_bytes
+from costmodel.serving.memory import (
+    draft_weights_bytes,
+    kv_bytes_per_token,
+    kv_capacity_tokens,
+    memory_breakdown,
+    weights_bytes,
+)
 from costmodel.serving.ops import all_reduce_s, linear_s
 from costmodel.serving.step import step_times
 from topology.base.errors import InputError
@@ -150,6 +156,50 @@ def test_speculation_follows_the_acceptance_rate() -> None:
     deployment = replace(deployed("70b", tp=4), draft_tokens=3, acceptance=0.8)
     assert deployment.tokens_per_step == pytest.approx(2.952)
     assert deployed("70b").tokens_per_step == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "drafter", "published"),
+    [
+        ("70b", "llama-3.2-1b", 2 * 1.2359e9),  # its 1.24 G parameters
+        # the shapes of published heads: 3H to H, a Llama layer whose attention reads 2H, 32,000 outputs
+        ("8b", "eagle3", 2 * (3 * 4096**2 + 2 * 4096 * 6144 + 4096**2 + 3 * 4096 * 14336 + 32000 * 4096)),
+        ("70b", "eagle3", 2 * (3 * 8192**2 + 2 * 8192 * 10240 + 8192**2 + 3 * 8192 * 28672 + 32000 * 8192)),
+    ],
+)
+def test_a_drafter_takes_the_memory_of_its_checkpoint(name: str, drafter: str, published: float) -> None:
+    """Within a tenth of what is loaded; and its cache is that of its layers."""
+    plain = deployed(name)
+    drafted = replace(plain, draft_tokens=3, acceptance=0.7, drafter=drafter)
+    assert weights_bytes(drafted) - weights_bytes(plain) == pytest.approx(published, rel=0.1)
+    own = draft_of(drafted)
+    assert own is not None
+    assert kv_bytes_per_token(drafted) - kv_bytes_per_token(plain) == kv_bytes_per_token(own)
+
+
+def test_the_module_that_deepseek_drafts_with_is_as_large_as_published() -> None:
+    """DeepSeek-V3's README: 11.5 G parameters of the module that its checkpoint adds, without shared ones."""
+    plain = replace(deployed("deepseek-v3", tp=8, ep=8), weights="fp8")
+    drafted = replace(plain, draft_tokens=1, acceptance=0.85, drafter="mtp")
+    added = 8 * (weights_bytes(drafted) - weights_bytes(plain))
+    assert added == pytest.approx(11.5e9, rel=0.1)
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "llama-3.2-1b"])
+def test_drafts_take_time_in_every_step(drafter: str) -> None:
+    """More for each draft, and more than reading the drafter's weights as often from memory."""
+    sizes = {"max_batch": 8, "token_budget": 512, "input_tokens": 1000, "output_tokens": 200}
+    plain = replace(deployed("70b", tp=4), draft_tokens=3, acceptance=0.7)
+    free = step_times(CAL, plain, **sizes)
+    drafted = replace(plain, drafter=drafter)
+    more = step_times(CAL, drafted, **sizes)
+    extra_s = more.decode_s(1, 1000) - free.decode_s(1, 1000)
+    read_s = 3 * draft_weights_bytes(drafted) / plain.hierarchy.gpu.memory_bandwidth_bytes_per_s
+    assert read_s * 0.8 < extra_s < 10 * read_s
+    assert more.prefill_s(500) > free.prefill_s(500)
+    parts = decode_parts_s(CAL, drafted, 1, 1000.0)
+    assert parts["drafting"] == pytest.approx(extra_s, rel=0.05)
+    assert more.tokens_per_step == free.tokens_per_step
 
 
 def test_a_layout_whose_experts_do_not_divide_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -75,3 +76,20 @@ def test_engines_read_every_command_of_sixty_plans_as_it_is_meant(engine: str) -
         assert {name: one["derived"][name] for name in want} == want
     unknown = ["m", "--no-such-flag"] if engine == "vllm" else ["--model-path", "m", "--enable-dp-attention"]
     assert "error" in answers(engine, [case_of_words(unknown)], python)[0]
+
+
+@pytest.mark.parametrize("engine", STARTS)
+def test_engines_read_every_drafter(engine: str) -> None:
+    """The words that speculate are flags of the engine, whatever drafts."""
+    python = interpreter(engine)
+    if python is None:
+        pytest.skip(f"no interpreter has {engine}: see {VARIABLE}")
+    plan = next(one for one in map(varied, SIXTY) if one.request.engine == engine)
+    cases = []
+    for drafter in ("", "mtp", "eagle3", "llama-3.2-1b"):
+        job = replace(plan.request.job, draft_tokens=3, acceptance=0.7, drafter=drafter)
+        drafting = replace(plan, request=replace(plan.request, job=job))
+        words = next(iter(server_commands(drafting, servers_of(drafting)[0]).values()))
+        assert any(word.startswith("--speculative-") for word in words)
+        cases.append(case_of_words(words_of(engine, words)))
+    assert [one for one in answers(engine, cases, python) if "error" in one] == []

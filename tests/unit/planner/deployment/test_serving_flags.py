@@ -34,6 +34,9 @@ DOCUMENTED = {
         "--max-running-requests", "--chunked-prefill-size", "--context-length", "--quantization",
         "--kv-cache-dtype", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--mem-fraction-static",
+        # docs.sglang.io, advanced_features/speculative_decoding
+        "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps",
+        "--speculative-eagle-topk", "--speculative-num-draft-tokens",
         # docs.sglang.io, Multi-Node Deployment
         "--nnodes", "--node-rank", "--dist-init-addr",
         # docs.sglang.io, PD Disaggregation
@@ -80,7 +83,8 @@ DOCUMENTED_ROUTERS = {
 # nvidia.github.io/TensorRT-LLM, LLM API reference: fields of LlmArgs, KvCacheConfig, CacheTransceiverConfig
 DOCUMENTED_OPTIONS = {
     "enable_attention_dp", "disable_overlap_scheduler", "kv_cache_config", "kv_cache_config.dtype",
-    "cache_transceiver_config", "cache_transceiver_config.backend",
+    "cache_transceiver_config", "cache_transceiver_config.backend", "speculative_config",
+    "speculative_config.decoding_type", "speculative_config.num_nextn_predict_layers",
 }  # fmt: skip
 CASES = {
     "pipelined bf16": ("70b", "bf16", "bf16", {"tp": 2, "pp": 2}, "aggregated"),
@@ -228,13 +232,30 @@ def test_the_checkpoint_holds_the_weights_that_the_flags_expect(engine: str, cas
 
 
 def test_draft_tokens_are_speculated_by_the_server_too() -> None:
-    """What the plan counts on is started; what it leaves out is said."""
-    plan = planned("vllm", "quantised at load", draft_tokens=3, acceptance=0.7)
-    words = shlex.split(first(commands(plan)))
-    assert json.loads(words[words.index("--speculative-config") + 1])["num_speculative_tokens"] == 3
-    assert any("3 draft tokens" in one and "not modelled" in one for one in plan.assumptions)
-    other = commands(planned("sglang", "quantised at load", draft_tokens=3, acceptance=0.7))
-    assert "draft model" in other["notes"]
+    """The drafter that the plan counts on is started, by each engine in its own words."""
+    for drafter, case, method, algorithm, path in (
+        ("eagle3", "quantised at load", "eagle3", "EAGLE3", "<EAGLE-3 head of meta-llama/Llama-3.1-70B>"),
+        ("llama-3.2-1b", "quantised at load", "draft_model", "STANDALONE", "meta-llama/Llama-3.2-1B"),
+        ("mtp", "published fp8", "mtp", "EAGLE", None),
+    ):
+        said = {"draft_tokens": 3, "acceptance": 0.7, "drafter": drafter}
+        plan = planned("vllm", case, **said)
+        words = shlex.split(first(commands(plan)))
+        config = json.loads(words[words.index("--speculative-config") + 1])
+        wanted = {"method": method, "num_speculative_tokens": 3}
+        assert config == (wanted if path is None else {**wanted, "model": path})
+        assert any("3 draft tokens" in one and f"by {drafter}" in one for one in plan.assumptions)
+        assert ("EAGLE-3 head" in commands(plan).get("notes", "")) == (drafter == "eagle3")
+        other = first(commands(planned("sglang", case, **said)))
+        told = shlex.split(other)
+        assert told[told.index("--speculative-algorithm") + 1] == algorithm
+        assert value(other, "--speculative-num-steps") == 3
+        assert value(other, "--speculative-num-draft-tokens") == 4
+        assert ("--speculative-draft-model-path" in told) == (path is not None)
+        assert flags(other) - DOCUMENTED["sglang"] == set()
+    options = commands(planned("trtllm", "published fp8", **said))["server-options.yaml"]
+    assert fields(options) - DOCUMENTED_OPTIONS == set()
+    assert "num_nextn_predict_layers: 3" in options
 
 
 def value(command: str, flag: str) -> int:
