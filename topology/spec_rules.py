@@ -149,7 +149,7 @@ def _whole(spec: ClusterSpec) -> Iterator[str]:
     if spec.num_gpus > MAX_GPUS:
         yield f"it has {spec.num_gpus:g} GPUs, more than the {MAX_GPUS} that can be planned for"
     dollars = {"usd_per_gpu_hour": spec.usd_per_gpu_hour or 0.0, "idle_usd_per_hour": spec.idle_usd_per_hour}
-    yield from _not_negative("top level", **dollars)
+    yield from _not_negative("top level", **dollars, grid_g_co2_per_kwh=spec.grid_g_co2_per_kwh or 0.0)
     for kind, names in (
         ("node", [node.name for node in spec.nodes if node.name]),
         ("host", [host for node in spec.nodes for host in node.hosts]),

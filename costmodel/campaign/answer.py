@@ -17,7 +17,7 @@ from costmodel.campaign.record import Band, Campaign, FailureModel, Kept, LostSh
 from costmodel.campaign.simulate import Runs, simulate
 from costmodel.campaign.tiers import only
 from costmodel.campaign.worth import Price, usd_per_s, worth_of
-from topology.base.units import DAY
+from topology.base.units import DAY, KILO, WATT_HOUR
 from topology.spec import ClusterSpec
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -59,6 +59,8 @@ def campaign(
     mean = expected(course) if not why else _shares(simulate(_shortened(course), runs, seed=1))
     paid = usd_per_s(course, price)
     last = course.levels[-1]
+    energy = band(found.wall_s * job.power_w / WATT_HOUR / KILO) if job.power_w else None
+    grid = cluster.grid_g_co2_per_kwh
     return Campaign(
         useful_share=band(found.useful_share),
         days=band(found.wall_s / DAY),
@@ -85,6 +87,9 @@ def campaign(
             )
             for level, every in zip(course.levels, course.every_s, strict=True)
         ),
+        kwh=energy,
+        co2_kg=None if energy is None or grid is None else _scaled(energy, grid / 1000),
+        loader_bytes_per_s=job.loaded_bytes_per_s,
         worth=worth_of(job, only(world, kept), cluster, price, mean.useful),
         notes=_notes(world, cluster, why),
     )
@@ -94,6 +99,11 @@ def band(values: Floats) -> Band:
     """The tenth, fiftieth and ninetieth percentile."""
     low, middle, high = np.percentile(values, (10, 50, 90))
     return Band(p10=float(low), p50=float(middle), p90=float(high))
+
+
+def _scaled(one: Band, factor: float) -> Band:
+    """A band times a factor."""
+    return Band(p10=factor * one.p10, p50=factor * one.p50, p90=factor * one.p90)
 
 
 def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, float], runs: int) -> Runs:

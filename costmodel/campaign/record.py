@@ -249,6 +249,23 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """Data on their way to the ranks: bytes of a token (a sample of a module), and bytes a second of all."""
+
+    bytes_per_token: float | None = None
+    bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what carries nothing."""
+        if not all(value is None or 0 < value <= 1e18 for value in (self.bytes_per_token, self.bytes_per_s)):
+            raise InputError(
+                what="this loader delivers nothing",
+                cause=f"bytes_per_token = {self.bytes_per_token}, bytes_per_s = {self.bytes_per_s}",
+                fix="give numbers above 0, or leave them out",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FailureModel:
     """All that a campaign assumes of the world: who counted what failed, and how long everything takes.
 
@@ -272,6 +289,7 @@ class FailureModel:
     changed_share: float = 1.0
     spot: Spot | None = None
     spares_for: Literal["cost", "date"] = "cost"
+    loader: Loader = field(default_factory=Loader)
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""
@@ -345,6 +363,8 @@ class Campaign:
     Bands hold the step's own band, the spread of failure rates between sites, and chance. `by` says what
     answered, the closed form or the simulation; `bound_useful_share` is what no layout can beat, None where
     the closed form does not hold; `kept` are the places that checkpoints go to, nearest first.
+    `kwh` are those of its GPUs at design power from start to finish, `co2_kg` what the grid emits for them,
+    None where nobody said. `loader_bytes_per_s` is what data loading must deliver to all ranks.
     """
 
     useful_share: Band
@@ -363,5 +383,8 @@ class Campaign:
     failures: FailureModel
     by: Literal["closed form", "simulation"]
     kept: tuple[Kept, ...] = ()
+    kwh: Band | None = None
+    co2_kg: Band | None = None
+    loader_bytes_per_s: float = 0.0
     worth: tuple[Worth, ...] = ()
     notes: tuple[str, ...] = field(default=())
