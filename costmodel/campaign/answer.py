@@ -84,6 +84,7 @@ def campaign(
                 stall_s=level.stall_s,
                 durable_s=level.durable_s,
                 load_s=level.load_s,
+                survives=level.survives,
             )
             for level, every in zip(course.levels, course.every_s, strict=True)
         ),

@@ -354,6 +354,7 @@ class Kept:
     stall_s: float
     durable_s: float
     load_s: float
+    survives: Survival = "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
