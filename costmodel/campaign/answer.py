@@ -24,8 +24,11 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 RUNS = 300
 """Campaigns that are simulated for a band."""
 _MOST_IN_ALL = 2.0
-MOST_FAILURES = 2000.0
-"""Of a simulated run; a longer one is a longer stretch of the same."""
+MOST_FAILURES = 500.0
+"""Of a simulated run; a longer one is a longer stretch of the same. Chance is then a few parts in a thousand
+of the time, the spread between sites a hundred times as much."""
+FOR_A_MEAN = 100
+"""Campaigns that are simulated for a mean; so many failures each."""
 
 
 def campaign(
@@ -56,7 +59,9 @@ def campaign(
     kept = chosen_places(job, course, world, cluster)
     found = _simulated(course, world, step_band_s, runs)
     why = why_invalid(course)
-    mean = expected(course) if not why else _shares(simulate(_shortened(course), runs, seed=1))
+    mean = (
+        expected(course) if not why else _shares(simulate(_shortened(course), min(runs, FOR_A_MEAN), seed=1))
+    )
     paid = usd_per_s(course, price)
     last = course.levels[-1]
     energy = band(found.wall_s * job.power_w / WATT_HOUR / KILO) if job.power_w else None
@@ -111,14 +116,13 @@ def _simulated(course: Course, world: FailureModel, step_band_s: tuple[float, fl
     """Campaigns over the band of the step, the spread of the rate, and chance."""
     step = _lognormal(math.log(step_band_s[1] / step_band_s[0]) / TEN_TO_NINETY, runs, seed=2)
     rate = np.minimum(_lognormal(spread_of(world.site), runs, seed=3), _most_often(course))
-    short = _shortened(course)
-    stretch = course.work_s / short.work_s
-    found = simulate(short, runs, rate_factor=rate, work_factor=step)
+    part = np.minimum(1.0, MOST_FAILURES / (course.per_s * course.work_s * rate * step))
+    found = simulate(course, runs, rate_factor=rate, work_factor=step * part)
     return replace(
         found,
-        work_s=found.work_s * stretch,
-        wall_s=found.wall_s * stretch,
-        interruptions=found.interruptions * stretch,
+        work_s=found.work_s / part,
+        wall_s=found.wall_s / part,
+        interruptions=found.interruptions / part,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from topology.base.errors import InputError
 from topology.spec import StorageSpec
-from topology.spec_rules import storage_problems
+from topology.spec_rules import MOST_PLACES, storage_problems
 
 Device = Literal["gpu", "node", "nic", "rack", "switch", "storage"]
 """What a cause is counted by: twice as many of them fail twice as often. There is one storage."""
@@ -293,6 +293,12 @@ class FailureModel:
 
     def __post_init__(self) -> None:
         """Refuse places and shares that are none."""
+        if len(self.tiers) > MOST_PLACES:
+            raise InputError(
+                what="there are too many places for checkpoints",
+                cause=f"{len(self.tiers)} tiers",
+                fix=f"name {MOST_PLACES} or fewer",
+            )
         wrong = [line for i, one in enumerate(self.tiers) for line in storage_problems(one, f"tiers[{i}]")]
         if not 0 < self.changed_share <= 1:
             wrong.append(f"changed_share = {self.changed_share:g}, must be above 0 and at most 1")
