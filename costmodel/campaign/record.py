@@ -33,6 +33,8 @@ Restart = Literal["in_process", "swap", "requeue"]
 
 MOST_EVENTS, MOST_DAYS, LONGEST_S = 1e7, 1e5, 1e7
 LEAST_S = 1e-3
+LEAST_COUNTED = 1e-3
+"""Of days that were watched; a minute and a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +128,14 @@ class Site:
         """Refuse a site without devices, days or causes."""
         counts = ("gpus", "gpus_per_node", "nics_per_node", "nodes_per_rack", "nodes_per_switch", "days")
         positive = {name: getattr(self, name) for name in counts}
-        wrong = [f"{name} = {value:g}" for name, value in positive.items() if not 0 < value <= 10**7]
+        wrong = [
+            f"{name} = {value:g}" for name, value in positive.items() if not LEAST_COUNTED <= value <= 10**7
+        ]
         if wrong or not self.causes or not 0 <= self.planned <= MOST_EVENTS:
             raise InputError(
                 what=f"no rate follows from what {self.name!r} counted",
                 cause=", ".join(wrong) or ("no causes" if not self.causes else f"planned = {self.planned:g}"),
-                fix="give gpus, gpus_per_node and nics_per_node of at least 1, days above 0, and one cause",
+                fix="give gpus, gpus_per_node and nics_per_node of at least 1, days of at least 0.001, and one cause",
             )
         for cause in self.causes:
             sizes = {"rack": self.nodes_per_rack, "switch": self.nodes_per_switch}
