@@ -40,6 +40,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topology": "Show a cluster's levels and what each axis gets on it.",
     "gpus": "List GPUs and machines with peaks, memory and prices.",
     "run": "Train with a plan, or plan and then train.",
+    "tokenize": "Write text as token ids that a run reads.",
     "convert": "Write what a run has trained as Hugging Face weights.",
     "bench": "Measure this machine, so that estimates use its own numbers.",
     "export": "Write a plan as another tool's configuration.",

@@ -19,6 +19,7 @@ STYLE = """<style>
 [data-testid="stBaseButton-primary"] { background: #0072B2; border-color: #0072B2; color: #FFFFFF; }
 [data-testid="stMarkdownContainer"] thead:not(:has(th:not(:empty))) { display: none; }
 [data-testid="stMetricDelta"] :is(div, p) { white-space: normal; overflow: visible; }
+.st-key-history_place { min-height: 4.25rem; }
 .stTabs [role="tab"] p { font-size: 0.875rem; }
 .stTabs [role="tablist"] { flex-wrap: wrap; height: auto; row-gap: 0; overflow: visible; }
 .stPlotlyChart :is(.xtick, .ytick, .textpoint, .bartext-outside) :is(text, tspan),
@@ -43,9 +44,10 @@ def main() -> None:
     """Draw the chosen page."""
     import streamlit as st
 
-    from app.pages import accuracy, campaign, compare, executor, serving, topology, what_if
+    from app.pages import accuracy, audit, campaign, compare, executor, serving, topology, what_if
     from app.pages.answer.headline import ACCURACY
     from app.pages.base.frame import hasten_spinners
+    from app.pages.base.take_pictures import offer_pictures
 
     hasten_spinners()
     st.set_page_config(page_title="Meshplan", page_icon=str(ICON), layout="wide")
@@ -55,6 +57,7 @@ def main() -> None:
         st.Page(what_if.render, title="What if", icon=":material/tune:", url_path="what-if", default=True),
         st.Page(compare.render, title="Compare", icon=":material/compare_arrows:", url_path="compare"),
         st.Page(campaign.render, title="Campaign", icon=":material/event_available:", url_path="campaign"),
+        st.Page(audit.render, title="Audit", icon=":material/fact_check:", url_path="audit"),
         st.Page(topology.render, title="Topology", icon=":material/lan:", url_path="topology"),
         st.Page(accuracy.render, title="Accuracy", icon=":material/target:", url_path="accuracy"),
         st.Page(serving.render, title="Serving", icon=":material/dns:", url_path="serving"),
@@ -63,6 +66,7 @@ def main() -> None:
     chosen = st.navigation(pages, position="top")
     st.session_state[ACCURACY] = next(page for page in pages if page.url_path == "accuracy")
     chosen.run()
+    offer_pictures()
 
 
 def start(launcher: int) -> None:

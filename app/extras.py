@@ -13,7 +13,7 @@ def require_library(name: str, command: str) -> None:
         raise InputError(
             what=f"{command} needs {name}",
             cause=f"{name} is not installed",
-            fix=f"pip install {name}, or give the model's config.json, or --module",
+            fix=f'pip install "meshplan[run]" {name}, which builds what the catalog has not; or --module',
         )
 
 

@@ -23,6 +23,9 @@ SCHEMES = ("light", "dark")
 MOST_HEIGHT = 6000
 MIXED = "model=deepseek-v3&gpus=2048&global_batch_size=4096&stack=megatron-core"
 LARGE = "model=llama-3.1-405b&gpus=16384&global_batch_size=2048"
+JOBS = ROOT / "tests" / "unit" / "planner" / "audit" / "files"
+DROPPED = {"audited": JOBS / "deepseek_v3.sh", "audited log": JOBS / "megatron.log"}
+"""Files that are dropped on a page once it stands, by state."""
 INTERLEAVED = "tp=4&pp=4&virtual_stages=5&microbatch_size=1"
 
 SETTLED = """() => document.querySelector("[data-testid=stApp]")?.dataset.testScriptState === "notRunning"
@@ -40,6 +43,8 @@ def states() -> dict[str, str]:
 
     from app.pages.answer.pictures import TABS
     from app.requests.links import pack
+    from costmodel.accuracy.anchor import Anchor, stack_level
+    from costmodel.training.bands import Doubts
     from planner.questions.flags import Flags
     from planner.questions.training import understand
 
@@ -48,6 +53,9 @@ def states() -> dict[str, str]:
         return quote_plus(pack(understand(Flags(**words)).request))
 
     small, larger = packed(model="llama-3.1-8b", gpus="8"), packed(model="llama-3.1-8b", gpus="16")
+    level = quote_plus(
+        pack(Anchor(name="runs.csv", levels=(stack_level("megatron-core", [(0.1, Doubts())] * 4),)))
+    )
     found = {f"tab {tab}": f"?picture={quote_plus(tab)}" for tab in TABS}
     found["schedule of many chunks"] = f"?{INTERLEAVED}&picture={quote_plus(TABS[3])}"
     found["schedule, the middle"] = f"?{INTERLEAVED}&stretch=middle&picture={quote_plus(TABS[3])}"
@@ -61,6 +69,10 @@ def states() -> dict[str, str]:
         "illegal": "?tp=8&pp=8&dp=8",
         "refused link": "?model=llama-9-900b",
         "awaited file": "?model=uploaded+file",
+        "with measured steps": f"?anchor=uploaded+runs+or+log&anchor_spec={level}",
+        "audit": "audit",
+        "audited": "audit?model=llama-3.1-8b&gpus=8",
+        "audited log": "audit?model=llama-3.1-8b&gpus=8",
         "compare nothing": "compare",
         "compare": f"compare?with={small}&with={larger}",
         "campaign": "campaign?model=llama-3.1-8b&gpus=8&frontier=true",
@@ -98,11 +110,15 @@ def write_run(folder: Path) -> None:
     (folder / "status.json").write_text(json.dumps(status), encoding="utf-8")
 
 
-def look(page: Any, url: str, shot: Path, width: int) -> list[tuple[str, str]]:
+def look(page: Any, url: str, shot: Path, width: int, dropped: Path | None = None) -> list[tuple[str, str]]:
     """Draw a state, keep its pictures, and tell what is wrong with it."""
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(url)
     page.wait_for_function(SETTLED)
+    if dropped is not None:
+        page.locator("[data-testid=stMain] input[type=file]").first.set_input_files(str(dropped))
+        page.wait_for_timeout(1000)
+        page.wait_for_function(SETTLED)
     page.wait_for_timeout(300)
     height = int(page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")) + 40
     page.set_viewport_size({"width": width, "height": max(900, min(height, MOST_HEIGHT))})
@@ -134,7 +150,7 @@ def look_at_all(wanted: Mapping[str, str], widths: Sequence[int], base: str, out
             page = context.new_page()
             for width in widths:
                 shot = out / name.replace(" ", "-").replace("?", "").replace(",", "")
-                found = look(page, f"{base}/{query}", shot, width)
+                found = look(page, f"{base}/{query}", shot, width, DROPPED.get(name))
                 count += len(found)
                 for what, where in found:
                     print(f"{name:28} {width:>5} px  {what}: {where}", flush=True)

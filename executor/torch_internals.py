@@ -19,6 +19,7 @@ functional_collectives = torch.ops._c10d_functional  # noqa: SLF001
 """Operators that every functional collective lowers to: traced by fake tensors, run by gloo and NCCL."""
 
 _flash_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+_grouped = torch.ops.aten._grouped_mm.default  # noqa: SLF001
 _flash_cpu_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward  # noqa: SLF001
 _flash = torch.ops.aten._scaled_dot_product_flash_attention  # noqa: SLF001
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_backward  # noqa: SLF001
@@ -96,6 +97,7 @@ def selective_checkpoint_contexts() -> Callable[[], tuple[Any, Any]]:
         aten.mm.default,
         aten.addmm.default,
         aten.bmm.default,
+        _grouped,
         _flash.default,
         _efficient.default,
         _flash_cpu.default,

@@ -96,6 +96,7 @@ def _expanded(f: Features, size: int) -> Features:
             "microbatch_reduce_s",
             "microbatch_gather_s",
             "updated_parameters",
+            "update_s",
         )
         traffic = replace(
             traffic,

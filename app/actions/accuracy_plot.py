@@ -41,7 +41,7 @@ def write_plot(path: Path, results: Sequence[RunResult], by: str) -> None:
     elif find_spec("plotly") is None:
         write_file(path, f"<!doctype html><title>plan accuracy</title>\n{step_time_svg(results, by)}")
     else:
-        from app.figures.accuracy import predicted_against_measured
+        from app.figures.measured.accuracy import predicted_against_measured
 
         figure = predicted_against_measured(results, by)
         figure.update_layout(template="plotly_white", paper_bgcolor="white")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.terminal.progress import waiting
 from planner.questions.flags import Flags
-from planner.questions.traced import STACK, is_in_a_library, of_a_module
+from planner.questions.traced import STACK, of_a_module, traced_name
 from planner.questions.training import Understood, understand
 from topology.base.errors import InputError
 
@@ -22,10 +22,11 @@ def understood_modules(asked: Sequence[Flags], module: str, inputs: str | None) 
     from app.extras import require_library, require_torch
 
     flags = asked[0]
-    library = str(flags.model).partition(":")[0] if is_in_a_library(flags.model) else ""
+    named = traced_name(flags.model)
+    library = named.partition(":")[0]
     if library and not module:
         require_library(library, f"--model {flags.model}")
-        module, asked = str(flags.model), [replace(one, model=None) for one in asked]
+        module, asked = named, [replace(one, model=None) for one in asked]
     elif flags.model:
         raise InputError("two models were given", f"--model {flags.model} and --module {module}", "give one")
     if not (inputs or library):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from app.terminal.progress import waiting
 from costmodel.kernels.saved import calibration_for
 from planner.plan import Plan, PlanRequest
+from planner.questions.batches import MOST_TRIED, is_range, read_range, suited
 from planner.questions.flags import Flags
 from planner.rules.verdict import illegal
 from planner.search.given_layout import plan_of_layout
@@ -24,24 +26,56 @@ def find_plan(request: PlanRequest) -> Plan:
 
 
 def plan_asked(flags: Flags) -> tuple[Plan, tuple[str, ...]]:
-    """The best plan of flags, of a range of batches (``256..1024``) too, and what was understood."""
-    from planner.questions.batches import is_range, read_range, suited
+    """The best plan of flags, of ranges of batches or GPUs (``256..1024``) too, and what was understood."""
+    from planner.questions.gpu_ranges import is_gpu_range
     from planner.questions.training import understand
 
-    text = flags.global_batch_size
-    if text is None or not is_range(text):
+    if is_gpu_range(flags.gpus):
+        return _plan_of_gpus(flags)
+    if not is_range(flags.global_batch_size):
         understood = understand(flags)
         return find_plan(understood.request), understood.notes
-    from planner.analysis.batches import best_of_batches, range_note
+    from planner.analysis.batches import best_of_requests, range_note
 
-    low, high = read_range(text)
+    low, high = read_range(str(flags.global_batch_size))
     understood = understand(replace(flags, global_batch_size=str(high)))
-    batches = suited(low, high, understood.request.cluster.num_gpus)
-    found, tried = best_of_batches(understood.request, batches, plan_found)
+    found, tried = best_of_requests(_batches(understood.request, low, high), plan_found)
+    return _told(found, lambda plan: range_note(low, high, plan, tried)), understood.notes
+
+
+def _batches(request: PlanRequest, low: int, high: int, most: int = MOST_TRIED) -> list[PlanRequest]:
+    """A request with each batch of a range that suits its GPUs."""
+    batches = suited(low, high, request.cluster.num_gpus, most)
+    return [replace(request, job=replace(request.job, global_batch_size=batch)) for batch in batches]
+
+
+def _plan_of_gpus(flags: Flags) -> tuple[Plan, tuple[str, ...]]:
+    """The best plan of a range of GPUs, and of batches where they are one too."""
+    from planner.analysis.batches import best_of_requests, gpus_note
+    from planner.questions.gpu_ranges import read_gpu_range, suited_gpus
+    from planner.questions.training import MOST_GPUS, understand
+
+    low, high = read_gpu_range(str(flags.gpus), MOST_GPUS)
+    asked = flags.global_batch_size
+    batches = read_range(str(asked)) if is_range(asked) else None
+    most = MOST_TRIED // 2 if batches else MOST_TRIED
+    whole = replace(flags, gpus=str(high), global_batch_size=str(batches[1]) if batches else asked)
+    understood = understand(whole)
+    batch = understood.request.job.global_batch_size
+    numbers = suited_gpus(low, high, batch, understood.request.cluster.nodes[0].gpus_per_node, most)
+    requests = []
+    for number in reversed(numbers):  # where none has a plan the refusal is that of the most
+        one = understand(replace(whole, gpus=str(number), global_batch_size=str(batch))).request
+        requests += _batches(one, *batches, most) if batches else [one]
+    found, tried = best_of_requests(requests, plan_found)
+    return _told(found, lambda plan: gpus_note(plan, tried)), understood.notes
+
+
+def _told(found: Plan | Infeasible, note: Callable[[Plan], str]) -> Plan:
+    """The plan of a range, with what was tried of it; `NoFeasiblePlanError` when there is none."""
     if isinstance(found, Infeasible):
         raise no_plan(found)
-    told = replace(found, assumptions=(*found.assumptions, range_note(low, high, found, tried)))
-    return told, understood.notes
+    return replace(found, assumptions=(*found.assumptions, note(found)))
 
 
 def plan_found(request: PlanRequest) -> Plan | Infeasible:

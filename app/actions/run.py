@@ -26,6 +26,7 @@ class RunFlags:
 
     folder: Path
     data: str
+    document_end: int | None
     eval_data: str | None
     eval_interval: int
     eval_batches: int
@@ -33,6 +34,7 @@ class RunFlags:
     pretrained: Path | None
     device: str
     fp32: bool
+    compiles: bool
     seed: int
     learning_rate: float
     warmup_steps: int | None
@@ -63,12 +65,14 @@ def run_settings(flags: RunFlags, plan: Plan) -> RunSettings:
         plan_file="",
         steps=steps,
         data=named_in_full(flags.data),
+        document_end=flags.document_end,
         eval_data=None if flags.eval_data is None else named_in_full(flags.eval_data),
         eval_interval=flags.eval_interval,
         eval_batches=flags.eval_batches,
         pretrained=None if flags.pretrained is None else str(flags.pretrained.resolve()),
         device=device_named(flags.device),
         precision="fp32" if flags.fp32 else "bf16",
+        compiles=flags.compiles,
         seed=flags.seed,
         learning_rate=flags.learning_rate,
         warmup_steps=steps // 100 if flags.warmup_steps is None else flags.warmup_steps,
@@ -156,6 +160,41 @@ def rate_shape_named(name: str) -> Literal["cosine", "linear", "constant", "wsd"
     return next(choice for choice in choices if choice == found)
 
 
+def _check_compiler(device: str) -> None:
+    """Refuse what torch.compile cannot build here: a CPU's kernels are C++."""
+    import os
+    import shutil
+
+    from topology.base.errors import InputError
+
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
+    if device == "cpu" and not any(shutil.which(name) for name in names):
+        raise InputError(
+            what="--compile on a CPU needs a C++ compiler",
+            cause=f"{' and '.join(names)} are not on PATH",
+            fix="install g++, name one by CXX, or leave --compile out",
+        )
+
+
+def _check_documents(run: RunSettings, plan: Plan) -> None:
+    """Refuse an end of documents that is no token, or that compiled layers would be compiled anew for."""
+    from topology.base.errors import InputError
+
+    end, vocab_size = run.document_end, plan.request.model.vocab_size
+    if end is not None and end >= vocab_size:
+        raise InputError(
+            what="--document-end is not a token of the model",
+            cause=f"token {end}, vocab_size is {vocab_size}",
+            fix=f"give the id of the end-of-document token, 0 to {vocab_size - 1}",
+        )
+    if end is not None and run.compiles:
+        raise InputError(
+            what="--document-end and --compile do not go together",
+            cause="lengths of documents change from sequence to sequence, and each would be compiled",
+            fix="leave one of them out",
+        )
+
+
 def check_run(plan: Plan, run: RunSettings) -> None:
     """Refuse what would fail or destroy something later."""
     import os
@@ -190,6 +229,9 @@ def check_run(plan: Plan, run: RunSettings) -> None:
             what="torch is not installed", cause="plan run trains with it", fix='pip install "meshplan[run]"'
         )
     check_doors(run, os.environ)
+    if run.compiles:
+        _check_compiler(run.device)
+    _check_documents(run, plan)
     open_source(
         run.data,
         vocab_size=plan.request.model.vocab_size,

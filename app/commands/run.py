@@ -10,9 +10,11 @@ import typer
 from app.flags.run import (
     CheckpointEvery,
     ClipNorm,
+    Compile,
     Data,
     DecaySteps,
     Device,
+    DocumentEnd,
     DryRun,
     Environment,
     EvalBatches,
@@ -90,6 +92,7 @@ def command(
     settings: Settings = None,
     settings_file: SettingsFile = None,
     data: Data = "synthetic",
+    document_end: DocumentEnd = None,
     eval_data: EvalData = None,
     eval_interval: EvalInterval = 1000,
     eval_batches: EvalBatches = 0,
@@ -99,6 +102,7 @@ def command(
     export_hf: ExportHF = None,
     device: Device = "auto",
     fp32: Fp32 = False,
+    compile: Compile = False,  # noqa: A002 - the name of the flag
     seed: Seed = 0,
     learning_rate: LearningRate = 3e-4,
     warmup_steps: WarmupSteps = None,
@@ -133,9 +137,10 @@ def command(
         settings=tuple(settings or ()),
     )  # fmt: skip
     how = training_run.RunFlags(
-        folder=folder, data=data, eval_data=eval_data, eval_interval=eval_interval,
-        eval_batches=eval_batches, steps=steps, pretrained=pretrained, device=device, fp32=fp32, seed=seed,
-        learning_rate=learning_rate, warmup_steps=warmup_steps, rate_shape=lr_schedule,
+        folder=folder, data=data, document_end=document_end, eval_data=eval_data,
+        eval_interval=eval_interval, eval_batches=eval_batches, steps=steps, pretrained=pretrained,
+        device=device, fp32=fp32, compiles=compile, seed=seed, learning_rate=learning_rate,
+        warmup_steps=warmup_steps, rate_shape=lr_schedule,
         decay_steps=decay_steps, weight_decay=weight_decay, clip_norm=clip_norm,
         router_loss=router_loss, checkpoint_every=checkpoint_every,
         keep_checkpoints=keep_checkpoints, profile_step=profile_step, wandb=wandb, interface=interface,

@@ -36,7 +36,7 @@ def command(
     from app.analysis.sweep import sweep_answer
     from app.reports.answer import check_destination, emit
     from planner.analysis.sweep import imposed, points_of, run_points, shares_of, with_efficiency
-    from planner.questions.traced import is_in_a_library
+    from planner.questions.traced import traced_name
     from planner.questions.training import understand
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
@@ -44,7 +44,7 @@ def command(
     points = points_of(flags)
     _require_end(mfu, flags)
     requests = (understand(point).request for point in points)
-    if module is not None or inputs is not None or is_in_a_library(flags.model):
+    if module is not None or inputs is not None or traced_name(flags.model):
         from app.actions.module import understood_modules
 
         requests = (one.request for one in understood_modules(points, module or "", inputs))

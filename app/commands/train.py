@@ -38,7 +38,7 @@ def command(
     from app.actions.plan import find_plan, plan_asked
     from app.reports.answer import check_destination, emit, note
     from app.reports.plan import plan_answer
-    from planner.questions.traced import is_in_a_library
+    from planner.questions.traced import traced_name
 
     check_destination(wanted=output_format, as_json=as_json, output=output)
     if phases is not None:
@@ -50,7 +50,7 @@ def command(
             as_json=as_json,
             output=output,
         )
-    if module is None and inputs is None and not is_in_a_library(flags.model):
+    if module is None and inputs is None and not traced_name(flags.model):
         plan, notes = plan_asked(flags)
     else:
         from app.actions.module import understood_module

@@ -50,6 +50,19 @@ ExportHF: TypeAlias = Annotated[
 ]
 Device: TypeAlias = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
 Fp32: TypeAlias = Annotated[bool, typer.Option("--fp32", help="Compute in fp32 instead of bf16.")]
+DocumentEnd: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--document-end",
+        help="Token that ends a document: attention stays within documents (256 ends a text).",
+        metavar="TOKEN",
+        min=0,
+    ),
+]
+Compile: TypeAlias = Annotated[
+    bool,
+    typer.Option("--compile", help="Put layers through torch.compile; plans are of eager ones."),
+]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of initial values and data order.")]
 LearningRate: TypeAlias = Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")]
 WarmupSteps: TypeAlias = Annotated[

@@ -26,7 +26,10 @@ InputFlag: TypeAlias = Annotated[
         "--input", help="Inputs of the module, the batch first: 8x3x224x224, or 8x128:long.", metavar="SIZES"
     ),
 ]
-Gpus: TypeAlias = Annotated[str | None, typer.Option("--gpus", "-n", help="Number of GPUs.", metavar="N")]
+Gpus: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--gpus", "-n", help="Number of GPUs; ..576: the best up to it.", metavar="N"),
+]
 GpuName: TypeAlias = Annotated[
     str | None,
     typer.Option("--gpu", help="GPU kind (see plan gpus); the default is h100-sxm.", metavar="NAME"),

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.figures.accuracy import predicted_against_measured
+from app.figures.measured.accuracy import predicted_against_measured
 from app.pages.base.choices import KEPT
 from app.pages.base.frame import MOST_UPLOAD_MIB, asked, columns_of, draw, guarded, table
 from app.pages.question.sidebar import BY_GPU
 from app.quantities import format_percent
+from app.requests.uploads import MOST_ROWS
 from costmodel.accuracy.constants_table import every_constant
 from costmodel.accuracy.training import RunResult, Summary, predict_rows, summarise
 from costmodel.accuracy.training_runs import read_rows, shipped_runs
@@ -23,7 +24,6 @@ from topology.base.errors import InputError
 from topology.base.units import format_seconds
 from topology.catalog import gpus
 
-MOST_ROWS = 20_000
 WORST = 15
 FILTERS = {"GPUs": "gpu", "Frameworks": "framework", "Models": "model"}
 

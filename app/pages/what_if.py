@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import streamlit as st
 
+from app.figures.measured.bands import narrowed_band
 from app.pages.answer.headline import show_actions, show_headline
 from app.pages.answer.money import limit_words
 from app.pages.answer.overflow import show_overflow
 from app.pages.answer.pictures import show_pictures
 from app.pages.base.carried import carried
 from app.pages.base.choices import require_all_read
-from app.pages.base.frame import guarded, plain, planned, show_error
+from app.pages.base.frame import draw, guarded, plain, planned, show_error
 from app.pages.question.sidebar import Question, ask_job, load_change
 from app.pages.question.start import start_from_file
 from app.reports.plan_headline import headline
@@ -34,11 +37,22 @@ def render() -> None:
         return
     baseline = pinned_baseline()
     show_headline(found, baseline)
+    show_narrowed(found)
     limits = question.limits()
     if words := limit_words(found, limits):
         st.caption(plain(words))
     show_actions(found, question.typed(), baseline)
     show_pictures(found, limits)
+
+
+def show_narrowed(plan: Plan) -> None:
+    """What steps that were measured do to the band of this plan."""
+    level = plan.request.anchor
+    without = None if level is None else planned(replace(plan.request, anchor=None))
+    if level is None or not isinstance(without, Plan):
+        return
+    with st.expander("How sure is the step time, with your own runs?", expanded=True):
+        draw(narrowed_band(without.estimate, plan.estimate, level.runs), "narrowed")
 
 
 def pinned_baseline() -> Plan | None:

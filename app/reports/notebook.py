@@ -32,8 +32,8 @@ def pictures(plan: Plan) -> tuple[str, ...]:
 
     if find_spec("plotly") is None:
         return ()
-    from app.figures.gantt import schedule_gantt
     from app.figures.memory import memory_bars
+    from app.figures.schedule.gantt import schedule_gantt
     from app.figures.step_time import waterfall
     from app.reports.layout_words import layer_words
     from costmodel.kernels.saved import calibration_for

@@ -97,7 +97,8 @@ def _configuration(plan: ServingPlan) -> Facts:
     if (best := plan.evidence.best_measured) is not None:
         served = f"{three_digits(best.capacity_requests_per_s)} requests/s"
         pairs.append(("without stages", f"{best.label}: {best.num_gpus} GPUs, {served}"))
-    pairs.append(("search", f"{counted}, {optimality.certainty} in {format_seconds(plan.search_time_s)}"))
+    proof = f"{optimality.certainty} in {format_seconds(plan.search_time_s)}, of {optimality.scope}"
+    pairs.append(("search", f"{counted}, {proof}"))
     return Facts(title="Configuration", pairs=tuple(pairs))
 
 

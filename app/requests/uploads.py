@@ -6,15 +6,23 @@ only ever shown.
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TypeVar
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
 
+from costmodel.accuracy.anchor import Anchor, fit_anchor
+from costmodel.accuracy.kept_anchors import with_levels
+from costmodel.accuracy.training import predict_rows
+from costmodel.accuracy.training_runs import read_rows
+from costmodel.kernels.tables import load_calibration
 from costmodel.models.hf_config import read_config
 from costmodel.models.spec import ModelSpec
+from planner.audit.audit import Audit, audited_texts, level_of
 from planner.plan import Plan, from_json
+from planner.questions.flags import Flags
 from planner.search.verified import verified
 from topology.base.errors import InputError
 from topology.base.units import MIB
@@ -24,6 +32,10 @@ from topology.spec import ClusterSpec
 T = TypeVar("T")
 
 MOST_BYTES = 2 * MIB
+MOST_ROWS = 20_000
+ANCHOR_TABLE, ANCHOR_LOG = "runs.csv", "measured"
+"""What the anchor of an uploaded table, and of an uploaded log, is called in a command."""
+_NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]|^[.]+")
 
 
 def read_model_upload(name: str, content: bytes) -> ModelSpec:
@@ -50,6 +62,41 @@ def read_plan_upload(
             fix="upload a plan.json",
         ) from None
     return verified(from_json(text, name), name, accept_changes=accept_changes, say=say)
+
+
+def read_texts_upload(files: Sequence[tuple[str, bytes]]) -> dict[str, str]:
+    """Texts of uploaded launch files and logs, by a name that is no path; nothing is written to disk."""
+    texts: dict[str, str] = {}
+    for name, content in files:
+        _check_size(name, content)
+        plain = _NOT_OF_A_NAME.sub("_", PurePosixPath(name.replace("\\", "/")).name)[-80:] or "file"
+        if plain in texts:
+            cause, fix = "an audit tells files of one job apart by their names", "rename one of them"
+            raise InputError(f"two files are called {plain}", cause, fix)
+        texts[plain] = content.decode("utf-8", "replace")
+    return texts
+
+
+def read_anchor_upload(
+    files: Sequence[tuple[str, bytes]], rest: Flags, ask: Callable[..., Any] = lambda f, *a: f(*a)
+) -> Anchor:
+    """What measured steps say of a stack here: those of a table of runs, or of a log and its launch files.
+
+    Args:
+        files: Names and contents; one CSV, or files of one job.
+        rest: The question, for what a log does not say.
+        ask: Where it is computed.
+    """
+    first, content = files[0]
+    if first.lower().endswith(".csv"):
+        rows = _read(first, content, "runs.csv", read_rows)
+        if len(rows) > MOST_ROWS:
+            cause = f"{len(rows):,} rows, at most {MOST_ROWS:,} here"
+            raise InputError(f"{first} has too many rows", cause, "use plan accuracy")
+        found = fit_anchor(ask(predict_rows, rows, load_calibration()), name=ANCHOR_TABLE)
+        return with_levels(found, first)
+    audit: Audit = ask(audited_texts, read_texts_upload(files), rest)
+    return Anchor(name=ANCHOR_LOG, levels=(level_of(audit, ANCHOR_LOG),))
 
 
 def _read(name: str, content: bytes, safe_name: str, read: Callable[[Path], T]) -> T:

@@ -32,6 +32,7 @@ class RunFile:
 
     plan: str | None = None
     data: str | None = None
+    document_end: int | None = None
     eval_data: str | None = None
     eval_interval: int | None = None
     eval_batches: int | None = None
@@ -39,6 +40,7 @@ class RunFile:
     pretrained: str | None = None
     device: str | None = None
     fp32: bool | None = None
+    compile: bool | None = None
     seed: int | None = None
     learning_rate: float | None = None
     warmup_steps: int | None = None
@@ -59,7 +61,10 @@ class RunFile:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-OTHER_NAMES = {"lr_schedule": "rate_shape"}  # of flags, in the settings that ranks read
+OTHER_NAMES = {
+    "lr_schedule": "rate_shape",
+    "compile": "compiles",
+}  # of flags, where ranks read
 
 
 def settings_text(run: RunSettings, *, min_gpus: int | None, notice_s: int) -> str:

@@ -135,7 +135,7 @@ class Site:
             raise InputError(
                 what=f"no rate follows from what {self.name!r} counted",
                 cause=", ".join(wrong) or ("no causes" if not self.causes else f"planned = {self.planned:g}"),
-                fix="give gpus, gpus_per_node and nics_per_node of at least 1, days of at least 0.001, and one cause",
+                fix="give gpus, gpus_per_node and nics_per_node of at least 1, 0.001 days or more, one cause",
             )
         for cause in self.causes:
             sizes = {"rack": self.nodes_per_rack, "switch": self.nodes_per_switch}

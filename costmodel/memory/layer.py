@@ -19,6 +19,7 @@ from costmodel.memory.state import (
     State,
     bytes_per_parameter,
     frozen_unit_bytes,
+    head_unit_bytes,
     state_bytes,
     unit_bytes,
     with_frozen,
@@ -217,9 +218,9 @@ def _head_memory(
 ) -> EndMemory:
     """The head: its projection (a tied one is held again when pp > 1), the logits and their loss.
 
-    A schedule with all microbatches in flight holds the softmax of each. Softly capped logits are kept for
-    the cap's gradient. Engines that reduce by unit have either the head's buffers or the `working` set of a
-    layer with what it recomputes, so only the excess of the former counts.
+    A schedule with all microbatches in flight holds the softmax of each, or the logits of engines whose loss
+    keeps no softmax. Softly capped logits are kept for the cap's gradient. What a head that is reduced by
+    itself holds (`head_unit_bytes`) leaves room where layers are recomputed.
     """
     table, model = at.table, at.model
     tied_copy = tied_parameters(model) * (table.pp > 1) / table.tp
@@ -233,15 +234,15 @@ def _head_memory(
     if model.module:
         loss = share.saved_bytes[0][at.index]
     trained = with_uneven(state_bytes(at.each, parameters), table, share.uneven_bytes[at.index])
-    follows = not at.stack.memory.reduces_by_unit
-    unit = unit_bytes(parameters, table, at.stack, prefetches=follows)
-    unit = unit + frozen_unit_bytes(frozen, table, at.stack, prefetches=follows)
     waiting = (num_microbatches(table, at.job) - 1) * _HOLDS_ALL[table.schedule]
-    held = waiting * (table.pp > 1) * (FLOAT_BYTES + capped) * logits
-    peak, room = loss + unit, 0 * loss
+    kept = min(FLOAT_BYTES, at.stack.memory.loss_bytes_per_logit)
+    held = waiting * (table.pp > 1) * (kept + capped) * logits
     if at.stack.memory.reduces_by_unit:
-        peak = np.maximum(0, np.maximum(loss, HALF_BYTES * logits + unit) - working)
+        peak = head_unit_bytes(HALF_BYTES * logits, loss, parameters, frozen, table, at.stack, working)
         room = np.minimum(peak, recompute_working)
+    else:
+        unit = unit_bytes(parameters, table, at.stack) + frozen_unit_bytes(frozen, table, at.stack)
+        peak, room = loss + unit, 0 * loss
     return EndMemory(
         state=with_frozen(trained, table, at.stack, frozen),
         activation_bytes=peak + held,

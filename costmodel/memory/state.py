@@ -189,3 +189,42 @@ def unit_bytes(
         gathered + whole * stack.memory.parameter_gather_bytes + reduced * stack.memory.gradient_reduce_bytes
     )
     return parameters * per_parameter
+
+
+def head_unit_bytes(
+    logits_bytes: Quantity,
+    loss_bytes: Quantity,
+    parameters: Quantity,
+    frozen_bytes: Quantity,
+    table: LayoutTable,
+    stack: SoftwareStack,
+    working: Quantity,
+) -> Quantity:
+    """What a head that is a unit of its own holds at most, beyond the working set of a layer.
+
+    At its loss there are its gathered weights and, from ZeRO-1 on, the buffer that they came in; at its
+    gradients the logits' gradient and the weights', in the gather precision. Then logits and gathered weights
+    go, but from ZeRO-2 on the weights' gradient stays, in the reduction's precision, until the last layer's
+    is reduced: beside that layer's working set.
+
+    Args:
+        logits_bytes: The logits, or their gradient.
+        loss_bytes: What the loss holds at its peak, logits included.
+        parameters: Trained parameters of the head on a rank before sharding.
+        frozen_bytes: Frozen weights of it.
+        table: The layouts.
+        stack: Bytes per gathered and reduced parameter.
+        working: Working set of the largest layer, which is not there while the head computes.
+
+    Returns:
+        Bytes, one entry per layout.
+    """
+    memory = stack.memory
+    from_one, from_two, from_three = (np.greater_equal(table.zero_stage, stage) for stage in (1, 2, 3))
+    weights = parameters * memory.parameter_gather_bytes
+    gathered = from_three * (weights + frozen_bytes)
+    at_loss = loss_bytes + gathered + from_one * (weights + frozen_bytes)
+    at_gradients = logits_bytes + gathered + weights
+    reduced = from_two * parameters * memory.gradient_reduce_bytes
+    most: Quantity = np.maximum(np.maximum(at_loss, at_gradients) - working, reduced)
+    return most

@@ -48,6 +48,15 @@ def model(name_or_path: str) -> ModelSpec:
     return listed_model(name_or_path)
 
 
+def library_of_config(path: str) -> str:
+    """The library that reads a ``config.json`` of a family not described here; "" of any other model."""
+    if not (path.endswith(".json") or os.path.isdir(path)):  # noqa: PTH112 - Path.is_dir may raise
+        return ""
+    from costmodel.models.hf_config import library_of
+
+    return library_of(path)
+
+
 def listed_model(name: str) -> ModelSpec:
     """Give the catalogued model of this lenient name; no file is looked for, so the name may be anybody's."""
     from topology.base.names import resolve

@@ -27,14 +27,37 @@ _MISSING = object()
 
 def read_config(path: str | Path) -> ModelSpec:
     """Give the model that a ``config.json``, or a folder holding one, describes."""
-    file = Path(path)
-    if os.path.isfile(file / "config.json"):  # noqa: PTH113 - Path.is_file raises on a name that is too long
-        file = file / "config.json"
-    config = read_json(file)
+    file, config = _decoded(path)
     if not isinstance(config, dict):
         raise InputError(f"{path} is not a model configuration", "its top level is not an object", _FIX)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return model_of_config(config, name=as_text(name), source=as_text(str(path)))
+
+
+def library_of(path: str | Path) -> str:
+    """The library whose configuration a file is, where its family is not one of those here; else ""."""
+    _, config = _decoded(path)
+    if not isinstance(config, dict):
+        return ""
+    if isinstance(config.get("_class_name"), str):
+        return "diffusers"
+    _, family = _language_model(config)
+    return "transformers" if isinstance(family, str) and family not in _FAMILIES else ""
+
+
+def _decoded(path: str | Path) -> tuple[Path, Any]:
+    """The file of a configuration, or of the folder that holds one, and its content."""
+    file = Path(path)
+    if os.path.isfile(file / "config.json"):  # noqa: PTH113 - Path.is_file raises on a name that is too long
+        file = file / "config.json"
+    return file, read_json(file)
+
+
+def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], object]:
+    """A configuration and its family; of a model that also sees those of its language model."""
+    family = config.get("model_type", _MISSING)
+    text = config.get("text_config")
+    return (text, text.get("model_type", family)) if isinstance(text, dict) else (config, family)
 
 
 def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -> ModelSpec:
@@ -44,9 +67,8 @@ def model_of_config(config: Mapping[str, Any], *, name: str, source: str = "") -
     >>> model_of_config({"model_type": "gpt2", **sizes}, name="gpt-2").intermediate_size
     3072
     """
-    whole, family = config, config.get("model_type", _MISSING)
-    if isinstance(text := config.get("text_config"), dict):  # the language model of one that also sees
-        config, family = text, text.get("model_type", family)
+    whole = config
+    config, family = _language_model(whole)
     if not isinstance(family, str) or family not in _FAMILIES:
         cause = "missing key model_type" if family is _MISSING else f"model_type {shown(family)} is not known"
         raise InputError(

@@ -13,10 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from topology.base.units import GIB
+from topology.hardware.gpu import Gpu
+
 _FILE = Path(__file__).parents[1] / "data" / "serving_stacks.toml"
 ALIASES = {"trt": "trtllm", "trt-llm": "trtllm", "tensorrt-llm": "trtllm"}
 ROUTER = "dynamo-"  # a router in front of an engine, which some tables name together with it
 FractionOf = Literal["memory", "static", "free"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerDefault:
+    """What a server takes on GPUs of at least so much memory where no flag says otherwise.
+
+    `token_budget` are the most tokens of a step, `max_batch` the most running requests; 0 where the engine
+    finds them by its memory. GPUs whose name starts with one of `except_gpus` take the next one's.
+    """
+
+    least_gib: float
+    token_budget: int
+    max_batch: int = 0
+    except_gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +45,14 @@ class ServingStack:
         mixed: Prompt tokens and decoding requests share a step (otherwise prompts run alone, first).
         chunked: A prompt may span several steps.
         lagged: The next step is prepared while one runs, so a step's tokens are seen one step later.
-        token_budget: Most tokens of a step on one rank, by default.
+        token_budget: Most tokens of a step on one rank in measured runs that do not state it.
+        defaults: What its server takes by itself, by the memory of the GPU, the largest first.
+        chunk_sizes: Tokens of a step that are tried besides the default.
         max_batch: Most requests decoding at once, by default.
         output_reserve: Share of the outputs still to come that admission keeps free in the KV cache.
         spare_blocks: Pages that admission keeps free for every running request besides.
         holds_slot: A prompt whose cache moves to a decode pool counts as running until it has moved.
+        pools_with_stages: Pools whose cache its connector moves when their replicas have pipeline stages.
         kv_block_tokens: Tokens of one page of the KV cache.
         memory_fraction: The engine's memory setting, by default.
         earlier_memory_fraction: That of versions before `memory_fraction_since`.
@@ -76,6 +96,7 @@ class ServingStack:
     output_reserve: float
     spare_blocks: int
     holds_slot: bool
+    pools_with_stages: tuple[Literal["prefill", "decode"], ...]
     kv_block_tokens: int
     memory_fraction: float
     earlier_memory_fraction: float
@@ -105,8 +126,26 @@ class ServingStack:
     makers: tuple[str, ...] = ("nvidia", "amd")
     """Makers of the GPUs that it runs on."""
     pcie_workspace_bytes: float | None = None
+    defaults: tuple[SchedulerDefault, ...] = ()
+    chunk_sizes: tuple[int, ...] = ()
     kernel_level: float = 1.0
     """Time of everything on the GPU over that of the tables: of a user's own server (`serving.levels`)."""
+
+
+def scheduler_default(stack: ServingStack, gpu: Gpu) -> SchedulerDefault:
+    """What the engine's server takes on this GPU; the budget of its measured runs where no table is known.
+
+    >>> from topology.catalog import gpus
+    >>> names = ("b200-sxm", "h100-sxm", "a100-sxm-80gb", "rtx-4090")
+    >>> [scheduler_default(serving_stack("vllm"), gpus()[name]).token_budget for name in names]
+    [16384, 8192, 2048, 2048]
+    >>> [scheduler_default(serving_stack("sglang"), gpus()[name]).token_budget for name in names]
+    [16384, 8192, 8192, 4096]
+    """
+    for one in stack.defaults:
+        if gpu.memory_bytes >= one.least_gib * GIB and not gpu.name.startswith(one.except_gpus):
+            return one
+    return SchedulerDefault(least_gib=0, token_budget=stack.token_budget)
 
 
 @functools.cache

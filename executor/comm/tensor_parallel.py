@@ -11,6 +11,7 @@ degree.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from executor.comm.collectives import ProcessGroup, all_gather, all_reduce, redu
 from executor.comm.cuts import chunk_bounds
 
 SEQUENCE_DIM = 1  # activations are (B, S, H)
+LOGITS_AT_ONCE = 1 << 24  # whose fp32 scores the loss holds: 64 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,35 +126,52 @@ class VocabEmbedding(nn.Embedding):
 
 
 class _VocabCrossEntropy(torch.autograd.Function):
-    """Negative log-likelihood per token over logits whose vocabulary is split; saves one fp32 softmax."""
+    """Negative log-likelihood per token over logits whose vocabulary is split.
+
+    Kept are the logits as they came and one log-sum-exp a token; fp32 scores exist for a chunk of tokens at a
+    time, and the gradient takes the logits' own place.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, logits: torch.Tensor, targets: torch.Tensor, start: int, group: ProcessGroup | None
     ) -> torch.Tensor:
-        scores = logits.to(torch.float32, copy=True)
-        peak = scores.amax(-1)
+        rows, wanted = logits.flatten(0, -2), targets.flatten()
+        peak = rows.amax(-1).float()
         peak = peak if group is None else all_reduce(peak, group, "max")
-        scores.sub_(peak.unsqueeze(-1))
-        inside = (targets >= start) & (targets < start + logits.shape[-1])
-        column = torch.where(inside, targets - start, 0)
-        chosen = scores.gather(-1, column.unsqueeze(-1)).squeeze(-1) * inside
-        scores.exp_()
-        total = scores.sum(-1)
+        total = torch.empty_like(peak)
+        for part in _chunks(rows):
+            total[part] = _scores(rows, peak, part).exp_().sum(-1)
+        inside = (wanted >= start) & (wanted < start + rows.shape[-1])
+        column = torch.where(inside, wanted - start, 0)
+        chosen = (rows.gather(-1, column.unsqueeze(-1)).squeeze(-1).float() - peak) * inside
         if group is not None:
             chosen, total = all_reduce(torch.stack((chosen, total)), group).unbind(0)
-        scores.div_(total.unsqueeze(-1))
-        ctx.save_for_backward(scores, column, inside)
-        ctx.dtype = logits.dtype
-        return total.log() - chosen
+        ctx.save_for_backward(logits, peak + total.log(), column, inside)
+        return (total.log() - chosen).view_as(targets)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        probability, column, inside = ctx.saved_tensors
-        gradient = probability.mul_(gradients[0].unsqueeze(-1))  # the graph is used once: no second copy
-        hit = torch.where(inside, gradients[0], 0.0).unsqueeze(-1)
-        gradient.scatter_add_(-1, column.unsqueeze(-1), -hit)
-        return gradient.to(ctx.dtype), None, None, None
+        logits, log_total, column, inside = ctx.saved_tensors
+        rows, outer = logits.flatten(0, -2), gradients[0].flatten()
+        hit = -torch.where(inside, outer, 0.0)
+        for part in _chunks(rows):
+            gradient = _scores(rows, log_total, part).exp_().mul_(outer[part].unsqueeze(-1))
+            gradient.scatter_add_(-1, column[part].unsqueeze(-1), hit[part].unsqueeze(-1))
+            rows[part] = gradient  # the graph is used once: no second copy
+        return rows.view_as(logits), None, None, None
+
+
+def _chunks(rows: torch.Tensor) -> Iterator[slice]:
+    """Rows whose fp32 scores are held at once."""
+    step = max(1, LOGITS_AT_ONCE // rows.shape[-1])
+    for start in range(0, rows.shape[0], step):
+        yield slice(start, min(start + step, rows.shape[0]))
+
+
+def _scores(rows: torch.Tensor, less: torch.Tensor, part: slice) -> torch.Tensor:
+    """Logits of some rows less a number for each, in fp32."""
+    return rows[part].to(torch.float32, copy=True).sub_(less[part].unsqueeze(-1))
 
 
 def token_losses(
@@ -163,7 +182,7 @@ def token_losses(
     nll = log Σ_v exp(z_v) − z_target, with the sum taken over every rank's part of V.
 
     Args:
-        logits: (B, S, V/t) of this rank.
+        logits: (B, S, V/t) of this rank; the backward pass writes their gradient over them.
         targets: (B, S) token ids.
         axis: The axis the vocabulary is split over, or None.
         vocab_size: V.

@@ -3,12 +3,14 @@
 The index is little-endian: nine bytes of magic, version (8 bytes), code of the token type (1), number of
 sequences ``n`` (8), number of document marks ``d`` (8); then n lengths in tokens (4 each), n places in bytes
 (8 each) and d marks (8 each). Source: Megatron-LM,
-megatron/core/datasets/indexed_dataset.py at 00caa53, read 2026-11-23. Marks of documents are not used.
+megatron/core/datasets/indexed_dataset.py at 00caa53, read 2026-11-23. Marks of documents are written, and
+not used.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,34 @@ def _check_places(index: Path, sequences: int, tokens: npt.NDArray[Any]) -> None
         expected = int(ends[-1])
     if expected != tokens.nbytes:
         raise _damaged(index, f"it describes {expected} bytes of tokens, the file has {tokens.nbytes}")
+
+
+def write_indexed(index: Path, documents: Iterable[Sequence[int]], *, vocab_size: int) -> list[int]:
+    """Write a dataset, its tokens first and its index last, each whole or not at all; lengths by document.
+
+    Tokens are unsigned 16-bit integers where the vocabulary fits, else 32-bit ones.
+    """
+    code = 8 if vocab_size <= 1 << 16 else 4
+    kind = np.dtype(TOKEN_TYPES[code])
+    tokens_file, lengths = index.with_suffix(".bin"), []
+    index.parent.mkdir(parents=True, exist_ok=True)
+    growing, indexing = (path.with_name(f".{path.name}.part") for path in (tokens_file, index))
+    try:
+        with growing.open("wb") as stream:
+            for document in documents:
+                stream.write(np.asarray(document, kind).tobytes())
+                lengths.append(len(document))
+        count = len(lengths)
+        places = np.concatenate((np.zeros(1, "<i8"), np.cumsum(lengths, dtype="<i8")))[:count] * kind.itemsize
+        marks = np.arange(count + 1, dtype="<i8")
+        head = HEADER.pack(MAGIC, VERSION, code, count, count + 1)
+        indexing.write_bytes(head + np.asarray(lengths, "<i4").tobytes() + places.tobytes() + marks.tobytes())
+        growing.replace(tokens_file)
+        indexing.replace(index)
+    finally:
+        growing.unlink(missing_ok=True)
+        indexing.unlink(missing_ok=True)
+    return lengths
 
 
 def _damaged(index: Path, cause: str) -> InputError:

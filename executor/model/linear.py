@@ -6,7 +6,7 @@ projection returns the input's gradient and leaves the product for the weight in
 waits is no larger than the activations it replaces: with sequence parallelism both the inputs and the output
 gradients of a region wait as this rank's part of the sequence, and are gathered again for the product.
 
-Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
+Legend: ``k`` input size, ``n`` output size, ``t`` ranks of the tensor axis.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         parameter.grad += gradient
 
 
-class _Leaf(NamedTuple):
+class Leaf(NamedTuple):
     """A parameter that autograd shall not see as an input."""
 
     parameter: torch.Tensor
@@ -72,7 +72,7 @@ class _DelayedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, leaf: _Leaf, delayed: DelayedGradients
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, leaf: Leaf, delayed: DelayedGradients
     ) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
         ctx.parameter, ctx.delayed = leaf.parameter, delayed
@@ -97,7 +97,7 @@ def project(x: torch.Tensor, parameter: torch.Tensor, delayed: DelayedGradients 
     """Multiply rows x (…, k) by a weight parameter (n, k)."""
     if delayed is None or not parameter.requires_grad:
         return functional.linear(x, local(parameter))
-    result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), _Leaf(parameter), delayed)
+    result: torch.Tensor = _DelayedLinear.apply(x, local(parameter), Leaf(parameter), delayed)
     return result
 
 
@@ -141,7 +141,7 @@ class _ScatteredProjection(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         weight: torch.Tensor,
-        leaf: _Leaf,
+        leaf: Leaf,
         axis: TensorAxis,
         delayed: DelayedGradients,
     ) -> torch.Tensor:
@@ -181,7 +181,7 @@ class RowLinear(nn.Linear):
         axis, delayed = self.axis, self.delayed
         scatters = axis is not None and axis.size > 1 and axis.sequence_parallel
         if delayed is not None and scatters and self.weight.requires_grad:
-            y = _ScatteredProjection.apply(x, local(self.weight), _Leaf(self.weight), axis, delayed)
+            y = _ScatteredProjection.apply(x, local(self.weight), Leaf(self.weight), axis, delayed)
         else:
             y = project(x, self.weight, delayed)
             if self.lora_A is not None and self.lora_B is not None:
@@ -199,7 +199,7 @@ class _GatheredProjections(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, leaves: tuple[_Leaf, ...], axis: TensorAxis, delayed: Any, *weights: Any
+        ctx: Any, x: torch.Tensor, leaves: tuple[Leaf, ...], axis: TensorAxis, delayed: Any, *weights: Any
     ) -> tuple[torch.Tensor, ...]:
         ctx.save_for_backward(x, *weights)
         ctx.leaves, ctx.axis, ctx.delayed = leaves, axis, delayed
@@ -246,7 +246,7 @@ def project_together(
     narrow = [linear.lora_A for linear in linears if linear.lora_A is not None]
     weights = [linear.weight for linear in (*linears, *narrow)]
     results = _GatheredProjections.apply(
-        x, tuple(_Leaf(w) for w in weights), axis, linears[0].delayed, *(local(w) for w in weights)
+        x, tuple(Leaf(w) for w in weights), axis, linears[0].delayed, *(local(w) for w in weights)
     )
     inner = iter(results[len(linears) :])
     found = []
@@ -265,63 +265,3 @@ class Head(Linear):
         """Logits (B, S, V/t) of hidden states."""
         (logits,) = project_together(x, (self,), self.axis)
         return logits
-
-
-class _Grouped(torch.autograd.Function):
-    """Products of consecutive groups of rows, each with its own matrix."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, weight: torch.Tensor, leaf: _Leaf, counts: list[int], delayed: Any
-    ) -> torch.Tensor:
-        ctx.save_for_backward(rows, weight)
-        ctx.parameter, ctx.counts, ctx.delayed = leaf.parameter, counts, delayed
-        return _grouped_gemm(rows, weight.transpose(-1, -2), counts)
-
-    @staticmethod
-    def backward(
-        ctx: Any, *gradients: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None, None, None, None]:
-        rows, weight = ctx.saved_tensors
-        gradient, counts = gradients[0].contiguous(), ctx.counts
-
-        def weight_gradient() -> torch.Tensor:
-            return _group_weights(rows, gradient, counts)
-
-        d_rows = _grouped_gemm(gradient, weight, counts)
-        if ctx.delayed is None or not ctx.delayed.recording:
-            return d_rows, weight_gradient(), None, None, None
-        parameter = ctx.parameter
-        ctx.delayed.add(lambda: [(parameter, weight_gradient())])
-        return d_rows, None, None, None, None
-
-
-def _grouped_gemm(rows: torch.Tensor, matrices: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    """Rows of group e times matrix e: (Σ counts, k), (E, k, n) → (Σ counts, n)."""
-    if _equal(counts):
-        return torch.bmm(rows.view(len(counts), counts[0], -1), matrices).flatten(0, 1)
-    return torch.cat([part @ matrices[e] for e, part in enumerate(rows.split(counts))])
-
-
-def _equal(counts: list[int]) -> bool:
-    """Whether all groups have the same number of rows, at least one."""
-    return counts[0] > 0 and len(set(counts)) == 1
-
-
-def _group_weights(rows: torch.Tensor, gradient: torch.Tensor, counts: list[int]) -> torch.Tensor:
-    """Gradient of each group's matrix: (Σ counts, k), (Σ counts, n) → (E, n, k)."""
-    if _equal(counts):
-        shape = (len(counts), counts[0], -1)
-        return torch.bmm(gradient.view(shape).transpose(-1, -2), rows.view(shape))
-    pairs = zip(gradient.split(counts), rows.split(counts), strict=True)
-    return torch.stack([g.t() @ r for g, r in pairs])
-
-
-def grouped(
-    rows: torch.Tensor, parameter: torch.Tensor, counts: list[int], delayed: DelayedGradients | None
-) -> torch.Tensor:
-    """Multiply the `counts[e]` consecutive rows of each expert by its matrix (n, k): (Σ counts, n)."""
-    result: torch.Tensor = _Grouped.apply(
-        rows.contiguous(), local(parameter), _Leaf(parameter), counts, delayed
-    )
-    return result

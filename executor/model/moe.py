@@ -22,7 +22,8 @@ from costmodel.models.spec import ModelSpec
 from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
 from executor.comm.tensor_parallel import local
 from executor.model.gating import activate, gate_of, weighted_gated
-from executor.model.linear import DelayedGradients, Linear, grouped
+from executor.model.grouped import add_weighted_bias, ends_of, expert_of_row, multiply_groups
+from executor.model.linear import DelayedGradients, Linear
 from executor.model.load_balance import Balance
 
 
@@ -161,65 +162,42 @@ class Experts(nn.Module):
         self.axis: ExpertAxis | None = None
         self.delayed: DelayedGradients | None = None
 
-    def forward(self, rows: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:
-        """Apply expert e to its `counts[e]` consecutive rows, each weighted by its routing `weight`.
+    def forward(self, rows: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Apply expert e to its consecutive rows, up to `ends[e]`, each weighted by its routing `weight`.
 
         Weights enter at the activation: applied to the result, that would have to be kept for their
         gradient. With expert_tp the result is a partial sum.
         """
         share = 1 if self.axis is None else self.axis.tensor_size  # the bias is added once over expert_tp
-        up = self._multiply(rows, counts, self.up_proj, self.up_proj_bias)
+        up = self._multiply(rows, ends, self.up_proj, self.up_proj_bias)
         if self.gate_proj is None:
             inner = activate(up, self.gating.activation) * weight.unsqueeze(-1)
         else:
-            gate = self._multiply(rows, counts, self.gate_proj, self.gate_proj_bias)
+            gate = self._multiply(rows, ends, self.gate_proj, self.gate_proj_bias)
             inner = weighted_gated(gate, up, weight, self.gating)
-        out = grouped(inner, self.down_proj, counts, self.delayed)
+        out = multiply_groups(inner, self.down_proj, ends, self.delayed)
         if self.down_proj_bias is None:
             return out
-        biased: torch.Tensor = _WeightedBias.apply(out, local(self.down_proj_bias), weight / share, counts)
-        return biased
+        return add_weighted_bias(out, local(self.down_proj_bias), weight / share, ends)
 
     def _multiply(
-        self, rows: torch.Tensor, counts: list[int], weight: nn.Parameter, bias: nn.Parameter | None
+        self, rows: torch.Tensor, ends: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None
     ) -> torch.Tensor:
         """Multiply each expert's rows by its matrix and add its bias."""
-        result = grouped(rows, weight, counts, self.delayed)
-        return result if bias is None else result + local(bias)[_expert_of_row(counts, rows.device)]
-
-
-class _WeightedBias(torch.autograd.Function):
-    """Rows plus their expert's bias times their routing weight; no row of biases is kept for the backward."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, counts: list[int]
-    ) -> torch.Tensor:
-        ctx.save_for_backward(bias, weight)
-        ctx.counts = counts
-        return rows + bias[_expert_of_row(counts, rows.device)] * weight.unsqueeze(-1)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        bias, weight = ctx.saved_tensors
-        rows, weights = gradients[0].split(ctx.counts), weight.to(gradients[0].dtype).split(ctx.counts)
-        d_bias = torch.stack([part.t().mv(scale) for part, scale in zip(rows, weights, strict=True)])
-        d_weight = torch.cat([part.mv(bias[e].to(part.dtype)) for e, part in enumerate(rows)])
-        return gradients[0], d_bias.to(bias.dtype), d_weight.to(weight.dtype), None
-
-
-def _expert_of_row(counts: list[int], device: torch.device) -> torch.Tensor:
-    """Local expert of each row when rows are grouped by expert."""
-    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts), output_size=sum(counts))
-    return labels.to(device)
+        result = multiply_groups(rows, weight, ends, self.delayed)
+        return result if bias is None else result + local(bias)[expert_of_row(ends, len(rows))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Rows this rank sends to each rank of ``ep``, and rows it gets: by sending rank and local expert."""
+    """Rows this rank sends to each rank of ``ep``, those it gets, and the latter by (sender, local expert).
 
-    sent: list[int]
-    arriving: list[list[int]]
+    The first two are None where nothing is exchanged: then the host need not know them.
+    """
+
+    sent: list[int] | None = None
+    received: list[int] | None = None
+    arriving: torch.Tensor
 
 
 class MoE(nn.Module):
@@ -263,53 +241,63 @@ class MoE(nn.Module):
         return result
 
     def _traffic(self, expert: torch.Tensor) -> Traffic:
-        """Ask every rank how many rows it sends; balanced routing is known without asking."""
+        """Ask every rank how many rows it sends; balanced routing is known without asking.
+
+        Ranks that exchange rows must know how many on the host: the one time that a layer waits for its
+        device.
+        """
         axis, experts = self.experts.axis, self.gate.out_features
         ranks = 1 if axis is None else axis.size
         if self.gate.balanced:
-            return balanced_traffic(expert.numel(), experts, ranks, 0 if axis is None else axis.rank)
-        counts = torch.bincount(expert.flatten(), minlength=experts)
-        arriving = counts if axis is None else all_to_all(counts, None, None, axis.group)
-        return Traffic(
-            sent=counts.view(ranks, -1).sum(1).tolist(), arriving=arriving.view(ranks, -1).tolist()
-        )
+            return balanced_traffic(
+                expert.numel(), experts, ranks, 0 if axis is None else axis.rank, expert.device
+            )
+        flat = expert.flatten()
+        counts = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))  # bincount would wait
+        if axis is None or ranks == 1:
+            return Traffic(arriving=counts.view(1, -1))
+        arriving = all_to_all(counts, None, None, axis.group).view(ranks, -1)
+        sent, received = torch.stack((counts.view(ranks, -1).sum(1), arriving.sum(1))).tolist()
+        return Traffic(sent=sent, received=received, arriving=arriving)
 
     def _visit(self, rows: torch.Tensor, weight: torch.Tensor, traffic: Traffic) -> torch.Tensor:
         """Send rows (sorted by expert) to the ranks that own their experts, compute, and bring them back."""
-        axis = self.experts.axis
-        per_expert = [sum(counts) for counts in zip(*traffic.arriving, strict=True)]
-        if axis is None or axis.size == 1:
-            result: torch.Tensor = self.experts(rows, weight, per_expert)
+        axis, sent, received = self.experts.axis, traffic.sent, traffic.received
+        ends = ends_of(traffic.arriving.sum(0))
+        if axis is None or sent is None or received is None:
+            result: torch.Tensor = self.experts(rows, weight, ends)
             return result
-        received = [sum(counts) for counts in traffic.arriving]
-        here, weight = (
-            _AllToAll.apply(x, received, traffic.sent, axis.group) for x in (rows, weight.contiguous())
-        )
-        order = _by_expert(traffic.arriving).to(rows.device)
-        done = self.experts(here[order], weight[order], per_expert)
+        here, weight = (_AllToAll.apply(x, received, sent, axis.group) for x in (rows, weight.contiguous()))
+        order = _by_expert(traffic.arriving, sum(received))
+        done = self.experts(here[order], weight[order], ends)
         back = torch.argsort(order)
-        returned: torch.Tensor = _AllToAll.apply(done[back], traffic.sent, received, axis.group)
+        returned: torch.Tensor = _AllToAll.apply(done[back], sent, received, axis.group)
         return returned
 
 
-def balanced_traffic(rows: int, experts: int, ranks: int, rank: int) -> Traffic:
+def balanced_traffic(rows: int, experts: int, ranks: int, rank: int, device: torch.device) -> Traffic:
     """Traffic when every rank routes its rows round-robin.
 
-    >>> balanced_traffic(10, 4, 2, 0)
-    Traffic(sent=[6, 4], arriving=[[3, 3], [3, 3]])
+    >>> found = balanced_traffic(10, 4, 2, 0, torch.device("cpu"))
+    >>> found.sent, found.received, found.arriving.tolist()
+    ([6, 4], [6, 6], [[3, 3], [3, 3]])
     """
     counts = [rows // experts + (e < rows % experts) for e in range(experts)]
     here = experts // ranks
     by_rank = [counts[r * here : (r + 1) * here] for r in range(ranks)]
-    return Traffic(sent=[sum(part) for part in by_rank], arriving=[by_rank[rank]] * ranks)
+    arriving = torch.tensor([by_rank[rank]] * ranks, device=device)
+    if ranks == 1:
+        return Traffic(arriving=arriving)
+    return Traffic(
+        sent=[sum(part) for part in by_rank], received=[sum(by_rank[rank])] * ranks, arriving=arriving
+    )
 
 
-def _by_expert(arriving: list[list[int]]) -> torch.Tensor:
-    """Order that turns rows grouped by (source rank, expert) into rows grouped by expert."""
-    flat = [count for counts in arriving for count in counts]
-    experts = torch.arange(len(arriving[0])).repeat(len(arriving))
-    label = experts.repeat_interleave(torch.tensor(flat), output_size=sum(flat))
-    return torch.argsort(label, stable=True)
+def _by_expert(arriving: torch.Tensor, rows: int) -> torch.Tensor:
+    """Order that turns so many rows, grouped by (source rank, expert), into rows grouped by expert."""
+    ranks, experts = arriving.shape
+    label = torch.arange(experts, device=arriving.device).repeat(ranks)
+    return torch.argsort(label.repeat_interleave(arriving.flatten(), output_size=rows), stable=True)
 
 
 def balance_routers(

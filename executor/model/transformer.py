@@ -24,7 +24,8 @@ from costmodel.models.attention import AttentionName
 from costmodel.models.spec import ModelSpec, is_sliding, layer_kinds
 from costmodel.updates.adapters import Adapter
 from executor.comm.tensor_parallel import TensorAxis, VocabEmbedding, local
-from executor.model.attention import ContextAxis, attend
+from executor.model.attention.attend import ContextAxis, attend
+from executor.model.attention.documents import Documents
 from executor.model.gating import activate, gate_of, gated
 from executor.model.linear import Head, Linear, RowLinear, project_together
 from executor.model.moe import MoE
@@ -67,8 +68,8 @@ class Attention(nn.Module):
         self.context: ContextAxis | None = None
         self.recompute_core_attention = False
 
-    def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
-        """Attend over the sequence of x (B, S, H)."""
+    def forward(self, x: torch.Tensor, rope: Rope | None, documents: Documents | None = None) -> torch.Tensor:
+        """Attend over the sequence of x (B, S, H), or over each of its documents."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (y.unflatten(-1, (-1, self.head_dim)) for y in project_together(x, projections, self.axis))
         if self.q_norm is not None and self.k_norm is not None:
@@ -77,7 +78,13 @@ class Attention(nn.Module):
             q, k = rotate(q, rope), rotate(k, rope)
         sinks = None if self.sinks is None else local(self.sinks)
         attention = functools.partial(
-            attend, scale=self.scale, window=self.window, sinks=sinks, cap=self.cap, context=self.context
+            attend,
+            scale=self.scale,
+            window=self.window,
+            sinks=sinks,
+            cap=self.cap,
+            context=self.context,
+            documents=documents,
         )
         return self.o_proj(_call(attention, q, k, v, recompute=self.recompute_core_attention).flatten(-2))
 
@@ -108,8 +115,8 @@ class LatentAttention(nn.Module):
         self.context: ContextAxis | None = None
         self.recompute_core_attention = False
 
-    def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
-        """Attend over the sequence of x (B, S, H)."""
+    def forward(self, x: torch.Tensor, rope: Rope | None, documents: Documents | None = None) -> torch.Tensor:
+        """Attend over the sequence of x (B, S, H), or over each of its documents."""
         first = self.q_a_proj if self.low_rank_queries else self.q_proj
         q, compressed = project_together(x, (first, self.kv_a_proj_with_mqa), self.axis)
         if self.low_rank_queries:
@@ -126,7 +133,7 @@ class LatentAttention(nn.Module):
             q_turned, k_turned = rotate(q_turned, rope), rotate(k_turned, rope)
         q = torch.cat((q_plain, q_turned), -1)
         k = torch.cat((k_plain, k_turned.expand(*k_plain.shape[:-1], self.rope)), -1)
-        attention = functools.partial(attend, scale=self.scale, context=self.context)
+        attention = functools.partial(attend, scale=self.scale, context=self.context, documents=documents)
         return self.o_proj(_call(attention, q, k, v, recompute=self.recompute_core_attention).flatten(-2))
 
 
@@ -180,18 +187,18 @@ class DecoderLayer(nn.Module):
             self.mlp = FeedForward(spec, spec.intermediate_size)
         self.recompute: Callable[[], tuple[Any, Any]] | bool = False
 
-    def forward(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rope: Rope | None, documents: Documents | None = None) -> torch.Tensor:
         """Transform x (B, S, H), keeping only its input until the backward pass when told to recompute."""
         if not self.recompute or not torch.is_grad_enabled():
-            return self._layer(x, rope)
+            return self._layer(x, rope, documents)
         context = {} if self.recompute is True else {"context_fn": self.recompute}
         result: torch.Tensor = checkpoint(
-            self._layer, x, rope, use_reentrant=False, preserve_rng_state=False, **context
+            self._layer, x, rope, documents, use_reentrant=False, preserve_rng_state=False, **context
         )
         return result
 
-    def _layer(self, x: torch.Tensor, rope: Rope | None) -> torch.Tensor:
-        attended = self.self_attn(self.input_layernorm(x), rope)
+    def _layer(self, x: torch.Tensor, rope: Rope | None, documents: Documents | None) -> torch.Tensor:
+        attended = self.self_attn(self.input_layernorm(x), rope, documents)
         if self.pre_feedforward_layernorm is None or self.post_feedforward_layernorm is None:
             x = x + attended
             result: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x))
@@ -231,17 +238,23 @@ class CausalLM(nn.Module):
         if self.spec.tie_word_embeddings and self.lm_head is not None and self.model.embed_tokens is not None:
             self.lm_head.weight = self.model.embed_tokens.weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute this part of the model for tokens (B, S) or hidden states (B, S, H)."""
+    def forward(self, x: torch.Tensor, documents: Documents | None = None) -> torch.Tensor:
+        """Compute this part of the model for tokens (B, S) or hidden states (B, S, H).
+
+        `documents` of each sequence do not attend to each other. Positions go on through them: rotary
+        attention sees distances alone.
+        """
         positions = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
         if self.model.embed_tokens is not None:
             x = self._with_positions(self._scaled(self.model.embed_tokens(x)), positions)
         ropes = self._ropes(positions, x.dtype)
         for index, layer in self.model.layers.items():
-            x = layer(x, ropes[is_sliding(self.spec, int(index))])
+            x = layer(x, ropes[is_sliding(self.spec, int(index))], documents)
         if self.lm_head is None or self.model.norm is None:
             return x
-        return soft_cap(self.lm_head(self.model.norm(x)), self.spec.final_logit_softcapping)
+        logits, cap = self.lm_head(self.model.norm(x)), self.spec.final_logit_softcapping
+        # the loss writes over what it is given, and the cap keeps its value for its own gradient
+        return logits if cap is None else soft_cap(logits, cap).clone()
 
     def _ropes(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[Rope | None, Rope | None]:
         """Rotary tables of full and of windowed layers."""

@@ -21,7 +21,7 @@ from executor.comm import sharding
 from executor.comm.cuts import Cuts, take
 from executor.comm.mesh import Meshes
 from executor.comm.tensor_parallel import TensorAxis
-from executor.model.attention import ContextAxis, sequence_positions
+from executor.model.attention.attend import ContextAxis, sequence_positions
 from executor.model.moe import ExpertAxis, Experts, MoE
 from executor.model.transformer import Attention, CausalLM, DecoderLayer, LatentAttention
 from executor.torch_internals import selective_checkpoint_contexts
@@ -208,7 +208,10 @@ def _shard_state(model: CausalLM, layout: ParallelLayout, meshes: Meshes, precis
         shard(end)
     shard(model)
     for module in model.modules():
-        if isinstance(module, FSDPModule):
+        if not isinstance(module, FSDPModule):
+            continue
+        mesh = meshes.expert_shard_mesh if isinstance(module, Experts) else meshes.shard_mesh
+        if mesh.size() > 1:  # alone there is nothing to divide, and dividing by one would be a copy
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
 

@@ -29,13 +29,14 @@ from executor import torch_internals
 from executor.adapters.low_rank import add_adapter
 from executor.comm.collectives import ProcessGroup
 from executor.comm.mesh import Meshes
+from executor.model.attention.documents import Documents
 from executor.model.linear import DelayedGradients, Linear, RowLinear, WeightGradients, accumulate
 from executor.model.load_balance import Balance
 from executor.model.moe import Experts, balance_routers
 from executor.model.transformer import CausalLM, build_model
 from executor.parallel.parallelize import COMPUTE_DTYPES, ComputeDtype, parallelize
 from executor.parallel.programs import Action, Step, consumer, programs, stages_of_rank
-from topology.base.errors import InputError
+from executor.parallel.stages import check_split, even_layers, recompute_counts
 
 MOST_SENDS = 2
 """Under way at once; messages leave in the order of a common clock, so waiting for old ones is safe."""
@@ -95,16 +96,6 @@ class Pipeline:
         return any(stage.index == self.num_stages - 1 for stage in self.stages)
 
 
-def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage when no plan says otherwise: even, earlier stages taking the remainder.
-
-    >>> even_layers(10, 4)
-    (3, 3, 2, 2)
-    """
-    base, more = divmod(num_layers, stages)
-    return tuple(base + (index < more) for index in range(stages))
-
-
 def build_pipeline(
     spec: ModelSpec,
     layout: ParallelLayout,
@@ -136,11 +127,11 @@ def build_pipeline(
     """
     total = layout.pp * layout.virtual_stages
     split = tuple(layers_of_stage or even_layers(spec.num_layers, total))
-    _check_split(spec, split, total)
+    check_split(spec, split, total)
     ends = [sum(split[: i + 1]) for i in range(total)]
     rank = meshes.coordinate("pp")
     mine = stages_of_rank(layout.schedule, layout.pp, layout.virtual_stages, rank)
-    recompute = _recompute_counts(layout, [split[index] for index in mine], recompute_of_stage, rank)
+    recompute = recompute_counts(layout, [split[index] for index in mine], recompute_of_stage, rank)
     stages = []
     for index, recomputed in zip(mine, recompute, strict=True):
         layers = range(ends[index] - split[index], ends[index])
@@ -184,34 +175,6 @@ def _sequence_groups(layout: ParallelLayout, meshes: Meshes) -> tuple[ProcessGro
     return tuple(meshes.group(axis) for axis, splits in split.items() if splits)
 
 
-def _check_split(spec: ModelSpec, split: tuple[int, ...], total: int) -> None:
-    """Refuse a split that is not one of this model over these stages."""
-    if len(split) == total and sum(split) == spec.num_layers and min(split) >= 0:
-        return
-    raise InputError(
-        what="layers_of_stage does not split this model",
-        cause=f"{list(split)} over {total} stages, {spec.num_layers} layers",
-        fix=f"give {total} numbers that sum to {spec.num_layers}",
-    )
-
-
-def _recompute_counts(
-    layout: ParallelLayout, layers: list[int], recompute_of_stage: Sequence[int] | None, rank: int
-) -> list[int]:
-    """Recomputed layers of each of this rank's stages, taken in model order.
-
-    The planner counts layers that are recomputed in full; the selective policies apply to every layer.
-    """
-    if layout.recompute != "full":
-        return [0] * len(layers) if layout.recompute == "none" else layers
-    left = sum(layers) if recompute_of_stage is None else recompute_of_stage[rank]
-    counts = []
-    for count in layers:
-        counts.append(min(left, count))
-        left -= counts[-1]
-    return counts
-
-
 def _delay(module: CausalLM, layout: ParallelLayout) -> DelayedGradients | None:
     """Let the projections of a stage put weight gradients off when its schedule splits the backward."""
     if not RECORDS[layout.schedule].splits_backward:
@@ -227,9 +190,15 @@ class _Run:
     """State of one step on this rank: activations in flight, messages under way, and backwards done."""
 
     def __init__(
-        self, pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+        self,
+        pipeline: Pipeline,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        loss: LossFunction,
+        documents: Sequence[Documents] | None,
     ) -> None:
         self.pipeline, self.tokens, self.targets, self.loss_function = pipeline, tokens, targets, loss
+        self.documents = documents
         self.stage = {stage.index: stage for stage in pipeline.stages}
         self.microbatches = tokens.shape[0]
         self.flying: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
@@ -296,7 +265,7 @@ class _Run:
         """Compute a stage on a microbatch; on the last stage, its loss."""
         _, index, microbatch = action
         x = self.tokens[microbatch] if index == 0 else self.arrived(action).detach().requires_grad_()
-        y = self.stage[index].module(x)
+        y = self.stage[index].module(x, None if self.documents is None else self.documents[microbatch])
         if index == self.pipeline.num_stages - 1:
             y = self.loss_function(y, self.targets[microbatch])
             self.loss += y.detach()
@@ -366,7 +335,11 @@ def _set_gradient_reduction(module: FSDPModule, layout: ParallelLayout, *, last:
 
 
 def run_step(
-    pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+    pipeline: Pipeline,
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    loss: LossFunction,
+    documents: Sequence[Documents] | None = None,
 ) -> torch.Tensor:
     """Run forward and backward of a step's microbatches; gradients are left reduced over data-parallel ranks.
 
@@ -375,11 +348,12 @@ def run_step(
         tokens: (M, B, S) token ids of this rank (read on the first stage, shapes everywhere).
         targets: (M, B, S) next tokens (read on the last stage).
         loss: Turns the last stage's output into this microbatch's share of the loss.
+        documents: Of every microbatch, on every stage; None where attention sees whole sequences.
 
     Returns:
         Sum of this rank's shares of the loss; zero unless it holds the last stage.
     """
-    run = _Run(pipeline, tokens, targets, loss)
+    run = _Run(pipeline, tokens, targets, loss, documents)
     run.through(pipeline.program)
     for stage in pipeline.stages if RECORDS[pipeline.layout.schedule].splits_backward else ():
         torch_internals.reduce_gradients(stage.module)
@@ -389,10 +363,14 @@ def run_step(
 
 
 def run_forward(
-    pipeline: Pipeline, tokens: torch.Tensor, targets: torch.Tensor, loss: LossFunction
+    pipeline: Pipeline,
+    tokens: torch.Tensor,
+    targets: torch.Tensor,
+    loss: LossFunction,
+    documents: Sequence[Documents] | None = None,
 ) -> torch.Tensor:
     """Run the forward passes of `run_step` alone: the same shares of the loss, and nothing kept."""
-    run = _Run(pipeline, tokens, targets, loss)
+    run = _Run(pipeline, tokens, targets, loss, documents)
     with torch.no_grad():
         run.through(step for step in pipeline.program if step.action.kind == "F")
     for _, work in run.sent:

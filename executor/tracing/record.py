@@ -42,7 +42,8 @@ class Record:
         saved: Bytes that autograd saves first in each segment, by storage.
         differentiable: Storages whose values have a gradient.
         parameters: Path and elements of each parameter, by storage.
-        used: Parameters that each segment reads.
+        used: Segments that read each parameter, by its storage.
+        returned: Storages that the module gives back.
     """
 
     segments: list[str] = field(default_factory=lambda: [""])
@@ -51,11 +52,13 @@ class Record:
     differentiable: set[int] = field(default_factory=set)
     parameters: dict[int, tuple[str, int]] = field(default_factory=dict)
     used: dict[int, set[int]] = field(default_factory=dict)
+    returned: set[int] = field(default_factory=set)
 
 
 def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
     """Run a module on the meta device, forward alone; autograd saves what its backward would read."""
     import torch
+    from torch.utils._pytree import tree_leaves
 
     record, alive, known = Record(), list[Any](), Known()
     for name, parameter in module.named_parameters():
@@ -78,10 +81,11 @@ def record_forward(module: Any, inputs: Sequence[Any]) -> Record:
             _fused_attention(known),
             _dispatching(record, alive, known),
         ):
-            alive.append(module(*inputs))
+            found = module(*inputs)
     finally:
         for hook in hooks:
             hook.remove()
+    record.returned = {_storage(x) for x in tree_leaves(found) if isinstance(x, torch.Tensor)}
     return record
 
 

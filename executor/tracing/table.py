@@ -15,11 +15,13 @@ MOST_CROSSING = 3  # tensors with a gradient that a pipeline sends: hidden state
 
 def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) -> TracedModule:
     """The table of a record that was made with a batch of so many samples."""
+    _look_up_first(record)
     groups = _groups(record)
     parts = [_block(record, group, batch) for group in groups]
-    ends = {0, len(parts) - 1} if len(parts) > 2 else set()
+    tied = _tied(record, set(groups[0]), set(groups[-1])) if len(parts) > 2 else 0
+    ends = _ends(record, groups, tied=bool(tied))
     stem = parts[0] if ends else _nothing("stem")
-    head = parts[-1] if ends else _nothing("head")
+    head = parts[-1] if len(parts) - 1 in ends else _nothing("head")
     kinds: list[TracedBlock] = []
     order: list[int] = []
     for i, part in enumerate(parts):
@@ -28,12 +30,33 @@ def table_of(record: Record, builder: str, inputs: Sequence[str], batch: int) ->
         alike = [k for k, kind in enumerate(kinds) if replace(part, name=kind.name) == kind]
         order.append(alike[0] if alike else len(kinds))
         kinds += [] if alike else [part]
-    tied = _tied(record, set(groups[0]), set(groups[-1])) if ends else 0
     runs = tuple((kind, len(list(same))) for kind, same in groupby(order))
     return TracedModule(
         builder=builder, inputs=tuple(inputs), kinds=tuple(kinds), order=runs,
         stem=stem, head=head, tied_parameters=tied,
     )  # fmt: skip
+
+
+def _ends(record: Record, groups: Sequence[Sequence[int]], *, tied: bool) -> set[int]:
+    """Which groups are the stem and the head; a last block that nothing follows is one of the blocks."""
+    if len(groups) <= 2:
+        return set()
+    last = [i for i in groups[-1] if record.segments[i]]
+    follows = any(event.segment > last[-1] for event in record.events) if last else True
+    return {0, len(groups) - 1} if tied or follows or len(last) != 1 else {0}
+
+
+def _look_up_first(record: Record) -> None:
+    """Lookups between blocks run in the stem: a decoder's of the table that its encoder reads, sent along."""
+    middle = {i for i, path in enumerate(record.segments) if not path} - {0, len(record.segments) - 1}
+    moved: set[int] = set()
+    for event in record.events:
+        if event.segment in middle and event.name == "embedding":
+            moved |= {s for s in event.reads if s in record.parameters}
+            event.segment = 0
+    for storage in moved:
+        stays = {e.segment for e in record.events if storage in e.reads}
+        record.used[storage] = (record.used[storage] - middle) | stays | {0}
 
 
 def _groups(record: Record) -> list[list[int]]:
@@ -104,7 +127,7 @@ def _ops(record: Record, events: Sequence[Event], batch: int) -> tuple[TracedOp,
         if alone:
             some = [event for event, _ in run]
             outside = {s for event in record.events if event not in some for s in event.reads}
-            passes.append(pass_of(some, outside | record.saved.keys(), batch))
+            passes.append(pass_of(some, outside | record.returned | record.saved.keys(), batch))
     ops = [op for _, op in found if op is not None]
     if passes:
         total = sum(op.bytes for op in passes)

@@ -5,11 +5,14 @@ Legend: ``M`` microbatches, ``B`` sequences of one, ``S`` sequence length.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from executor.comm.tensor_parallel import token_losses
 from executor.data import source as data
 from executor.data.blend import TokenSource
+from executor.model.attention.documents import Documents, microbatches_of
 from executor.parallel.pipeline import LossFunction, Pipeline
 
 NO_TARGET = -1  # where a row stands for no sequence
@@ -42,15 +45,31 @@ def my_microbatches(
     return microbatches(pipeline, tokens[rows]), microbatches(pipeline, targets[rows])
 
 
-def read(
-    pipeline: Pipeline, source: TokenSource, samples: range, *, sequence_length: int, end: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's microbatches of a global batch of samples; ranks without embedding or loss read nothing.
+class Batch(NamedTuple):
+    """A rank's microbatches of a step: tokens and targets (M, B, S/cp), and where documents end, if asked."""
 
-    Samples from `end` on are none: the first of the batch stands there, without targets.
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    documents: tuple[Documents, ...] | None = None
+
+
+def read(
+    pipeline: Pipeline,
+    source: TokenSource,
+    samples: range,
+    *,
+    sequence_length: int,
+    end: int | None = None,
+    document_end: int | None = None,
+) -> Batch:
+    """This rank's microbatches of a global batch of samples.
+
+    Ranks without embedding or loss read nothing, unless attention stops at the token `document_end`: then all
+    must know where. Samples from `end` on are none: the first of the batch stands there, without targets.
     """
     share = sequences_of_rank(len(samples), pipeline.layout.dp, pipeline.meshes.coordinate("dp"))
-    if not (pipeline.is_first or pipeline.is_last):
+    documents = None
+    if not (pipeline.is_first or pipeline.is_last or document_end is not None):
         tokens = targets = torch.zeros(len(share), sequence_length, dtype=torch.long)
     else:
         mine = samples[share.start : share.stop]
@@ -59,7 +78,9 @@ def read(
         tokens, targets = torch.from_numpy(inputs.copy()), torch.from_numpy(following.copy())
         if end is not None:
             targets[max(0, end - mine.start) :] = NO_TARGET
-    return microbatches(pipeline, tokens), microbatches(pipeline, targets)
+        if document_end is not None:
+            documents = microbatches_of(inputs, document_end, pipeline.layout.microbatch_size)
+    return Batch(microbatches(pipeline, tokens), microbatches(pipeline, targets), documents)
 
 
 def mean_loss(pipeline: Pipeline, tokens_per_step: int) -> LossFunction:

@@ -38,6 +38,7 @@ def evaluate(
     step: int,
     global_batch_size: int,
     sequence_length: int,
+    document_end: int | None = None,
     stop: Callable[[], bool],
 ) -> Evaluation | None:
     """Evaluate on every rank; None on all of them once any has been asked to stop."""
@@ -45,14 +46,16 @@ def evaluate(
     loss, total = _weighted_loss(pipeline), torch.zeros((), dtype=torch.float64, device=pipeline.device)
     kept = [None if stage.balance is None else stage.balance.total for stage in pipeline.stages]
     for first in range(0, held_out.samples, global_batch_size):
-        tokens, targets = batches.read(
+        read = batches.read(
             pipeline,
             held_out.source,
             range(first, first + global_batch_size),
             sequence_length=sequence_length,
             end=held_out.samples,
+            document_end=document_end,
         )
-        share = run_forward(pipeline, tokens, targets, loss).double() / pipeline.layout.tp
+        share = run_forward(pipeline, read.tokens, read.targets, loss, read.documents)
+        share = share.double() / pipeline.layout.tp
         shared = torch.stack((share, share.new_tensor(float(stop()))))
         dist.all_reduce(shared)
         total += shared[0]

@@ -26,6 +26,8 @@ from executor.data import source as data
 from executor.data.blend import TokenSource
 from executor.data.held_out import HeldOut
 from executor.model.pretrained import pretrained_state
+from executor.parallel.compiled import compile_layers
+from executor.parallel.device import device_memory_bytes, device_name, peak_memory_bytes
 from executor.parallel.parallelize import COMPUTE_DTYPES
 from executor.parallel.pipeline import Pipeline, build_pipeline, run_step
 from executor.parallel.weights import initialize, load_state_dict, materialize
@@ -44,7 +46,6 @@ from topology.base.errors import InputError
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
 FIRST_CHECKPOINT_STEPS = 20  # until the cost of a checkpoint is measured
 MOST_CHECKPOINT_STEPS = 1000
-DEVICES = Path("/dev")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,37 +80,6 @@ class NotFiniteError(InputError):
     """The loss or its gradient stopped being a number."""
 
 
-def choose_device(name: str, local_rank: int) -> torch.device:
-    """Device of this rank: its GPU when there are GPUs and nothing else was asked for."""
-    if name == "cuda" or (name == "auto" and torch.cuda.is_available()):
-        if local_rank >= torch.cuda.device_count():
-            raise InputError(
-                what="there are more ranks on this node than GPUs",
-                cause=f"local rank {local_rank}, {torch.cuda.device_count()} GPUs",
-                fix="start as many ranks per node as it has GPUs, or use --device cpu",
-            )
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    unseen = sorted(DEVICES.glob("nvidia[0-9]*"))
-    if name == "auto" and unseen and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
-        raise InputError(
-            what="this node has GPUs that torch does not see",
-            cause=f"{', '.join(map(str, unseen[:3]))} is there, torch {torch.__version__} has no CUDA device",
-            fix="mend its driver or install torch for CUDA, or say --device cpu",
-        )
-    return torch.device("cpu")
-
-
-def device_name(device: torch.device) -> str:
-    """What a device calls itself."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def device_memory_bytes(device: torch.device) -> float:
-    """Memory of a GPU as its driver gives it; 0 for a CPU."""
-    return float(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else 0.0
-
-
 def check_world(plan: Plan, world_size: int) -> None:
     """Refuse to start a plan on another number of ranks than it was made for."""
     if world_size != plan.layout.num_gpus:
@@ -141,6 +111,8 @@ def prepare(settings: RunSettings, plan: Plan, device: torch.device) -> Trainer:
         adapter=job.adapter,
         device=device,
     )
+    if settings.compiles:
+        compile_layers(pipeline)
     state = pretrained_state(Path(settings.pretrained), spec) if settings.pretrained else None
     for stage in pipeline.stages:
         materialize(stage.module, device)
@@ -238,8 +210,15 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
     pipeline, job = trainer.pipeline, trainer.plan.request.job
     begin = time.perf_counter()
     samples = range(step * trainer.global_batch_size, (step + 1) * trainer.global_batch_size)
-    tokens, targets = batches.read(pipeline, trainer.source, samples, sequence_length=job.sequence_length)
-    share = run_step(pipeline, tokens, targets, batches.mean_loss(pipeline, job.tokens_per_step))
+    read = batches.read(
+        pipeline,
+        trainer.source,
+        samples,
+        sequence_length=job.sequence_length,
+        document_end=trainer.settings.document_end,
+    )
+    mean = batches.mean_loss(pipeline, job.tokens_per_step)
+    share = run_step(pipeline, read.tokens, read.targets, mean, read.documents)
     finish_gradients(pipeline)
     norm = total_norm(pipeline)
     router = sum(stage.balance.take() for stage in pipeline.stages if stage.balance is not None)
@@ -269,7 +248,7 @@ def _train_step(trainer: Trainer, step: int) -> tuple[StepMetrics, bool]:
         predicted_step_time_s=estimate.step_time_s,
         tokens_per_s=job.tokens_per_step / seconds,
         mfu=estimate.mfu * estimate.step_time_s / seconds,
-        peak_memory_bytes=_peak_memory_bytes(pipeline.device),
+        peak_memory_bytes=peak_memory_bytes(pipeline.device),
         samples=samples.stop,
     )
     return metrics, stops > 0
@@ -285,6 +264,7 @@ def _evaluated(trainer: Trainer, step: int) -> bool:
         step=step,
         global_batch_size=trainer.global_batch_size,
         sequence_length=trainer.plan.request.job.sequence_length,
+        document_end=trainer.settings.document_end,
         stop=lambda: trainer.stop_requested,
     )
     if found is not None and trainer.reporter is not None:
@@ -363,15 +343,6 @@ def _profiled(trainer: Trainer, step: int) -> Iterator[None]:
     with profile(activities=activities) as recorded:
         yield
     recorded.export_chrome_trace(str(Path(trainer.settings.folder) / f"trace-rank{dist.get_rank()}.json"))
-
-
-def _peak_memory_bytes(device: torch.device) -> float:
-    """Peak memory of this rank: what the allocator held on a GPU, the process's resident set on a CPU."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
 
 
 def start_process_group(device: torch.device, environment: dict[str, str], meeting: str | None) -> None:

@@ -68,6 +68,7 @@ def _run(settings: RunSettings) -> int:
     import torch
     import torch.distributed as dist
 
+    from executor.parallel.device import choose_device
     from executor.torch_internals import quiet_known_warnings
     from executor.training import loop
     from planner.plan import from_json
@@ -78,7 +79,7 @@ def _run(settings: RunSettings) -> int:
     plan = sound(from_json(read_text(settings.plan_file), settings.plan_file), settings.plan_file)
     environment = dict(os.environ)
     loop.check_world(plan, int(environment["WORLD_SIZE"]))
-    device = loop.choose_device(settings.device, int(environment["LOCAL_RANK"]))
+    device = choose_device(settings.device, int(environment["LOCAL_RANK"]))
     if device.type == "cpu":
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(environment["LOCAL_WORLD_SIZE"])))
     loop.start_process_group(device, environment, environment.get(MEETING))

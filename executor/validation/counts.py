@@ -128,6 +128,8 @@ class _CountingMode(TorchDispatchMode):
         elif operator in ("mm", "bmm", "addmm", "addmm_"):
             left = args[1] if operator.startswith("addmm") else args[0]
             self._flop("gemm", 2 * result.numel() * left.shape[-1])
+        elif operator == "_grouped_mm":  # rows by experts' matrices, or by rows into gradients of matrices
+            self._flop("gemm", 2 * _grouped_products(args[0], args[1]))
 
     def _flop(self, kind: str, flop: int) -> None:
         """Add FLOPs to the part being executed."""
@@ -147,6 +149,11 @@ def _argument(args: Any, place: int) -> bool:
 def _bytes(value: Any) -> int:
     """Size of a tensor."""
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0
+
+
+def _grouped_products(left: torch.Tensor, right: torch.Tensor) -> int:
+    """Multiplications of `grouped_mm`: each row meets one matrix, however rows are dealt to groups."""
+    return left.shape[0] * left.shape[1] * right.shape[-1]
 
 
 def _attention_flop(q: torch.Tensor, k: torch.Tensor, *, causal: bool) -> int:

@@ -1,9 +1,9 @@
-"""The best batch of a range: the sizes that suit the cluster, each planned."""
+"""The best batch, or number of GPUs, of a range: those that suit, each planned."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -14,9 +14,10 @@ Refusal = TypeVar("Refusal")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A batch that was planned: sequences of a step, and seconds a token; infinite where there is no plan."""
+    """What was planned: sequences of a step, GPUs, and seconds a token; infinite where there is no plan."""
 
     batch: int
+    gpus: int
     per_token_s: float
 
 
@@ -32,31 +33,54 @@ def best_of_batches(
         batches: Sizes to plan, at least one.
         search: Answers a request.
     """
-    answers = []
-    for batch in batches:
-        job = replace(request.job, global_batch_size=batch)
-        answers.append((batch, search(replace(request, job=job))))
-    plans = [(batch, plan) for batch, plan in answers if isinstance(plan, Plan)]
-    tried = {batch: plan.estimate.step_time_s / plan.request.job.tokens_per_step for batch, plan in plans}
-    report = tuple(Tried(batch=batch, per_token_s=tried.get(batch, math.inf)) for batch in batches)
-    if not plans:
-        return answers[0][1], report
-    return min((plan for _, plan in plans), key=_order), report
+    jobs = (replace(request.job, global_batch_size=batch) for batch in batches)
+    return best_of_requests([replace(request, job=job) for job in jobs], search)
 
 
-def _order(plan: Plan) -> tuple[float, int, int]:
-    """What is least in the best plan: its objective a token, then idle GPUs, then a smaller batch."""
+def best_of_requests(
+    requests: Sequence[PlanRequest], search: Callable[[PlanRequest], Plan | Refusal]
+) -> tuple[Plan | Refusal, tuple[Tried, ...]]:
+    """The same of requests that are alike but for their batch or their GPUs; at least one."""
+    answers = [(request, search(request)) for request in requests]
+    plans = [answer for _, answer in answers if isinstance(answer, Plan)]
+    report = tuple(
+        Tried(
+            batch=request.job.global_batch_size,
+            gpus=request.cluster.num_gpus,
+            per_token_s=_per_token_s(answer) if isinstance(answer, Plan) else math.inf,
+        )
+        for request, answer in answers
+    )
+    return (min(plans, key=_order) if plans else answers[0][1]), report
+
+
+def _per_token_s(plan: Plan) -> float:
+    """Seconds of a step over its tokens."""
+    return plan.estimate.step_time_s / plan.request.job.tokens_per_step
+
+
+def _order(plan: Plan) -> tuple[float, int, int, int]:
+    """What is least in the best plan: its objective a token, then idle GPUs, GPUs, the batch."""
     usd = plan.estimate.usd_per_billion_tokens
-    per_token = plan.estimate.step_time_s / plan.request.job.tokens_per_step
-    least = usd if plan.request.objective == "cost" and usd is not None else per_token
-    return least, plan.idle_gpus, plan.request.job.global_batch_size
+    least = usd if plan.request.objective == "cost" and usd is not None else _per_token_s(plan)
+    return least, plan.idle_gpus, plan.request.cluster.num_gpus, plan.request.job.global_batch_size
 
 
 def range_note(low: int, high: int, best: Plan, tried: tuple[Tried, ...]) -> str:
     """What was tried of a range, in words."""
-    mine = best.request.job.global_batch_size
-    least = best.estimate.step_time_s / best.request.job.tokens_per_step
+    mine, least = best.request.job.global_batch_size, _per_token_s(best)
     others = sorted((one.per_token_s / least - 1, one.batch) for one in tried if one.batch != mine)
     after = [f"{batch:,} +{100 * more:.1f} %" for more, batch in others if math.isfinite(more)][:3]
     more = f"; time a token of others: {', '.join(after)}" if after else ""
     return f"a batch of {mine:,}, of {len(tried)} planned between {low:,} and {high:,}{more}"
+
+
+def gpus_note(best: Plan, tried: tuple[Tried, ...]) -> str:
+    """What was tried of a range of GPUs, in words."""
+    mine, least = best.request.cluster.num_gpus, _per_token_s(best)
+    fastest = {one.gpus: one.per_token_s for one in sorted(tried, key=lambda one: -one.per_token_s)}
+    others = sorted((seconds / least - 1, gpus) for gpus, seconds in fastest.items() if gpus != mine)
+    after = [f"{gpus:,} {100 * more:+.1f} %" for more, gpus in others if math.isfinite(more)][:3]
+    more = f"; time a token on others: {', '.join(after)}" if after else ""
+    low, high = min(fastest), max(fastest)
+    return f"{mine:,} GPUs, of {len(fastest)} numbers planned between {low:,} and {high:,}{more}"

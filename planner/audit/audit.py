@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from costmodel.accuracy.anchor import FURTHEST, stack_level
 from costmodel.estimate import Estimate
-from costmodel.kernels.tables import Calibration
+from costmodel.kernels.saved import calibration_for
+from costmodel.kernels.tables import Calibration, load_calibration
+from costmodel.stack import StackLevel
+from costmodel.training.bands import Doubts
 from costmodel.training.estimate import estimate
 from planner.audit.changes import Change, Running, changes_of
 from planner.audit.findings import findings_of
 from planner.audit.job import Job, job_of
 from planner.audit.legal import Finding
-from planner.audit.read import Reading
+from planner.audit.read import Reading, read_texts
 from planner.audit.told import add_chunks, split_told, stack_told, switched_off, told_of
 from planner.plan import Plan, PlanRequest
 from planner.problem import setting_of
@@ -97,6 +103,56 @@ def audited(reading: Reading, flags: Flags, cal: Calibration) -> Audit:
         changes=changes,
         doubts=tuple(dict.fromkeys(doubts)), measured_step_s=measured_step_s(reading, job),
     )  # fmt: skip
+
+
+def audited_texts(texts: Mapping[str, str], rest: Flags, given: Mapping[str, str] | None = None) -> Audit:
+    """Judge texts that were sent: nothing that they name is opened.
+
+    Args:
+        texts: By name.
+        rest: What holds where the texts say nothing: model, GPUs, sequence length.
+        given: Variables of the environment that scripts read.
+    """
+    reading = read_texts(texts, given)
+    flags = Flags(gpu=None if len(reading.gpus) == 1 else rest.gpu)
+    missing = job_of(reading, flags).missing
+    for flag, name in (("--model", "model"), ("--gpus", "gpus"), ("--sequence-length", "sequence_length")):
+        value = getattr(rest, name)
+        if flag in missing and value is not None:
+            told: dict[str, str] = {name: value}
+            flags = replace(flags, **told)  # type: ignore[arg-type]  # all three are texts
+            reading.doubts.append(f"{name.replace('_', ' ')} {value}, of the question here: no file says it")
+    return audited(reading, flags, calibration_of(reading, flags))
+
+
+def calibration_of(reading: Reading, flags: Flags) -> Calibration:
+    """Tables of the cluster that files and flags mean."""
+    try:
+        request = job_of(reading, flags).request
+    except InputError:
+        request = None
+    return calibration_for(request.cluster) if request is not None else load_calibration()
+
+
+def level_of(found: Audit, name: str) -> StackLevel:
+    """What a log says of its engine's speed here: measured over predicted.
+
+    Raises:
+        InputError: Nothing was measured or priced, or both are so far apart that they are not of one job.
+    """
+    measured, predicted, request = found.measured_step_s, found.predicted, found.job.request
+    if measured is None or predicted is None or request is None:
+        unknown = f"missing: {', '.join(found.job.missing) or 'a legal job'}"
+        lacks = "no step time was measured" if measured is None else unknown
+        raise InputError("these files give no anchor", lacks, "name the log and the launch file of one job")
+    ratio = math.log(measured / predicted.step_time_s)
+    if abs(ratio) >= FURTHEST:
+        cause = f"measured {measured:.3g} s, predicted {predicted.step_time_s:.3g} s"
+        raise InputError(
+            "this log is of another job", cause, "see what was assumed: the GPU, the model, the batch"
+        )
+    level = stack_level(request.stack, [(ratio, Doubts(experts=request.model.is_moe))])
+    return replace(level, name=name)
 
 
 def measured_step_s(reading: Reading, job: Job) -> float | None:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from planner.audit.conclusions import conclude
 from planner.audit.facts import Facts, facts_of, meaning, recognised
 from planner.audit.launch import UNTOLD, Launch, family_of, launch_of, launch_of_page
 from planner.audit.manifests import script_of
 from planner.audit.words import FAMILIES, MACHINE_WORDS, Family, family_named
+from planner.formats.kinds import Kind, kind_of
 from planner.formats.logs import Measured, is_log, measured_of
 from planner.formats.python_config import Recipe, models_named, recipes_of
 from planner.formats.settings import NOT_KNOWN, Setting, with_defaults
@@ -22,8 +22,6 @@ from topology.base.decode import read_text
 from topology.base.errors import InputError
 from topology.base.units import MIB
 
-Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
-
 MOST_BYTES = 6 * MIB
 """Of one launch file or log."""
 MOST_CONFIG_CHARACTERS = 300_000
@@ -31,27 +29,12 @@ MOST_CONFIG_CHARACTERS = 300_000
 MOST_FILES = 16
 TELLING_SHARE = 0.7
 """Of the settings of the recipe that has most: one with fewer is a part of others."""
-_SHELL = re.compile(
-    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^[ \t]*(?:export\s+)?[A-Za-z_]\w*="
-    r"|^[ \t]*(?:torchrun|srun|python3?|deepspeed|source)\s",
-    re.MULTILINE,
-)
-_TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
-_PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
 _STARTS = re.compile(r"\b(?:torchrun|srun|sbatch|mpirun|python3?|deepspeed|bash)\b|\.py\b")
 _GPU_NAMES: Mapping[str, str] = {
-    "h100": "h100-sxm",
-    "h200": "h200-sxm",
-    "b200": "b200-sxm",
-    "b300": "b300-sxm",
-    "gb200": "gb200",
-    "gb300": "gb300",
-    "a100": "a100-sxm-80gb",
-    "v100": "v100-sxm-32gb",
-    "mi300x": "mi300x",
-    "mi325x": "mi325x",
-    "mi355x": "mi355x",
-}
+    "h100": "h100-sxm", "h200": "h200-sxm", "b200": "b200-sxm", "b300": "b300-sxm", "gb200": "gb200",
+    "gb300": "gb300", "a100": "a100-sxm-80gb", "v100": "v100-sxm-32gb", "mi300x": "mi300x",
+    "mi325x": "mi325x", "mi355x": "mi355x",
+}  # fmt: skip
 _GPU = re.compile(rf"(?<![a-z0-9])({'|'.join(_GPU_NAMES)})(?![a-z0-9])", re.IGNORECASE)
 _PRESET = re.compile(r"^#.*\b(?:preset|for) (?:for )?(\d{1,5}) [AHB]\d+\w* GPUs", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m|\[\d{1,2}m")
@@ -89,33 +72,6 @@ class Reading:
     """Everything that was read, the first file that holds first."""
 
 
-def kind_of(text: str, name: str) -> Kind:
-    r"""What a file is, by its content; its name decides only between what the content allows.
-
-    >>> kind_of("#!/bin/bash\\nTP=1", "x.txt"), kind_of("a: 1\\nb: [2]", "x"), kind_of('{"a": 1}', "x.conf")
-    ('shell', 'yaml', 'json')
-    """
-    suffix = name.lower().rpartition(".")[2]
-    if is_log(text):
-        return "log"
-    if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
-        return "json"
-    if text.startswith("#!") or re.search(r"^#SBATCH", text, re.MULTILINE):
-        return "shell"
-    if suffix in ("sh", "sbatch", "slurm", "bash", "env"):
-        return "shell"
-    if re.search(r"^[ \t]*```", text, re.MULTILINE):
-        return "page"
-    for known, suffixes in (("toml", ("toml",)), ("yaml", ("yaml", "yml")), ("python", ("py",))):
-        if suffix in suffixes:
-            return known  # type: ignore[return-value]  # a literal of the table
-    if _PYTHON.search(text):
-        return "python"
-    if _TOML.search(text) and "=" in text:
-        return "toml"
-    return "shell" if _SHELL.search(text) or "--" in text else "yaml"
-
-
 def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> Reading:
     """Read files that together describe one job; a name may end in ``::recipe`` for one of a Python file.
 
@@ -124,12 +80,19 @@ def read_files(paths: Iterable[str], given: Mapping[str, str] | None = None) -> 
         given: Variables of the environment that scripts read.
     """
     named = [str(path) for path in paths]
-    if not named or len(named) > MOST_FILES:
-        cause = f"{len(named)} files were named"
-        raise InputError(
-            "these files cannot be read together", cause, f"name one to {MOST_FILES} files of one job"
-        )
-    texts = {name: _text(name.partition("::")[0]) for name in named}
+    _require_few(named)
+    return read_texts({name: _text(name.partition("::")[0]) for name in named}, given)
+
+
+def read_texts(said: Mapping[str, str], given: Mapping[str, str] | None = None) -> Reading:
+    """Read texts that together describe one job; what they name is never opened.
+
+    Args:
+        said: Text of every file, by a name like those of `read_files`.
+        given: Variables of the environment that scripts read.
+    """
+    _require_few(tuple(said))
+    texts = {name: _cleaned(name, text) for name, text in said.items()}
     beside = {Path(name).name: text for name, text in texts.items()}
     sourced = _sourced(texts)
     readings = [
@@ -156,10 +119,22 @@ def _mentions(whole: Reading, texts: Sequence[str]) -> None:
     whole.mentioned_gpus = numbers.pop() if len(numbers) == 1 else None
 
 
+def _require_few(named: Sequence[str]) -> None:
+    """Refuse what cannot be the files of one job."""
+    if not named or len(named) > MOST_FILES:
+        cause = f"{len(named)} files were named"
+        fix = f"name one to {MOST_FILES} files of one job"
+        raise InputError("these files cannot be read together", cause, fix)
+
+
 def _text(path: str) -> str:
-    """The text of a file, without characters that mean something to us."""
-    text = read_text(path, int(MOST_BYTES)).replace("\x00", "").replace("\r\n", "\n")
-    text = _COLOUR.sub("", text)
+    """The text of a file."""
+    return read_text(path, int(MOST_BYTES))
+
+
+def _cleaned(path: str, said: str) -> str:
+    """A text without characters that mean something to us."""
+    text = _COLOUR.sub("", said.replace("\x00", "").replace("\r\n", "\n"))
     if len(text) > MOST_CONFIG_CHARACTERS and not is_log(text):
         cause = f"it has {len(text):,} characters and is no log"
         raise InputError(

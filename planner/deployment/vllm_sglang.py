@@ -15,15 +15,20 @@ from dataclasses import replace
 
 from costmodel.models.spec import ModelSpec
 from costmodel.serving.deployment import published_weights
+from costmodel.serving.engine import SchedulerDefault, scheduler_default, serving_stack
 from planner.deployment.multi_node import node_commands, node_notes
 from planner.deployment.placement import Server, address, nodes_of, servers_of
 from planner.deployment.router import EVERYWHERE, router_files, router_words
 from planner.launch.kubernetes import PORT, RDMA_RESOURCE, TOKEN_SECRET, Workload, manifest
 from planner.serving.plan import PoolPlan, ServingPlan
+from topology.hardware.datasheets import sheet_named
 
 HUB = "https://huggingface.co/"
 _AT_LOAD = ("vllm", "sglang")
 """Engines that quantise a bf16 checkpoint to fp8 while they load it (`--quantization fp8`)."""
+_NIXL = {"kv_connector": "NixlConnector"}
+"""It pulls: a decode server fetches a cache from the prefill server that it is told of."""
+_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 _FORMATS = {"bf16": "BF16", "fp8": "FP8", "int8": "GPTQ-Int8", "int4": "AWQ", "fp4": "NVFP4"}
 DRAFTER = "<draft model>"
 MOST_SHOWN = 16
@@ -198,12 +203,15 @@ def _vllm(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str]:
     words += _given("--tensor-parallel-size", layout.tp) + _given("--pipeline-parallel-size", layout.pp)
     words += _given("--data-parallel-size", layout.attention_dp)
     words += ["--enable-expert-parallel"] if layout.ep > 1 else []
-    words += ["--max-num-seqs", str(-(-pool.max_batch // layout.attention_dp))]
-    words += ["--max-num-batched-tokens", str(pool.token_budget), "--max-model-len", "auto"]
+    default = _default(plan)
+    words += _unless(default.max_batch, "--max-num-seqs", -(-pool.max_batch // layout.attention_dp))
+    words += _unless(default.token_budget, "--max-num-batched-tokens", pool.token_budget)
+    words += ["--max-model-len", "auto"]
     words += _quantization(plan) + (["--kv-cache-dtype", "fp8"] if plan.kv_dtype == "fp8" else [])
     words += _memory("--gpu-memory-utilization", plan) + _speculation(plan)
     if role:
-        words += ["--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}']
+        config = _NIXL | {"kv_role": _KV_ROLES[role]}
+        words += ["--kv-transfer-config", json.dumps(config, separators=(",", ":"))]
     return words
 
 
@@ -220,7 +228,8 @@ def _sglang(plan: ServingPlan, pool: PoolPlan, role: str, port: int) -> list[str
         words += ["--attn-dp-size", str(layout.attention_dp)]
     words += _given("--ep-size", layout.ep)
     words += ["--max-running-requests", str(pool.max_batch)]
-    words += ["--chunked-prefill-size", str(pool.token_budget * layout.attention_dp)]
+    chunk = pool.token_budget * layout.attention_dp
+    words += _unless(_default(plan).token_budget, "--chunked-prefill-size", chunk)
     words += _quantization(plan) + _memory("--mem-fraction-static", plan)
     words += ["--kv-cache-dtype", "fp8_e4m3"] if plan.kv_dtype == "fp8" else []
     if role:
@@ -259,6 +268,16 @@ def trtllm_options(plan: ServingPlan, pool: PoolPlan, role: str) -> str:
 def _options_file(role: str) -> str:
     """Name of that file."""
     return f"{role or 'server'}-options.yaml"
+
+
+def _default(plan: ServingPlan) -> SchedulerDefault:
+    """What the server takes by itself on the plan's GPUs."""
+    return scheduler_default(serving_stack(plan.request.engine), sheet_named(plan.request.gpu).gpu())
+
+
+def _unless(default: int, flag: str, value: int) -> list[str]:
+    """A flag with its value, unless that is what the server takes by itself."""
+    return [] if value == default else [flag, str(value)]
 
 
 def _given(flag: str, value: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costmodel.models.catalog import library_of_config
 from costmodel.models.traced import LIBRARIES
 from planner.plan import FREE
 from planner.questions.flags import Flags
@@ -20,6 +21,20 @@ def is_in_a_library(model: str | None) -> bool:
     (True, False)
     """
     return bool(model) and str(model).partition(":")[0] in LIBRARIES and ":" in str(model)
+
+
+def traced_name(model: str | None) -> str:
+    """What to trace for a model that is named: its library and name; "" where the catalog describes it.
+
+    A config.json of a family that the catalog has not is the library's that reads such files.
+
+    >>> traced_name("timm:vit_base_patch16_224"), traced_name("70b"), traced_name(None)
+    ('timm:vit_base_patch16_224', '', '')
+    """
+    if not model or is_in_a_library(model):
+        return model or ""
+    library = library_of_config(model)
+    return f"{library}:{model}" if library else ""
 
 
 def of_a_module(flags: Flags) -> Flags:

@@ -69,6 +69,7 @@ def _equals(request: ServingRequest, board: Board, first: FleetRun, trace: Load 
             excluded=excluded,
             simulated=board.exact,
             machine_gpus=request.machine_gpus,
+            host_gpus=board.host_gpus,
             spare=request.spare,
         )
         if selection is None or selection.machines > first.selection.machines:
@@ -113,6 +114,7 @@ def runners_up(
             rate_per_s=request.job.request_rate_per_s,
             excluded=excluded,
             machine_gpus=request.machine_gpus,
+            host_gpus=board.host_gpus,
             spare=request.spare,
         )
         if selection is None:

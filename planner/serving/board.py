@@ -27,6 +27,8 @@ from planner.serving.replica import (
 from planner.serving.space import deployment_of, serving_layouts
 from topology.fabric.hierarchy import Hierarchy
 
+_STAGES_IN_POOLS = "has stages, whose cache the engine cannot move between pools"
+
 RESOLUTION = 0.02  # capacities are told apart to this share
 FIRST_SHARE = 1.5  # of the replicas that its bound asks for an option is first tried with; grows as it fails
 MOST_SHARE = 3.0
@@ -41,7 +43,8 @@ class Board:
     capacities are upper bounds. `served` are the fewest replicas that were seen to serve the rate they share,
     by option, `possible` options do so in some number, and `first_share` is that of the bound's number which
     is tried first. `runs` are the best kept runs of a closed loop, by option. `lowered` has the phases of
-    which capacities were cut because a whole fleet broke a limit.
+    which capacities were cut because a whole fleet broke a limit. Workers are placed on hosts of `host_gpus`
+    where the GPUs are given (1: on any).
     """
 
     options: list[Option]
@@ -59,6 +62,7 @@ class Board:
     pruned: Counter[str] = field(default_factory=Counter)
     enumerated: int = 0
     rejected: list[Rejected] = field(default_factory=list)
+    host_gpus: int = 1
 
 
 def phases_of(modes: Sequence[Mode]) -> list[str]:
@@ -77,7 +81,8 @@ def has_fleet(board: Board, modes: Sequence[Mode]) -> bool:
 
 def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hierarchy) -> Board:
     """Every replica that could take part, with the bound on its capacity; the others counted by reason."""
-    board = Board(options=[], capacities_per_s=[], ceilings_per_s=[])
+    host_gpus = hierarchy.gpus_per_host if request.num_gpus is not None else 1
+    board = Board(options=[], capacities_per_s=[], ceilings_per_s=[], host_gpus=host_gpus)
     phases = phases_of(request.modes)
     most = min(request.num_gpus or hierarchy.num_gpus, hierarchy.num_gpus)
     layouts = serving_layouts(
@@ -93,6 +98,10 @@ def enumerate_options(cal: Calibration, request: ServingRequest, hierarchy: Hier
             tables: dict[int, StepTimes] = {}
             for phase in phases:
                 board.enumerated += 1
+                if phase != WHOLE and layout.pp > 1 and phase not in deployment.stack.pools_with_stages:
+                    board.pruned[_STAGES_IN_POOLS] += 1
+                    board.rejected.append(Rejected(reason=_STAGES_IN_POOLS))
+                    continue
                 option = build_option(cal, deployment, request.job, phase=phase, tables=tables)
                 if isinstance(option, Rejected):
                     board.pruned[option.reason] += 1

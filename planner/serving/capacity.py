@@ -29,11 +29,15 @@ WARM_UP_SHARE = 0.2  # share of a simulated open load that fills the replica and
 
 
 def load_at(option: Option, rate_per_s: float, *, seed: int = 0) -> Load:
-    """An open load long enough to fill the replica several times over."""
+    """An open load long enough to fill the replica several times over.
+
+    It depends on no limit: of two questions that differ in a limit alone, the looser is asked of the same
+    requests, so what keeps the tighter one keeps it too.
+    """
     job = option.job
-    stay_s = fastest_ttft_s(option.times, job.input_tokens) + job.output_tokens * (
-        job.tpot_s or 2 * fastest_tpot_s(option.times, job.input_tokens)
-    )
+    stay_s = fastest_ttft_s(option.times, job.input_tokens)
+    if option.phase != PROMPT_ONLY:
+        stay_s += job.output_tokens * 2 * fastest_tpot_s(option.times, job.input_tokens)
     count = int(np.clip(8 * rate_per_s * stay_s, FEWEST_REQUESTS, MOST_REQUESTS))
     load = open_load(
         rate_per_s=rate_per_s,

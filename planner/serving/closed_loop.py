@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from planner.serving.alternatives import RUNNERS_UP, FleetRunnerUp
 from planner.serving.board import Board
 from planner.serving.fleet import FleetRun, run_closed
-from planner.serving.integer_program import MOST_FLEET_GPUS
+from planner.serving.integer_program import MOST_FLEET_GPUS, room_for
 from planner.serving.plan import ServingOptimality, ServingRequest
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option, least_latency, with_chunks
 
@@ -76,7 +76,8 @@ def _fastest(request: ServingRequest, board: Board, stay_s: Mapping[int, float])
         if best is not None and concurrency / stay_s[i] <= best.request_rate_per_s:
             board.pruned[_NO_BETTER] += 1
             continue
-        run = _kept_run(board, i, min(most // board.options[i].num_gpus, concurrency), concurrency)
+        fitting = room_for(board.options[i].num_gpus, most, board.host_gpus)
+        run = _kept_run(board, i, min(fitting, concurrency), concurrency)
         if run is not None:
             _remember(board, i, run)
             if best is None or run.request_rate_per_s > best.request_rate_per_s:

@@ -58,7 +58,7 @@ def fitting_weights(request: ServingRequest, hierarchy: Hierarchy) -> tuple[Weig
         and (weights != "fp4" or "fp4" in hierarchy.gpu.peak_flop_per_s)
         and serves_weights(serving_stack(request.engine), hierarchy.gpu, weights)
         and any(
-            holds_requests(deployment, request.job, min(token_budgets(deployment.stack, request.job, WHOLE)))
+            holds_requests(deployment, request.job, min(token_budgets(deployment, request.job, WHOLE)))
             for deployment in (deployment_of(request, hierarchy, weights, layout) for layout in layouts)
         )
     )

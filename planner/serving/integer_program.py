@@ -1,7 +1,7 @@
 """The integer program of a fleet: which kind of replica, and how many, from what each can serve.
 
     choose one kind of whole replica, or one prefill and one decode kind; spare more of each kind chosen
-    Σ gpus·(x + spare) ≤ N
+    Σ gpus·(x + spare) ≤ N, and the workers are placed on the hosts that N GPUs are
     x ≥ ⌈rate/capacity⌉ of every kind chosen, fewest whole machines, then fewest GPUs,
         or most requests a second, of which capacity·x are served in every phase
     machines: those of G GPUs that the workers are placed on
@@ -16,14 +16,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.serving.capacity import replicas
 from planner.serving.replica import OUTPUT_ONLY, PROMPT_ONLY, WHOLE, Option
 
 MOST_FLEET_GPUS = 4096  # a fleet asked for without a size is looked for up to here
 LEAST_MORE = 1e-9  # rates this share apart are the same
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +53,17 @@ def select_fleet(
     excluded: Sequence[frozenset[int]] = (),
     simulated: Collection[int] = (),
     machine_gpus: int = 1,
+    host_gpus: int = 1,
     spare: int = 0,
 ) -> Selection | None:
-    """Solve the program; None when no fleet of `most_gpus` GPUs can serve the rate.
+    """Solve the program; None when no fleet of `most_gpus` GPUs, in hosts of `host_gpus`, can serve the rate.
 
     Without a rate the requests per second are maximised, with one the machines of `machine_gpus` and then the
     GPUs are minimised. `excluded` combinations of options are not chosen; of equals `simulated` ones are.
     """
     if rate_per_s is None:
-        counts = _most_served(options, capacities_per_s, most_gpus, frozenset(excluded), spare)
+        room = (most_gpus, host_gpus)
+        counts = _most_served(options, capacities_per_s, room, frozenset(excluded), spare)
     else:
         needed = {
             i: int(count)
@@ -65,7 +71,8 @@ def select_fleet(
             if (count := replicas(rate_per_s, capacity)) <= most_gpus
         }
         merits = _merits(options, capacities_per_s, simulated)
-        counts = _least_paid(options, needed, merits, most_gpus, frozenset(excluded), machine_gpus, spare)
+        room = (most_gpus, host_gpus)
+        counts = _least_paid(options, needed, merits, room, frozenset(excluded), machine_gpus, spare)
     if counts is None:
         return None
     machines, gpus = paid_for([(options[i].num_gpus, n + spare) for i, n in counts.items()], machine_gpus)
@@ -88,12 +95,15 @@ def _least_paid(
     options: Sequence[Option],
     needed: Mapping[int, int],
     merits: Sequence[int],
-    most_gpus: int,
+    room: tuple[int, int],
     excluded: frozenset[frozenset[int]],
     machine_gpus: int,
     spare: int,
 ) -> dict[int, int] | None:
-    """The fleet of fewest machines, then GPUs, then of the greatest merit, of kinds needed so often each."""
+    """The fleet of fewest machines, then GPUs, then of the greatest merit, of kinds needed so often each.
+
+    It has the room of so many GPUs, in hosts of so many.
+    """
     gpus = {i: (count + spare) * options[i].num_gpus for i, count in needed.items()}
     best: tuple[tuple[int, int, int], tuple[int, ...]] | None = None
 
@@ -102,10 +112,11 @@ def _least_paid(
         nonlocal best
         total = sum(gpus[i] for i in fleet)
         least = -(-total // machine_gpus)
-        if total > most_gpus or (best is not None and least > best[0][0]):
+        if total > room[0] or (best is not None and least > best[0][0]):
             return False
-        if frozenset(fleet) not in excluded:
-            cost = paid_for([(options[i].num_gpus, needed[i] + spare) for i in fleet], machine_gpus)
+        workers = [(options[i].num_gpus, needed[i] + spare) for i in fleet]
+        if frozenset(fleet) not in excluded and machines_of(workers, room[1]) <= -(-room[0] // room[1]):
+            cost = paid_for(workers, machine_gpus)
             key = (*cost, -sum(merits[i] for i in fleet))
             best = (key, fleet) if best is None or key < best[0] else best
         return True
@@ -127,17 +138,17 @@ def _least_paid(
 def _most_served(
     options: Sequence[Option],
     capacities_per_s: Sequence[float],
-    most_gpus: int,
+    room: tuple[int, int],
     excluded: frozenset[frozenset[int]],
     spare: int,
 ) -> dict[int, int] | None:
-    """The fleet that serves most requests a second, then of fewest GPUs."""
+    """The fleet that serves most requests a second, then of fewest GPUs; its room as above."""
     fleets = [
-        {i: most_gpus // options[i].num_gpus - spare}
+        {i: room_for(options[i].num_gpus, *room) - spare}
         for i in _of_phase(options, WHOLE)
         if frozenset((i,)) not in excluded
     ]
-    fleets += _pairs_served(options, capacities_per_s, most_gpus, excluded, spare)
+    fleets += _pairs_served(options, capacities_per_s, room, excluded, spare)
     served = [
         served_per_s(options, capacities_per_s, fleet) if min(fleet.values()) > 0 else -1.0
         for fleet in fleets
@@ -152,7 +163,7 @@ def _most_served(
 def _pairs_served(
     options: Sequence[Option],
     capacities_per_s: Sequence[float],
-    most_gpus: int,
+    room: tuple[int, int],
     excluded: frozenset[frozenset[int]],
     spare: int,
 ) -> list[dict[int, int]]:
@@ -163,11 +174,19 @@ def _pairs_served(
     first, second = _of_phase(options, PROMPT_ONLY), _of_phase(options, OUTPUT_ONLY)
     if not first or not second:
         return []
-    sizes = np.array([option.num_gpus for option in options])
+    sizes = [option.num_gpus for option in options]
     rates = np.asarray(capacities_per_s, dtype=np.float64)
-    prompts = np.arange(1, most_gpus // int(sizes[first].min()) + 1)
-    used = (prompts[:, None, None] + spare) * sizes[first][:, None]
-    outputs = (most_gpus - used) // sizes[second] - spare
+    prompts = np.arange(1, room[0] // min(sizes[i] for i in first) + 1)
+    beside = {
+        (a, b): beside_each(a, b, *room)
+        for a in {sizes[i] for i in first}
+        for b in {sizes[j] for j in second}
+    }
+    outputs = np.full((len(prompts), len(first), len(second)), -1)
+    for at, i in enumerate(first):
+        for of, j in enumerate(second):
+            left = beside[sizes[i], sizes[j]][1 + spare :][: len(prompts)]
+            outputs[: len(left), at, of] = left - spare
     served = np.minimum(prompts[:, None, None] * rates[first][:, None], outputs * rates[second])
     best = np.where(outputs > 0, served, -1.0).argmax(axis=0)
     found = []
@@ -179,6 +198,55 @@ def _pairs_served(
                 rate = served_per_s(options, capacities_per_s, counts)
                 found.append({k: min(counts[k], _enough(rate, capacities_per_s[k])) for k in counts})
     return found
+
+
+def room_for(gpus: int, most_gpus: int, host_gpus: int) -> int:
+    """Most workers of so many GPUs that so many GPUs hold, in hosts of so many.
+
+    >>> room_for(3, 32, 8), room_for(12, 32, 8), room_for(3, 32, 1)
+    (8, 2, 10)
+    """
+    hosts = -(-most_gpus // host_gpus)
+    fitting = hosts // -(-gpus // host_gpus) if gpus > host_gpus else hosts * (host_gpus // gpus)
+    return min(fitting, most_gpus // gpus)
+
+
+@cache
+def beside_each(gpus: int, other_gpus: int, most_gpus: int, host_gpus: int) -> Ints:
+    """Most workers of `other_gpus` beside 0, 1, 2, … of `gpus`, as `machines_of` places them; read-only.
+
+    >>> beside_each(3, 4, 16, 8).tolist(), beside_each(16, 3, 32, 8).tolist()
+    ([4, 3, 2, 1, 0], [8, 4, 0])
+    """
+    if gpus >= other_gpus:
+        found = _after_larger(gpus, other_gpus, most_gpus, host_gpus)
+    else:  # the largest is placed first: beside 0, 1, 2, … of it, then the most of it that leave room enough
+        left = _after_larger(other_gpus, gpus, most_gpus, host_gpus)
+        workers = np.arange(room_for(gpus, most_gpus, host_gpus) + 1)
+        found = np.searchsorted(-left, -workers, side="right") - 1
+    found.flags.writeable = False
+    return found
+
+
+def _after_larger(gpus: int, smaller_gpus: int, most_gpus: int, host_gpus: int) -> Ints:
+    """Most of the smaller workers on what 0, 1, 2, … of the larger leave."""
+    hosts = -(-most_gpus // host_gpus)
+    workers = np.arange(room_for(gpus, most_gpus, host_gpus) + 1)
+    each = max(host_gpus // gpus, 1)  # of the larger on the hosts that it takes together
+    full, some = np.divmod(workers, each)
+    taken = -(-gpus // host_gpus) * (full + (some > 0))
+    shared = gpus <= host_gpus  # a worker of several hosts shares none of them
+    rest = full * ((host_gpus - each * gpus) // smaller_gpus) + np.where(
+        some > 0, (host_gpus - some * gpus) // smaller_gpus, 0
+    )
+    empty = hosts - taken
+    alone = (
+        empty * (host_gpus // smaller_gpus)
+        if smaller_gpus <= host_gpus
+        else empty // -(-smaller_gpus // host_gpus)
+    )
+    left = alone + rest * shared
+    return np.asarray(np.minimum(left, (most_gpus - workers * gpus) // smaller_gpus), dtype=np.int64)
 
 
 def _enough(rate_per_s: float, capacity_per_s: float) -> int:

@@ -174,7 +174,8 @@ class ServingOptimality:
 
     No fleet can beat `bound`; it and `value` are in the unit of the objective (GPUs, or requests a second).
     `gap` is the share by which the value could still be better. It is proven when capacities are told
-    apart no finer than the gap; for a rate, when there is none.
+    apart no finer than the gap; for a rate, when there is none. `scope` says among which fleets: workers that
+    keep a limit only by sharing one queue may do with fewer GPUs.
     """
 
     status: Literal["proven", "best-found"]
@@ -184,6 +185,7 @@ class ServingOptimality:
     pruned: Mapping[str, int]
     simulated: int
     gap: float = 0.0
+    scope: str = "fleets whose workers keep the limits by themselves"
 
     @property
     def certainty(self) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration
 from costmodel.serving.deployment import Deployment
-from costmodel.serving.engine import ServingStack
+from costmodel.serving.engine import ServingStack, scheduler_default
 from costmodel.serving.memory import kv_capacity_tokens
 from costmodel.serving.replica import Scheduler
 from costmodel.serving.step import step_times
@@ -28,11 +28,6 @@ Floats = NDArray[np.float64]
 
 MOST_BATCH = 512  # the engines' default limit on running requests is of this order
 PROMPT_ONLY, OUTPUT_ONLY, WHOLE = "prefill", "decode", "whole"
-
-
-CHUNKS = (2048, 8192)
-"""Tokens of a step that engines with chunked prefill are tried with, besides their default: what vLLM and
-SGLang set on small and on large GPUs. Small chunks disturb decoding less, large ones use the GPU better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +80,7 @@ def build_option(
     """
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
-    budgets = token_budgets(deployment.stack, job, phase)
+    budgets = token_budgets(deployment, job, phase)
     capacities = [
         kv_capacity_tokens(deployment, token_budget=budget, max_batch=MOST_BATCH, context=context)
         for budget in budgets
@@ -130,12 +125,19 @@ def holds_requests(deployment: Deployment, job: ServingJob, token_budget: int) -
     return capacity >= 2 * longest + deployment.stack.kv_block_tokens
 
 
-def token_budgets(stack: ServingStack, job: ServingJob, phase: str) -> tuple[int, ...]:
-    """Tokens of a step to consider, the engine's default first; a whole prompt where it cannot be cut."""
+def token_budgets(deployment: Deployment, job: ServingJob, phase: str) -> tuple[int, ...]:
+    """Tokens of a step to consider, the engine's default on this GPU first; a whole prompt where none is cut.
+
+    Small chunks disturb decoding less, large ones use the GPU better. A decode pool computes no prompts, so
+    the smallest leaves it the most cache.
+    """
+    stack = deployment.stack
     if not stack.chunked:
         return (max(stack.token_budget, job.input_tokens_p99 or job.input_tokens),)
-    others = CHUNKS if phase != OUTPUT_ONLY else ()
-    return (stack.token_budget, *(size for size in others if size != stack.token_budget))
+    default = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
+    if phase == OUTPUT_ONLY:
+        return (min(default, *stack.chunk_sizes),)
+    return (default, *(size for size in stack.chunk_sizes if size != default))
 
 
 def least_latency(

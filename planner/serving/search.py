@@ -210,6 +210,7 @@ def best_selection(
         rate_per_s=request.job.request_rate_per_s,
         simulated=board.exact,
         machine_gpus=request.machine_gpus,
+        host_gpus=board.host_gpus,
         spare=request.spare,
     )
 
@@ -327,6 +328,7 @@ def _ceiling_per_s(request: ServingRequest, board: Board) -> tuple[float, bool]:
         board.ceilings_per_s,
         most_gpus=request.num_gpus or MOST_FLEET_GPUS,
         rate_per_s=None,
+        host_gpus=board.host_gpus,
         spare=request.spare,
     )
     return (0.0, False) if best is None else (best.rate_per_s, best.counts.keys() <= board.measured)

@@ -67,6 +67,7 @@ def settle(page) -> None:
 def choose(page, label: str, option: str) -> None:
     """Choose an option of a select box."""
     box = page.get_by_test_id("stSelectbox").filter(has_text=label).locator("input").first
+    box.evaluate("box => box.scrollIntoView({block: 'center'})")
     box.click()
     page.get_by_role("option", name=option, exact=True).click()
     settle(page)
@@ -197,7 +198,9 @@ def test_a_bad_upload_is_answered_in_three_lines(page, dashboard, tmp_path, cont
     assert dialogs == []
 
 
-@pytest.mark.parametrize("name", ["", "compare", "campaign", "topology", "accuracy", "serving", "executor"])
+@pytest.mark.parametrize(
+    "name", ["", "compare", "campaign", "audit", "topology", "accuracy", "serving", "executor"]
+)
 def test_every_page_is_whole_readable_and_stays_at_home(page, dashboard, name):
     """No traceback, no defect, no request to anywhere else, no serious violation of the axe rules."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from app.commands.audit.report import audit_answer
 from app.errors import FAILED_AUDIT
 from app.reports.answer import Answer, note
+from app.reports.audit.report import audit_answer
 from app.terminal.progress import waiting
-from costmodel.accuracy.anchor import FURTHEST, Anchor, stack_level
+from costmodel.accuracy.anchor import Anchor
 from costmodel.accuracy.kept_anchors import remember
-from costmodel.kernels.saved import calibration_for
-from costmodel.kernels.tables import Calibration, load_calibration
-from costmodel.training.bands import Doubts
-from planner.audit.audit import Audit, audited
-from planner.audit.job import job_of
-from planner.audit.read import Reading, read_files
+from planner.audit.audit import Audit, audited, calibration_of, level_of
+from planner.audit.read import read_files
 from planner.questions.flags import Flags
 from topology.base.counts import parse_share
 from topology.base.errors import InputError
@@ -37,20 +32,11 @@ def audit_answer_of(question: AuditQuestion, flags: Flags) -> Answer:
     limit = parse_share(question.fail_above, "--fail-above") if question.fail_above else None
     reading = read_files(question.files, _variables(question.env))
     with waiting("auditing"):
-        found = audited(reading, flags, _calibration(reading, flags))
+        found = audited(reading, flags, calibration_of(reading, flags))
     answer = audit_answer(found)
     if question.anchor is not None:
         note(_kept(found, question.anchor))
     return replace(answer, exit_code=FAILED_AUDIT) if fails(found, limit) else answer
-
-
-def _calibration(reading: Reading, flags: Flags) -> Calibration:
-    """Tables of the cluster that is meant."""
-    try:
-        request = job_of(reading, flags).request
-    except InputError:
-        request = None
-    return calibration_for(request.cluster) if request is not None else load_calibration()
 
 
 def _variables(settings: tuple[str, ...]) -> dict[str, str]:
@@ -79,21 +65,5 @@ def fails(found: Audit, limit: float | None) -> bool:
 
 def _kept(found: Audit, name: str) -> str:
     """Keep the level that a log gives its engine; says so."""
-    measured, predicted = found.measured_step_s, found.predicted
-    if measured is None or predicted is None or found.job.request is None:
-        lacks = (
-            "no step time was measured"
-            if measured is None
-            else f"missing: {', '.join(found.job.missing) or 'a legal job'}"
-        )
-        raise InputError("these files give no anchor", lacks, "name the log and the launch file of one job")
-    ratio = math.log(measured / predicted.step_time_s)
-    if abs(ratio) >= FURTHEST:
-        cause = f"measured {measured:.3g} s, predicted {predicted.step_time_s:.3g} s"
-        raise InputError(
-            "this log is of another job", cause, "see what was assumed: the GPU, the model, the batch"
-        )
-    request = found.job.request
-    doubts = Doubts(experts=request.model.is_moe)
-    path = remember(Anchor(name=name, levels=(stack_level(request.stack, [(ratio, doubts)]),)), name)
+    path = remember(Anchor(name=name, levels=(level_of(found, ""),)), name)
     return f"kept as {name} in {path}: plan --anchor {name}"

@@ -8,8 +8,9 @@ from typing import Literal
 
 import streamlit as st
 
-from app.figures.gantt import trace_json
+from app.figures.schedule.gantt import trace_json
 from app.pages.answer.launch import show_launch
+from app.pages.answer.report import report_html
 from app.pages.base.carried import add, carry
 from app.pages.base.frame import plain
 from app.pages.question.sidebar import CLUSTER_FILE, MODEL_FILE
@@ -224,7 +225,7 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
     with launch:
         show_launch(plan)
     with home.popover("Take home", icon=":material/download:", width="stretch"):
-        for name, write in files_of(plan).items():
+        for name, write in files_of(plan, command_line(flags)).items():
             st.download_button(
                 name,
                 write,
@@ -234,7 +235,7 @@ def show_actions(plan: Plan, flags: Flags, baseline: Plan | None) -> None:
                 on_click="ignore",
                 width="stretch",
                 key=f"get_{name}",
-                help="Open it at ui.perfetto.dev" if name == "trace.json" else None,
+                help=HELP.get(name),
             )
 
 
@@ -245,16 +246,23 @@ def _with_its_end(plan: Plan) -> Plan:
     return plan if plan.request.job.total_tokens is None else run_to_its_end(plan, None)
 
 
-MIME_OF_SUFFIX = {"csv": "text/csv", "json": "application/json", "md": "text/markdown"}
+HELP = {"trace.json": "Open it at ui.perfetto.dev", "report.html": "Open it in a browser; print it for a PDF"}
+MIME_OF_SUFFIX = {"html": "text/html", "csv": "text/csv", "json": "application/json", "md": "text/markdown"}
 
 
-def files_of(plan: Plan) -> dict[str, Callable[[], str]]:
-    """What can be taken home, by file name; written only when somebody asks for it."""
+def files_of(plan: Plan, command: str = "") -> dict[str, Callable[[], str]]:
+    """What can be taken home, by file name; written only when somebody asks for it.
+
+    Args:
+        plan: The plan.
+        command: What gives it, for the report.
+    """
     return {
         "plan.json": lambda: to_json(_with_its_end(plan)),
         "report.md": lambda: (
             render(plan_answer(plan), "markdown") + "\n" + render(explain_answer(plan), "markdown")
         ),
+        "report.html": lambda: report_html(plan, command),
         "plans.csv": lambda: csv_text(plan.rows()),
         "trace.json": lambda: trace_json(
             schedule_of(plan, calibration_for(plan.request.cluster)), plan.request.model.name

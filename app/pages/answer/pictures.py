@@ -13,12 +13,12 @@ from typing import Any
 import streamlit as st
 
 from app.figures.curves import scaling_curve
-from app.figures.gantt import STRETCHES, schedule_gantt, stretch
 from app.figures.link_heat import link_heat
 from app.figures.memory import memory_bars
-from app.figures.memory_over_time import memory_over_time
 from app.figures.network import network_map
 from app.figures.roofline import bound_of, roofline
+from app.figures.schedule.gantt import STRETCHES, schedule_gantt, stretch
+from app.figures.schedule.memory_over_time import memory_over_time
 from app.figures.step_time import PART_LABELS, waterfall
 from app.figures.tornado import tornado
 from app.pages.answer.money import show_money

@@ -33,6 +33,17 @@ def add(name: str, spec: object) -> None:
     _keep(name, list(dict.fromkeys(texts))[-MOST_COMPARED:])
 
 
+def held(name: str) -> str:
+    """The text of the one spec kept under a name; empty without one."""
+    texts = st.session_state.get(f"carried_{name}", ())
+    return str(texts[0]) if texts else ""
+
+
+def hold(name: str, text: str | None) -> None:
+    """Keep a spec by its text, which is read when it is needed; None forgets it."""
+    _keep(name, [text] if text else [])
+
+
 def _keep(name: str, texts: list[str]) -> None:
     """Write texts to the session and, when they differ, to the URL."""
     st.session_state[f"carried_{name}"] = texts

@@ -18,19 +18,23 @@ from topology.base.errors import InputError, shown
 from topology.base.names import resolve, suggest
 
 KEPT, REFUSED, READ, SHORT = "question", "refused", "link_was_read", "short_names"
-VISIT = "visit"
+VISIT, USUAL, RECALLED = "visit", "usual", "recalled_question"
 """What the session remembers of the question and of its link."""
-PARAMETERS = (
+QUESTION = (
     "model", "cluster", "gpu", "gpus", "sequence_length", "global_batch_size", "precision", "tokens", "stack",
     "memory_headroom", "anchor", "objective", "deadline", "budget", "per_node", "nic", "price",
     "oversubscription",
     "tp", "pp", "dp", "cp", "ep", "expert_tp", "virtual_stages", "microbatch_size", "zero_stage", "recompute",
-    "schedule", "set", "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
+    "schedule", "set",
+)  # fmt: skip
+"""What the widgets of the question bind: a step back sets these."""
+PARAMETERS = (
+    *QUESTION, "picture", "axis", "vary", "outcome", "topology_axis", "topology_layout",
     "axis_order", "by", "serve_gpus", "input", "output", "ttft", "tpot", "percentile", "weights", "rate",
-    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name",
+    "curve", "campaign_run", "frontier", "offers", "stretch", "run_name", "audit_env",
 )  # fmt: skip
 """What the widgets of any page bind; a test finds them in the pages."""
-CARRIED = ("baseline", "with", "model_spec", "cluster_spec")
+CARRIED = ("baseline", "with", "model_spec", "cluster_spec", "anchor_spec")
 """What the URL carries without a widget."""
 
 
@@ -66,6 +70,7 @@ def choose(
         how: Further arguments of the select box.
     """
     usual = options[0] if default is None else default
+    _answer_recall(key, usual, label, None if free else options)
     short = {} if free else _short_names(key, options, label, aliases)
     listed = [*options, *short]
     _seed(key, usual, None if free else options)
@@ -76,6 +81,7 @@ def choose(
 
 def write(where: Any, label: str, default: str, key: str, **how: Any) -> str:
     """Draw a box for text that is part of the question, and read it."""
+    _answer_recall(key, default, label, None)
     _seed(key, default, None)
     return _keep(key, str(where.text_input(label, default, key=key, bind="query-params", **how)))
 
@@ -90,6 +96,47 @@ def require_all_read() -> None:
     for refusal in _refused().values():
         st.button("Answer what the sidebar shows", on_click=_forget, icon=":material/check:", type="primary")
         raise refusal.error
+
+
+def question_now() -> dict[str, str]:
+    """The question as it stands, by name in the URL, usual values too: it means the same later."""
+    kept: dict[str, str] = st.session_state.get(KEPT, {})
+    return {key: kept[key] for key in QUESTION if key in kept}
+
+
+def labels() -> dict[str, str]:
+    """What stands above every box of the question that was drawn, by name in the URL."""
+    return {key: label for key, (_, label) in st.session_state.get(USUAL, {}).items() if key in QUESTION}
+
+
+def is_refused() -> bool:
+    """Whether a value of the link is not taken."""
+    return bool(_refused())
+
+
+def recall(question: Mapping[str, str]) -> None:
+    """Ask a question that was asked before, at the next drawing; what it does not say is as usual."""
+    _refused().clear()
+    usual = {key: default for key, (default, _) in st.session_state.get(USUAL, {}).items() if key in QUESTION}
+    st.session_state[RECALLED] = usual | {key: text for key, text in question.items() if key in QUESTION}
+
+
+def recall_is_over() -> None:
+    """Leave what of a recalled question has no box here."""
+    for key, value in st.session_state.pop(RECALLED, {}).items():
+        st.session_state.setdefault(KEPT, {})[key] = value
+
+
+def _answer_recall(key: str, usual: str, label: str, options: Sequence[str] | None) -> None:
+    """Set a box to what is recalled for it; what it does not list is refused as a link's word is."""
+    st.session_state.setdefault(USUAL, {})[key] = (usual, label)
+    value = st.session_state.get(RECALLED, {}).pop(key, None)
+    if value is None:
+        return
+    try:
+        st.session_state[key] = value if options is None else resolve(value, options, label.lower())
+    except InputError as error:
+        _refused()[key] = Refusal(error=error)
 
 
 def _read_words() -> None:

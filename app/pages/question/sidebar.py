@@ -8,12 +8,20 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from app.pages.base.carried import carried, carry
-from app.pages.base.choices import choose, write
+from app.pages.base.choices import choose, recall_is_over, write
 from app.pages.base.frame import MOST_UPLOAD_MIB, AwaitedFileError
+from app.pages.question.anchor import (
+    MEASURED_FILE,
+    NO_ANCHOR,
+    choose_anchor,
+    dropped_anchor,
+    level_for,
+)
 from app.pages.question.axes import choose_axes, pin
+from app.pages.question.history import show_history
 from app.requests.links import apply_change
 from app.requests.uploads import read_cluster_upload, read_model_upload
-from costmodel.accuracy.kept_anchors import kept_anchors
+from costmodel.accuracy.anchor import Anchor
 from costmodel.kernels.precisions import TRAINING
 from costmodel.models.catalog import model_aliases, model_names
 from costmodel.models.spec import ModelSpec
@@ -30,9 +38,9 @@ from topology.catalog import cluster_names, gpus
 from topology.hardware.datasheets import gpu_aliases
 from topology.spec import ClusterSpec
 
-NO_ANCHOR, USUAL_DEADLINE = "none", "30d"
+USUAL_DEADLINE = "30d"
 DEFAULT_MODEL, DEFAULT_GPUS = "llama-3.1-70b", "32"
-UPLOADED = "uploaded file"
+UPLOADED, MODEL_OR_CLUSTER = "uploaded file", "of a file"
 MODEL_FILE, CLUSTER_FILE = "config.json", "cluster.toml"
 BY_GPU = "GPUs by kind and number"
 
@@ -45,10 +53,15 @@ class Question:
     model: ModelSpec | None = None
     cluster: ClusterSpec | None = None
     budget_usd: float | None = None
+    anchor: Anchor | None = None
 
     def understood(self) -> Understood:
         """The complete request."""
-        return understand(self.flags, model=self.model, cluster=self.cluster)
+        found = understand(self.flags, model=self.model, cluster=self.cluster)
+        if self.anchor is None:
+            return found
+        level = level_for(found.request, self.anchor)
+        return replace(found, request=replace(found.request, anchor=replace(level, name=self.anchor.name)))
 
     def limits(self) -> Limits:
         """What has to be kept: the deadline is the planner's too, the budget is drawn."""
@@ -61,6 +74,7 @@ class Question:
             self.flags,
             model=self.flags.model if self.model is None else MODEL_FILE,
             cluster=self.flags.cluster if self.cluster is None else CLUSTER_FILE,
+            anchor=self.flags.anchor if self.anchor is None else self.anchor.name,
         )
 
 
@@ -71,8 +85,10 @@ def ask_job() -> Question:
         AwaitedFileError: A file was chosen as a source and is not here yet; every box is drawn all the same.
     """
     with st.sidebar:
+        history = st.container(key="history_place")
         model_name, model = _model()
         cluster_flags, cluster = _cluster()
+        measured = st.container()
         job = _job()
         budget = write(
             st, "Budget, $", "", "budget", max_chars=12, placeholder="5M",
@@ -80,10 +96,24 @@ def ask_job() -> Question:
         )  # fmt: skip
         settings = choose_axes()
         settings += _fabric(cluster_flags) if cluster is None else ()
+    recall_is_over()
+    with history:
+        show_history(_title(model_name, cluster_flags, cluster))
     _require_files(model_name or model, cluster_flags or cluster)
+    anchor = None
     flags = Flags(model=model_name, settings=settings, **(cluster_flags | job))
+    if st.session_state["anchor"] == MEASURED_FILE:
+        with measured:
+            anchor = dropped_anchor(flags)
     usd = parse_count(budget, "budget") if budget else None
-    return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd)
+    return Question(flags=flags, model=model, cluster=cluster, budget_usd=usd, anchor=anchor)
+
+
+def _title(model: str | None, flags: Mapping[str, str | None], cluster: ClusterSpec | None) -> str:
+    """The question in a few words, for the history."""
+    where = flags.get("gpu") or flags.get("cluster") or MODEL_OR_CLUSTER
+    count = flags.get("gpus") or (cluster.num_gpus if cluster else None)
+    return f"{model or MODEL_OR_CLUSTER}, {f'{count} × ' if count else ''}{where}"
 
 
 def _require_files(model: object, cluster: object) -> None:
@@ -153,8 +183,7 @@ def _job() -> dict[str, str | None]:
         st, "Memory left free", "", "memory_headroom", max_chars=8, help="Share of each GPU, such as 5%.",
         placeholder="as much as the error band asks",
     )  # fmt: skip
-    anchors = [NO_ANCHOR, *kept_anchors()]
-    anchor = choose(st, "Steps you measured", anchors, "anchor") if len(anchors) > 1 else NO_ANCHOR
+    anchor = choose_anchor()
     labels: dict[str, str] = {objective: _objective_label(objective) for objective in OBJECTIVES}
     said = choose(st, "Best means", list(labels.values()), "objective", aliases=labels)
     objective = next(name for name in OBJECTIVES if labels[name] == said)
@@ -171,7 +200,7 @@ def _job() -> dict[str, str | None]:
         "tokens": tokens or None,
         "deadline": deadline or (USUAL_DEADLINE if objective == "gpus" else None),
         "memory_headroom": headroom or None,
-        "anchor": None if anchor == NO_ANCHOR else anchor,
+        "anchor": None if anchor in (NO_ANCHOR, MEASURED_FILE) else anchor,
     }
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from app.figures.gantt import KIND_COLOURS
+from app.figures.schedule.gantt import KIND_COLOURS
 from app.figures.style import MEMORY_COLOURS, PART_COLOURS, SERIES
 
 # Machado, Oliveira, Fernandes 2009, "A Physiologically-based Model for Simulation of Color Vision Deficiency",

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from app.figures.curves import pareto_chart, pareto_front, scaling_curve
-from app.figures.gantt import busy_share, schedule_gantt, shown_events, trace_json
 from app.figures.memory import memory_bars
 from app.figures.network import drawn_graph, kind_words, network_map, wires_by_level
 from app.figures.roofline import roofline
+from app.figures.schedule.gantt import busy_share, schedule_gantt, shown_events, trace_json
 from app.figures.step_time import drawn_parts, parts_of, waterfall, waterfalls
 from app.figures.style import GREY, alt_text
 from app.figures.tornado import tornado

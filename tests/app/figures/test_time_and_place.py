@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.figures.gantt import STRETCHES, schedule_gantt, stretch
 from app.figures.link_heat import link_heat
-from app.figures.memory_over_time import drawn_ranks, held_over_time, memory_over_time
+from app.figures.schedule.gantt import STRETCHES, schedule_gantt, stretch
+from app.figures.schedule.memory_over_time import drawn_ranks, held_over_time, memory_over_time
 from app.figures.style import alt_text
 from costmodel.kernels.saved import calibration_for
 from planner.analysis.link_load import link_load

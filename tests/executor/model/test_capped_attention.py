@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from executor.model import capped_attention
+from executor.model.attention import capped
 
 LENGTH, CAP, SCALE = 24, 0.7, 0.3
 
@@ -24,13 +24,13 @@ def test_capped_attention_is_the_formula(
     block: int, window: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Result and gradients of queries, keys and values, whole and under a window."""
-    monkeypatch.setattr(capped_attention, "BLOCK", block)
+    monkeypatch.setattr(capped, "BLOCK", block)
     torch.manual_seed(0)
     shapes = ((2, 4, LENGTH, 8), (2, 2, LENGTH, 8), (2, 2, LENGTH, 8))
     inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
     age = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)[None]
     visible = (age >= 0) & (age < (window or LENGTH))
-    mine = capped_attention.attend_capped(*inputs, visible, scale=SCALE, cap=CAP)
+    mine = capped.attend_capped(*inputs, visible, scale=SCALE, cap=CAP)
     true = plain(*inputs, visible)
     upstream = torch.randn_like(true)
     found = torch.autograd.grad(mine, inputs, upstream)
@@ -44,5 +44,5 @@ def test_a_hidden_score_far_above_the_visible_ones_changes_nothing() -> None:
     q, k, v = (torch.ones(1, 1, 2, 1) for _ in range(3))
     k[0, 0] = torch.tensor([[-1.0], [1.0]])  # the first query must not see the second key
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    out = capped_attention.attend_capped(*inputs, torch.ones(2, 2).tril().bool(), scale=1000.0, cap=50.0)
+    out = capped.attend_capped(*inputs, torch.ones(2, 2).tril().bool(), scale=1000.0, cap=50.0)
     assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), inputs))

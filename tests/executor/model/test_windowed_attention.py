@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from executor.model.windowed_attention import attend_window
+from executor.model.attention.windowed import attend_window
 
 
 def masked(

@@ -49,8 +49,8 @@ def test_a_traced_llama_takes_as_long_as_the_described_one(tmp_path: Path) -> No
     ("model", "says"),
     [
         ("transformers:no-such-model", "has no configuration of"),
-        ("diffusers:unet/config.json", "pip install diffusers"),
-        ("transformers:whisper", "add --input"),
+        ("diffusers:unet/config.json", "diffusers is not installed"),
+        ("transformers:wav2vec2", "add --input"),
     ],
 )
 def test_what_is_not_here_is_refused_in_three_lines(model: str, says: str) -> None:

@@ -20,6 +20,8 @@ import torch.distributed as dist
 from costmodel.layout import ParallelLayout
 from executor.bench.local_ranks import RankError, run_ranks
 from executor.launch.supervise import with_plan, write_run
+from executor.parallel import device as devices
+from executor.parallel.device import choose_device
 from executor.training import loop
 from executor.training.manifest import folder_of_step, steps_on_disk
 from executor.training.settings import CHECKPOINTS, METRICS_FILE, RunSettings, RunStatus
@@ -321,14 +323,14 @@ def test_gather_group_is_whole_after_training() -> None:
 def test_a_gpu_that_torch_does_not_see_is_no_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Days of training on a CPU would be noticed late; the user may still ask for it, or hide the GPUs."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(loop, "DEVICES", tmp_path)
+    monkeypatch.setattr(devices, "DEVICES", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidiactl").touch()
-    assert loop.choose_device("auto", 0).type == "cpu"
+    assert choose_device("auto", 0).type == "cpu"
     (tmp_path / "nvidia0").touch()
     with pytest.raises(InputError, match="GPUs that torch does not see") as raised:
-        loop.choose_device("auto", 0)
+        choose_device("auto", 0)
     assert str(tmp_path / "nvidia0") in raised.value.cause
-    assert loop.choose_device("cpu", 0).type == "cpu"
+    assert choose_device("cpu", 0).type == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert loop.choose_device("auto", 0).type == "cpu"
+    assert choose_device("auto", 0).type == "cpu"

@@ -12,7 +12,7 @@ from costmodel.updates.adapters import parse_adapter
 
 pytest.importorskip("torch")
 
-from executor.parallel.pipeline import even_layers
+from executor.parallel.stages import even_layers
 from executor.validation import memory_trace
 from executor.validation.fake_rank import RankTask
 from executor.validation.memory_trace import (

@@ -153,7 +153,7 @@ def _path(text: str, box: Box) -> str:
 
 def read_launch(text: str, box: Box) -> object:
     """What an audit reads of a file."""
-    from app.commands.audit.report import audit_document
+    from app.reports.audit.report import audit_document
     from planner.audit.audit import Audit, measured_step_s
     from planner.audit.findings import findings_of
     from planner.audit.job import Job

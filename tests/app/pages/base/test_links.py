@@ -102,6 +102,29 @@ def test_the_question_goes_along_from_page_to_page():
     assert (session.selectbox(key="gpus").value, session.selectbox(key="tp").value) == ("16", "2")
 
 
+def test_a_recalled_question_is_the_whole_question(open_page):
+    """What it says is asked, what it does not say is as usual; what no box lists is refused, not dropped."""
+    page = open_page("what_if", **SMALL, tp="2", precision="fp8")
+    page.session_state[choices.RECALLED] = {
+        "model": "llama-3.1-8b",
+        "gpus": "16",
+        "tp": "4",
+        "precision": "bf16",
+    }
+    page.run()
+    boxes = {key: page.selectbox(key=key).value for key in ("model", "gpus", "tp", "precision")}
+    assert boxes == {"model": "llama-3.1-8b", "gpus": "16", "tp": "4", "precision": "bf16"}
+    assert numbers(page)["Step time"] == format_seconds(
+        search(
+            understand(Flags(**SMALL | {"gpus": "16"}, tokens="1T", settings=("tp=4",))).request
+        ).estimate.step_time_s
+    )
+    page.session_state[choices.RECALLED] = {"model": "llama-9-900b"}
+    page.run()
+    assert "llama-9-900b" in page.code[0].value
+    assert not page.metric
+
+
 def _several_pages() -> None:
     """Draw the page that the session is on."""
     import importlib

@@ -19,6 +19,7 @@ from costmodel.job import ServingJob
 from costmodel.kernels.tables import Calibration, load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.deployment import Deployment
+from costmodel.serving.engine import scheduler_default
 from costmodel.serving.load import Lengths, Load, closed_load, open_load
 from costmodel.serving.memory import kv_capacity_tokens
 from costmodel.serving.replica import Scheduler
@@ -140,7 +141,8 @@ def _schedulers(deployment: Deployment, job: ServingJob, phase: str) -> Iterator
     context = job.input_tokens + job.output_tokens
     longest = (job.input_tokens_p99 or job.input_tokens) + (job.output_tokens_p99 or job.output_tokens)
     if stack.chunked:
-        sizes = [stack.token_budget, *(EXTRA_CHUNKS if phase != "decode" else ())]
+        default = scheduler_default(stack, deployment.hierarchy.gpu).token_budget
+        sizes = [2048] if phase == "decode" else [default, *(one for one in EXTRA_CHUNKS if one != default)]
     else:
         sizes = [max(stack.token_budget, job.input_tokens_p99 or job.input_tokens)]
     cache_of = {

@@ -82,3 +82,45 @@ def test_a_fleet_of_more_gpus_on_fewer_machines_is_the_better_one() -> None:
     alone = select_fleet(options, [2.0, 0.625], most_gpus=64, rate_per_s=10.0)
     assert alone is not None
     assert alone.counts == {0: 5}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_fleet_of_given_gpus_serves_most_on_the_machines_that_they_are(seed: int) -> None:
+    """Every fleet that every way to place it fits into: none of them serves more, with spare workers or without."""
+    rng = np.random.default_rng(seed)
+    spare, room, hosts = int(rng.integers(0, 2)), int(rng.choice([4, 8])), int(rng.integers(1, 5))
+    kinds = [WHOLE, PROMPT_ONLY, PROMPT_ONLY, OUTPUT_ONLY, OUTPUT_ONLY]
+    options = [option(int(rng.choice(SIZES)), phase) for phase in kinds]
+    rates = [one.num_gpus * rng.uniform(0.5, 1.5) for one in options]
+    rates[0] *= 0.5
+
+    def fits(fleet: dict[int, int]) -> bool:
+        by_size: dict[int, int] = {}
+        for i, count in fleet.items():
+            by_size[options[i].num_gpus] = by_size.get(options[i].num_gpus, 0) + count + spare
+        gpus = sum(each * count for each, count in by_size.items())
+        return gpus <= hosts * room and fewest_machines(tuple(sorted(by_size.items())), room) <= hosts
+
+    counts = range(1, hosts * room + 1)
+    fleets = [{0: n} for n in counts]
+    fleets += [{i: n, j: m} for i in (1, 2) for j in (3, 4) for n in counts for m in counts]
+    served = [
+        min(count * rates[i] for i, count in fleet.items())
+        for fleet in fleets
+        if sum((n + spare) * options[i].num_gpus for i, n in fleet.items()) <= hosts * room and fits(fleet)
+    ]
+    found = select_fleet(options, rates, most_gpus=hosts * room, rate_per_s=None, host_gpus=room, spare=spare)
+    assert (found.rate_per_s if found else 0.0) == pytest.approx(max(served, default=0.0))
+    assert found is None or fits(found.counts)
+    wanted = 0.7 * max(served, default=1.0)
+    asked = select_fleet(
+        options, rates, most_gpus=hosts * room, rate_per_s=wanted, host_gpus=room, spare=spare
+    )
+    assert (asked is not None and fits(asked.counts)) == bool(served)
+
+
+def test_three_of_eight_gpus_are_two_workers_a_machine() -> None:
+    """Ten workers of three GPUs are 30 of 32 and five machines; eight are what four machines hold."""
+    found = select_fleet([option(3, WHOLE)], [1.0], most_gpus=32, rate_per_s=None, host_gpus=8)
+    assert found is not None
+    assert found.counts == {0: 8}

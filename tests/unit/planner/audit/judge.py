@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.commands.audit.report import audit_document
+from app.reports.audit.report import audit_document
 from costmodel.kernels.tables import load_calibration
 from planner.audit.audit import Audit, measured_step_s
 from planner.audit.findings import findings_of

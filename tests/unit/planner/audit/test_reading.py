@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.audit.read import kind_of, read_files
+from planner.audit.read import read_files
+from planner.formats.kinds import kind_of
 from tests.unit.planner.audit.judge import judged, read, rows_of
 from topology.base.errors import InputError
 

@@ -5,11 +5,13 @@ import re
 
 import pytest
 
+from costmodel.serving.engine import scheduler_default, serving_stack
 from executor.parsers.ask import VARIABLE, answers, interpreter
 from planner.deployment.placement import servers_of
 from planner.deployment.vllm_sglang import server_commands
 from planner.serving.plan import ServingPlan
 from tests.unit.planner.deployment.fleets import SIXTY, varied
+from topology.catalog import gpus
 
 STARTS = {"vllm": ["vllm", "serve"], "sglang": ["python", "-m", "sglang.launch_server"]}
 
@@ -38,12 +40,15 @@ def expected(plan: ServingPlan, engine: str) -> list[dict[str, object]]:
     for one in servers_of(plan):
         layout, ranks = one.pool.layout, one.pool.layout.attention_dp
         vllm = engine == "vllm"
+        default = scheduler_default(serving_stack(engine), gpus()[plan.request.gpu])
+        running = -(-one.pool.max_batch // ranks) if vllm else one.pool.max_batch
+        tokens = one.pool.token_budget * (1 if vllm else ranks)
         common = {
             "tp": layout.tp if vllm else layout.stage_gpus,
             "pp": layout.pp,
             "attention_dp": ranks,
-            "running": -(-one.pool.max_batch // ranks) if vllm else one.pool.max_batch,
-            "tokens": one.pool.token_budget * (1 if vllm else ranks),
+            "running": None if running == default.max_batch else running,
+            "tokens": None if tokens == default.token_budget else tokens,
             "port": one.port,
             "transfer": bool(one.role) if vllm else one.role or "null",
         }

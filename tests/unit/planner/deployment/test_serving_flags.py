@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -246,6 +247,18 @@ def test_sglang_divides_its_prompt_chunk_by_the_attention_ranks() -> None:
     """So the flag is the budget of a rank times their number (`enable_dp_attention` in ServerArgs)."""
     plan = planned("sglang", "attention ranks")
     assert value(first(commands(plan)), "--chunked-prefill-size") == 8 * plan.decode.token_budget
+
+
+def test_what_the_server_takes_by_itself_has_no_flag() -> None:
+    """On an H200 vLLM takes 8,192 tokens and 1,024 requests, on an A100 2,048 and 256; others are written."""
+    plan = planned("vllm", "quantised at load")
+    usual = replace(plan, decode=replace(plan.decode, token_budget=8192, max_batch=1024))
+    small = replace(plan, decode=replace(plan.decode, token_budget=2048, max_batch=256))
+    flags = ("--max-num-seqs", "--max-num-batched-tokens")
+    assert not [flag for flag in flags if flag in first(commands(usual))]
+    assert [value(first(commands(small)), flag) for flag in flags] == [256, 2048]
+    ampere = replace(small, request=replace(small.request, gpu="a100-sxm-80gb"))
+    assert not [flag for flag in flags if flag in first(commands(ampere))]
 
 
 def test_the_batch_of_trtllm_serve_is_that_of_an_attention_rank() -> None:

@@ -10,7 +10,7 @@ from costmodel.job import ServingJob
 from costmodel.kernels.tables import load_calibration
 from costmodel.models.catalog import model
 from costmodel.serving.bands import AGGREGATED, evidence_of
-from costmodel.serving.deployment import stage_layers
+from costmodel.serving.deployment import Deployment, ServingLayout, stage_layers
 from costmodel.serving.engine import serving_stack
 from costmodel.serving.memory import kv_bytes_per_token
 from costmodel.serving.simulator import simulate
@@ -48,7 +48,9 @@ ROOT = Path(__file__).resolve().parents[4]
 def ask(name: str, gpu: str, num_gpus: int | None, **changes: object) -> ServingPlan | ServingInfeasible:
     """Ask for a fleet; keywords that are fields of the request go there, the others to the job."""
     fields = {
-        key: changes.pop(key) for key in ("weights", "modes", "pins", "usd_per_gpu_hour") if key in changes
+        key: changes.pop(key)
+        for key in ("weights", "modes", "pins", "usd_per_gpu_hour", "engine")
+        if key in changes
     }
     job = ServingJob(**{"input_tokens": 1000, "output_tokens": 200, **changes})  # type: ignore[arg-type]  # test keywords
     request = ServingRequest(model=model(name), job=job, gpu=gpu, num_gpus=num_gpus, **fields)  # type: ignore[arg-type]  # same
@@ -80,18 +82,28 @@ def test_the_capacity_found_by_simulation_never_exceeds_its_bound() -> None:
 
 
 def test_chunk_sizes_are_searched_where_prompts_may_be_cut() -> None:
-    """The default first, then 2,048 and 8,192 tokens; the capacity is that of the best of them."""
+    """The GPU's default first, then 2,048 and 8,192 tokens; the capacity is that of the best of them."""
     option = next(o for o in options("8b", 1, ttft_s=2.0, input_tokens=4000))
     choices = with_chunks(option)
-    assert [one.rules.token_budget for one in choices] == [2048, 8192]
+    assert [one.rules.token_budget for one in choices] == [8192, 2048]
     most = rate_bound_per_s(option)
     best, capacity = best_chunk(option, most_per_s=most)
     each = [capacity_per_s(one, most_per_s=most) for one in choices]
     assert best.rules.token_budget in (2048, 8192)
     assert capacity >= max(each) / (1 + 0.02)
     job = ServingJob(input_tokens=1000, output_tokens=200)
-    assert token_budgets(serving_stack("trtllm"), job, "whole") == (2048,)
-    assert token_budgets(serving_stack("sglang"), job, "whole") == (8192, 2048)
+    for engine, gpu, phase, wanted in (
+        ("trtllm", "h100-sxm", "whole", (2048,)),
+        ("sglang", "h100-sxm", "whole", (8192, 2048)),
+        ("sglang", "rtx-4090", "whole", (4096, 2048, 8192)),
+        ("vllm", "b200-sxm", "prefill", (16384, 2048, 8192)),
+        ("vllm", "b200-sxm", "decode", (2048,)),
+        ("vllm", "a100-sxm-80gb", "whole", (2048, 8192)),
+    ):
+        hierarchy = default_cluster(gpu, 1).hierarchy
+        layout = ServingLayout()
+        one = Deployment(model=model("8b"), hierarchy=hierarchy, layout=layout, stack=serving_stack(engine))
+        assert token_budgets(one, job, phase) == wanted
 
 
 def test_prompts_are_batched_whatever_the_limit_on_output_tokens() -> None:
@@ -99,13 +111,43 @@ def test_prompts_are_batched_whatever_the_limit_on_output_tokens() -> None:
     job = ServingJob(input_tokens=4000, output_tokens=500, ttft_s=2.0, tpot_s=0.03)
     hierarchy = default_cluster("h100-sxm", 8).hierarchy
     request = ServingRequest(
-        model=model("70b"), job=job, gpu="h100-sxm", num_gpus=8, pins={"tp": 1, "pp": 4}, modes=("disaggregated",)
+        model=model("70b"), job=job, gpu="h100-sxm", num_gpus=8, pins={"tp": 1, "pp": 4}, modes=("disaggregated",),
+        engine="trtllm",
     )  # fmt: skip
     board = enumerate_options(CAL, request, hierarchy)
     (prompts,) = board.options
     assert prompts.phase == PROMPT_ONLY
     assert board.pruned == {"time per output token": 1}
     assert prompts.rules.max_batch == prompts.times.max_batch > 1
+
+
+@pytest.mark.parametrize(
+    ("engine", "kept"),
+    [("vllm", set()), ("sglang", {("prefill", 2)}), ("trtllm", {("prefill", 2), ("decode", 2)})],
+)
+def test_pools_have_stages_where_the_connector_moves_their_cache(
+    engine: str, kept: set[tuple[str, int]]
+) -> None:
+    """That of vLLM pulls from the first stage alone; whole replicas have stages on every engine."""
+    request = ServingRequest(
+        model=model("8b"), job=ServingJob(input_tokens=1000, output_tokens=100), gpu="h100-sxm", num_gpus=8,
+        pins={"tp": 1}, modes=("aggregated", "disaggregated"), engine=engine,
+    )  # fmt: skip
+    board = enumerate_options(CAL, request, default_cluster("h100-sxm", 8).hierarchy)
+    found = {(option.phase, option.deployment.layout.pp) for option in board.options}
+    assert {one for one in found if one[0] != "whole" and one[1] == 2} == kept
+    assert ("whole", 2) in found
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode", "whole"])
+def test_the_requests_that_try_a_replica_do_not_depend_on_its_limits(phase: str) -> None:
+    """Or a looser limit, tried by other requests, could be found harder to keep."""
+    loads = []
+    for limits in ({"ttft_s": 0.3, "tpot_s": 0.02}, {"ttft_s": 3.0, "tpot_s": 0.2}, {}):
+        option = replace(options("8b", 1)[0], phase=phase)
+        option = replace(option, job=replace(option.job, **limits))
+        loads.append(load_at(option, 5.0))
+    assert len({load.arrival_s.tobytes() for load in loads}) == 1
 
 
 def test_a_capacity_keeps_the_limits_and_a_tenth_more_breaks_them() -> None:
@@ -314,7 +356,7 @@ def test_a_limit_inside_the_error_band_is_told_with_its_probability() -> None:
 def test_a_fleet_with_pipeline_stages_says_that_none_were_measured() -> None:
     """And the best fleet without them stands beside it; one without has nothing beside it."""
     question = {"input_tokens": 4000, "output_tokens": 500, "ttft_s": 1.0, "tpot_s": 0.03, "percentile": 50.0}
-    plan = fleet("70b", "h100-sxm", 8, modes=("aggregated", "disaggregated"), **question)
+    plan = fleet("70b", "h100-sxm", 8, modes=("aggregated", "disaggregated"), engine="sglang", **question)
     pools = [pool for pool in (plan.decode, plan.prefill) if pool is not None]
     assert max(pool.layout.pp for pool in pools) > 1
     assert "pipeline stages" in plan.evidence.not_measured
@@ -455,11 +497,11 @@ def test_scenario_deepseek_r1_aggregated_and_disaggregated() -> None:
     [
         (
             "vllm",
-            ("vllm serve", "--tensor-parallel-size 8", "--max-num-batched-tokens", "--max-model-len auto"),
+            ("vllm serve", "--tensor-parallel-size 8", "--max-num-seqs 512", "--max-model-len auto"),
         ),
         (
             "sglang",
-            ("sglang.launch_server", "--tp-size 8", "--chunked-prefill-size"),
+            ("sglang.launch_server", "--tp-size 8", "--max-running-requests 512"),
         ),
         ("trtllm", ("trtllm-serve", "--tp_size 8", "--max_num_tokens", "--max_seq_len 1201")),
     ],

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from executor.model import attention_blocks
-from executor.model.attention_blocks import Block
+from executor.model.attention import blocks
+from executor.model.attention.blocks import Block
 
 SEQUENCE = 2
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -55,7 +55,7 @@ class _Windowed(torch.autograd.Function):
         window: int | None,
     ) -> torch.Tensor:
         if window is None:
-            out, lse, *states = attention_blocks.forward(q, k, v, scale, causal=True)
+            out, lse, *states = blocks.forward(q, k, v, scale, causal=True)
         else:
             out, lse, *states = _chunked(q, k, v, scale, window)
         if sinks is not None:
@@ -72,7 +72,7 @@ class _Windowed(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         if ctx.window is None:
             row = Block(out, lse, ctx.states[0])
-            found = attention_blocks.backward(gradient, (q, k, v), row, ctx.scale, causal=True)
+            found = blocks.backward(gradient, (q, k, v), row, ctx.scale, causal=True)
         else:
             found = _chunked_backward(gradient, (q, k, v), (out, lse), ctx.states, ctx.scale, ctx.window)
         d_sinks = None
@@ -116,18 +116,18 @@ def _chunked(
     """Result in fp32, log-sum-exp, and the state of both kernels, of windowed rows."""
     length = q.shape[SEQUENCE]
     queries, keys, values = (_fold(x, window) for x in (q, k, v))
-    inner = attention_blocks.forward(_each(queries), _each(keys), _each(values), scale, causal=True)
+    inner = blocks.forward(_each(queries), _each(keys), _each(values), scale, causal=True)
     chunks = queries.shape[:2]
     out, lse = inner.out.float().unflatten(0, chunks), inner.lse.unflatten(0, chunks)
     if window == 1:
         return _unfold(out, length), _unfold(lse, length), inner.state, ()
-    earlier = attention_blocks.forward(_late(queries), _before(keys), _before(values), scale, causal=True)
+    earlier = blocks.forward(_late(queries), _before(keys), _before(values), scale, causal=True)
     rows = (chunks[0], chunks[1] - 1)
     block = Block(
         earlier.out.unflatten(0, rows).flip(3), earlier.lse.unflatten(0, rows).flip(3), earlier.state
     )
     seen = out[:, 1:, :, :-1], lse[:, 1:, :, :-1]
-    merged = attention_blocks.merge(*seen, block)
+    merged = blocks.merge(*seen, block)
     for part, rest in zip(seen, merged, strict=True):
         part.copy_(rest)
     return _unfold(out, length), _unfold(lse, length), inner.state, earlier.state
@@ -146,13 +146,11 @@ def _chunked_backward(
     d_out, out, lse, q, k, v = (_fold(x, window) for x in (gradient, *result, *inputs))
     chunks, rows = q.shape[:2], (q.shape[0], q.shape[1] - 1)
     row = Block(_each(out), _each(lse), states[0])
-    inner = attention_blocks.backward(_each(d_out), (_each(q), _each(k), _each(v)), row, scale, causal=True)
+    inner = blocks.backward(_each(d_out), (_each(q), _each(k), _each(v)), row, scale, causal=True)
     totals = [found.unflatten(0, chunks) for found in inner]
     if window > 1:
         row = Block(_late(out), _late(lse), states[1])
-        earlier = attention_blocks.backward(
-            _late(d_out), (_late(q), _before(k), _before(v)), row, scale, causal=True
-        )
+        earlier = blocks.backward(_late(d_out), (_late(q), _before(k), _before(v)), row, scale, causal=True)
         places = (totals[0][:, 1:, :, :-1], *(total[:, :-1, :, 1:] for total in totals[1:]))
         for place, more in zip(places, earlier, strict=True):
             place.add_(more.unflatten(0, rows).flip(3))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from app.figures.gantt import DrawnPass
+from app.figures.schedule.gantt import DrawnPass
 from app.figures.style import SERIES, VERMILION, figure
 from costmodel.memory.stage import MemoryBreakdown
 from topology.base.units import GIB, format_bytes, format_seconds, time_unit

@@ -18,10 +18,11 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from executor.comm.collectives import ProcessGroup, all_gather, all_to_all, reduce_scatter
-from executor.model import attention_blocks
-from executor.model.capped_attention import attend_capped
+from executor.model.attention import blocks
+from executor.model.attention.capped import attend_capped
+from executor.model.attention.documents import Documents
+from executor.model.attention.windowed import attend_window
 from executor.model.norms import soft_cap
-from executor.model.windowed_attention import attend_window
 
 SEQUENCE = 2  # inside this file activations are (B, h, S, d)
 MASKED = float("-inf")
@@ -75,12 +76,14 @@ def attend(
     sinks: torch.Tensor | None = None,
     cap: float | None = None,
     context: ContextAxis | None = None,
+    documents: Documents | None = None,
 ) -> torch.Tensor:
     """Causal attention of q (B, S/c, h, d) on k, v (B, S/c, g, d), result (B, S/c, h, d of v).
 
     `window` limits how far back a query sees; `sinks` (h,) is one learned score per head that takes part in
-    the softmax but carries no value; `cap` is the soft cap of scores. None of them has a ring kernel here, so
-    such layers gather keys instead.
+    the softmax but carries no value; `cap` is the soft cap of scores; `documents` are parts of each whole
+    sequence that do not see each other. None of them has a ring kernel here, so such layers gather keys
+    instead.
     """
     width = v.shape[-1]
     if width < q.shape[-1]:  # MLA: flash kernels want one head size
@@ -88,14 +91,28 @@ def attend(
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     scores = Scores(scale=scale, window=window, sinks=sinks, cap=cap)
     if context is None or context.size == 1:
-        out = _whole(q, k, v, scores)
+        out = _by_document(q, k, v, scores, documents)
     elif context.kind == "ulysses":
-        out = _ulysses(q, k, v, scores, context)
-    elif context.kind == "ring" and scores.is_plain:
+        out = _ulysses(q, k, v, scores, context, documents)
+    elif context.kind == "ring" and scores.is_plain and documents is None:
         out = _Ring.apply(q, k, v, scale, context)
     else:
-        out = _gathered(q, k, v, scores, context)
+        out = _gathered(q, k, v, scores, context, documents)
     return out.transpose(1, 2)[..., :width]
+
+
+def _by_document(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores, documents: Documents | None
+) -> torch.Tensor:
+    """Attention when this rank has whole sequences, each document by itself."""
+    if documents is None or all(len(lengths) == 1 for lengths in documents):
+        return _whole(q, k, v, scores)
+    rows = []
+    for row, lengths in enumerate(documents):
+        parts = (x[row : row + 1].split(lengths, SEQUENCE) for x in (q, k, v))
+        alone = [_whole(a, b, c, scores) for a, b, c in zip(*parts, strict=True)]
+        rows.append(torch.cat(alone, SEQUENCE))
+    return torch.cat(rows)
 
 
 def _whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scores: Scores) -> torch.Tensor:
@@ -162,14 +179,23 @@ def _gathered(
     v: torch.Tensor,
     scores: Scores,
     context: ContextAxis,
+    documents: Documents | None,
 ) -> torch.Tensor:
-    """Gather all keys and values, attend the local queries to them under a position mask."""
+    """Gather all keys and values, attend the local queries to them under a mask of positions."""
     length = q.shape[SEQUENCE] * context.size
     owned = [sequence_positions(length, context.size, rank, context.kind) for rank in range(context.size)]
-    keys = torch.cat(owned).to(q.device)
-    visible = _visible(owned[context.rank].to(q.device), keys, scores.window)
+    keys, mine = torch.cat(owned).to(q.device), owned[context.rank].to(q.device)
+    visible = _visible(mine, keys, scores.window)
     every_k, every_v = _GatherKeys.apply(k, context.group), _GatherKeys.apply(v, context.group)
-    return _masked(q, every_k, every_v, scores, visible)
+    if documents is None:
+        return _masked(q, every_k, every_v, scores, visible)
+    rows = []
+    for row, lengths in enumerate(documents):
+        number = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).to(q.device)
+        together = visible & (number[mine][:, None] == number[keys][None, :])
+        one = slice(row, row + 1)
+        rows.append(_masked(q[one], every_k[one], every_v[one], scores, together))
+    return torch.cat(rows)
 
 
 # ── Ulysses ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -202,12 +228,13 @@ def _ulysses(
     v: torch.Tensor,
     scores: Scores,
     context: ContextAxis,
+    documents: Documents | None,
 ) -> torch.Tensor:
     """Trade sequence for heads, attend to whole sequences, trade back."""
     q, k, v = (_SwapHeadsAndSequence.apply(x, context.group, True) for x in (q, k, v))  # noqa: FBT003
     if scores.sinks is not None:
         scores = replace(scores, sinks=scores.sinks.chunk(context.size)[context.rank])
-    out = _whole(q, k, v, scores)
+    out = _by_document(q, k, v, scores, documents)
     result: torch.Tensor = _SwapHeadsAndSequence.apply(out, context.group, False)  # noqa: FBT003
     return result
 
@@ -262,11 +289,11 @@ class _Ring(torch.autograd.Function):
             queries, seen, causal = _visible_part(
                 (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
             )
-            block = attention_blocks.forward(
+            block = blocks.forward(
                 q[:, :, queries], keys[:, :, seen], values[:, :, seen], scale, causal=causal
             )
             states.append(block.state)
-            out[:, :, queries], lse[:, :, queries] = attention_blocks.merge(
+            out[:, :, queries], lse[:, :, queries] = blocks.merge(
                 out[:, :, queries], lse[:, :, queries], block
             )
             _wait(work)
@@ -294,10 +321,10 @@ class _Ring(torch.autograd.Function):
                 (axis.rank - step) % axis.size, axis.rank, q.shape[SEQUENCE]
             )
             part = tuple(x.contiguous() for x in (q[:, :, queries], held[0][:, :, seen], held[1][:, :, seen]))
-            block = attention_blocks.Block(
+            block = blocks.Block(
                 out[:, :, queries].contiguous(), lse[:, :, queries].contiguous(), ctx.states[step]
             )
-            d_q, *d_held = attention_blocks.backward(
+            d_q, *d_held = blocks.backward(
                 gradients[0][:, :, queries].contiguous(), part, block, scale, causal=causal
             )
             dq[:, :, queries] += d_q

@@ -1,0 +1,48 @@
+"""`plan tokenize`: text, once, into the token ids that runs read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.flags.shared import AsJson
+
+
+def command(
+    *,
+    texts: Annotated[
+        list[Path], typer.Argument(help="UTF-8 texts, one document each, or JSON lines.", metavar="FILE...")
+    ],
+    tokenizer: Annotated[
+        Path,
+        typer.Option("--tokenizer", help="A tokenizer.json, or its folder.", metavar="PATH"),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="NAME: writes NAME.bin and NAME.idx.", metavar="NAME")
+    ],
+    field: Annotated[str, typer.Option("--field", help="Key of a JSON line's text.")] = "text",
+    document_end: Annotated[
+        int | None,
+        typer.Option("--document-end", min=0, help="Token after a document; the tokenizer's by default."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Write documents as Megatron's indexed dataset, a few of them in memory at a time."""
+    from dataclasses import asdict
+
+    from app.reports.answer import Answer, Facts, emit, json_text
+    from executor.data.tokenized import tokenize
+
+    index = output.with_name(f"{output.name.removesuffix('.idx').removesuffix('.bin')}.idx")
+    found = tokenize(texts, tokenizer, index, field=field, end=document_end)
+    document = asdict(found)
+    train = f"plan run --data {found.index} --document-end {found.document_end}"
+    answer = Answer(
+        headline=f"{found.documents:,} documents, {found.tokens:,} tokens written",
+        sections=(Facts(title="", pairs=(("train", train),), copied=True),),
+        document=lambda: json_text(document),
+        records=(document,),
+    )
+    return emit(answer, as_json=as_json)

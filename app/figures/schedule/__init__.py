@@ -1,0 +1,1 @@
+"""Pictures of time: passes of a pipeline, what a rank does in a step, memory meanwhile."""

@@ -1,0 +1,152 @@
+"""Audit: a job that already runs, by its launch files and logs: what is wrong, and what would be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app.figures.measured.audited import run_beside_best
+from app.figures.memory import memory_bars
+from app.pages.base.carried import add
+from app.pages.base.choices import require_all_read, write
+from app.pages.base.frame import MOST_CACHED_PLANS, MOST_UPLOAD_MIB, asked, draw, guarded, plain
+from app.pages.base.sections import show_section
+from app.pages.question.anchor import anchor_with
+from app.pages.question.sidebar import ask_job
+from app.reports.answer import Section
+from app.reports.audit.report import audit_answer
+from app.reports.layout_words import layer_words
+from app.requests.uploads import ANCHOR_LOG, read_texts_upload
+from costmodel.estimate import Estimate
+from costmodel.layout import layout_words
+from planner.audit.audit import Audit, audited_texts, level_of
+from planner.problem import capacity_of_fullest
+from planner.questions.flags import Flags
+from topology.base.errors import InputError
+from topology.builders import build
+
+
+@guarded
+def render() -> None:
+    """Draw the page."""
+    question = ask_job()
+    require_all_read()
+    st.subheader("A job that already runs", anchor=False)
+    files = st.file_uploader(
+        "Its launch files, configurations and logs: nothing of them is run, no file that they name is opened",
+        accept_multiple_files=True, key="audit_files", max_upload_size=MOST_UPLOAD_MIB,
+    )  # fmt: skip
+    said = write(
+        st, "Variables that a script reads", "", "audit_env", max_chars=200, placeholder="NNODES=4 GPUS=8",
+        help="As they would be set where the job starts, with spaces between.",
+    )  # fmt: skip
+    if not files:
+        st.info(
+            "Drop a script, a configuration or a log of Megatron-LM, torchtitan, DeepSpeed, Accelerate, NeMo "
+            "and others. What they do not say is taken from the question in the sidebar, and named below.",
+            icon=":material/upload_file:",
+        )
+        return
+    found = audit_of(tuple((file.name, file.getvalue()) for file in files), question.flags, said)
+    show_audit(found)
+
+
+@st.cache_data(max_entries=MOST_CACHED_PLANS, show_spinner="Reading the job, and planning it anew")  # type: ignore[untyped-decorator]
+def audit_of(files: Sequence[tuple[str, bytes]], flags: Flags, variables: str) -> Audit:
+    """The audit of uploaded files; made once."""
+    found: Audit = asked(audited_texts, read_texts_upload(files), flags, variables_of(variables))
+    return found
+
+
+def variables_of(said: str) -> dict[str, str]:
+    """Variables of the environment, as they are typed.
+
+    >>> variables_of("NNODES=4 TP=8")
+    {'NNODES': '4', 'TP': '8'}
+    """
+    found = {}
+    for setting in said.split():
+        name, equals, value = setting.partition("=")
+        if not equals or not name.isidentifier():
+            cause, fix = "it needs a name and a value", "write for example NNODES=4"
+            raise InputError(f"{setting} is no variable", cause, fix)
+        found[name] = value
+    return found
+
+
+def show_audit(found: Audit) -> None:
+    """Draw what it takes, what it should take, and everything that `plan audit` says."""
+    answer = audit_answer(found)
+    st.markdown(f"**{plain(answer.headline)}**")
+    if found.fits is False:
+        st.warning("As its files have it, the job does not fit its GPUs.", icon=":material/warning:")
+    if found.predicted is not None or found.best is not None:
+        st.markdown("#### How far is it from the best?")
+        draw(run_beside_best(found), "audit_time")
+        show_memory(found)
+        show_offers(found)
+    for section in by_weight(answer.sections):
+        show_section(section)
+        if section.title == "Changes":
+            show_whole_change(found)
+
+
+def show_whole_change(found: Audit) -> None:
+    """All settings of the best plan, in full: a table cuts them off."""
+    words = next((change.set for change in found.changes if change.whole and change.set), None)
+    if words:
+        st.caption("All of it, to copy:")
+        st.code(" ".join(words), language=None, wrap_lines=True)
+
+
+def by_weight(sections: Sequence[Section]) -> list[Section]:
+    """What to change first, then what is wrong; what was read comes last."""
+    order = ("Times", "Changes", "Wrong or slow", "Taken for granted")
+    return sorted(sections, key=lambda one: order.index(one.title) if one.title in order else len(order))
+
+
+def show_memory(found: Audit) -> None:
+    """The layout of the files beside the best, by the memory of their stages."""
+    left, right = st.columns(2, gap="medium")
+    if found.predicted is not None and found.job.request is not None and found.job.layout is not None:
+        with left:
+            st.markdown("#### As it runs")
+            st.caption(plain(layout_words(found.job.layout)))
+            capacity = build(found.job.request.cluster).gpu.memory_bytes
+            draw(
+                memory_bars(found.predicted.memory_by_stage, capacity, (), band_of(found.predicted)),
+                "audit_now",
+            )
+    if found.best is not None and not found.best.kind_of_stage:
+        with right:
+            st.markdown("#### The best plan")
+            st.caption(plain(layout_words(found.best.layout)))
+            capacity, estimate = capacity_of_fullest(found.best), found.best.estimate
+            layers = layer_words(found.best.layers_of_stage, found.best.layout)
+            draw(memory_bars(estimate.memory_by_stage, capacity, layers, band_of(estimate)), "audit_best")
+
+
+def band_of(estimate: Estimate) -> tuple[float, float]:
+    """The 80 % band of the fullest stage's memory."""
+    return estimate.memory_lower_bytes, estimate.memory_upper_bytes
+
+
+def show_offers(found: Audit) -> None:
+    """What to do with it here."""
+    row = st.container(horizontal=True)
+    if found.best is not None:
+        row.button(
+            "Add the best plan to compare", on_click=add, args=("with", found.best.request),
+            icon=":material/compare_arrows:",
+        )  # fmt: skip
+    if found.measured_step_s is not None and found.predicted is not None:
+        try:
+            level = level_of(found, ANCHOR_LOG)
+        except InputError as error:
+            st.caption(plain(f"Its step anchors nothing: {error.what}, {error.cause}."))
+            return
+        row.button(
+            "Plan with what it measured", on_click=anchor_with, args=(level,), icon=":material/speed:",
+            help="Plans of its software stack are drawn to the measured step, and their band narrows.",
+        )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Text into an indexed dataset, by a Hugging Face tokenizer: once, before a run, a few documents at a time.
+
+A tokenizer is its ``tokenizer.json``. Every document ends with the end-of-document token, which is the one
+that ``tokenizer_config.json`` beside it calls its end of sequence, unless another is named. What is written
+is Megatron's form (`executor.data.indexed`), so a run, Megatron-LM and NeMo read the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from executor.data.indexed import write_indexed
+from topology.base.errors import InputError
+
+AT_ONCE = 1000  # documents that are in memory together
+CONFIG = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokenized:
+    """What was written: the index, its documents and tokens, and the token that ends each document."""
+
+    index: str
+    documents: int
+    tokens: int
+    document_end: int
+    vocab_size: int
+
+
+def tokenize(
+    texts: Sequence[Path], tokenizer: Path, index: Path, *, field: str = "text", end: int | None = None
+) -> Tokenized:
+    """Write the documents of text files (one each) and JSON lines (one a line, in `field`) as `index`.
+
+    Raises InputError for files that are no text or no JSON, and where no end-of-document token is known.
+    """
+    known = _tokenizer(tokenizer)
+    size = known.get_vocab_size(with_added_tokens=True)
+    last = _end_of(known, tokenizer) if end is None else end
+    if not 0 <= last < size:
+        raise InputError(
+            what="the end of documents is not a token",
+            cause=f"token {last}, {tokenizer} has {size}",
+            fix=f"give one of 0 to {size - 1}: --document-end ID",
+        )
+    documents = (text for path in texts for text in _documents(path, field))
+    lengths = write_indexed(index, _encoded(known, documents, last), vocab_size=size)
+    return Tokenized(
+        index=str(index), documents=len(lengths), tokens=sum(lengths), document_end=last, vocab_size=size
+    )
+
+
+def _encoded(known: Any, documents: Iterator[str], last: int) -> Iterator[Sequence[int]]:
+    """Token ids of each document, closed by its end; nothing else is added to the text."""
+    while some := list(islice(documents, AT_ONCE)):
+        for encoded in known.encode_batch(some, add_special_tokens=False):
+            yield [*encoded.ids, last]
+
+
+def _tokenizer(path: Path) -> Any:
+    """Read a tokenizer."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise InputError(
+            what="the tokenizers library is not installed",
+            cause=f"{path} is a Hugging Face tokenizer",
+            fix="pip install tokenizers",
+        ) from error
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        return Tokenizer.from_str(file.read_text(encoding="utf-8"))
+    except Exception as error:  # of a library in Rust: it raises bare ones
+        raise InputError(
+            what=f"{file} is not a tokenizer",
+            cause=str(error),
+            fix="give the tokenizer.json of the model, or the folder that has it",
+        ) from error
+
+
+def _end_of(known: Any, path: Path) -> int:
+    """The token that the tokenizer's configuration calls its end of sequence."""
+    folder = path if path.is_dir() else path.parent
+    name: object = None
+    try:
+        said = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("eos_token")
+        name = said.get("content") if isinstance(said, dict) else said
+    except (OSError, ValueError, AttributeError):
+        said = None
+    found = known.token_to_id(name) if isinstance(name, str) else None
+    if found is None:
+        raise InputError(
+            what="which token ends a document is not known",
+            cause=f"{folder / CONFIG} names no eos_token that the tokenizer has",
+            fix="give its id: --document-end ID",
+        )
+    return int(found)
+
+
+def _documents(path: Path, field: str) -> Iterator[str]:
+    """Documents of a file, read as they are asked for."""
+    try:
+        if path.suffix not in (".jsonl", ".json", ".ndjson"):
+            yield path.read_text(encoding="utf-8")
+            return
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _text_of(line, field, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            what=f"{path} cannot be read as text",
+            cause=str(error),
+            fix="give UTF-8 text (one document a file) or JSON lines (one a line)",
+        ) from error
+
+
+def _text_of(line: str, field: str, where: str) -> str:
+    """The text of one JSON line."""
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InputError(
+            what="a document is not JSON", cause=f"{where}: {error}", fix="write one JSON object a line"
+        ) from error
+    text = row.get(field) if isinstance(row, dict) else None
+    if not isinstance(text, str):
+        keys = ", ".join(map(str, row)) if isinstance(row, dict) else type(row).__name__
+        raise InputError(
+            what=f"a document has no text in {field!r}",
+            cause=f"{where} has {keys[:200]}",
+            fix="name the key that holds the text: --field NAME",
+        )
+    return text

@@ -1,0 +1,104 @@
+"""Products of consecutive groups of rows, each with its own matrix: the experts of a layer in one kernel.
+
+Where groups end is a tensor on the device of the rows, so nothing here waits for the device: neither how many
+rows an expert has, nor whether it has any, is ever asked by the host. The kernel is torch's `grouped_mm`
+(torch >= 2.10; on a CPU and for fp32 it multiplies group by group inside the operator).
+
+Legend: ``T`` rows, ``k`` input size, ``n`` output size, ``E`` experts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from executor.comm.tensor_parallel import local
+from executor.model.linear import DelayedGradients, Leaf
+
+
+def ends_of(counts: torch.Tensor) -> torch.Tensor:
+    """Where each group of rows ends, (E,) int32, of how many rows each has.
+
+    >>> ends_of(torch.tensor([2, 0, 3])).tolist()
+    [2, 2, 5]
+    """
+    return counts.cumsum(0, dtype=torch.int32)
+
+
+def expert_of_row(ends: torch.Tensor, rows: int) -> torch.Tensor:
+    """Local expert of each of so many rows.
+
+    >>> expert_of_row(torch.tensor([2, 2, 5]), 5).tolist()
+    [0, 0, 2, 2, 2]
+    """
+    return torch.searchsorted(ends, torch.arange(rows, device=ends.device, dtype=ends.dtype), right=True)
+
+
+def multiply_groups(
+    rows: torch.Tensor, parameter: torch.Tensor, ends: torch.Tensor, delayed: DelayedGradients | None
+) -> torch.Tensor:
+    """Multiply the rows (T, k) of each expert by its matrix (n, k) of a parameter (E, n, k): (T, n)."""
+    result: torch.Tensor = _Grouped.apply(rows.contiguous(), local(parameter), Leaf(parameter), ends, delayed)
+    return result
+
+
+class _Grouped(torch.autograd.Function):
+    """rows_e · W_eᵀ whose weight gradient may be put off."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        leaf: Leaf,
+        ends: torch.Tensor,
+        delayed: DelayedGradients | None,
+    ) -> torch.Tensor:
+        ctx.save_for_backward(rows, weight, ends)
+        ctx.parameter, ctx.delayed = leaf.parameter, delayed
+        return functional.grouped_mm(rows, weight.transpose(-1, -2), offs=ends)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        rows, weight, ends = ctx.saved_tensors
+        gradient, parameter = gradients[0].contiguous(), ctx.parameter
+
+        def weight_gradient() -> torch.Tensor:
+            return functional.grouped_mm(gradient.t(), rows, offs=ends)
+
+        d_rows = functional.grouped_mm(gradient, weight, offs=ends)
+        if ctx.delayed is None or not ctx.delayed.recording:
+            return d_rows, weight_gradient(), None, None, None
+        ctx.delayed.add(lambda: [(parameter, weight_gradient())])
+        return d_rows, None, None, None, None
+
+
+def add_weighted_bias(
+    rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    """Rows (T, n) plus their expert's bias (E, n) times their routing weight (T,)."""
+    result: torch.Tensor = _WeightedBias.apply(rows, bias, weight, ends)
+    return result
+
+
+class _WeightedBias(torch.autograd.Function):
+    """No row of biases is kept for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, bias: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(bias, weight, ends)
+        return rows + bias[expert_of_row(ends, len(rows))] * weight.unsqueeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        bias, weight, ends = ctx.saved_tensors
+        gradient = gradients[0]
+        expert = expert_of_row(ends, len(gradient))
+        scaled = gradient * weight.to(gradient.dtype).unsqueeze(-1)
+        d_bias = torch.zeros_like(bias, dtype=gradient.dtype).index_add_(0, expert, scaled)
+        d_weight = torch.linalg.vecdot(gradient, bias.to(gradient.dtype)[expert])
+        return gradient, d_bias.to(bias.dtype), d_weight.to(weight.dtype), None

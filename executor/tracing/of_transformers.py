@@ -1,0 +1,116 @@
+"""Models of `transformers` by their configuration: what their forward takes, and the loss that they have.
+
+Inputs are those that a configuration says: texts as long as its positions, images of its size, spectrograms
+of its encoder's. A model with a decoder predicts what its decoder reads; one with two towers contrasts them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from topology.base.errors import InputError, shown
+
+LONGEST_TEXT, USUAL_TEXT, USUAL_IMAGE = 2048, 512, 224
+PREDICTS_TOKENS = ("ForCausalLM", "ForMaskedLM", "ForConditionalGeneration", "LMHeadModel")
+SAMPLES = 8
+
+
+def build(name: str) -> tuple[Any, str]:
+    """The module of a configuration, and its usual inputs; empty where nobody can say.
+
+    Raises:
+        InputError: If there is no such configuration here.
+    """
+    import transformers
+
+    return of_configuration(_config(transformers, name))
+
+
+def of_configuration(config: Any) -> tuple[Any, str]:
+    """The module of a configuration of `transformers`, and its usual inputs."""
+    import transformers
+
+    config.use_cache = False
+    said = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, said, None)
+    model = kind(config) if kind else transformers.AutoModel.from_config(config)
+    usual = _usual(config, model.main_input_name)
+    return _called(config, model, tuple(usual)), ",".join(usual.values())
+
+
+def _called(config: Any, model: Any, names: tuple[str, ...]) -> Any:
+    """A model that takes its inputs in order."""
+    import torch
+
+    words: dict[str, Any] = {"return_loss": True} if _contrasts(config, model) else {}
+    predicts = type(model).__name__.endswith(PREDICTS_TOKENS)
+
+    class Called(torch.nn.Module):
+        """Takes its inputs in order, and gives its loss, or the first tensor that it computes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: Any) -> Any:
+            """Its loss on what it is given to predict; of others, their first output."""
+            known = names or (model.main_input_name,)
+            inputs = dict(zip(known, given, strict=False))
+            if config.is_encoder_decoder and "decoder_input_ids" not in inputs and predicts:
+                inputs["decoder_input_ids"] = given[0]
+            last = inputs.get("decoder_input_ids", given[0])
+            return self.model(**inputs, **words, **({"labels": last} if predicts else {}))[0]
+
+    return Called()
+
+
+def _contrasts(config: Any, model: Any) -> bool:
+    """Whether a model has a text tower and an image tower, and a loss between the two."""
+    towers = hasattr(config, "text_config") and hasattr(config, "vision_config")
+    return towers and hasattr(model, "logit_scale")
+
+
+def _config(transformers: Any, name: str) -> Any:
+    place = Path(name)
+    types = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if not place.exists() and name in types:
+        return transformers.AutoConfig.for_model(name)
+    try:
+        return transformers.AutoConfig.from_pretrained(str(place), local_files_only=True)
+    except (OSError, ValueError):
+        raise InputError(
+            what=f"transformers {transformers.__version__} has no configuration of {shown(name)} here",
+            cause="no readable file of a type that it knows, no type of model, and not fetched before",
+            fix="give its config.json: transformers:PATH, or a type with usual sizes: transformers:bert",
+        ) from None
+
+
+def _usual(config: Any, main: str) -> dict[str, str]:
+    """Eight samples of each input that a configuration says, by the name that the forward has for it."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    positions = getattr(text, "max_position_embeddings", None) or USUAL_TEXT
+    tokens = f"{SAMPLES}x{min(positions, LONGEST_TEXT)}:long"
+    if (
+        main == "input_features"
+        and hasattr(config, "num_mel_bins")
+        and hasattr(config, "max_source_positions")
+    ):
+        heard = (
+            f"{SAMPLES}x{config.num_mel_bins}x{2 * config.max_source_positions}"  # a stride of two follows
+        )
+        return {main: heard, "decoder_input_ids": f"{SAMPLES}x{config.max_target_positions}:long"}
+    if main == "pixel_values":
+        return {main: _image(config)}
+    if main != "input_ids":
+        return {}
+    if vision := getattr(config, "vision_config", None):
+        return {main: tokens, "pixel_values": _image(vision)}
+    return {main: tokens, "decoder_input_ids": tokens} if config.is_encoder_decoder else {main: tokens}
+
+
+def _image(config: Any) -> str:
+    """Images of a configuration's size, of 224 pixels a side where it says none."""
+    size = getattr(config, "image_size", None) or USUAL_IMAGE
+    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    return f"{SAMPLES}x{getattr(config, 'num_channels', 3)}x{height}x{width}"

@@ -1,0 +1,44 @@
+"""What a file is: a script, a page with commands, a configuration, a log; by its content."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from planner.formats.logs import is_log
+
+Kind = Literal["shell", "page", "python", "json", "toml", "yaml", "log"]
+_SHELL = re.compile(
+    r"^#!.*\b(?:ba|z|k)?sh\b|^#SBATCH|^[ \t]*(?:export\s+)?[A-Za-z_]\w*="
+    r"|^[ \t]*(?:torchrun|srun|python3?|deepspeed|source)\s",
+    re.MULTILINE,
+)
+_TOML = re.compile(r"^[ \t]*\[[\w.\"-]+\]\s*(?:#.*)?$", re.MULTILINE)
+_PYTHON = re.compile(r"^(?:import|from)\s+[\w.]+|^def\s+\w+\(", re.MULTILINE)
+
+
+def kind_of(text: str, name: str) -> Kind:
+    r"""What a file is, by its content; its name decides only between what the content allows.
+
+    >>> kind_of("#!/bin/bash\\nTP=1", "x.txt"), kind_of("a: 1\\nb: [2]", "x"), kind_of('{"a": 1}', "x.conf")
+    ('shell', 'yaml', 'json')
+    """
+    suffix = name.lower().rpartition(".")[2]
+    if is_log(text):
+        return "log"
+    if text.lstrip()[:1] in "{[" and suffix not in ("toml", "yaml", "yml") and not _TOML.search(text[:5000]):
+        return "json"
+    if text.startswith("#!") or re.search(r"^#SBATCH", text, re.MULTILINE):
+        return "shell"
+    if suffix in ("sh", "sbatch", "slurm", "bash", "env"):
+        return "shell"
+    if re.search(r"^[ \t]*```", text, re.MULTILINE):
+        return "page"
+    for known, suffixes in (("toml", ("toml",)), ("yaml", ("yaml", "yml")), ("python", ("py",))):
+        if suffix in suffixes:
+            return known  # type: ignore[return-value]  # a literal of the table
+    if _PYTHON.search(text):
+        return "python"
+    if _TOML.search(text) and "=" in text:
+        return "toml"
+    return "shell" if _SHELL.search(text) or "--" in text else "yaml"

@@ -1,0 +1,42 @@
+"""Published models have their published parameters and multiply-adds, and the FLOP that torch itself counts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from executor.tracing.of_transformers import of_configuration
+from executor.tracing.trace import example_inputs, trace_module
+
+TABLE: dict[str, dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "published_models.toml").read_text(encoding="utf-8")
+)
+DROPS_LAYERS = ("bart", "whisper")  # a random number decides which layers run: the counter cannot ask for it
+COUNTED = {one["type"]: name for name, one in reversed(TABLE.items()) if one["type"] not in DROPS_LAYERS}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_a_published_model_has_its_parameters_and_products(name: str) -> None:
+    """Parameters within 1 % of the card, multiply-adds likewise; FLOP of one of each type as torch's counter."""
+    known = TABLE[name]
+    config = transformers.AutoConfig.for_model(known["type"], **known.get("sizes", {}))
+    config.architectures = [known["class"]]
+    with torch.device("meta"):
+        module, usual = of_configuration(config)
+    inputs = example_inputs(usual)
+    found = trace_module(module, inputs)
+    assert found.parameters == pytest.approx(known["parameters"], rel=0.01)
+    if "multiply_adds" in known:
+        assert found.forward_flop / 2 == pytest.approx(known["multiply_adds"], rel=0.01)
+    if COUNTED.get(known["type"]) == name:
+        with FlopCounterMode(display=False) as counted:
+            module.bfloat16()(*inputs)
+        assert found.forward_flop == pytest.approx(counted.get_total_flops() / 8, rel=0.01)

@@ -1,0 +1,113 @@
+"""Text by a Hugging Face tokenizer, once, into what runs and Megatron read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+tokenizers = pytest.importorskip("tokenizers")
+
+from app.cli import run
+from executor.data import tokenized
+from executor.data.indexed import open_indexed, write_indexed
+from executor.data.source import open_source
+
+TEXTS = ["the cat sat", "a dog, the cat", "", "sat sat sat"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small tokenizer of words, and documents as JSON lines."""
+    made = tmp_path_factory.mktemp("corpus")
+    trainer = tokenizers.trainers.WordLevelTrainer(special_tokens=["<unk>", "<end>"])
+    known = tokenizers.Tokenizer(tokenizers.models.WordLevel(unk_token="<unk>"))
+    known.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    known.train_from_iterator(TEXTS, trainer)
+    known.save(str(made / "tokenizer.json"))
+    (made / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<end>"}}))
+    lines = [json.dumps({"id": number, "text": text}) for number, text in enumerate(TEXTS)]
+    (made / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    return made
+
+
+def test_documents_come_back_as_the_library_encodes_them(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each closed by its end, in order, over several batches; and a run reads the file."""
+    monkeypatch.setattr(tokenized, "AT_ONCE", 3)
+    words = [
+        "tokenize",
+        str(folder / "corpus.jsonl"),
+        "--tokenizer",
+        str(folder),
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    assert run([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    expected = [token for text in TEXTS for token in (*known.encode(text).ids, known.token_to_id("<end>"))]
+    assert open_indexed(tmp_path / "out.idx").tolist() == expected
+    assert (said["documents"], said["tokens"], said["document_end"]) == (len(TEXTS), len(expected), 1)
+    source = open_source(said["index"], vocab_size=said["vocab_size"], sequence_length=4, seed=0)
+    assert len(source.sample(0)) == 5
+
+
+def test_megatron_s_own_fields_are_there(tmp_path: Path) -> None:
+    """The header and tables as its reader takes them: lengths, places in bytes, marks of documents."""
+    assert write_indexed(tmp_path / "a.idx", [[1, 2], [], [70_000]], vocab_size=80_000) == [2, 0, 1]
+    raw = (tmp_path / "a.idx").read_bytes()
+    assert raw[:9] == b"MMIDIDX\x00\x00"
+    assert np.frombuffer(raw, "<u8", 1, 9)[0] == 1
+    assert raw[17] == 4
+    assert np.frombuffer(raw, "<u8", 2, 18).tolist() == [3, 4]
+    assert np.frombuffer(raw, "<i4", 3, 34).tolist() == [2, 0, 1]
+    assert np.frombuffer(raw, "<i8", 3, 46).tolist() == [0, 8, 8]
+    assert np.frombuffer(raw, "<i8", 4, 70).tolist() == [0, 1, 2, 3]
+    assert open_indexed(tmp_path / "a.idx").tolist() == [1, 2, 70_000]
+
+
+def test_what_fails_on_the_way_leaves_what_was_there(tmp_path: Path) -> None:
+    write_indexed(tmp_path / "a.idx", [[1]], vocab_size=10)
+
+    def broken() -> Iterator[list[int]]:
+        yield [2]
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_indexed(tmp_path / "a.idx", broken(), vocab_size=10)
+    assert open_indexed(tmp_path / "a.idx").tolist() == [1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.bin", "a.idx"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "said"),
+    [
+        ('{"text": 3}', [], "no text in 'text'"),
+        ('{"body": "x"}', [], "has body"),
+        ("{", [], "not JSON"),
+        ('{"text": "x"}', ["--document-end", "99"], "token 99"),
+        ('{"text": "x"}', ["--tokenizer", "missing.json"], "not a tokenizer"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    folder: Path,
+    line: str,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "bad.jsonl").write_text(line)
+    out = tmp_path / "out"
+    asked = ["tokenize", str(tmp_path / "bad.jsonl"), "--tokenizer", str(folder), "-o", str(out), *words]
+    assert run(asked) == 2
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert [one.split(":")[0] for one in errors.splitlines()] == ["error", "cause", "help"]
+    assert not list(tmp_path.glob("out*"))
